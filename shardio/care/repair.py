@@ -403,11 +403,14 @@ def _index_of(path: Path, runs: list[tar.TarSample], fields: Mapping[str, Field]
     for row, run in enumerate(runs):
         places = {name: _place(opened, run, name, field) for name, field in fields.items()}
         try:
-            stored = {name: _stored(opened, places[name], field) for name, field in fields.items()}
+            stored = {
+                name: None if place is None else _stored(opened, place, fields[name]) for name, place in places.items()
+            }
             encoded = described(stored, fields)
         except BadSample as error:
             raise ShardCorrupt(f"{path}, key {run.key}: {error}") from error
-        for name, (offset, size) in places.items():
+        for name, place in places.items():
+            offset, size = place or (0, 0)
             index[f"{name}.offset"][row], index[f"{name}.size"][row] = offset, size
         for name in side_index.held(with_hidden(fields)):
             field = with_hidden(fields)[name]
@@ -415,10 +418,15 @@ def _index_of(path: Path, runs: list[tar.TarSample], fields: Mapping[str, Field]
     return index
 
 
-def _place(opened: Any, run: tar.TarSample, name: str, field: Field) -> tuple[int, int]:
-    """Return the offset and size of a field's stored bytes; arrays of one shape begin after their .npy headers."""
+def _place(opened: Any, run: tar.TarSample, name: str, field: Field) -> tuple[int, int] | None:
+    """Return the offset and size of a field's stored bytes; arrays of one shape begin after their .npy headers.
+
+    None if the sample lacks an optional field.
+    """
     members_by_extension = run.places()
     extension = next((e for e in layout.extensions(name, field) if e.lower() in members_by_extension), None)
+    if extension is None and field.optional:
+        return None
     if extension is None:
         raise ShardCorrupt(f"{opened.path}, key {run.key}: there is no field {name!r}")
     offset, size = members_by_extension[extension.lower()]

@@ -105,6 +105,7 @@ def summarize(
     for name, field in fields.items():
         if field.kind == "image":
             sizes = np.unique(np.asarray(reader.read(rows, shape_column(name))), axis=0)
+            sizes = sizes[sizes.any(axis=1)]  # a sample without an image of an optional field has (0, 0)
             shapes[name] = (int(sizes[0][0]), int(sizes[0][1])) if len(sizes) == 1 else None
     reader.close()
     size, checksum, table = piece_sums.of_files(kind.files(path)) if known is None else (*known, None)

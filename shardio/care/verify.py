@@ -23,7 +23,7 @@ from ..dataset.store_access import StoreAccess
 from ..engines import image_decoding
 from ..errors import BadSample, ConfigError, DatasetError, ObjectNotFound
 from ..format import checksums
-from ..format.fields import CHECKSUM, CHECKSUM_BYTES, Field, shape_column
+from ..format.fields import CHECKSUM, CHECKSUM_BYTES, Field, content_columns, present_column, shape_column
 from ..stores.stream import checksum_of
 from ..system.threads import in_order
 from ..system.types import Indices
@@ -273,9 +273,10 @@ def _target(file: Path) -> str:
 def _check_samples(dataset: Dataset, most: int, shard: int, indices: Indices) -> Findings:
     name = dataset.manifest.shards.names[shard]
     sizes = [shape_column(n) for n, field in dataset.fields.items() if field.kind == "image"]
+    read = dict.fromkeys([*dataset.fields, *sizes, *content_columns(dataset.fields), CHECKSUM])
     samples = 0
     faults: dict[int, list[str]] = {}
-    for block, columns in read_blocks(dataset, indices, [*dataset.fields, *sizes, CHECKSUM]):
+    for block, columns in read_blocks(dataset, indices, list(read)):
         if isinstance(columns, Exception):
             faults[int(block[0])] = [reason(columns, dataset, name)]
             continue
@@ -288,7 +289,7 @@ def _check_samples(dataset: Dataset, most: int, shard: int, indices: Indices) ->
 
 def _faults(fields: Mapping[str, Field], columns: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """Yield the row and the reason of each fault in samples that can be read."""
-    names = sorted(fields)
+    names = content_columns(fields)
     actual, expected = checksums.of_samples({n: columns[n] for n in names}, names), columns[CHECKSUM]
     for row in np.flatnonzero(actual != expected).tolist():
         yield row, f"checksum {int(actual[row]):016x} is not {int(expected[row]):016x}"
@@ -296,8 +297,9 @@ def _faults(fields: Mapping[str, Field], columns: Mapping[str, Any]) -> Iterator
         if field.fixed or field.kind == "bytes":  # any bytes of the right size are a value
             continue
         sizes = columns[shape_column(name)].tolist() if field.kind == "image" else [None] * len(actual)
+        present = columns[present_column(name)] if field.optional else np.ones(len(actual), np.bool_)
         for row, (stored, size) in enumerate(zip(columns[name], sizes, strict=True)):
-            if fault := _fault(field, bytes(stored), size):
+            if present[row] and (fault := _fault(field, bytes(stored), size)):
                 yield row, f"field {name!r}: {fault}"
 
 

@@ -1,7 +1,7 @@
 """Which samples of a shard still have the checksums that its index or the shard itself holds."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .. import containers
 from ..errors import DatasetError
 from ..format import checksums
-from ..format.fields import CHECKSUM, Field, with_hidden
+from ..format.fields import CHECKSUM, Field, content_columns, with_hidden
 
 _BLOCK = 256  # samples
 _MOST_NAMED = 10  # rows in a message
@@ -20,9 +20,9 @@ Read: TypeAlias = Callable[[NDArray[np.int64], str], Any]
 """Reads a field of some samples, as a container's reader does."""
 
 
-def whole_rows(read: Read, rows: NDArray[np.int64], fields: Iterable[str]) -> NDArray[np.bool_]:
+def whole_rows(read: Read, rows: NDArray[np.int64], fields: Mapping[str, Field]) -> NDArray[np.bool_]:
     """Return for each of `rows` whether it can be read and has its checksum."""
-    names = sorted(fields)
+    names = content_columns(fields)
     whole = np.zeros(len(rows), np.bool_)
     for start in range(0, len(rows), _BLOCK):
         places = np.arange(start, min(start + _BLOCK, len(rows)))

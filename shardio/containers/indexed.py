@@ -49,11 +49,18 @@ class IndexedReader:
         offsets, sizes = (take_mapped(shard.index[f"{field}.{part}"], rows, path) for part in ("offset", "size"))
         if not kind.fixed:
             return shard.file.read_values(offsets, sizes, rows, field, most)
-        wrong = np.flatnonzero(sizes != kind.row_bytes)
+        absent = (sizes == 0) & kind.optional
+        wrong = np.flatnonzero((sizes != kind.row_bytes) & ~absent)
         if len(wrong):
             row, size = rows[wrong[0]], sizes[wrong[0]]
             raise ShardCorrupt(f"{self._path}, field {field!r}, row {row}: expected {kind.row_bytes} bytes, got {size}")
         out = check_out(out, len(rows), kind)
+        if absent.any():
+            out[absent] = 0
+            for row in np.flatnonzero(~absent).tolist():
+                one = slice(row, row + 1)
+                shard.file.read_rows(offsets[one], as_rows(out[one], kind), rows[one], field)
+            return out
         shard.file.read_rows(offsets, as_rows(out, kind), rows, field)
         return out
 

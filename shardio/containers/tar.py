@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, final
 
 from ..errors import BadSample
-from ..format.fields import Field
+from ..format.fields import Field, present_column
 from ..system.types import Buffer, Stored
 from . import side_index
 from . import tar_layout as layout
@@ -42,14 +42,22 @@ class TarWriter:
         if self._closed or not self._intact:
             raise ValueError(f"{self._path}: the writer is closed, or an earlier append failed")
         check_sample(sample, self._fields, self._sizes, self._first + self._count, self._path)
-        contents = [self._content(name, field, sample[name]) for name, field in self._members.items()]
+        # A value that the sample lacks is no member, as in tars that others write.
+        contents = [
+            None if sample.get(present_column(name)) == b"\0" else self._content(name, field, sample[name])
+            for name, field in self._members.items()
+        ]
         # A failure from here on leaves half a sample behind, which `close` must not pass off as a shard.
         self._intact = False
         key = f"{self._first + self._count:0{layout.KEY_DIGITS}d}"
         locations: list[int] = []
         parts: list[Buffer] = []
         position = self._tar.position
-        for extension, header, value, size in contents:
+        for content in contents:
+            if content is None:
+                locations += 0, 0
+                continue
+            extension, header, value, size = content
             member_size = len(header) + size
             padding = layout.PADDING[-member_size % layout.BLOCK]
             locations += position + layout.BLOCK + len(header), size

@@ -15,7 +15,7 @@ from ..dataset.shard_writer import Encoded
 from ..dataset.store_access import StoreAccess
 from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
 from ..format import checksums
-from ..format.fields import CHECKSUM, Field, shape_column
+from ..format.fields import CHECKSUM, Field, content_columns, present_column, shape_column
 from ..stores.url import Url, as_url
 from ..system.local_path import local_path
 from ..system.types import Sample
@@ -131,8 +131,10 @@ def _read_block(
         hidden = {CHECKSUM: selection.column(CHECKSUM)}
         shapes = {n: selection.column(shape_column(n)) for n, field in fields.items() if field.kind == "image"}
         hidden.update({shape_column(name): column for name, column in shapes.items()})
+        present = {n: selection.column(present_column(n)) for n, field in fields.items() if field.optional}
+        hidden.update({present_column(name): column for name, column in present.items()})
         columns = {name: selection.stored(name) for name in fields}
-        actual = checksums.of_samples(columns, sorted(fields))
+        actual = checksums.of_samples({**columns, **hidden}, content_columns(fields))
     except DatasetError as error:
         if len(rows) == 1:
             yield error
@@ -147,7 +149,11 @@ def _read_block(
             yield ShardCorrupt(f"{location}: checksum {int(actual[place]):016x} is not {expected:016x}")
             continue
         stored = {name: _bytes(column[place]) for name, column in {**columns, **hidden}.items()}
-        sizes = {name: (int(column[place][0]), int(column[place][1])) for name, column in shapes.items()}
+        sizes = {
+            name: (int(column[place][0]), int(column[place][1]))
+            for name, column in shapes.items()
+            if name not in present or present[name][place]
+        }
         yield Encoded(stored, expected, sizes)
 
 

@@ -156,13 +156,12 @@ def write_samples_to(shards: Directory, context: TaskContext, task: WriteTask, a
     fields = context.source.fields
     writer = ShardWriter(shards, context.container, fields, task.number, task.first, context.container_options)
     skipped: list[Skipped] = []
-    files = [name for name, field in fields.items() if field.kind == "image"]
     rotated = 0
     try:
         for number, encoded in _in_order(context.source, task.samples):
             if isinstance(encoded, Encoded):
                 writer.add(encoded)
-                rotated += sum(images.orientation(encoded.stored[name]) != 1 for name in files)
+                rotated += sum(images.orientation(encoded.stored[name]) != 1 for name in encoded.image_shapes)
             elif context.skip:
                 skipped.append(Skipped(number, str(encoded)))
             else:

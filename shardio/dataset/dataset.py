@@ -21,7 +21,17 @@ from ..containers import memory, row_locator
 from ..containers.base import Reader
 from ..errors import ConfigError, DatasetError, ManifestError, ShardCorrupt
 from ..format import checksums, manifest
-from ..format.fields import CHECKSUM, Field, FieldLike, as_fields, infer_fields, with_hidden
+from ..format.fields import (
+    CHECKSUM,
+    Field,
+    FieldLike,
+    as_fields,
+    content_columns,
+    infer_fields,
+    presence,
+    present_column,
+    with_hidden,
+)
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..order.plan import Plan, Shuffle
@@ -101,14 +111,22 @@ class Dataset:
         return notebook.to_html(self, facts, self.classes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return one sample: field names to values. An image is its encoded bytes, a scalar a Python number."""
+        """Return one sample: field names to values.
+
+        An image is its encoded bytes, a scalar a Python number, and what the sample lacks of an optional field None.
+        """
         if not isinstance(index, (int, np.integer)):
             many = range(*index.indices(len(self))) if isinstance(index, slice) else "[...]"
             raise TypeError(f"a sample's number must be a whole number, got {index!r}; read({many}) reads several")
         if not -len(self) <= index < len(self):
             raise IndexError(f"index must be in [0, {len(self)}), got {index}")
         columns = self.read([index % len(self)])
-        return {n: c[0].item() if self.fields[n].kind == "scalar" else c[0] for n, c in columns.items()}
+        sample = {}
+        for name, field in self.fields.items():
+            value = columns[name][0]
+            lacks = field.optional and not columns.get(presence(name), [True])[0]
+            sample[name] = None if lacks else value.item() if field.kind == "scalar" else value
+        return sample
 
     def read(self, indices: Sequence[int] | Indices, fields: Iterable[str] | None = None) -> dict[str, Any]:
         """Read many samples, in the order asked for.
@@ -118,7 +136,9 @@ class Dataset:
             fields: the fields to read; None reads all.
 
         Returns:
-            For each field an array `[n, *shape]` of scalars or arrays of one shape, else a list of n values.
+            For each field an array `[n, *shape]` of scalars or arrays of one shape, else a list of n values. Of an
+            optional field a list has None where a sample lacks the value; an array has zeros there, and beside it is
+            a bool column, called `NAME_present`.
 
         Raises IndexError, ConfigError for an unknown field, ShardCorrupt.
         """
@@ -134,10 +154,12 @@ class Dataset:
         result: dict[str, Any] = {}
         for name in self.fields if fields is None else fields:
             field = self.field(name)
+            present = selection.column(present_column(name)) if field.optional else None
             if field.fixed:
                 result[name] = selection.column(name)
+                result |= {} if present is None else {presence(name): present}
             else:
-                result[name] = self.decode(name, selection.values(name), rows)
+                result[name] = self.decode(name, selection.values(name), rows, present)
         return result
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan:
@@ -234,12 +256,18 @@ class Dataset:
         shards, rows = self.manifest.shards.locate(np.array([index]))
         return self._readers.put_right(int(shards[0]), int(rows[0]))
 
-    def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
-        """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode."""
+    def decode(
+        self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
+    ) -> list[Any]:
+        """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode.
+
+        With `present`, bool [n], the value is None where that is False.
+        """
         field, values = self.field(name), []
-        for value, index in zip(stored, indices.tolist(), strict=True):
+        has = [True] * len(indices) if present is None else present.tolist()
+        for value, index, there in zip(stored, indices.tolist(), has, strict=True):
             try:
-                values.append(field.decode(value))
+                values.append(field.decode(value) if there else None)
             except ValueError as error:  # raised alike for malformed UTF-8, JSON and .npy
                 raise ShardCorrupt(
                     f"{self.path / self.where(index)}, field {name!r}: not {field.kind}: {error}"
@@ -288,7 +316,7 @@ class Dataset:
 
         Raises ShardCorrupt for the first sample whose checksum differs.
         """
-        selection, names = self.select(indices, max_value_bytes), sorted(self.fields)
+        selection, names = self.select(indices, max_value_bytes), content_columns(self.fields)
         columns = {n: stored[n] if n in stored else selection.stored(n) for n in names}
         actual, expected = checksums.of_samples(columns, names), selection.column(CHECKSUM)
         for row in np.flatnonzero(actual != expected)[:1].tolist():

@@ -95,8 +95,10 @@ class ReadableDataset(Protocol):
         `stored` holds the fields that the caller has read already.
         """
 
-    def decode(self, name: str, stored: Sequence[Buffer], indices: Indices) -> list[Any]:
-        """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode."""
+    def decode(
+        self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
+    ) -> list[Any]:
+        """Decode the stored bytes of some samples, as `Dataset.decode` does."""
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask storage for the samples from `first` to `first + count - 1`, and do not wait for them."""

@@ -15,7 +15,7 @@ from .. import containers
 from ..containers import piece_sums
 from ..errors import BadSample
 from ..format import checksums, images
-from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
+from ..format.fields import CHECKSUM, Field, content_columns, present_column, shape_column, with_hidden
 from ..system.directory import Directory
 from ..system.types import Buffer, Sample
 
@@ -155,38 +155,60 @@ class Encoded:
 
 
 def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
-    """Check a sample against `fields` and encode it; BadSample names the field and the reason."""
-    if sample.keys() != fields.keys():
-        raise BadSample(_difference(sample, fields))
-    stored: dict[str, Buffer] = {}
+    """Check a sample against `fields` and encode it; BadSample names the field and the reason.
+
+    An optional field may be missing or None.
+    """
+    if sample.keys() != fields.keys() and (reason := _difference(sample, fields)):
+        raise BadSample(reason)
+    stored: dict[str, Buffer | None] = {}
     for name, field in fields.items():
+        value = sample.get(name)
         try:
-            stored[name] = field.encode(sample[name])
+            if value is None and field.optional:
+                stored[name] = None
+            elif value is None and field.kind != "json":
+                raise BadSample("there is no value, and the field is not optional")
+            else:
+                stored[name] = field.encode(value)
         except BadSample as error:
             raise BadSample(f"field {name!r}: {error}") from error
     return described(stored, fields)
 
 
-def described(stored: Mapping[str, Buffer], fields: Mapping[str, Field]) -> Encoded:
-    """Return a sample whose fields are in stored form with all that is stored beside them; BadSample as `encode`."""
+def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) -> Encoded:
+    """Return a sample whose fields are in stored form with all that is stored beside them; BadSample as `encode`.
+
+    None stands for the value of an optional field that the sample lacks.
+    """
     shapes: dict[str, tuple[int, int]] = {}
+    stored: dict[str, Buffer] = {}
     for name, field in fields.items():
-        if field.kind != "image":
+        value = values[name]
+        stored[name] = field.blank if value is None else value
+        if field.optional:
+            stored[present_column(name)] = b"\0" if value is None else b"\1"
+        if field.kind != "image" or value is None:
             continue
         try:
-            info = images.probe(stored[name])
+            info = images.probe(value)
             shapes[name] = (info.height, info.width)
             if field.shape not in (None, shapes[name]):
                 raise BadSample(f"expected an image of {field.shape} (height, width), got {shapes[name]}")
         except BadSample as error:
             raise BadSample(f"field {name!r}: {error}") from error
-    checksum = checksums.of_sample(stored, sorted(fields))
-    hidden = {shape_column(name): _SHAPE.pack(*shape) for name, shape in shapes.items()}
+    checksum = checksums.of_sample(stored, content_columns(fields))
+    hidden = {
+        shape_column(name): _SHAPE.pack(*shapes.get(name, (0, 0)))
+        for name, field in fields.items()
+        if field.kind == "image"
+    }
     return Encoded({**stored, **hidden, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes)
 
 
 def _difference(sample: Sample, fields: Mapping[str, Field]) -> str:
-    missing, extra = sorted(fields.keys() - sample.keys()), sorted(sample.keys() - fields.keys())
+    needed = {name for name, field in fields.items() if not field.optional}
+    missing, extra = sorted(needed - sample.keys()), sorted(sample.keys() - fields.keys())
     return "; ".join(
         f"{word} {', '.join(names)}" for word, names in (("missing", missing), ("not a field:", extra)) if names
     )

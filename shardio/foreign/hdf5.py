@@ -9,9 +9,9 @@ from ..containers.hdf5 import is_raw as is_raw
 from ..containers.hdf5_chunks import ChunkedRows as ChunkedRows
 from ..containers.hdf5_chunks import chunked_rows as chunked_rows
 from ..containers.store import open_hdf5 as open_hdf5
-from ..format.fields import CHECKSUM, shape_column
+from ..format.fields import CHECKSUM, present_column, shape_column
 
 
 def is_hidden_column(name: str) -> bool:
     """Return whether a dataset of this name is a column that shardio adds to every shard, not a field."""
-    return name.startswith((CHECKSUM, shape_column("")))
+    return name.startswith((CHECKSUM, shape_column(""), present_column("")))

@@ -167,6 +167,11 @@ class Field:
         """The number of stored bytes per sample in a fixed field."""
         return math.prod(self.row_shape) * self.row_dtype.itemsize
 
+    @property
+    def blank(self) -> bytes:
+        """The stored bytes of a value that a sample lacks: zeros in a fixed field, else none."""
+        return bytes(self.row_bytes) if self.fixed else b""
+
     def encode(self, value: Any) -> Buffer:
         """Return the stored bytes of `value`.
 
@@ -338,7 +343,14 @@ def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
                 f"a field's name must be letters, digits, '_', '-' and '.', and begin with a letter or a digit: "
                 f"got {name!r}"
             )
-    return {name: _as_field_called(name, value) for name, value in values.items()}
+    fields = {name: _as_field_called(name, value) for name, value in values.items()}
+    for name, value in fields.items():
+        if value.optional and presence(name) in fields:
+            raise ConfigError(
+                f"field {presence(name)!r} is what a batch calls the column that says where the optional field "
+                f"{name!r} has values: rename one"
+            )
+    return fields
 
 
 def _as_field_called(name: str, value: FieldLike) -> Field:
@@ -382,15 +394,32 @@ def shape_column(name: str) -> str:
     return f"_shape.{name}"
 
 
+def present_column(name: str) -> str:
+    """Return the name of the hidden column that says which samples have a value of an optional field."""
+    return f"_present.{name}"
+
+
+def presence(name: str) -> str:
+    """Return the name of the column of a batch that says which samples have a value of an optional field."""
+    return f"{name}_present"
+
+
 def with_hidden(fields: Mapping[str, Field]) -> dict[str, Field]:
     """Return `fields` and the hidden columns of every shard.
 
-    These are the checksum of each sample, uint64, and the (height, width) in pixels of each image, int32 [2].
+    These are the checksum of each sample, uint64; the (height, width) in pixels of each image, int32 [2], (0, 0) where
+    there is none; and whether a sample has a value of an optional field, bool.
     """
     shapes = {
         shape_column(n): Field("array", dtype="int32", shape=(2,)) for n, f in fields.items() if f.kind == "image"
     }
-    return {**fields, **shapes, CHECKSUM: Field("scalar", dtype="uint64")}
+    present = {present_column(n): Field("scalar", dtype="bool") for n, f in fields.items() if f.optional}
+    return {**fields, **shapes, **present, CHECKSUM: Field("scalar", dtype="uint64")}
+
+
+def content_columns(fields: Mapping[str, Field]) -> list[str]:
+    """Return the columns that a sample's checksum covers, in its order: the fields, and where optional ones are."""
+    return sorted([*fields, *(present_column(name) for name, field in fields.items() if field.optional)])
 
 
 def _convert(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
@@ -436,6 +465,10 @@ def _dtype_name(dtype: DTypeLike | None) -> str:
 
 def describe(field: Field) -> str:
     """Return a field in words: `array, float32, [3, 2]`."""
+    return _describe_kind(field) + (", optional" if field.optional else "")
+
+
+def _describe_kind(field: Field) -> str:
     match field.kind:
         case "image" | "pixels":
             color = "RGB" if field.channels == 3 else "grey"

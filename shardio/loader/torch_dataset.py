@@ -112,6 +112,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         numbers = {name: array for name, array in filled.arrays.items() if array.ndim == 1}
         return [
             {name: numbers[name][row] if name in numbers else rows.value(name, row) for name in self._spec.fields}
+            | rows.presence_columns(row)
             | {"index": int(filled.indices[row])}
             for row in range(len(asked))
         ]

@@ -10,6 +10,7 @@ import torch
 from ...engines.array_transforms import transform_tensor
 from ...engines.torch_steps import convert_and_erase
 from ...errors import ConfigError
+from ...format.fields import presence
 from .host_batch import DeferredField, EncodedImages, FieldInFiles, HostBatch
 from .map_function import MapFunction, collate
 from .mixing import LABEL
@@ -24,7 +25,7 @@ def assemble(filled: FilledRows) -> HostBatch:
     if spec.map_function is not None:
         batch = _mapped_batch(filled, spec.map_function)
     else:
-        batch = {name: _field(filled, name) for name in spec.fields} | _loader_columns(filled)
+        batch = _fields(filled) | _loader_columns(filled)
     if spec.mixing is not None:
         params = mix_params(spec.mixing.mixers, spec.mixing.size, filled.keys, filled.valid)
         batch[LABEL] = _zero_rows(spec.mixing.class_shares(batch[LABEL], params), filled.masked)
@@ -40,7 +41,7 @@ def _mapped_batch(filled: FilledRows, function: MapFunction) -> Batch:
     loader_columns = _loader_columns(filled)
     if function.by == "sample":
         return collate(filled.mapped, filled.rows.mapped_example) | loader_columns
-    batch = {name: _field(filled, name) for name in filled.spec.fields}
+    batch = _fields(filled)
     argument = batch | {name: tensor.clone() for name, tensor in loader_columns.items()}
     return function.apply_to_batch(argument, filled.indices.tolist(), filled.keys) | loader_columns
 
@@ -51,6 +52,16 @@ def _loader_columns(filled: FilledRows) -> Batch:
     batch: Batch = {name: torch.from_numpy(values) for name, values in columns.items()}
     if filled.mark_valid:
         batch["valid"] = torch.from_numpy(filled.valid)
+    return batch
+
+
+def _fields(filled: FilledRows) -> Batch:
+    """Return the fields, each followed by the column that says where an optional one that is stacked has values."""
+    batch: Batch = {}
+    for name in filled.spec.fields:
+        batch[name] = _field(filled, name)
+        if name in filled.present and filled.spec.stacked(name):
+            batch[presence(name)] = torch.from_numpy(filled.present[name])
     return batch
 
 
@@ -72,7 +83,7 @@ def _field(filled: FilledRows, name: str) -> Any:
     if image is not None and image.finished_on_device:
         boxes = erased_boxes(image.recipe, filled.keys)
         finish = partial(convert_and_erase, recipe=image.recipe, erasings=boxes, channels_last=spec.channels_last)
-    return tensor if finish is None else _deferred(tensor, finish, filled.masked)
+    return tensor if finish is None else _deferred(tensor, finish, filled.blank_rows(name))
 
 
 def _field_in_files(filled: FilledRows, name: str, finish: TensorFunction | None) -> FieldInFiles | DeferredField:

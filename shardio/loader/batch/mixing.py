@@ -73,6 +73,8 @@ def mixing_spec(
     if len(recipes) != 1:
         raise ConfigError(f"mixing needs exactly one image field, there are {list(recipes)}")
     ((image, recipe),) = recipes.items()
+    if lacking := [name for name in (LABEL, image) if fields[name].optional]:
+        raise ConfigError(f"mixing needs an image and a label of every sample, and {lacking[0]!r} is optional")
     if recipe.size is None:
         raise ConfigError("mixing needs transforms that give all images one size")
     if recipe.normalization is None and any(isinstance(mixer, MixUp) for mixer in mixers):

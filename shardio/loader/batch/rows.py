@@ -20,7 +20,7 @@ from ...engines.cpu import BadImage
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import are_swapped
 from ...errors import BadSample, ConfigError, ShardCorrupt
-from ...format.fields import Field, shape_column
+from ...format.fields import Field, presence, present_column, shape_column
 from ...order.plan import Order, PlanSlice
 from ...system import helper_process
 from ...system.timing import StageClock
@@ -50,6 +50,7 @@ class FilledRows:
         keys: the numbers that determine the rows' random parameters.
         arrays: by name, `[n, ...]`, the fields whose values all have one shape.
         lists: by name, the values of the other fields.
+        present: for each optional field, bool [n]: which samples have its value.
         image_sizes: by name, int32 [n, 2], the heights and widths of images that an engine for whole batches makes.
         mapped: the results of the user's function for each sample; None for masked samples.
         bad_samples: the bad samples that were replaced or masked.
@@ -66,12 +67,18 @@ class FilledRows:
     keys: RandomKeys
     arrays: Mapping[str, NDArray[Any]]
     lists: Mapping[str, list[Any]]
+    present: Mapping[str, NDArray[np.bool_]]
     image_sizes: Mapping[str, NDArray[np.int32]]
     mapped: Sequence[Mapping[str, Any] | None]
     bad_samples: tuple[BadSampleRecord, ...]
     stored_bytes: int
     rows: "BatchRows"
     part: slice
+
+    def blank_rows(self, name: str) -> Sequence[int]:
+        """The rows that have no value of a field: those of masked samples, and of samples that lack it."""
+        absent = np.flatnonzero(~self.present[name]).tolist() if name in self.present else ()
+        return [*self.masked, *absent]
 
 
 @final
@@ -112,6 +119,7 @@ class BatchRows:
         self._value_fields = [name for name, kind in spec.fields.items() if not kind.fixed]
         self._value_bytes = np.zeros(count if self._value_fields else 0, np.int64)
         self._lists: dict[str, list[Any]] = {name: [None] * count for name in spec.fields if name not in arrays}
+        self._present = {name: np.ones(count, np.bool_) for name, kind in spec.fields.items() if kind.optional}
         self._image_sizes = {
             name: np.ones((count, 2), np.int32) for name, image in spec.images.items() if image.batch_engine
         }
@@ -165,6 +173,7 @@ class BatchRows:
             keys=self._keys(part),
             arrays={name: array[part] for name, array in self._arrays.items()},
             lists={name: values[part] for name, values in self._lists.items()},
+            present={name: there[part] for name, there in self._present.items()},
             image_sizes={name: sizes[part] for name, sizes in self._image_sizes.items()},
             mapped=self._mapped[part],
             bad_samples=tuple(self._bad[row] for row in sorted(self._bad) if start <= row < stop) if self._bad else (),
@@ -193,6 +202,10 @@ class BatchRows:
             return self._lists[name][row]
         value = array[row]
         return value.item() if isinstance(value, np.generic) else self.spec.tensor(name, value)
+
+    def presence_columns(self, row: int) -> dict[str, bool]:
+        """Return by name what says, beside the values of one row that are stacked, whether an optional one is there."""
+        return {presence(n): bool(there[row]) for n, there in self._present.items() if self.spec.stacked(n)}
 
     def mapped_example(self) -> Mapping[str, Any]:
         """Return the result of the user's function for another sample, whose names a batch of masked samples takes."""
@@ -229,6 +242,8 @@ class BatchRows:
             with self.clock.stage("read"):
                 if not spec.dataset.is_remote:
                     selection = spec.dataset.select(indices, spec.limits.max_value_bytes)
+                for name, there in self._present.items():
+                    there[part] = selection.column(present_column(name))
                 stored = {
                     name: self._read(name, part, selection, lent)
                     for name in spec.fields
@@ -246,12 +261,16 @@ class BatchRows:
                     elif name in spec.arrays and name in stored:
                         self._transform_arrays(name, part, stored[name])
                     elif not kind.fixed:
-                        values = spec.dataset.decode(name, stored[name], indices)
-                        self._lists[name][part] = map(torch.from_numpy, values) if kind.kind == "array" else values
+                        there = self._present[name][part] if kind.optional else None
+                        values = spec.dataset.decode(name, stored[name], indices, there)
+                        self._lists[name][part] = map(_as_tensor, values) if kind.kind == "array" else values
+                for name, there in self._present.items():  # transforms may have made something of zeros
+                    if name in self._arrays and not there[part].all():
+                        self._arrays[name][part][~there[part]] = 0
         if spec.map_function is not None and spec.map_function.by == "sample":
             with self.clock.stage("map"):
                 for row in range(*part.indices(len(self))):
-                    sample = {name: self.value(name, row) for name in spec.fields}
+                    sample = {name: self.value(name, row) for name in spec.fields} | self.presence_columns(row)
                     sample["index"] = int(self._indices[row])
                     keys = self._keys(slice(row, row + 1))
                     self._mapped[row] = spec.map_function.apply_to_sample(sample, sample["index"], keys)
@@ -310,10 +329,19 @@ class BatchRows:
         if kind.fixed and image.cpu_engine.keeps_pixels:  # they were read into the batch
             return
         sizes = np.full((len(rows), 2), kind.shape, np.int32) if kind.fixed else selection.column(shape_column(name))
+        if kind.optional and kind.kind == "image" and not (there := self._present[name][part]).all():
+            for row in rows[~there].tolist() if name in self._lists else ():
+                self._lists[name][row] = _blank_value(kind, image) if image.batch_engine else None
+            encoded = [encoded[number] for number in np.flatnonzero(there).tolist()]
+            rows, sizes = rows[there], sizes[there]
+            out = None if out is None else np.empty((len(rows), *out.shape[1:]), out.dtype)
+            if not len(rows):
+                return
         orientations = orientations_of(encoded) if image.orient and kind.kind == "image" else None
         if image.batch_engine:
-            self._image_sizes[name][part] = sizes
-            self._lists[name][part] = list(encoded)
+            self._image_sizes[name][rows] = sizes
+            for row, value in zip(rows.tolist(), encoded, strict=True):
+                self._lists[name][row] = value
             # Engines for whole batches hold images whole, and so get none that may be too large.
             small = sizes.astype(np.int64).prod(axis=1) <= self.spec.limits.max_image_pixels
             plain = are_plain_jpegs(encoded, sizes) & small
@@ -331,6 +359,8 @@ class BatchRows:
         except BadImage as error:
             where = self.spec.dataset.where(int(self._indices[rows[error.place]]))
             raise BadSample(f"{self.spec.dataset.path / where}, field {name!r}: {error}") from error
+        if out is not None and len(out) < len(self._arrays[name][part]):
+            self._arrays[name][rows] = out
         for row, pixels in zip(rows.tolist(), images, strict=True) if images is not None else ():
             self._lists[name][row] = image.cpu_engine.output_format.tensor(pixels)
 
@@ -389,6 +419,8 @@ class BatchRows:
     def _mask(self, row: int) -> None:
         """Blank a row: zeros, empty texts and bytes, or None."""
         self._valid[row], self._blank[row], self._has_blanks = False, True, True
+        for there in self._present.values():
+            there[row] = False
         if self._value_fields:
             self._value_bytes[row] = 0
         for array in self._arrays.values():
@@ -407,6 +439,10 @@ def _blank_value(kind: Field, image: ImageSpec | None) -> Any:
     if kind.kind == "array":
         return torch.from_numpy(np.zeros((0,), kind.row_dtype))
     return {"text": "", "bytes": b""}.get(kind.kind)
+
+
+def _as_tensor(value: NDArray[Any] | None) -> torch.Tensor | None:
+    return None if value is None else torch.from_numpy(value)
 
 
 def _value_sizes(stored: Any) -> Any:

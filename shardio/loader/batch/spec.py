@@ -18,7 +18,7 @@ from ...engines.cpu import CpuEngine
 from ...engines.factory import EngineName, choose_engine
 from ...engines.fused_images import Decode
 from ...errors import ConfigError
-from ...format.fields import CHECKSUM, Field, shape_column
+from ...format.fields import CHECKSUM, Field, present_column, shape_column
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Mixer, Transform
@@ -160,7 +160,13 @@ class BatchSpec:
         """The fields and hidden columns that making a batch reads."""
         fields = self.dataset.fields if self.verify else self.fields
         shapes = [shape_column(name) for name in self.images if not self.fields[name].fixed]
-        return [*fields, *shapes, *([CHECKSUM] if self.verify else [])]
+        present = [present_column(name) for name, kind in fields.items() if kind.optional]
+        return [*fields, *shapes, *present, *([CHECKSUM] if self.verify else [])]
+
+    def stacked(self, name: str) -> bool:
+        """Whether a batch has one tensor of a field's values, and not a list of them."""
+        image = self.images.get(name)
+        return self.fields[name].fixed if image is None else image.recipe.size is not None
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         """Return rows of a field as the tensor to deliver."""
@@ -212,7 +218,7 @@ def batch_spec(
     warn_of_unpaired(
         {name: image.recipe for name, image in images.items()} | {name: array.recipe for name, array in arrays.items()}
     )
-    large = (name for name, kind in fixed_arrays.items() if kind.row_bytes >= SMALLEST_DIRECT_ROW)
+    large = (n for n, kind in fixed_arrays.items() if kind.row_bytes >= SMALLEST_DIRECT_ROW and not kind.optional)
     mixing = mixing_spec(
         options.mixing,
         fields,
