@@ -26,7 +26,7 @@ from .conversion.source import (
     find,
     names,
 )
-from .format.fields import Field, infer_fields, label_as_int64
+from .format.fields import Field, Missing, infer_fields, label_as_int64, listed_names, with_optional
 from .format.fields import describe as describe_field
 from .format.images import ImageInfo
 from .format.images import probe as probe_image
@@ -46,6 +46,7 @@ __all__ = [
     "HasPlaces",
     "HasRemarks",
     "ImageInfo",
+    "Missing",
     "Sample",
     "Source",
     "check_index",
@@ -54,11 +55,13 @@ __all__ = [
     "find",
     "infer_fields",
     "label_as_int64",
+    "listed_names",
     "load_optional",
     "local_path",
     "names",
     "probe_image",
     "sniff_image",
+    "with_optional",
 ]
 
 

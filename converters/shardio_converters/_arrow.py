@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign import json_text
-from shardio.source import Field, label_as_int64, load_optional, probe_image
+from shardio.source import Field, Missing, label_as_int64, load_optional, probe_image
 
 from ._fields import array_field
 
@@ -127,17 +127,19 @@ class Rows:
 
     def __init__(self, table: Any, chosen: Mapping[str, Column], read_file: ReadFile) -> None:
         self._columns = {
-            field: (column.name, data, _column_converter(column, data.type, read_file))
+            field: (column.name, data, _column_converter(column, data.type, read_file), column.field.kind == "json")
             for field, column in chosen.items()
             for data in [table.column(column.name)]
         }
 
     def sample(self, row: int, place: str) -> dict[str, Any]:
-        """Row `row` as a sample; BadSample names `place` and the column."""
-        sample = {}
-        for field, (name, data, convert) in self._columns.items():
+        """Row `row` as a sample, with `Missing` for a null beside JSON; BadSample names `place` and the column."""
+        sample: dict[str, Any] = {}
+        for field, (name, data, convert, holds_null) in self._columns.items():
             try:
-                sample[field] = convert(data[row])
+                scalar = data[row]
+                lacks = not (holds_null or scalar.is_valid)
+                sample[field] = Missing(f"{place}, column {name!r}: null") if lacks else convert(scalar)
             except damage() as error:
                 raise BadSample(f"{place}, column {name!r}: {error}") from error
         return sample

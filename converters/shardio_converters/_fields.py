@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError
 from shardio.foreign.names import field_name
-from shardio.source import Field, probe_image, sniff_image
+from shardio.source import Field, Missing, probe_image, sniff_image
 
 _LISTED = 20  # the most arrays that a message names
 _SNIFFED = 16  # the most rows to search for an image
@@ -160,7 +160,8 @@ def _good(rows: Iterable[int], read: Callable[[int], Any]) -> Iterator[Any]:
             value = read(row)
         except BadSample:
             continue
-        yield value
+        if not isinstance(value, Missing):
+            yield value
 
 
 def image_or_bytes(values: Iterable[bytes]) -> Field:

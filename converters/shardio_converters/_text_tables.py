@@ -5,9 +5,10 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -42,13 +43,17 @@ class Column:
         field: the field.
         values: the values.
         bad: of a json field, the rows that hold what is not JSON, and the reason.
+        missing: of an optional field, bool [rows]: where there is no value; None where all rows have one.
     """
 
     field: Field
     values: NDArray[Any] | StringArray
     bad: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    missing: NDArray[np.bool_] | None = None
 
     def __getitem__(self, row: int) -> Any:
+        if self.missing is not None and self.missing[row]:
+            return None
         if row in self.bad:
             raise BadSample(self.bad[row])
         if isinstance(self.values, np.ndarray):
@@ -84,13 +89,14 @@ class TextTable:
             return next(islice(rows, row, None))[0]
 
     def read(
-        self, paths: Iterable[str], others: Iterable[str], *, all_columns: bool
+        self, paths: Iterable[str], others: Iterable[str], optional: Collection[str], *, all_columns: bool
     ) -> tuple[dict[str, StringArray], dict[str, Column]]:
         """Read columns: `paths` as they stand, `others` as the kind that fits all their values.
 
         Args:
             paths: the names of columns of paths.
             others: the names of other columns.
+            optional: the names of columns that rows may lack: by an empty cell, or in JSON by null or no key.
             all_columns: whether these are all columns, so that a row with any other is refused.
 
         Raises SourceError, naming the line, for a row that lacks one of the columns or has an invalid value for it.
@@ -99,6 +105,9 @@ class TextTable:
         cells = {name: _Cells() for name in others}
         takers: dict[str, Callable[[Any], None]] = {name: _path_into(texts) for name, texts in found.items()}
         takers |= {name: cell.add_text if self.delimiter else cell.add_json for name, cell in cells.items()}
+        without = {
+            name: cells[name].add_nothing if name in cells else partial(found[name].append, "") for name in optional
+        }
         with closing(self._rows()) as rows:
             for line, row in rows:
                 if all_columns and len(row) > len(takers):
@@ -106,6 +115,9 @@ class TextTable:
                         f"{self}, line {line}: has {min(row.keys() - takers.keys())!r}, which the first row lacks"
                     )
                 for name, take in takers.items():
+                    if name in without and row.get(name) in (None, ""):
+                        without[name]()
+                        continue
                     try:
                         take(row[name])
                     except KeyError as error:
@@ -115,12 +127,20 @@ class TextTable:
         return found, {name: self._column(name, cell) for name, cell in cells.items()}
 
     def _column(self, name: str, cells: "_Cells") -> Column:
+        missing = None
+        if cells.missing:
+            missing = np.zeros(len(cells.texts), np.bool_)
+            missing[cells.missing] = True
         if not self.delimiter:
-            column = _of_json(cells)
+            column = replace(_of_json(cells), missing=missing)
             return replace(column, bad=self._bad(name, cells)) if column.field.kind == "json" else column
         values = _numbers(cells.texts)
         if values is None:
-            return Column(Field("text"), cells.texts)
+            return Column(Field("text"), cells.texts, missing=missing)
+        if missing is not None and len(values) == len(missing) - len(cells.missing):
+            filled = np.zeros(len(missing), values.dtype)
+            filled[~missing] = values
+            return Column(Field("scalar", dtype=values.dtype.name), filled, missing=missing)
         if len(values) < len(cells.texts):
             line = self.line(next(row for row, text in enumerate(cells.texts) if not text))
             raise SourceError(f"{self}, line {line}: column {name!r} holds numbers, here it is empty")
@@ -148,12 +168,18 @@ class _Cells:
         texts: its cells as text, or as JSON.
         types: the types of JSON values.
         not_json: the rows in which a JSON value holds NaN or an infinity, and the reason.
+        missing: the rows that have no value; their text is empty.
     """
 
     def __init__(self) -> None:
         self.texts = StringArray()
         self.types: set[type] = set()
         self.not_json: dict[int, str] = {}
+        self.missing: list[int] = []
+
+    def add_nothing(self) -> None:
+        self.missing.append(len(self.texts))
+        self.texts.append("")
 
     def add_text(self, cell: str) -> None:
         cell.encode()
@@ -285,9 +311,9 @@ def _fraction(text: str) -> float:
 
 def _of_json(cells: _Cells) -> Column:
     """A column of booleans, whole numbers, numbers or texts if all cells are of that type, else of JSON."""
-    values: Iterator[Any] = (json.loads(text) for text in cells.texts)
     if cells.types == {str}:
-        return Column(Field("text"), StringArray(values))
+        return Column(Field("text"), StringArray(json.loads(text) if text else "" for text in cells.texts))
+    values: Iterator[Any] = (json.loads(text) if text else 0 for text in cells.texts)
     dtype = {frozenset({bool}): "bool", frozenset({int}): "int64"}.get(frozenset(cells.types))
     if dtype is None and cells.types <= {int, float}:
         dtype, values = "float64", map(_exact, values)

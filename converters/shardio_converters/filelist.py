@@ -1,9 +1,9 @@
 """Lists of files: CSV, TSV or JSON lines with a row for each sample, which holds its files' paths and other values."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import open_regular
 from shardio.foreign.image_files import check_image_size
 from shardio.foreign.names import printable
-from shardio.source import Field, Sample, check_index, local_path, probe_image
+from shardio.source import Field, Sample, check_index, listed_names, local_path, probe_image, with_optional
 
 from ._fields import choose_fields, image_or_bytes, rename_remarks
 from ._string_array import StringArray
@@ -38,6 +38,7 @@ def filelist(
     fields: str | Mapping[str, str] | None = None,
     delimiter: str | None = None,
     classes: str | Iterable[str] | None = None,
+    optional: str | Collection[str] | None = None,
 ) -> "FileList":
     """A CSV, TSV or JSON lines file with a row for each sample: the paths of its files, and other values.
 
@@ -58,6 +59,7 @@ def filelist(
             suffix.
         classes: the class names in the order of their labels, a list or text such as "cat,dog", or "auto" for the
             sorted texts of the field label, or else class. Texts in that field become numbers, and it is called label.
+        optional: the fields that rows may lack, by an empty cell, or in JSON lines by null or no key.
 
     Example:
         shardio convert filelist train.csv data/train --root photos --classes auto
@@ -79,7 +81,11 @@ def filelist(
     chosen = choose_fields({"file": str(wanted)} if alone else wanted, names, table)
     rest = [name for name in names if name not in chosen.values()]
     others = choose_fields(fields, rest, table) if rest or fields is not None else {}
-    texts, columns = table.read(chosen.values(), others.values(), all_columns=fields is None)
+    lacked = listed_names(optional)
+    if alone and ("image" in lacked or "bytes" in lacked):
+        lacked.append("file")
+    lacking = [name for field, name in (chosen | others).items() if field in lacked]
+    texts, columns = table.read(chosen.values(), others.values(), lacking, all_columns=fields is None)
     files = {name: _Files(image_or_bytes(_heads(folder, texts[own])), texts[own]) for name, own in chosen.items()}
     if alone:
         files = {file.field.kind: file for file in files.values()}
@@ -87,6 +93,9 @@ def filelist(
     labels: tuple[str, ...] = ()
     if classes is not None:
         taken, labels = _with_labels(taken, classes, table)
+    fields_of = with_optional({name: part.field for name, part in (files | taken).items()}, optional)
+    files = {name: replace(file, field=fields_of[name]) for name, file in files.items()}
+    taken = {name: replace(column, field=fields_of[name]) for name, column in taken.items()}
     if both := files.keys() & taken.keys():
         raise ConfigError(f"{table}: two columns would be the field {min(both)!r}; rename one with path or fields")
     remarks = (*(() if alone else rename_remarks(wanted, chosen)), *rename_remarks(fields, others))
@@ -100,6 +109,11 @@ class _Files:
 
     field: Field
     paths: StringArray
+
+    def read(self, root: Path, row: int) -> bytes | None:
+        """Return the file of a row; None if the field is optional and the row names none."""
+        path = self.paths[row]
+        return None if self.field.optional and not path else _read(root, path, self.field)
 
 
 @final
@@ -159,14 +173,16 @@ class FileList:
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._keys))
-        sample = {name: _read(self.root, file.paths[index], file.field) for name, file in self.files.items()}
-        sample |= {name: column[index] for name, column in self.columns.items()}
+        sample = {name: file.read(self.root, index) for name, file in self.files.items()}
+        sample = sample | {name: column[index] for name, column in self.columns.items()}
         return {**sample, "key": printable(self._keys[index])} if self._has_key else sample
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `shardio.source.HasColumns`: any column of numbers or booleans."""
-        values = self.columns[name].values if name in self.columns else None
-        return values if isinstance(values, np.ndarray) else None
+        column = self.columns.get(name)
+        if column is None or column.missing is not None or not isinstance(column.values, np.ndarray):
+            return None
+        return column.values
 
 
 def _table(path: Path, delimiter: str | None) -> TextTable:
@@ -211,14 +227,15 @@ def _with_labels(
         raise ConfigError(f"classes must differ, got {', '.join(known)}")
     texts = (numbers.get(text, -1) for text in values)
     labels = np.fromiter(texts, np.int64, len(values)) if isinstance(values, StringArray) else values
-    outside = (labels < 0) | (labels >= len(known))
+    missing = columns[own].missing
+    outside = ((labels < 0) | (labels >= len(known))) & (True if missing is None else ~missing)
     if outside.any():
         row = int(outside.argmax())
         told = f"{', '.join(known[:20])}{', ...' if len(known) > 20 else ''}"
         raise SourceError(
             f"{table}, line {table.line(row)}: {columns[own][row]!r} is none of {len(known)} classes: {told}"
         )
-    changed = Column(Field("scalar", dtype="int64"), labels)
+    changed = Column(Field("scalar", dtype="int64"), labels, missing=missing)
     return {"label" if n == own else n: changed if n == own else c for n, c in columns.items()}, tuple(known)
 
 

@@ -11,7 +11,7 @@ from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tfrecord import Feature, Kind, is_tfrecord_name, open_tfrecord, parse_example, read_record
 from shardio.foreign.tfrecord import scan as scan_file
-from shardio.source import Field, Sample, check_index, probe_image, sniff_image
+from shardio.source import Field, Missing, Sample, check_index, probe_image, sniff_image, with_optional
 
 from ._fields import choose_fields, rename_remarks, shortened
 
@@ -24,6 +24,7 @@ def tfrecord(
     *,
     fields: str | Mapping[str, str] | None = None,
     crc: bool = True,
+    optional: str | Collection[str] | None = None,
     on_error: str = "raise",
 ) -> "TFRecord":
     """TFRecord files of tf.train.Example: one, a directory of them, or a pattern such as `train-*-of-01024`.
@@ -31,7 +32,7 @@ def tfrecord(
     The fields are inferred from the first 100 records and the last. A feature with one bytes value becomes an image if
     it begins like one, else text if all values are UTF-8, else bytes; several values become a list of texts, as JSON.
     One number becomes a scalar, int64 or float32; several become an array, of fixed shape if their count is always the
-    same. A record without a chosen feature, or without values for it, is a bad sample.
+    same. A record without a chosen feature, or without values for it, is a bad sample, unless the field is optional.
 
     Each process that reads a file compressed with GZIP or ZLIB unpacks it to an unnamed temporary file in TMPDIR, and
     keeps up to eight of these. In any other order than that of the files, they are unpacked again and again.
@@ -43,6 +44,7 @@ def tfrecord(
             Without it: all that the first record has values for, with `/` replaced by `.` in their names. A note names
             those that only others of the first 100 records and the last have.
         crc: verify the checksums of records; those of their lengths are always verified.
+        optional: the fields that records may lack, as in "caption,score".
         on_error: `"skip"` takes the records before the place where a file is damaged between records or was cut off;
             one bad sample then stands for all that follow.
 
@@ -80,7 +82,7 @@ def tfrecord(
         *shortened(lost, "features are left out"),
         *rename_remarks(fields, chosen),
     )
-    return TFRecord(places, chosen, kinds, remarks, crc=crc)
+    return TFRecord(places, chosen, with_optional(kinds, optional), remarks, crc=crc)
 
 
 @final
@@ -124,7 +126,10 @@ class TFRecord(LocatedSource):
         for name, own in self._names.items():
             if self._fields[name].kind == "scalar":
                 continue
-            span = features[own].span if own in features else None
+            feature = features.get(own)
+            if self._fields[name].optional and (feature is None or not len(feature.spans)):
+                continue
+            span = feature.span if feature is not None else None
             if span is None:
                 raise BadSample(f"{place}, feature {own!r}: several values of its kind are not contiguous")
             found[name] = record.offset + span[0], span[1]
@@ -136,7 +141,9 @@ class TFRecord(LocatedSource):
         sample: dict[str, Any] = {}
         for name, own in self._names.items():
             with bad_samples_at(f"{place}, feature {own!r}"):
-                sample[name] = _value(data, features.get(own), self._fields[name])
+                value = _value(data, features.get(own), self._fields[name])
+                lacks = f"{place}, feature {own!r}: the record lacks it, or it has no values"
+                sample[name] = Missing(lacks) if value is None else value
         return sample
 
 
@@ -231,10 +238,10 @@ def _field(seen: Sequence[_Seen]) -> Field:
 
 
 def _value(data: bytes, feature: Feature | None, field: Field) -> Any:
-    """The value of a feature; BadSample if it does not fit the field."""
+    """The value of a feature; None if there is none, BadSample if it does not fit the field."""
     values = feature.values(data) if feature else []
     if feature is None or not len(values):
-        raise BadSample("the record lacks it, or it has no values")
+        return None
     if feature.kind != (wanted := _KINDS.get(str(field.dtype), "bytes")):
         raise BadSample(f"expected {wanted}, got {feature.kind}")
     if field.kind == "array":

@@ -7,7 +7,7 @@ what is refused, `shardio.foreign.members` the meaning of extensions.
 import re
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -20,7 +20,7 @@ from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan
 from shardio.foreign.members import MemberField
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tar import SUFFIXES, open_tar, sample_at, scan
-from shardio.source import Field, Sample, check_index
+from shardio.source import Field, Missing, Sample, check_index, listed_names, with_optional
 
 from ._fields import choose_fields, rename_remarks, shortened
 
@@ -32,6 +32,7 @@ def webdataset(
     *,
     fields: str | Mapping[str, str] | None = None,
     key: bool | None = None,
+    optional: str | Collection[str] | None = None,
     on_error: str = "raise",
 ) -> "WebDataset":
     """Tars of the WebDataset convention: one, a directory of them, or a pattern such as `train-{000..146}.tar`.
@@ -40,7 +41,7 @@ def webdataset(
     the field `image`, in any mix from sample to sample; `cls` becomes `label`; `caption.txt` becomes the text
     `caption`, and so on. `npy` becomes an array, of fixed shape if the first and the last sample agree; any other
     extension becomes bytes. Pickles (`pth`, `pyd`, ...) are refused unless `fields` leaves them out. A sample without
-    one of the fields is a bad sample.
+    one of the fields is a bad sample, unless the field is optional.
 
     Each process that reads a compressed tar (`.tar.gz`, `.tgz`, `.tar.bz2`, `.tar.xz`, and `.tar.zst` with pyarrow)
     unpacks it to an unnamed temporary file in TMPDIR, and keeps up to eight of these. In any other order than that of
@@ -52,6 +53,7 @@ def webdataset(
             some sample has. Without it: all extensions of the first sample; a note names those that only others have.
         key: add a text field `key` with each sample's key. Without this option it is added unless the keys are running
             numbers of 12 digits, as shardio writes them, or another field has that name.
+        optional: the fields that samples may lack, as in "caption,score".
         on_error: `"skip"` takes the samples before the place where a tar is damaged or was cut off; one bad sample then
             stands for all that follow.
 
@@ -72,7 +74,7 @@ def webdataset(
         raise SourceError(f"{printable(src)} holds no samples: no files whose names have an extension")
     layouts = _layouts(places, found)
     fields = _without_dots(fields, layouts)
-    parts = _parts(places, layouts, fields, printable(src))
+    parts = _parts(places, layouts, fields, optional, printable(src))
     if key and "key" in parts:
         raise ConfigError(
             f"{printable(src)}: there would be two fields called 'key'; rename one with fields, or pass key=False"
@@ -122,8 +124,7 @@ class WebDataset(LocatedSource):
             )
         found = {}
         for name, part in self._parts.items():
-            if part.field.kind != "scalar":
-                extension = files.extension_of(part)
+            if part.field.kind != "scalar" and (extension := files.extension_of(part)) is not None:
                 offset, size = files.places[extension]
                 with bad_samples_at(f"{files}, .{extension}"):
                     start, size = part.stored_span(files.read(extension))
@@ -135,7 +136,9 @@ class WebDataset(LocatedSource):
         files = _open(self._places, index)
         sample: dict[str, Any] = {}
         for name, part in self._parts.items():
-            extension = files.extension_of(part)
+            if (extension := files.extension_of(part)) is None:
+                sample[name] = Missing(f"{files}: it has no .{part.extensions[0]}, but .{', .'.join(files.places)}")
+                continue
             with bad_samples_at(f"{files}, .{extension}"):
                 sample[name] = part.decode(files.read(extension))
         return sample | ({"key": files.key} if self._key else {})
@@ -153,11 +156,9 @@ class _Files:
     def __str__(self) -> str:
         return f"{printable(self.tar.path)}, key {self.key!r}"
 
-    def extension_of(self, part: MemberField) -> str:
-        """The extension of a field's file; BadSample if the sample has no such file."""
-        if (extension := part.find(self.places)) is None:
-            raise BadSample(f"{self}: it has no .{part.extensions[0]}, but .{', .'.join(self.places)}")
-        return extension
+    def extension_of(self, part: MemberField) -> str | None:
+        """The extension of a field's file; None if the sample has no such file."""
+        return part.find(self.places)
 
     def read(self, extension: str) -> bytes:
         """Read the file with this extension."""
@@ -246,7 +247,7 @@ def _left_out(
         first = f"{printable(places.path_of(those[0].first))}, key {those[0].key!r}"
         remarks.append(
             f"left out .{extension}, which {count} of {samples} samples have, the first in {first}; fields takes it, "
-            "and every sample without it is then bad: see on_error and max_bad"
+            "and every sample without it is then bad, unless optional names the field"
         )
     return remarks
 
@@ -261,16 +262,21 @@ def _parts(
     places: ValueLocations,
     layouts: Mapping[tuple[str, ...], _Layout],
     given: str | Mapping[str, str] | None,
+    optional: str | Collection[str] | None,
     where: str,
 ) -> dict[str, MemberField]:
     """The fields and the extensions of their files, from the first samples and the last, and those of each extension.
 
+    Without `given` these are the extensions of the first sample, and those of optional fields that it lacks.
     Only the first and the last sample that have an extension are read besides, where none of the others has it.
     """
     probed = dict(_probe(places, places.probes().tolist()))
     samples = list(probed.values())
     available = dict.fromkeys(extension for extensions in (*samples, *layouts) for extension in extensions)
-    chosen = choose_fields(members.field_names(samples[0]) if given is None else given, available, where)
+    if given is None:
+        named, more = members.field_names(samples[0]), members.field_names(available)
+        given = named | {n: more[n] for n in listed_names(optional) if n in more and n not in named}
+    chosen = choose_fields(given, available, where)
     parts: dict[str, MemberField] = {}
     wrong: dict[str, Exception] = {}
     for name, extension in chosen.items():
@@ -290,7 +296,8 @@ def _parts(
         others = ",".join(f"{name}={chosen[name]}" for name in parts)
         advice = f"leave it out with fields, such as {others!r}" if others else "choose others with fields"
         raise SourceError(f"{where}, .{extension}: {reason}; {advice}") from reason
-    return parts
+    fields = with_optional({name: part.field for name, part in parts.items()}, optional)
+    return {name: replace(part, field=fields[name]) for name, part in parts.items()}
 
 
 def _without_dots(

@@ -19,7 +19,7 @@ from ..conversion.skipped import Skipped
 from ..conversion.source import Source
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import BadSample, ConfigError, TooManyBad
-from ..format.fields import describe
+from ..format.fields import describe, listed_names
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..order.world import World
 from ..stores.url import Url, as_url
@@ -179,6 +179,13 @@ class PackingOptions:
             rich_help_panel=ARRAYS,
         ),
     ] = None
+    optional: Annotated[
+        str | None,
+        typer.Option(
+            help="Fields that samples may lack, such as caption,score: what is missing, or null, is then None.",
+            rich_help_panel=BAD,
+        ),
+    ] = None
     workers: Annotated[
         int | None, typer.Option(help="The number of processes; by default one per core.", rich_help_panel=WORK)
     ] = None
@@ -274,9 +281,10 @@ class PackingOptions:
         return keywords | {
             "container": self.to,
             "dtype": parse_dtypes(self.dtype),
-            "as_image": parse_names(self.as_image),
+            "as_image": listed_names(self.as_image),
             "resize": None if self.resize is None else parse_size(self.resize),
-            "squeeze": parse_names(self.squeeze),
+            "squeeze": listed_names(self.squeeze),
+            "optional": listed_names(self.optional),
         }
 
     def _print_estimates(self, out: Path | Url, result: Conversion) -> None:
@@ -317,11 +325,6 @@ def advising(report: Path | None, world: World, *, resumed: bool) -> Iterator[No
 def with_packing_options(command: Callable[..., None]) -> Callable[..., None]:
     """Turn `command(..., packing)` into a command that has all options of `PackingOptions`."""
     return with_options(command, "packing", PackingOptions)
-
-
-def parse_names(text: str | None) -> list[str]:
-    """Return the names in text such as `image,mask`."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 def parse_size(text: str) -> tuple[int, int]:

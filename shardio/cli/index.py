@@ -8,6 +8,7 @@ import typer
 from ..conversion.indexing import Format
 from ..conversion.indexing import index as adopt_files
 from ..conversion.pack import OnError
+from ..format.fields import listed_names
 from ..order.world import World
 from ..stores.url import Url
 from ._packing import advising, print_dataset, print_note, print_rotated, print_skipped
@@ -30,6 +31,9 @@ def index(
     ],
     fields: Annotated[
         str | None, typer.Option(help="The fields to take, and what to call them: image=jpg,label=cls.")
+    ] = None,
+    optional: Annotated[
+        str | None, typer.Option(help="Fields that samples of tars and TFRecords may lack: caption,score.")
     ] = None,
     kind: Annotated[
         Format | None,
@@ -81,6 +85,7 @@ def index(
             paths,
             output,
             fields=fields,
+            optional=listed_names(optional),
             format=kind,
             workers=workers,
             dask=dask,

@@ -19,7 +19,7 @@ from ..dataset.shard_writer import WrittenShard
 from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceError
 from ..foreign.names import printable
 from ..format import checksums, images, manifest
-from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
+from ..format.fields import CHECKSUM, Field, Missing, present_column, shape_column, with_hidden
 from ..order.world import World
 from ..system.directory import Directory
 from ..system.local_path import local_path
@@ -245,13 +245,23 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> i
     rotated = 0
     stored: dict[str, Any] = {}
     for name, field in source.fields.items():
+        value = sample[name]
+        if lacks := field.optional and (value is None or isinstance(value, Missing)):
+            stored[name] = field.blank
+        if field.optional:
+            row[present_column(name)] = not lacks
+            stored[present_column(name)] = b"\0" if lacks else b"\1"
+        if lacks:
+            continue
+        if isinstance(value, Missing):
+            raise BadSample(f"{value.reason}, and the field is not optional")
         if field.kind == "scalar":
-            stored[name] = field.encode(sample[name])
+            stored[name] = field.encode(value)
             row[name] = np.frombuffer(stored[name], field.row_dtype)[0]
             continue
         offset, size = places[name]
         stored[name] = os.pread(descriptor, size, offset)
-        _check(field, name, number, stored[name], sample[name])
+        _check(field, name, number, stored[name], value)
         row[f"{name}.offset"], row[f"{name}.size"] = offset, size
         if field.kind == "image":
             info = images.probe(stored[name])
@@ -464,6 +474,7 @@ def shard_of(
         shapes: for each image field the height and width of each image, int32 [samples, 2].
     """
     size, checksum, table = piece_sums.of_files(files)
-    distinct = {name: np.unique(column, axis=0) for name, column in shapes.items()}
+    # A sample that lacks an image has (0, 0), which says nothing about the others.
+    distinct = {name: np.unique(column[column.any(axis=1)], axis=0) for name, column in shapes.items()}
     common = {name: (int(rows[0][0]), int(rows[0][1])) if len(rows) == 1 else None for name, rows in distinct.items()}
     return WrittenShard(file.name, len(sample_checksums), size, checksum, sample_checksums, common), table

@@ -18,7 +18,7 @@ from ..dataset.output_directory import Output
 from ..dataset.store_output import StoreOutput
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import ConfigError, NotADataset, SourceWarning, TooManyBad
-from ..format.fields import Field
+from ..format.fields import Field, listed_names
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
 from ..order.world import World
@@ -126,6 +126,7 @@ def convert(
     dtype: str | Mapping[str, str] | None = None,
     as_image: str | Collection[str] = (),
     squeeze: str | Collection[str] = (),
+    optional: str | Collection[str] = (),
     workers: int | None = 1,
     dask: str | None = None,
     world: World | None = None,
@@ -187,6 +188,7 @@ def convert(
         as_image: fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to store as images: as PNGs, or
             pixels with `store_pixels`.
         squeeze: fields of arrays of one element to store as numbers without a shape.
+        optional: fields that samples may lack: what is missing, or null, is None instead of a bad sample.
         workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
             the machine.
         dask: the address of a Dask scheduler whose workers do the work instead (`"tcp://host:8786"`), or `"local"`
@@ -260,14 +262,14 @@ def convert(
         orient=orient,
         max_image_pixels=max_image_pixels,
     )
-    samples = _source(source, converter, converter_options, on_error)
-    image_fields, squeezed_fields = _names(as_image), _names(squeeze)
+    samples = _source(source, converter, converter_options, {"on_error": on_error, "optional": listed_names(optional)})
+    image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
     remarks = remarks_of(samples, strict=strict)
     found_notes = (*remarks, *hints(samples, image_fields, squeezed_fields))
     follows = getattr(samples, "plain_values", False)
     wanted_container = container or kept_container(samples)
     raw = RawImages(resize, keep_alpha) if store_pixels else None
-    samples = _transformed(samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw)
+    samples = _transformed(samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw, listed_names(optional))
     chosen_container, container_note = choose_container(samples, wanted_container, follows=follows)
     shards = replace(shards, container=chosen_container)
     found_notes += () if container_note is None else (container_note,)
@@ -353,11 +355,11 @@ def _of_split(options: PackOptions, name: str) -> PackOptions:
 
 
 def _source(
-    source: Any, converter: str | Converter | None, options: Mapping[str, Any] | None, on_error: OnError
+    source: Any, converter: str | Converter | None, options: Mapping[str, Any] | None, shared: Mapping[str, Any]
 ) -> Source:
     """Return the `Source` that the first arguments of `convert` describe."""
     if converter is not None:
-        return _converted(source, converter, options or {}, on_error)
+        return _converted(source, converter, options or {}, shared)
     if options:
         raise ConfigError(f"converter_options go with a converter, got {dict(options)}")
     if isinstance(source, (str, os.PathLike)):
@@ -400,7 +402,9 @@ def _datasets(paths: Sequence[PathLike]) -> Source:
         raise NotADataset(f"{error} (for other data name its converter, such as converter='imagefolder')") from error
 
 
-def _converted(source: Any, converter: str | Converter, options: Mapping[str, Any], on_error: OnError) -> Source:
+def _converted(
+    source: Any, converter: str | Converter, options: Mapping[str, Any], shared: Mapping[str, Any]
+) -> Source:
     function = _function(converter)
     parameters, known = list(inspect.signature(function).parameters.values()), _keywords(function)
     unknown = [name for name in options if name not in known]
@@ -408,8 +412,7 @@ def _converted(source: Any, converter: str | Converter, options: Mapping[str, An
         name = converter if isinstance(converter, str) else getattr(converter, "__name__", type(converter).__name__)
         has = f"the options {', '.join(known)}" if known else "no options"
         raise ConfigError(f"converter {name!r} has {has}, got {', '.join(unknown)}")
-    shared = {"on_error": on_error} if "on_error" in known else {}
-    return function(source, **{**shared, **options})
+    return function(source, **{**{name: value for name, value in shared.items() if name in known}, **options})
 
 
 def _check_options(given: Mapping[str, Any], converter: str | Converter | None) -> None:
@@ -434,10 +437,11 @@ def _transformed(
     as_image: Collection[str],
     squeeze: Collection[str],
     raw: RawImages | None,
+    optional: Collection[str],
 ) -> Source:
-    if images.idle and not (dtypes or as_image or squeeze or raw):
+    if images.idle and not (dtypes or as_image or squeeze or raw or optional):
         return source
-    return TransformedSource(source, images, dtypes, as_image, squeeze, raw)
+    return TransformedSource(source, images, dtypes, as_image, squeeze, raw, optional)
 
 
 def _numbers(numbers: Sequence[int] | Indices | None) -> Indices | None:
@@ -453,7 +457,3 @@ def _dtypes(dtype: str | Mapping[str, str] | None) -> Mapping[str, str]:
     if dtype is None:
         return {}
     return {"": dtype} if isinstance(dtype, str) else dtype
-
-
-def _names(names: str | Collection[str]) -> Collection[str]:
-    return [names] if isinstance(names, str) else names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -35,6 +35,7 @@ def index(
     out: PathLike,
     *,
     fields: str | Mapping[str, str] | None = None,
+    optional: str | Collection[str] = (),
     format: Format | None = None,
     workers: int | None = 1,
     dask: str | None = None,
@@ -63,6 +64,7 @@ def index(
         out: the dataset's directory, or its URL.
         fields: the fields to take, and what to call them, such as `"image=jpg,label=cls"` or
             `{"image": "jpg", "label": "cls"}`; None takes all.
+        optional: the fields that samples of tars and TFRecords may lack.
         format: the files' format: `"webdataset"`, `"tfrecord"`, `"lmdb"` or `"hdf5"`; None lets their content decide.
         workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
             For URLs, `workers` are threads, and there is no `dask` or `world`.
@@ -86,7 +88,7 @@ def index(
         if dask is not None or (world or World.detect()).size > 1:
             raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
         made = _index_objects(
-            [os.fspath(path) for path in given], out, access, fields, format, on_error, strict, tell,
+            [os.fspath(path) for path in given], out, access, fields, optional, format, on_error, strict, tell,
             workers=min(MOST_THREADS, cpus.usable()) if workers is None else workers, max_bad=max_bad,
             progress=progress, resume=resume, overwrite=overwrite,
         )  # fmt: skip
@@ -94,7 +96,7 @@ def index(
             write_report(Path(report), Path(report).parent, [("", sample) for sample in made.skipped])
         return made
     files = find_by_content([os.fspath(path) for path in given], format, on_error)
-    source, world = _source(files, fields, on_error), world or World()
+    source, world = _source(files, fields, optional, on_error), world or World()
     remarks = remarks_of(source, files.remarks, strict=strict)
     notes = (*remarks, *shards_among(source))
     if tell is not None:
@@ -126,6 +128,7 @@ def _index_objects(
     out: PathLike,
     access: StoreAccess,
     fields: str | Mapping[str, str] | None,
+    optional: str | Collection[str],
     format: Format | None,
     on_error: OnError,
     strict: bool,
@@ -149,7 +152,7 @@ def _index_objects(
         raise ConfigError(f"workers must be at least 1, got {workers}")
     store = open_store(folder, access.store_options or {})
     found = find_objects(store, objects, folder, format, overwrite=overwrite or resume)
-    with ObjectAdoption(found, on_error, lambda files: _source(files, fields, on_error)) as adoption:
+    with ObjectAdoption(found, on_error, lambda files: _source(files, fields, optional, on_error)) as adoption:
         remarks = remarks_of(adoption.source, found.remarks, strict=strict)
         for remark in remarks:
             if tell is None:
@@ -160,15 +163,19 @@ def _index_objects(
         return Conversion({"": made}, adoption.source.fields, tuple(remarks))
 
 
-def _source(files: FoundFiles, fields: str | Mapping[str, str] | None, on_error: str) -> Any:
+def _source(
+    files: FoundFiles, fields: str | Mapping[str, str] | None, optional: str | Collection[str], on_error: str
+) -> Any:
     kind, paths = files.kind, files.paths
     converter = sources.find(kind)
     parameters = inspect.signature(converter).parameters
     # A key is a name, not a value in the file, so it cannot be read in place.
-    options = {"fields": fields, "key": False, "on_error": on_error}
+    options = {"fields": fields, "key": False, "optional": optional or None, "on_error": on_error}
     supported = {name: value for name, value in options.items() if value is not None and name in parameters}
     if fields is not None and "fields" not in parameters:
         raise ConfigError(f"the fields of {kind} cannot be chosen, got {fields!r}")
+    if optional and "optional" not in parameters:
+        raise ConfigError(f"the fields of {kind} are never missing, got optional={optional!r}")
     if kind == "lmdb" and len(paths) > 1:
         raise ConfigError(f"index takes one LMDB at a time, got {len(paths)} paths")
     return converter(paths[0] if len(paths) == 1 else list(paths), **supported)

@@ -14,7 +14,7 @@ from ..engines import image_decoding
 from ..engines.orientation import TURNS, turned
 from ..engines.resizing import resize
 from ..errors import BadSample, ConfigError, SourceError
-from ..format.fields import Field, describe_fields, label_as_int64
+from ..format.fields import Field, Missing, describe_fields, label_as_int64, with_optional
 from ..format.images import orientation, probe
 from ..system.types import Sample
 from ..transforms.validation import as_pair
@@ -56,6 +56,7 @@ class TransformedSource:
             the first sample decides whether they are grey.
         squeeze: the fields of arrays of one element to store as scalars.
         raw: store the pixels of images instead of files; None stores files, PNGs of arrays.
+        optional: the fields that samples may lack.
 
     Raises ConfigError for a field that holds no numbers, no pixels, or more than one number, for a cast to another kind
     of number (float to int), and for images of several sizes whose pixels are to be stored without a resize. Where a
@@ -70,6 +71,7 @@ class TransformedSource:
         as_image: Collection[str] = (),
         squeeze: Collection[str] = (),
         raw: RawImages | None = None,
+        optional: Collection[str] = (),
     ) -> None:
         self._source, self._images, self._dtypes, self._as_image = source, images, dict(dtypes), frozenset(as_image)
         self._squeeze, self._raw = frozenset(squeeze), raw
@@ -91,7 +93,10 @@ class TransformedSource:
                 raise ConfigError(f"dtype: {name!r} is not a field of numbers; there are {', '.join(source.fields)}")
         if "" in self._dtypes and not any(field.kind == "array" for field in source.fields.values()):
             raise ConfigError(f"dtype: there are no arrays to cast to {self._dtypes['']!r}; name a field")
-        self._fields = {name: self._changed_field(name, field) for name, field in source.fields.items()}
+        self._optional = frozenset(optional)
+        changed = {name: self._changed_field(name, field) for name, field in source.fields.items()}
+        lacking = {name for name, field in source.fields.items() if field.optional}
+        self._fields = with_optional(changed, self._optional | lacking)
         if raw is not None and not any(self._is_raw(name) for name in self._fields):
             raise ConfigError(f"store_pixels: there is no image; the fields are {describe_fields(source.fields)}")
 
@@ -133,7 +138,8 @@ class TransformedSource:
         for number in self._some_samples():
             try:
                 value = self._source[number][name]
-                sizes.setdefault(self._size_of(value, name), number)
+                if value is not None and not isinstance(value, Missing):
+                    sizes.setdefault(self._size_of(value, name), number)
             except BadSample as met:
                 error = error or met
         if not sizes:
@@ -162,7 +168,9 @@ class TransformedSource:
         error: BadSample | None = None
         for number in range(min(_PROBED_SAMPLES, len(self._source.sizes()))):
             try:
-                return np.shape(self._source[number][name])
+                value = self._source[number][name]
+                if value is not None and not isinstance(value, Missing):
+                    return np.shape(value)
             except BadSample as met:
                 error = error or met
         raise error or SourceError("the source holds no samples")
@@ -177,7 +185,8 @@ class TransformedSource:
         squeeze = {"squeeze": sorted(self._squeeze)} if self._squeeze else {}
         raw: dict[str, Any] = {} if self._raw is None else {"store_pixels": list(self._raw.size or ())}
         raw |= {"keep_alpha": True} if self._raw is not None and self._raw.alpha else {}
-        return {**images, **({"dtype": self._dtypes} if self._dtypes else {}), **as_image, **squeeze, **raw}
+        optional = {"optional": sorted(self._optional)} if self._optional else {}
+        return {**images, **({"dtype": self._dtypes} if self._dtypes else {}), **as_image, **squeeze, **raw, **optional}
 
     @property
     def threads(self) -> bool:
@@ -221,6 +230,9 @@ class TransformedSource:
         changed: dict[str, Any] = {}
         for name, value in sample.items():
             field = self._fields[name]
+            if value is None or isinstance(value, Missing):
+                changed[name] = value
+                continue
             try:
                 if self._is_raw(name):
                     value = self._pixels(value, name, field)
@@ -228,7 +240,7 @@ class TransformedSource:
                     value = self._images(png(self._given_pixels(value, field), "pixels"))
                 elif field.kind == "image":
                     value = self._images(bytes(value))
-                elif field != self._source.fields[name]:
+                elif field.dtype != self._source.fields[name].dtype or name in self._squeeze:
                     value = _squeezed(value) if name in self._squeeze else value
                     value = _cast(np.asarray(value), field.row_dtype)
             except BadSample as error:

@@ -15,7 +15,7 @@ from .. import containers
 from ..containers import piece_sums
 from ..errors import BadSample
 from ..format import checksums, images
-from ..format.fields import CHECKSUM, Field, content_columns, present_column, shape_column, with_hidden
+from ..format.fields import CHECKSUM, Field, Missing, content_columns, present_column, shape_column, with_hidden
 from ..system.directory import Directory
 from ..system.types import Buffer, Sample
 
@@ -157,7 +157,7 @@ class Encoded:
 def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
     """Check a sample against `fields` and encode it; BadSample names the field and the reason.
 
-    An optional field may be missing or None.
+    An optional field may be missing, or its value None or `Missing`.
     """
     if sample.keys() != fields.keys() and (reason := _difference(sample, fields)):
         raise BadSample(reason)
@@ -165,8 +165,10 @@ def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
     for name, field in fields.items():
         value = sample.get(name)
         try:
-            if value is None and field.optional:
+            if field.optional and (value is None or isinstance(value, Missing)):
                 stored[name] = None
+            elif isinstance(value, Missing):
+                raise BadSample(f"{value.reason}, and the field is not optional")
             elif value is None and field.kind != "json":
                 raise BadSample("there is no value, and the field is not optional")
             else:

@@ -25,8 +25,8 @@ import json
 import math
 import operator
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 import numpy as np
@@ -249,6 +249,17 @@ class Field:
         return converted
 
 
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What a source gives for a value that a sample lacks: None in an optional field, a bad sample in any other.
+
+    Attributes:
+        reason: where the value is missing, for the message: `"a.parquet, row 3, column 'caption': null"`.
+    """
+
+    reason: str
+
+
 def _checked_shape(kind: Kind, sizes: Any, dtype: str | None) -> tuple[int, ...]:
     try:
         if isinstance(sizes, (str, bytes, Mapping)) or any(isinstance(size, bool) for size in sizes):
@@ -351,6 +362,25 @@ def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
                 f"{name!r} has values: rename one"
             )
     return fields
+
+
+def listed_names(names: str | Iterable[str] | None) -> list[str]:
+    """Return names of fields that were given as a list, or as text such as `"caption,score"`; none for None."""
+    given = names.split(",") if isinstance(names, str) else names or ()
+    return [name for part in given if (name := part.strip())]
+
+
+def with_optional(fields: Mapping[str, Field], names: str | Iterable[str] | None) -> dict[str, Field]:
+    """Return `fields` with those called `names` optional; ConfigError if one does not exist.
+
+    Args:
+        fields: the fields.
+        names: see `listed_names`.
+    """
+    chosen = frozenset(listed_names(names))
+    if unknown := sorted(chosen - fields.keys()):
+        raise ConfigError(f"optional: there is no field {unknown[0]!r}; there are {', '.join(fields)}")
+    return as_fields({n: replace(field, optional=field.optional or n in chosen) for n, field in fields.items()})
 
 
 def _as_field_called(name: str, value: FieldLike) -> Field:

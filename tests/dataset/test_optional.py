@@ -135,5 +135,5 @@ def test_it_is_cared_for(container: str, tmp_path: Path) -> None:
 
 def test_names_of_the_columns_stay_free() -> None:
     """A field cannot be called as the column that says where another one has values."""
-    with pytest.raises(ConfigError, match="field 'a_present' is what a batch calls .* optional field 'a' has values"):
+    with pytest.raises(ConfigError, match=r"field 'a_present' is what a batch calls .* optional field 'a' has values"):
         shardio.from_samples([], {"a": Field("text", optional=True), "a_present": "bool"})

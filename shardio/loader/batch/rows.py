@@ -261,8 +261,8 @@ class BatchRows:
                     elif name in spec.arrays and name in stored:
                         self._transform_arrays(name, part, stored[name])
                     elif not kind.fixed:
-                        there = self._present[name][part] if kind.optional else None
-                        values = spec.dataset.decode(name, stored[name], indices, there)
+                        has = self._present[name][part] if kind.optional else None
+                        values = spec.dataset.decode(name, stored[name], indices, has)
                         self._lists[name][part] = map(_as_tensor, values) if kind.kind == "array" else values
                 for name, there in self._present.items():  # transforms may have made something of zeros
                     if name in self._arrays and not there[part].all():

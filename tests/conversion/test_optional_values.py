@@ -1,0 +1,147 @@
+"""Missing values of sources: None in a field that is optional, a bad sample that names its place in any other."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from _builders import jpeg, png
+from _cli import run
+
+import shardio
+from shardio.errors import BadSample, ConfigError, SourceError
+
+N = 9
+CAPTIONS = [None if number % 3 == 1 else f"a caption {number}" for number in range(N)]
+SCORES = [None if number % 4 == 2 else number / 2 for number in range(N)]
+IMAGES = [None if number == 5 else jpeg(seed=number) for number in range(N)]
+
+
+def parquet(folder: Path) -> tuple[str, str]:
+    rows = {"image": pa.array(IMAGES, pa.binary()), "caption": pa.array(CAPTIONS), "score": pa.array(SCORES)}
+    pq.write_table(pa.table(rows), folder / "a.parquet", row_group_size=4)
+    return "parquet", str(folder / "a.parquet")
+
+
+def huggingface(folder: Path) -> tuple[str, str]:
+    datasets = pytest.importorskip("datasets")
+    rows = {"image": IMAGES, "caption": CAPTIONS, "score": SCORES}
+    datasets.Dataset.from_dict(rows).save_to_disk(folder / "hf")
+    return "huggingface", str(folder / "hf")
+
+
+def webdataset(folder: Path) -> tuple[str, str]:
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        for number in range(N):
+            members = {
+                "jpg": IMAGES[number],
+                "caption.txt": CAPTIONS[number],
+                "score.json": SCORES[number],
+                "n.cls": number,
+            }
+            for extension, value in members.items():
+                if value is None:
+                    continue
+                data = (
+                    value
+                    if isinstance(value, bytes)
+                    else (value if isinstance(value, str) else json.dumps(value)).encode()
+                )
+                member = tarfile.TarInfo(f"{number:012d}.{extension}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    return "webdataset", str(folder / "a.tar")
+
+
+def _listed(folder: Path) -> list[dict[str, Any]]:
+    rows = []
+    for number, data in enumerate(IMAGES):
+        if data is not None:
+            (folder / f"{number}.jpg").write_bytes(data)
+        rows.append({"path": f"{number}.jpg" if data else None, "caption": CAPTIONS[number], "score": SCORES[number]})
+    return rows
+
+
+def jsonl(folder: Path) -> tuple[str, str]:
+    rows = _listed(folder)
+    for row in rows[3:]:  # a key may be missing as well
+        if row["caption"] is None:
+            del row["caption"]
+    (folder / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "filelist", str(folder / "list.jsonl")
+
+
+def table(folder: Path) -> tuple[str, str]:
+    lines = [",".join("" if value is None else str(value) for value in row.values()) for row in _listed(folder)]
+    (folder / "list.csv").write_text("\n".join(["path,caption,score", *lines]) + "\n")
+    return "filelist", str(folder / "list.csv")
+
+
+SOURCES = [parquet, huggingface, webdataset, jsonl, table]
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_missing_values_are_none(make: Any, tmp_path: Path) -> None:
+    """Each source that knows missing values gives the same samples, with None where they lack one."""
+    converter, source = make(tmp_path)
+    made = shardio.convert(source, tmp_path / "out", converter=converter, optional=["image", "caption", "score"])
+    dataset = shardio.open(made.path)
+    assert all(dataset.fields[name].optional for name in ("image", "caption", "score"))
+    found = [dataset[number] for number in range(N)]
+    assert [sample["caption"] for sample in found] == CAPTIONS
+    assert [sample["score"] for sample in found] == SCORES
+    assert [sample["image"] for sample in found] == IMAGES
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_the_place_is_named_where_a_field_is_not_optional(make: Any, tmp_path: Path) -> None:
+    """Without the option, the first sample that lacks a value ends the conversion, with its file and row or line."""
+    converter, source = make(tmp_path)
+    place = {"parquet": r"a\.parquet, row 1, column 'caption': null", "huggingface": "row 1, column 'caption': null",
+             "webdataset": r"a\.tar, key '000000000001': it has no \.caption\.txt", "filelist": "line"}  # fmt: skip
+    with pytest.raises((BadSample, SourceError), match=place[converter]):
+        shardio.convert(source, tmp_path / "out", converter=converter, optional="image")
+
+
+def test_tars_are_adopted_with_missing_members(tmp_path: Path) -> None:
+    """`index` reads the same samples in place."""
+    _, source = webdataset(tmp_path)
+    assert run("index", source, "-o", tmp_path / "in", "--optional", "image,caption,score").code == 0
+    dataset = shardio.open(tmp_path / "in")
+    assert [dataset[number]["caption"] for number in range(N)] == CAPTIONS
+    assert [dataset[number]["image"] for number in range(N)] == IMAGES
+    assert shardio.verify(tmp_path / "in", deep=True).found == ()
+
+
+def test_a_field_that_is_not_there(tmp_path: Path) -> None:
+    """An optional field must be one of the source's."""
+    converter, source = parquet(tmp_path)
+    with pytest.raises(ConfigError, match="optional: there is no field 'captoin'; there are image, caption, score"):
+        shardio.convert(source, tmp_path / "out", converter=converter, optional="captoin")
+
+
+def test_other_changes_leave_missing_values_alone(tmp_path: Path) -> None:
+    """Casts, resizes and pixels are made of what is there."""
+    rows = {
+        "image": pa.array([png(seed=1), None, png(seed=2)], pa.binary()),
+        "score": pa.array([1, None, 3], pa.int64()),
+    }
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    shardio.convert(
+        tmp_path / "a.parquet",
+        tmp_path / "out",
+        converter="parquet",
+        optional="image,score",
+        dtype={"score": "float32"},
+        store_pixels=True,
+        resize=(4, 4),
+    )
+    dataset = shardio.open(tmp_path / "out")
+    assert [dataset[number]["score"] for number in range(3)] == [1.0, None, 3.0]
+    assert dataset[1]["image"] is None
+    assert np.shape(dataset[2]["image"]) == (4, 4, 3)
