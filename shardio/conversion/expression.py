@@ -1,21 +1,35 @@
 """Conditions on scalar fields, such as `label < 10 and not hidden`: parsed by Python, but evaluated here.
 
 Only the operators in the tables below exist: no calls, no attributes, no indexing, so text from anywhere is harmless.
+
+Arithmetic is in int64 and float64 whatever the fields store, so a product of two uint8 fields does not wrap around, and
+what int64 cannot hold is an error that names the sample. A number in the text that meets a float32 or float16 field is
+rounded to that type first: `score == 0.7` holds for what was stored as 0.7.
 """
+
+from __future__ import annotations
 
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, final
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from ..system.types import Indices
 
 _Values = Mapping[str, NDArray[Any]]
+_Term: TypeAlias = int | float | NDArray[Any]
+"""A number of the text, or the values of all samples: bool, int64, float16 to float64, and uint64 beyond int64."""
+
 _MOST_LETTERS = 4096
 _MOST_LEVELS = 64  # of brackets and signs within each other
+_INTEGERS = range(-(2**63), 2**63)
+_NEAR_THE_END = 2.0**62  # results of integers below it, computed in float64, are certain to be within int64
+_EXACT_FLOATS = 2**53  # integers up to it are exact as float64
 
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
@@ -33,6 +47,17 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Values of some samples by field [n], and the samples' numbers, int64 [n]."""
+
+    values: _Values
+    numbers: Indices
+
+    def where(self, mask: NDArray[np.bool_]) -> _Rows:
+        return _Rows({name: values[mask] for name, values in self.values.items()}, self.numbers[mask])
 
 
 @final
@@ -66,19 +91,18 @@ class Expression:
         if not self.names:
             raise ConfigError(f"a condition must name a field, got {text!r}")
 
-    def __call__(self, values: _Values) -> NDArray[np.bool_]:
+    def __call__(self, values: _Values, numbers: Indices | None = None) -> NDArray[np.bool_]:
         """Return for which samples the condition holds, bool [n].
 
         Args:
             values: the values of each field that the condition names, numbers or bools [n].
+            numbers: the samples' numbers for messages, int64 [n]; None if they are 0 to n-1.
 
-        Raises ConfigError where the result is no truth value.
+        Raises ConfigError where the result is no truth value, where integers leave int64 or are divided by zero.
         """
-        with np.errstate(all="ignore"):  # a division by zero is no number, and no number is below 10
-            result = np.asarray(self._value(self._tree, values))
-        if result.dtype != np.bool_:
-            raise ConfigError(f"a condition must be true or false, {self.text!r} is {result.dtype}")
-        return np.broadcast_to(result, np.shape(next(iter(values.values()))))
+        count = len(next(iter(values.values())))
+        with np.errstate(all="ignore"):  # a float divided by zero is no number, and no number is below 10
+            return self._truth(self._tree, _Rows(values, np.arange(count) if numbers is None else numbers))
 
     def _check(self, node: ast.AST, depth: int) -> set[str]:
         """Return the names below a node; raise ConfigError for syntax that a condition does not have."""
@@ -126,45 +150,131 @@ class Expression:
         if not isinstance(node, (ast.Tuple, ast.List)) or not node.elts:
             raise ConfigError(f"`in` takes a list of numbers, such as label in (1, 2); got {self.text!r}")
 
-    def _value(self, node: ast.AST, values: _Values) -> Any:
+    def _value(self, node: ast.AST, rows: _Rows) -> _Term:
         match node:
             case ast.Name() | ast.Attribute():
-                return values[self._name(node)]
-            case ast.Constant(value=value):
-                # As an array, so that numbers beyond 64 bits are objects or floats, and never an overflow.
-                return np.asarray(value)
+                return _widened(rows.values[self._name(node)])
+            case ast.Constant(value=bool() | int() | float() as value):
+                return value
             case ast.Compare(left=left, ops=ops, comparators=others):
                 terms = [left, *others]
-                results = [self._compare(terms[i], op, terms[i + 1], values) for i, op in enumerate(ops)]
-                return np.logical_and.reduce(np.broadcast_arrays(*results))
+                results = [self._compare(terms[i], op, terms[i + 1], rows) for i, op in enumerate(ops)]
+                return np.asarray(np.logical_and.reduce(np.broadcast_arrays(*results)))
             case ast.BoolOp(op=op, values=parts):
-                join = np.logical_and if isinstance(op, ast.And) else np.logical_or
-                return join.reduce(np.broadcast_arrays(*(self._truth(part, values) for part in parts)))
+                # As in Python, the next part only sees the samples that the parts before have not decided.
+                result = self._truth(parts[0], rows).copy()
+                for part in parts[1:]:
+                    open_ones = result if isinstance(op, ast.And) else ~result
+                    result[open_ones] = self._truth(part, rows.where(open_ones))
+                return result
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return ~self._truth(operand, values)
+                return ~self._truth(operand, rows)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return self._number(operand, values) * -1
+                value = self._number(operand, rows)
+                if isinstance(value, np.ndarray) and value.dtype.kind != "f":
+                    return self._calculate(node, ast.Mult(), value, -1, rows)
+                return -value  # a narrow float stays one
             case ast.UnaryOp(operand=operand):
-                return self._number(operand, values)
+                return self._number(operand, rows)
             case ast.BinOp(left=left, op=op, right=right):
-                return _ARITHMETIC[type(op)](self._number(left, values), self._number(right, values))
+                return self._calculate(node, op, self._number(left, rows), self._number(right, rows), rows)
         raise ConfigError(f"a list of numbers may only follow `in`, got {self.text!r}")
 
-    def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr, values: _Values) -> NDArray[np.bool_]:
+    def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr, rows: _Rows) -> NDArray[np.bool_]:
+        value = self._value(left, rows)
         if isinstance(op, (ast.In, ast.NotIn)):
             # `_check_members` has checked that these are members of a tuple or a list.
-            members = [self._value(member, values) for member in right.elts]  # type: ignore[attr-defined]
-            wanted = self._value(left, values)
-            found: NDArray[np.bool_] = np.logical_or.reduce(np.broadcast_arrays(*(wanted == m for m in members)))
-            return ~found if isinstance(op, ast.NotIn) else found
-        return np.asarray(_COMPARISONS[type(op)](self._value(left, values), self._value(right, values)), np.bool_)
+            members = [self._value(member, rows) for member in right.elts]  # type: ignore[attr-defined]
+            found = np.logical_or.reduce(np.broadcast_arrays(*(_compared(operator.eq, value, m) for m in members)))
+            return np.asarray(found) ^ isinstance(op, ast.NotIn)
+        return _compared(_COMPARISONS[type(op)], value, self._value(right, rows))
 
-    def _truth(self, node: ast.expr, values: _Values) -> NDArray[np.bool_]:
-        value = np.asarray(self._value(node, values))
+    def _truth(self, node: ast.expr, rows: _Rows) -> NDArray[np.bool_]:
+        value = np.asarray(self._value(node, rows))
         if value.dtype != np.bool_:
-            raise ConfigError(f"and, or, not take conditions, got {ast.unparse(node)!r} ({value.dtype})")
-        return value
+            rule = "a condition must be true or false" if node is self._tree else "and, or, not take conditions"
+            raise ConfigError(f"{rule}, {ast.unparse(node)!r} is {value.dtype}")
+        return np.broadcast_to(value, len(rows.numbers))
 
-    def _number(self, node: ast.expr, values: _Values) -> Any:
-        value = self._value(node, values)
-        return value.astype(np.int64) if value.dtype == np.bool_ else value  # True + True is 2
+    def _number(self, node: ast.expr, rows: _Rows) -> _Term:
+        """Return a value to compute with: True + True is 2. Raise ConfigError for what int64 cannot hold."""
+        value = self._value(node, rows)
+        if not isinstance(value, np.ndarray):
+            return +value
+        if value.dtype.kind == "c":
+            raise ConfigError(f"a condition computes with real numbers, {ast.unparse(node)!r} is {value.dtype}")
+        if value.dtype == np.uint64:
+            row = int(np.argmax(value))
+            self._fail(node, rows.numbers[row], f"int64 cannot hold {value[row]}")
+        return value.astype(np.int64) if value.dtype == np.bool_ else value
+
+    def _calculate(self, node: ast.AST, op: ast.operator, left: _Term, right: _Term, rows: _Rows) -> _Term:
+        operate = _ARITHMETIC[type(op)]
+        if not isinstance(left, np.ndarray) and not isinstance(right, np.ndarray):
+            try:
+                result: _Term = operate(left, right)
+            except ArithmeticError as error:
+                raise ConfigError(f"{ast.unparse(node)!r} cannot be computed, in {self.text!r}: {error}") from error
+            return result
+        left, right = np.broadcast_arrays(*(self._wide(node, term) for term in _met(left, right)))
+        if left.dtype.kind == right.dtype.kind == "i" and not isinstance(op, ast.Div):
+            self._check_integers(node, op, left, right, rows)
+        return np.asarray(operate(left, right))
+
+    def _wide(self, node: ast.AST, term: _Term) -> NDArray[Any]:
+        """Return a term as int64 or float64."""
+        if isinstance(term, int) and term not in _INTEGERS:
+            raise ConfigError(f"{ast.unparse(node)!r} takes numbers of 64 bits, got {term} in {self.text!r}")
+        array = np.asarray(term)
+        return array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+
+    def _check_integers(
+        self, node: ast.AST, op: ast.operator, left: NDArray[Any], right: NDArray[Any], rows: _Rows
+    ) -> None:
+        """Raise ConfigError for the first sample whose result int64 cannot hold, or where the divisor is zero."""
+        operate = _ARITHMETIC[type(op)]
+        if isinstance(op, (ast.FloorDiv, ast.Mod)) and not right.all():
+            row = int(np.argmin(right != 0))
+            self._fail(node, rows.numbers[row], f"{left[row]} is divided by zero")
+        estimate = operate(left.astype(np.float64), right.astype(np.float64))
+        for row in np.flatnonzero(np.abs(estimate) > _NEAR_THE_END).tolist():
+            if (exact := operate(int(left[row]), int(right[row]))) not in _INTEGERS:
+                self._fail(node, rows.numbers[row], f"int64 cannot hold {exact}; `* 1.0` computes in float64")
+
+    def _fail(self, node: ast.AST, number: np.int64, reason: str) -> NoReturn:
+        raise ConfigError(f"the condition {self.text!r}, {ast.unparse(node)!r} for sample {number}: {reason}")
+
+
+def _widened(column: NDArray[Any]) -> NDArray[Any]:
+    """Return integers as int64 if it holds all of them; other values as they are."""
+    if column.dtype.kind not in "iu" or (column.dtype == np.uint64 and (column > _INTEGERS[-1]).any()):
+        return column
+    return column.astype(np.int64)
+
+
+def _met(left: _Term, right: _Term) -> tuple[_Term, _Term]:
+    """Return two terms, one of which may be a number that meets narrow floats and is rounded to their type."""
+    return _rounded(left, right), _rounded(right, left)
+
+
+def _rounded(term: _Term, other: _Term) -> _Term:
+    if isinstance(term, np.ndarray) or not isinstance(other, np.ndarray) or other.dtype.char not in "ef":
+        return term
+    try:
+        rounded: NDArray[Any] = np.asarray(term, other.dtype)
+    except OverflowError:  # an integer beyond float64
+        return term
+    return rounded if np.isfinite(rounded) else term
+
+
+def _compared(compare: Callable[[Any, Any], Any], left: _Term, right: _Term) -> NDArray[np.bool_]:
+    """Compare two terms, integers with floats too without rounding either."""
+    first, second = (np.asarray(term) for term in _met(left, right))
+    if {first.dtype.kind, second.dtype.kind} > {"f"} and not (_is_exact(first) and _is_exact(second)):
+        first, second = first.astype(object), second.astype(object)
+    return np.asarray(compare(first, second), np.bool_)
+
+
+def _is_exact(term: NDArray[Any]) -> bool:
+    """Return whether float64 holds all values exactly."""
+    return term.dtype.kind in "fb" or not np.any((term > _EXACT_FLOATS) | (term < -_EXACT_FLOATS))

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,18 +174,21 @@ def matching(source: Source, condition: str, runner: Runner, progress: Progress 
 def _match_block(shared: tuple[Source, Expression], numbers: range, advance: Advance) -> NDArray[np.int64]:
     source, expression = shared
     readable, bad = [], []
-    values: dict[str, list[Any]] = {name: [] for name in expression.names}
+    fields = {name: source.fields[name] for name in expression.names}
+    values: dict[str, list[bytes]] = {name: [] for name in fields}
     for number in numbers:
         try:
             sample = source[number]
+            stored = {name: bytes(field.encode(sample[name])) for name, field in fields.items()}
         except BadSample:
             bad.append(number)
         else:
             readable.append(number)
             for name, column in values.items():
-                column.append(sample[name])
+                column.append(stored[name])
         advance(1)
     if not readable:
         return np.array(bad, np.int64)
-    holds = expression({name: np.array(column) for name, column in values.items()})
-    return np.array([*np.array(readable, np.int64)[holds].tolist(), *bad], np.int64)
+    columns = {name: np.frombuffer(b"".join(stored), fields[name].row_dtype) for name, stored in values.items()}
+    numbered = np.array(readable, np.int64)
+    return np.array([*numbered[expression(columns, numbered)].tolist(), *bad], np.int64)

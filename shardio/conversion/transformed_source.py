@@ -223,7 +223,8 @@ class TransformedSource:
         return getattr(self._source, "files", ())
 
     def column(self, name: str) -> NDArray[Any] | None:
-        return self._source.column(name) if isinstance(self._source, HasColumns) else None
+        same = self._fields.get(name) == self._source.fields.get(name)
+        return self._source.column(name) if same and isinstance(self._source, HasColumns) else None
 
     def __getitem__(self, index: int) -> Sample:
         sample = self._source[index]

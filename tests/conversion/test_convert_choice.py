@@ -60,6 +60,110 @@ def test_conditions(text: str, expected: list[int]) -> None:
         assert Expression(text)(VALUES).astype(int).tolist() == expected
 
 
+NARROW = {
+    "w": np.array([2000, 1000, 60000], np.uint16),
+    "a": np.array([5, 200, 3], np.uint8),
+    "b": np.array([4, 100, 200], np.uint8),
+    "t": np.array([-128, 100, 0], np.int8),
+    "score": np.array([0.7, 0.1, 2.0], np.float32),
+    "half": np.array([300.0, 0.1, 1.0], np.float16),
+    "id": np.array([2**53 + 1, 2**53, 0], np.int64),
+    "big": np.array([2**64 - 1, 2**63, 1], np.uint64),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("w * w > 1000000", [1, 0, 1]),  # 16 bits would give 2304 for the first
+        ("b - a > 0", [0, 0, 1]),  # without a sign, all would be
+        ("a + b == 300", [0, 1, 0]),  # 8 bits hold no 300
+        ("a + 100 == 300", [0, 1, 0]),
+        ("-t == 128", [1, 0, 0]),  # int8 has no 128
+        ("a * 1000 > 100000", [0, 1, 0]),  # nor uint8 a 1000
+        ("score == 0.7", [1, 0, 0]),  # float64's 0.7 is another number
+        ("score >= 0.7 and score <= 2", [1, 0, 1]),
+        ("-score == -0.7", [1, 0, 0]),
+        ("score - 0.1 == 0", [0, 1, 0]),
+        ("score in (0.1, 0.7)", [1, 1, 0]),
+        ("half == 0.1", [0, 1, 0]),
+        ("half * half > 80000", [1, 0, 0]),  # float16 ends at 65504
+        ("half < 1e9", [1, 1, 1]),
+        ("id == 9007199254740993", [1, 0, 0]),
+        ("id == 9007199254740992.0", [0, 1, 0]),  # float64 rounds the first to it
+        ("id / 1 > 0", [1, 1, 0]),
+        ("big > 9223372036854775807", [1, 1, 0]),
+        ("big == 18446744073709551615", [1, 0, 0]),
+        ("big > id", [1, 1, 1]),
+        ("score < 10000000000000000000000000000000000000000000000000", [1, 1, 1]),  # more than float32 holds
+        ("t != 0 and a % t >= 0 or a == 3", [0, 1, 1]),  # a divisor of 0 is kept from the division
+        ("t == 0 or a // t > 0", [0, 1, 1]),
+    ],
+)
+def test_conditions_on_narrow_numbers(text: str, expected: list[int]) -> None:
+    """Integers do not wrap around, and a float32 field is compared with what float32 holds of the written number."""
+    assert Expression(text)(NARROW).astype(int).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "id * id > 0",
+            "'id \\* id' for sample 7: int64 cannot hold 81129638414606[0-9]*; `\\* 1.0` computes in float64",
+        ),
+        ("big + 1 > 0", "'big' for sample 7: int64 cannot hold 18446744073709551615"),
+        ("a % t > 0", "'a % t' for sample 9: 3 is divided by zero"),
+        ("a // t > 0", "'a // t' for sample 9: 3 is divided by zero"),
+        ("a + 99999999999999999999 > 0", "takes numbers of 64 bits, got 99999999999999999999"),
+        ("a > 1 / 0", "'1 / 0' cannot be computed, in 'a > 1 / 0': division by zero"),
+        (f"a > {10**400} / 3", "cannot be computed, .*: integer division result too large for a float"),
+        (f"a > {10**400} * 0.5", "cannot be computed, .*: int too large to convert to float"),
+    ],
+)
+def test_what_numbers_cannot_hold_is_refused(text: str, message: str) -> None:
+    """Integers beyond int64 and divisions by zero are errors that name the operation and the sample."""
+    with pytest.raises(ConfigError, match=message):
+        Expression(text)(NARROW, np.array([7, 8, 9]))
+
+
+class WithoutColumns:
+    """A source whose samples have to be read."""
+
+    def __init__(self, source: Any) -> None:
+        self._source, self.fields, self.sizes = source, source.fields, source.sizes
+
+    def __getitem__(self, index: int) -> Any:
+        return self._source[index]
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_wide_products_of_narrow_fields(tmp_path: Path, columns: bool) -> None:
+    """A conversion's condition computes in 64 bits and names a sample that it cannot compute, by column or not."""
+    sizes = [(1200, 1000), (10, 10), (4000, 3000), (5, 0)]
+    fields = {"w": "uint16", "h": "uint16", "score": "float32"}
+    with shardio.create(tmp_path / "d", fields=fields) as writer:
+        for w, h in sizes:
+            writer.append({"w": w, "h": h, "score": 0.7})
+    source: Any = DatasetSource([tmp_path / "d"])
+    if not columns:
+        source = WithoutColumns(source)
+    runner = in_processes(1)
+    assert matching(source, "w * h > 1000000", runner).tolist() == [0, 2]
+    assert matching(source, "score == 0.7", runner).tolist() == [0, 1, 2, 3]
+    with pytest.raises(ConfigError, match="'w % h' for sample 3: 5 is divided by zero"):
+        matching(source, "w % h == 0", runner)
+
+
+def test_a_condition_sees_what_is_stored(tmp_path: Path) -> None:
+    """A condition on a field that is cast is on the stored values, not on those of the source."""
+    with shardio.create(tmp_path / "d", fields={"x": "float64"}) as writer:
+        for x in (0.7, 0.1):
+            writer.append({"x": x})
+    convert(tmp_path / "d", tmp_path / "out", dtype={"x": "float32"}, where="x == 0.7")
+    assert shardio.open(tmp_path / "out")[0]["x"] == np.float32(0.7)
+
+
 @pytest.mark.parametrize(
     "text",
     [
