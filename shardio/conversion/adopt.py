@@ -19,7 +19,7 @@ from ..dataset.shard_writer import WrittenShard
 from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceError
 from ..foreign.names import printable
 from ..format import checksums, images, manifest
-from ..format.fields import CHECKSUM, Field, Missing, present_column, shape_column, with_hidden
+from ..format.fields import CHECKSUM, Field, Missing, is_missing, present_column, shape_column, with_hidden
 from ..order.world import World
 from ..system.directory import Directory
 from ..system.local_path import local_path
@@ -246,7 +246,7 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> i
     stored: dict[str, Any] = {}
     for name, field in source.fields.items():
         value = sample[name]
-        if lacks := field.optional and (value is None or isinstance(value, Missing)):
+        if lacks := field.optional and is_missing(value):
             stored[name] = field.blank
         if field.optional:
             row[present_column(name)] = not lacks

@@ -85,7 +85,10 @@ class DatasetSource:
     def column(self, name: str) -> NDArray[Any] | None:
         if name not in self._fields or self._fields[name].kind != "scalar":
             return None
-        return np.concatenate([d.select(np.arange(len(d))).column(name) for d in self._datasets])
+        selections = [dataset.select(np.arange(len(dataset))) for dataset in self._datasets]
+        if self._fields[name].optional and not all(s.column(present_column(name)).all() for s in selections):
+            return None
+        return np.concatenate([selection.column(name) for selection in selections])
 
     def __getitem__(self, index: int) -> Sample:
         if not 0 <= index < self._ends[-1]:

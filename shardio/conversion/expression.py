@@ -5,6 +5,9 @@ Only the operators in the tables below exist: no calls, no attributes, no indexi
 Arithmetic is in int64 and float64 whatever the fields store, so a product of two uint8 fields does not wrap around, and
 what int64 cannot hold is an error that names the sample. A number in the text that meets a float32 or float16 field is
 rounded to that type first: `score == 0.7` holds for what was stored as 0.7.
+
+Values may be missing. As in SQL, a comparison of a missing value is neither true nor false, so neither `score > 3` nor
+`not score > 3` chooses the sample; `score is None` does.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias, final
+from typing import Any, NoReturn, TypeAlias, TypeGuard, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,13 +54,18 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Values of some samples by field [n], and the samples' numbers, int64 [n]."""
+    """Values of some samples by field [n], where there are some, bool [n], and the samples' numbers, int64 [n]."""
 
     values: _Values
+    present: Mapping[str, NDArray[np.bool_]]
     numbers: Indices
 
     def where(self, mask: NDArray[np.bool_]) -> _Rows:
-        return _Rows({name: values[mask] for name, values in self.values.items()}, self.numbers[mask])
+        return _Rows(_masked(self.values, mask), _masked(self.present, mask), self.numbers[mask])
+
+    def have(self, name: str) -> NDArray[np.bool_]:
+        """Return which samples have a value of a field."""
+        return self.present.get(name, np.ones(len(self.numbers), np.bool_))
 
 
 @final
@@ -65,13 +73,14 @@ class Expression:
     """A condition, parsed and checked.
 
     It consists of field names, numbers, True, False, comparisons (chained too), `in (1, 2)`, `and`, `or`, `not`, and
-    `+ - * / // %`.
+    `+ - * / // %`, and of `NAME is None` and `NAME is not None`.
 
     Args:
         text: the condition, such as `"label < 10"`.
 
     Attributes:
-        names: the fields that the condition names.
+        names: the fields whose values the condition takes.
+        tested: the fields of which it only asks whether there is a value.
 
     Raises ConfigError for anything else.
     """
@@ -82,27 +91,37 @@ class Expression:
             raise ConfigError(f"a condition has at most {_MOST_LETTERS} letters, got {len(text)}")
         try:
             self._tree = ast.parse(text.strip(), mode="eval").body
+            tested = {self._name(node.left) for node in ast.walk(self._tree) if _is_test(node)}
             self.names = frozenset(self._check(self._tree, 0))
+            self.tested = frozenset(tested) - self.names
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             if isinstance(error, ConfigError):
                 raise
             reason = error.msg if isinstance(error, SyntaxError) else error
             raise ConfigError(f"not a condition: {text!r}: {reason}") from error
-        if not self.names:
+        if not (self.names or self.tested):
             raise ConfigError(f"a condition must name a field, got {text!r}")
 
-    def __call__(self, values: _Values, numbers: Indices | None = None) -> NDArray[np.bool_]:
+    def __call__(
+        self,
+        values: _Values,
+        numbers: Indices | None = None,
+        present: Mapping[str, NDArray[np.bool_]] | None = None,
+    ) -> NDArray[np.bool_]:
         """Return for which samples the condition holds, bool [n].
 
         Args:
-            values: the values of each field that the condition names, numbers or bools [n].
+            values: the values of each field in `names`, numbers or bools [n].
             numbers: the samples' numbers for messages, int64 [n]; None if they are 0 to n-1.
+            present: of fields that samples may lack, which of them have a value, bool [n]; all do of any other field.
 
         Raises ConfigError where the result is no truth value, where integers leave int64 or are divided by zero.
         """
-        count = len(next(iter(values.values())))
+        present = present or {}
+        count = len(next(iter((*values.values(), *present.values()))))
+        rows = _Rows(values, present, np.arange(count) if numbers is None else numbers)
         with np.errstate(all="ignore"):  # a float divided by zero is no number, and no number is below 10
-            return self._truth(self._tree, _Rows(values, np.arange(count) if numbers is None else numbers))
+            return self._holds(self._tree, rows, True)
 
     def _check(self, node: ast.AST, depth: int) -> set[str]:
         """Return the names below a node; raise ConfigError for syntax that a condition does not have."""
@@ -112,6 +131,8 @@ class Expression:
             case ast.Name() | ast.Attribute():
                 return {self._name(node)}
             case ast.Constant(value=bool() | int() | float()):
+                return set()
+            case ast.Compare() if _is_test(node):
                 return set()
             case ast.Compare(left=left, ops=ops, comparators=others):
                 for op, other in zip(ops, others, strict=True):
@@ -130,7 +151,7 @@ class Expression:
                 return self._check_all(members, depth)
         found = ast.get_source_segment(self.text.strip(), node) if isinstance(node, ast.expr) else None
         raise ConfigError(
-            f"a condition is made of fields, numbers, comparisons, `in (1, 2)`, and, or, not, + - * / // %;"
+            f"a condition is made of fields, numbers, comparisons, `in (1, 2)`, `is None`, and, or, not, + - * / // %;"
             f" got {found or type(node).__name__!r} in {self.text!r}"
         )
 
@@ -150,8 +171,29 @@ class Expression:
         if not isinstance(node, (ast.Tuple, ast.List)) or not node.elts:
             raise ConfigError(f"`in` takes a list of numbers, such as label in (1, 2); got {self.text!r}")
 
+    def _holds(self, node: ast.expr, rows: _Rows, wanted: bool) -> NDArray[np.bool_]:
+        """Return for which samples a condition is certainly true, or if that is not `wanted`, certainly false."""
+        match node:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return self._holds(operand, rows, not wanted)
+            case ast.BoolOp(op=op, values=parts):
+                # As in Python, the next part only sees the samples that the parts before have not decided.
+                every = isinstance(op, ast.And) is wanted
+                result = self._holds(parts[0], rows, wanted)
+                for part in parts[1:]:
+                    open_ones = result if every else ~result
+                    result[open_ones] = self._holds(part, rows.where(open_ones), wanted)
+                return result
+        known, result = np.ones(len(rows.numbers), np.bool_), np.zeros(len(rows.numbers), np.bool_)
+        for name in self._check(node, 0):
+            known &= rows.have(name)
+        result[known] = self._truth(node, rows.where(known)) == wanted
+        return result
+
     def _value(self, node: ast.AST, rows: _Rows) -> _Term:
         match node:
+            case ast.Compare(left=left, ops=[op]) if _is_test(node):
+                return rows.have(self._name(left)) ^ isinstance(op, ast.Is)
             case ast.Name() | ast.Attribute():
                 return _widened(rows.values[self._name(node)])
             case ast.Constant(value=bool() | int() | float() as value):
@@ -160,20 +202,13 @@ class Expression:
                 terms = [left, *others]
                 results = [self._compare(terms[i], op, terms[i + 1], rows) for i, op in enumerate(ops)]
                 return np.asarray(np.logical_and.reduce(np.broadcast_arrays(*results)))
-            case ast.BoolOp(op=op, values=parts):
-                # As in Python, the next part only sees the samples that the parts before have not decided.
-                result = self._truth(parts[0], rows).copy()
-                for part in parts[1:]:
-                    open_ones = result if isinstance(op, ast.And) else ~result
-                    result[open_ones] = self._truth(part, rows.where(open_ones))
-                return result
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return ~self._truth(operand, rows)
+            case ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+                return self._holds(node, rows, True)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                value = self._number(operand, rows)
-                if isinstance(value, np.ndarray) and value.dtype.kind != "f":
-                    return self._calculate(node, ast.Mult(), value, -1, rows)
-                return -value  # a narrow float stays one
+                negated = self._number(operand, rows)
+                if isinstance(negated, np.ndarray) and negated.dtype.kind != "f":
+                    return self._calculate(node, ast.Mult(), negated, -1, rows)
+                return -negated  # a narrow float stays one
             case ast.UnaryOp(operand=operand):
                 return self._number(operand, rows)
             case ast.BinOp(left=left, op=op, right=right):
@@ -243,6 +278,20 @@ class Expression:
 
     def _fail(self, node: ast.AST, number: np.int64, reason: str) -> NoReturn:
         raise ConfigError(f"the condition {self.text!r}, {ast.unparse(node)!r} for sample {number}: {reason}")
+
+
+def _is_test(node: ast.AST) -> TypeGuard[ast.Compare]:
+    """Return whether a node is `NAME is None` or `NAME is not None`."""
+    match node:
+        case ast.Compare(
+            left=ast.Name() | ast.Attribute(), ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]
+        ):
+            return True
+    return False
+
+
+def _masked(columns: Mapping[str, NDArray[Any]], mask: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
+    return {name: column[mask] for name, column in columns.items()}
 
 
 def _widened(column: NDArray[Any]) -> NDArray[Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError
+from ..format.fields import is_missing
 from ..order.permutation import Permutation, derive
 from ..system.types import Indices
 from ..system.units import counted
@@ -159,7 +160,9 @@ def matching(source: Source, condition: str, runner: Runner, progress: Progress 
         if name not in fields or fields[name].kind != "scalar":
             scalars = ", ".join(n for n, field in fields.items() if field.kind == "scalar") or "none"
             raise ConfigError(f"a condition is on scalar fields ({scalars}), got {name!r} in {condition!r}")
-    if isinstance(source, HasColumns):
+    if unknown := sorted(expression.tested - fields.keys()):
+        raise ConfigError(f"a condition is on fields ({', '.join(fields)}), got {unknown[0]!r} in {condition!r}")
+    if isinstance(source, HasColumns) and not expression.tested:
         columns = {name: source.column(name) for name in expression.names}
         if all(column is not None for column in columns.values()):
             return np.flatnonzero(expression({name: np.asarray(column) for name, column in columns.items()}))
@@ -174,21 +177,29 @@ def matching(source: Source, condition: str, runner: Runner, progress: Progress 
 def _match_block(shared: tuple[Source, Expression], numbers: range, advance: Advance) -> NDArray[np.int64]:
     source, expression = shared
     readable, bad = [], []
-    fields = {name: source.fields[name] for name in expression.names}
-    values: dict[str, list[bytes]] = {name: [] for name in fields}
+    fields = {name: source.fields[name] for name in expression.names | expression.tested}
+    values: dict[str, list[bytes]] = {name: [] for name in expression.names}
+    present: dict[str, list[bool]] = {name: [] for name, field in fields.items() if field.optional}
     for number in numbers:
         try:
             sample = source[number]
-            stored = {name: bytes(field.encode(sample[name])) for name, field in fields.items()}
+            lacking = {name for name in present if is_missing(sample.get(name))}
+            stored = {
+                name: fields[name].blank if name in lacking else bytes(fields[name].encode(sample[name]))
+                for name in values
+            }
         except BadSample:
             bad.append(number)
         else:
             readable.append(number)
             for name, column in values.items():
                 column.append(stored[name])
+            for name, has in present.items():
+                has.append(name not in lacking)
         advance(1)
     if not readable:
         return np.array(bad, np.int64)
     columns = {name: np.frombuffer(b"".join(stored), fields[name].row_dtype) for name, stored in values.items()}
+    there = {name: np.array(has, np.bool_) for name, has in present.items()}
     numbered = np.array(readable, np.int64)
-    return np.array([*numbered[expression(columns, numbered)].tolist(), *bad], np.int64)
+    return np.array([*numbered[expression(columns, numbered, there)].tolist(), *bad], np.int64)

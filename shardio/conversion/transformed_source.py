@@ -14,7 +14,7 @@ from ..engines import image_decoding
 from ..engines.orientation import TURNS, turned
 from ..engines.resizing import resize
 from ..errors import BadSample, ConfigError, SourceError
-from ..format.fields import Field, Missing, describe_fields, label_as_int64, with_optional
+from ..format.fields import Field, describe_fields, is_missing, label_as_int64, with_optional
 from ..format.images import orientation, probe
 from ..system.types import Sample
 from ..transforms.validation import as_pair
@@ -138,7 +138,7 @@ class TransformedSource:
         for number in self._some_samples():
             try:
                 value = self._source[number][name]
-                if value is not None and not isinstance(value, Missing):
+                if not is_missing(value):
                     sizes.setdefault(self._size_of(value, name), number)
             except BadSample as met:
                 error = error or met
@@ -169,7 +169,7 @@ class TransformedSource:
         for number in range(min(_PROBED_SAMPLES, len(self._source.sizes()))):
             try:
                 value = self._source[number][name]
-                if value is not None and not isinstance(value, Missing):
+                if not is_missing(value):
                     return np.shape(value)
             except BadSample as met:
                 error = error or met
@@ -223,15 +223,15 @@ class TransformedSource:
         return getattr(self._source, "files", ())
 
     def column(self, name: str) -> NDArray[Any] | None:
-        same = self._fields.get(name) == self._source.fields.get(name)
-        return self._source.column(name) if same and isinstance(self._source, HasColumns) else None
+        cast = name in self._dtypes or name in self._squeeze
+        return self._source.column(name) if isinstance(self._source, HasColumns) and not cast else None
 
     def __getitem__(self, index: int) -> Sample:
         sample = self._source[index]
         changed: dict[str, Any] = {}
         for name, value in sample.items():
             field = self._fields[name]
-            if value is None or isinstance(value, Missing):
+            if is_missing(value):
                 changed[name] = value
                 continue
             try:

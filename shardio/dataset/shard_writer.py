@@ -15,7 +15,16 @@ from .. import containers
 from ..containers import piece_sums
 from ..errors import BadSample
 from ..format import checksums, images
-from ..format.fields import CHECKSUM, Field, Missing, content_columns, present_column, shape_column, with_hidden
+from ..format.fields import (
+    CHECKSUM,
+    Field,
+    Missing,
+    content_columns,
+    is_missing,
+    present_column,
+    shape_column,
+    with_hidden,
+)
 from ..system.directory import Directory
 from ..system.types import Buffer, Sample
 
@@ -165,7 +174,7 @@ def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
     for name, field in fields.items():
         value = sample.get(name)
         try:
-            if field.optional and (value is None or isinstance(value, Missing)):
+            if field.optional and is_missing(value):
                 stored[name] = None
             elif isinstance(value, Missing):
                 raise BadSample(f"{value.reason}, and the field is not optional")

@@ -260,6 +260,11 @@ class Missing:
     reason: str
 
 
+def is_missing(value: Any) -> bool:
+    """Return whether a source gives no value."""
+    return value is None or isinstance(value, Missing)
+
+
 def _checked_shape(kind: Kind, sizes: Any, dtype: str | None) -> tuple[int, ...]:
     try:
         if isinstance(sizes, (str, bytes, Mapping)) or any(isinstance(size, bool) for size in sizes):

