@@ -11,6 +11,8 @@ import torch
 from ..errors import ConfigError
 from ..order.world import World
 
+_MOST_BITS = 1024
+
 
 def torch_device(device: torch.device | str | None) -> torch.device:
     """Return the device, which is the host for None; raise ConfigError if torch does not know it, or finds no GPU."""
@@ -26,11 +28,14 @@ def torch_device(device: torch.device | str | None) -> torch.device:
 
 
 def whole_number(value: int, name: str) -> int:
-    """Return `value` as an int; raise ConfigError unless it is a whole number, of any integer type."""
+    """Return `value` as an int; raise ConfigError unless it is a whole number of any integer type, up to 1,024 bits."""
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
+    if (bits := number.bit_length()) > _MOST_BITS:  # Python writes no number of 4300 digits into a state
+        raise ConfigError(f"{name} must be a whole number of at most {_MOST_BITS} bits, got one of {bits} bits")
+    return number
 
 
 def check_switches(arguments: Mapping[str, Any], *names: str) -> None:

@@ -34,7 +34,7 @@ from .device.gpu_direct import check_gpu_direct
 from .device.prefetcher import MOST_HELD, prefetcher_for
 from .epoch import EpochIterator, RunningEpoch
 from .quarantine import Quarantine, report_path
-from .state import MOST_PEEKS, VERSION, EpochPlace, EpochProgress, checked_state
+from .state import MOST_PEEKS, VERSION, EpochPlace, EpochProgress, checked_state, drawn_by_source
 from .stats import LoaderStats, Meters
 from .words_of_others import refuses_words_of_others
 from .workers.tuning import Setting
@@ -283,6 +283,11 @@ class Loader:
         return self._place.epoch
 
     @property
+    def _sources(self) -> tuple[str, ...]:
+        """The names of a mixture's sources; () for any other dataset."""
+        return self.dataset.id_columns.get("source", ())
+
+    @property
     def _place(self) -> EpochPlace:
         place, loop = self._progress.place, None if self._loop is None else self._loop()
         lives = loop is not None and not loop.running.closed
@@ -314,7 +319,7 @@ class Loader:
             prefetcher=self._prefetcher,
             quarantine=self._quarantine,
             progress=self._progress,
-            source_names=self.dataset.id_columns.get("source", ()),
+            source_names=self._sources,
         )
         # Not the iterator itself: when a loop that is left early drops it, its threads end.
         self._running, self._loop = epoch.running, weakref.ref(epoch)
@@ -398,7 +403,8 @@ class Loader:
 
         You need no `set_epoch` for another order in each epoch. A running loop continues unchanged, and no longer
         advances the state; one that has delivered nothing yet delivers `epoch` itself. Raises ConfigError unless
-        `epoch` is a whole number of at least 0.
+        `epoch` is a whole number of at least 0 and below 2^63; of a weighted mixture, all epochs together have at most
+        2^62 samples.
         """
         place = EpochPlace(self._plan.at_epoch(whole_number(epoch, "epoch")).epoch)
         loop = None if self._loop is None else self._loop()
@@ -414,12 +420,14 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
 
-        `global_batch` is the number of samples per step of all ranks, from which nothing but a warning follows.
+        `global_batch` is the number of samples per step of all ranks, and a weighted mixture has `drawn`, the samples
+        taken of each source since epoch 0; nothing but a warning follows from either.
 
         After an epoch's last batch it is the beginning of the next epoch. The first batch of a loop counts while the
         iterator lives: save the state inside the loop, as a loop that is left after one batch counts as a peek.
         """
         place, own_batch = self._place, self._schedule.global_batch
+        drawn = drawn_by_source(self._plan, self._sources, place.epoch, place.position)
         return {
             "version": VERSION,
             "digest": self.dataset.digest,
@@ -429,6 +437,7 @@ class Loader:
             "epoch": place.epoch,
             "position": place.position,
             "global_batch": (self._resumed_batch if place.resumed else None) or own_batch,
+            **({"drawn": drawn} if drawn else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
@@ -437,9 +446,10 @@ class Loader:
         The next loop delivers the rest of the state's epoch. Raises StateMismatch, with both values, if the state
         belongs to another dataset, seed, order or version. With `strict=False` another dataset, seed or order only
         warns (StateWarning): the resumed epoch may deliver samples twice or not at all, or starts over if the number of
-        samples differs. Later epochs are complete.
+        samples differs. Later epochs are complete. For a mixture with other weights the warning says which sources
+        repeat samples, or leave some out, and how many.
         """
-        self._progress = checked_state(state, self.state_dict(), self._plan.n, strict)
+        self._progress = checked_state(state, self.state_dict(), self._plan, self._sources, strict)
         saved = state.get("global_batch", self._schedule.global_batch)
         self._resumed_batch = saved if saved != self._schedule.global_batch else None
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-from ..errors import StateMismatch, StateWarning
-from ..order.plan import Schedule
+from ..errors import ConfigError, StateMismatch, StateWarning
+from ..order.plan import Order, Schedule
+from ..system.units import counted, shown
 
 VERSION = 1
-_OPTIONAL = ("global_batch",)  # states of older versions lack it
+_OPTIONAL = ("global_batch", "drawn")  # states of older versions lack them, and those of other orders `drawn`
 MOST_PEEKS = 3
 """After so many loops in a row that are left after one batch, the loader warns that they deliver the same batch."""
 
@@ -70,13 +71,21 @@ class EpochProgress:
         self.place = place
 
 
-def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, strict: bool) -> EpochProgress:
+def drawn_by_source(order: Order, sources: Sequence[str], epoch: int, position: int) -> dict[str, int]:
+    """Return how many samples of each source of a weighted mixture come before a place; {} for other orders."""
+    return dict(zip(sources, order.drawn(epoch * order.n + position), strict=False))
+
+
+def checked_state(
+    state: Mapping[str, Any], current: Mapping[str, Any], order: Order, sources: Sequence[str], strict: bool
+) -> EpochProgress:
     """Check a state and return the progress to resume from.
 
     Args:
         state: the state to load.
         current: the loader's current state, to compare it with.
-        n: the number of positions in an epoch.
+        order: the order of any epoch.
+        sources: the names of the sources of a mixture; () for other datasets.
         strict: whether to raise StateMismatch for the state of another dataset, seed or order; False warns instead.
 
     Raises StateMismatch for what is no state, for one of another version, and for values that are no position.
@@ -84,47 +93,72 @@ def checked_state(state: Mapping[str, Any], current: Mapping[str, Any], n: int, 
     _check_form(state, current)
     epoch, position = state["epoch"], state["position"]
     if not all(0 <= number < _LIMIT for number in (epoch, position)):
-        raise StateMismatch(f"not a position in an epoch: epoch {_shown(epoch)}, position {_shown(position)}")
+        raise StateMismatch(f"not a position in an epoch: epoch {shown(epoch)}, position {shown(position)}")
+    try:
+        order.at_epoch(epoch)
+    except ConfigError as error:
+        raise StateMismatch(f"not a state of this loader: {error}") from error
     differing = [name for name in ("digest", "samples", "seed", "order") if state[name] != current[name]]
     message = "; ".join(
-        f"the state's {name} is {_shown(state[name])}, this loader's is {_shown(current[name])}" for name in differing
+        f"the state's {name} is {shown(state[name])}, this loader's is {shown(current[name])}" for name in differing
     )
     restarts = "samples" in differing
-    loss = f"epoch {_shown(epoch)} {'starts over' if restarts else 'may deliver samples twice or not at all'}"
+    loss = f"epoch {shown(epoch)} {'starts over' if restarts else 'may deliver samples twice or not at all'}"
     if differing and strict:
         raise StateMismatch(
             f"{message}. loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; "
             "docs/resuming.md tells more, also of Lightning's checkpoints"
         )
-    if position > n and not restarts:
-        raise StateMismatch(f"not a position in an epoch of {n}: epoch {epoch}, position {position}")
+    if position > order.n and not restarts:
+        raise StateMismatch(f"not a position in an epoch of {order.n}: epoch {epoch}, position {position}")
+    position = 0 if restarts else position
     if differing:
+        if not {"seed", "order"} & {*differing}:
+            loss += _again(state.get("drawn", {}), order, sources, epoch, position)
         warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=3)
-        return EpochProgress(EpochPlace(epoch, 0 if restarts else position, resumed=True))
     return EpochProgress(EpochPlace(epoch, position, resumed=True))
+
+
+def _again(before: Mapping[str, int], order: Order, sources: Sequence[str], epoch: int, position: int) -> str:
+    """Say which sources of a mixture with other weights repeat samples, and which leave some out, as a message's end.
+
+    Each source goes through an order of its own, which its turns count through: a source that has had more turns than
+    the new weights give it before the same position repeats the last of them.
+
+    Args:
+        before: how many samples of each source the state's loader has drawn.
+        order, sources: the new order, and its sources.
+        epoch, position: where the loader resumes.
+    """
+    now = drawn_by_source(order, sources, epoch, position)
+    if list(before) != list(now):
+        return ""
+    differences = {name: before[name] - now[name] for name in now}
+    parts = [
+        f"{name!r} {'repeats' if more > 0 else 'leaves out'} {counted(abs(more), 'sample', ',')}"
+        for name, more in differences.items()
+        if more
+    ]
+    return f"; if only the weights have changed, {', '.join(parts) or 'no source repeats a sample'}"
 
 
 def _check_form(state: Any, current: Mapping[str, Any]) -> None:
     """Raise StateMismatch unless `state` has the version, the names and the types of `current`."""
     if not isinstance(state, Mapping):
-        raise StateMismatch(f"a loader's state must be a mapping with {', '.join(current)}, got {_shown(state)}")
+        raise StateMismatch(f"a loader's state must be a mapping with {', '.join(current)}, got {shown(state)}")
     if "version" in state and (type(state["version"]) is not int or state["version"] != current["version"]):
-        raise StateMismatch(f"the state's version is {_shown(state['version'])}, this loader's is {current['version']}")
+        raise StateMismatch(f"the state's version is {shown(state['version'])}, this loader's is {current['version']}")
     for name in current:
         if name not in state and name not in _OPTIONAL:
             raise StateMismatch(f"not a loader's state: it has no {name!r}")
     for name, value in state.items():
+        if name == "drawn":
+            counts = value.values() if isinstance(value, Mapping) else [None]
+            if not all(type(count) is int and 0 <= count < _LIMIT for count in counts):
+                raise StateMismatch(f"the state's drawn must be whole numbers by source, got {shown(value)}")
+            continue
         if name not in current:
-            raise StateMismatch(f"not a loader's state: it has {_shown(name)}")
+            raise StateMismatch(f"not a loader's state: it has {shown(name)}")
         if type(value) is not type(current[name]):
             kind = "text" if isinstance(current[name], str) else "a whole number (int)"
-            raise StateMismatch(f"the state's {name} must be {kind}, got {_shown(value)} ({type(value).__name__})")
-
-
-def _shown(value: Any) -> str:
-    """Return a value for a message, in at most 80 characters."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python writes no whole numbers of more than 4300 digits
-        text = f"a huge {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+            raise StateMismatch(f"the state's {name} must be {kind}, got {shown(value)} ({type(value).__name__})")

@@ -9,20 +9,24 @@ in every window. Each source goes through epochs of its own: its k-th turn takes
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
+from numbers import Integral, Real
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..system.types import Indices
+from ..system.units import shown
 from .permutation import derive, splitmix64
 from .plan import Plan, Shuffle
 
 MOST_TURNS = 4096
 """The length of the longest window, to which finer weights are rounded."""
 _FAR_OFF = 1.25  # a share this many times too large or too small is told
+_MOST_POSITIONS = 1 << 62  # of all epochs, so that turns can be counted in int64
 
 
 def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
@@ -30,10 +34,7 @@ def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
 
     Raises ConfigError unless all weights are positive and finite.
     """
-    for name, weight in weights.items():
-        if not isinstance(weight, (int, float)) or isinstance(weight, bool) or not 0 < weight < math.inf:
-            raise ConfigError(f"the weight of {name!r} must be a positive number, got {weight!r}")
-    exact = [Fraction(repr(float(weight))) for weight in weights.values()]  # 0.1 means a tenth, not its nearest float
+    exact = [_exact(name, weight) for name, weight in weights.items()]
     scale = math.lcm(*(part.denominator for part in exact))
     parts = [int(part * scale) for part in exact]
     parts = [part // math.gcd(*parts) for part in parts]
@@ -47,6 +48,15 @@ def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
     return dict(zip(weights, parts, strict=True))
 
 
+def _exact(name: str, weight: float) -> Fraction:
+    """Return a weight as it is written: 0.1 means a tenth, not the nearest float. ConfigError unless it is positive."""
+    if not isinstance(weight, Real) or isinstance(weight, bool) or not 0 < weight < math.inf:
+        raise ConfigError(f"the weight of {name!r} must be a positive number, got {shown(weight)}")
+    if isinstance(weight, Integral):
+        return Fraction(int(weight))
+    return weight if isinstance(weight, Fraction) else Fraction(str(weight))
+
+
 def rounded_shares(weights: Mapping[str, float], turns: Mapping[str, int]) -> Iterator[str]:
     """Yield a message for each source whose share of the turns is far from that of the weights.
 
@@ -54,11 +64,13 @@ def rounded_shares(weights: Mapping[str, float], turns: Mapping[str, int]) -> It
         weights: the weights that were asked for.
         turns: what `whole_weights` made of them.
     """
+    exact = {name: _exact(name, weight) for name, weight in weights.items()}
     for name, given in turns.items():
-        asked, share = weights[name] / sum(weights.values()), given / sum(turns.values())
-        if not 1 / _FAR_OFF <= share / asked <= _FAR_OFF:
+        ratio = Fraction(given, sum(turns.values())) * sum(exact.values()) / exact[name]
+        if not 1 / _FAR_OFF <= ratio <= _FAR_OFF:
+            times = Decimal(ratio.numerator) / Decimal(ratio.denominator)  # which may be too large for a float
             yield (
-                f"the source {name!r} gets {given} of {sum(turns.values()):,} turns, {share / asked:.3g} times the "
+                f"the source {name!r} gets {given} of {sum(turns.values()):,} turns, {times:.3g} times the "
                 f"share that its weight asks for: there are at most {MOST_TURNS:,} turns, at least one for each source"
             )
 
@@ -76,7 +88,7 @@ class MixedPlan:
         shuffle, block, window: the shuffling of each source, as for `Plan`. With `shuffle=None` the sources take turns
             at even intervals and stay in their stored order.
 
-    Raises ConfigError as `Plan` does.
+    Raises ConfigError as `Plan` does, and if the epochs up to this one have more than 2^62 positions.
     """
 
     n: int
@@ -92,7 +104,14 @@ class MixedPlan:
 
     def __post_init__(self) -> None:
         if self.n < 1 or self.epoch < 0:
-            raise ConfigError(f"a mixture needs n of at least 1 and an epoch of 0 or more, got {self.n}, {self.epoch}")
+            raise ConfigError(
+                f"a mixture needs n of at least 1 and an epoch of 0 or more, got {shown(self.n)}, {shown(self.epoch)}"
+            )
+        if (self.epoch + 1) * self.n > _MOST_POSITIONS:
+            raise ConfigError(
+                f"epoch must be below {_MOST_POSITIONS // self.n} in a mixture of {shown(self.n)} samples an epoch, "
+                f"got {shown(self.epoch)}"
+            )
         turns = [
             ((turn + 0.5) / weight, source) for source, weight in enumerate(self.weights) for turn in range(weight)
         ]
@@ -143,8 +162,16 @@ class MixedPlan:
         return []
 
     def at_epoch(self, epoch: int) -> "MixedPlan":
-        """Return the order of another epoch; ConfigError if `epoch` is negative."""
+        """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
         return replace(self, epoch=epoch)
+
+    def drawn(self, positions: int) -> tuple[int, ...]:
+        """Return how many samples of each source are at the first `positions` positions, counted from epoch 0 on."""
+        windows, rest = divmod(positions, len(self._turns))
+        first = windows * len(self._turns)
+        sources, _ = self._turns_at(np.arange(first, first + rest, dtype=np.int64))
+        counts = np.bincount(sources, minlength=len(self.sizes)).tolist()
+        return tuple(windows * weight + more for weight, more in zip(self.weights, counts, strict=True))
 
     def _turns_at(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the source at each position, counted from the first epoch on, and its number of earlier turns."""

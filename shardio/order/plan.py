@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..system.types import Indices
-from ..system.units import counted
+from ..system.units import counted, shown
 from .blocks import BlockPermutation
 from .permutation import Permutation, derive
 from .world import World
@@ -66,7 +66,13 @@ class Order(Protocol):
         """Return the runs of neighbouring samples, (first, count), in windows start..stop-1, to read them ahead."""
 
     def at_epoch(self, epoch: int) -> Order:
-        """Return the order of another epoch; ConfigError if `epoch` is negative."""
+        """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
+
+    def drawn(self, positions: int) -> tuple[int, ...]:
+        """Return how many samples of each source are at the first `positions` positions, counted from epoch 0 on.
+
+        (), unless the order gives each source of a mixture turns of its own.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class Plan:
         block: samples per block, for `"block"`.
         window: blocks per window, for `"block"`.
 
-    Raises ConfigError unless n, block and window are at least 1, epoch is at least 0 and shuffle is one of the above.
+    Raises ConfigError unless n, block and window are at least 1, epoch is in [0, 2^63) and shuffle is one of the above.
     """
 
     n: int
@@ -96,8 +102,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.n < 1:
             raise ConfigError(f"a plan needs at least one sample, got n = {self.n}")
-        if self.epoch < 0:
-            raise ConfigError(f"epoch must be 0 or more, got {self.epoch}")
+        if not 0 <= self.epoch < 1 << 63:
+            raise ConfigError(f"epoch must be in [0, 2^63), got {shown(self.epoch)}")
         object.__setattr__(self, "_permutation", self._make_permutation())
 
     def _make_permutation(self) -> Permutation | BlockPermutation | None:
@@ -146,8 +152,12 @@ class Plan:
         return self._permutation.runs(start, stop) if isinstance(self._permutation, BlockPermutation) else []
 
     def at_epoch(self, epoch: int) -> Plan:
-        """Return the order of another epoch; ConfigError if `epoch` is negative."""
+        """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
         return replace(self, epoch=epoch)
+
+    def drawn(self, positions: int) -> tuple[int, ...]:
+        """Return no counts: a plan has no sources."""
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

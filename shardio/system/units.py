@@ -1,6 +1,7 @@
-"""Sizes in bytes as people write them: `64MB`, `1.5GiB`, 4096; counts with their nouns."""
+"""Sizes in bytes as people write them: `64MB`, `1.5GiB`, 4096; counts with their nouns; values in messages."""
 
 import re
+from typing import Any
 
 from ..errors import ConfigError
 
@@ -36,3 +37,12 @@ def counted(count: int, noun: str, form: str = "") -> str:
     `form` is the count's, as in a format string: `,` for `2,000 samples`.
     """
     return f"{count:{form}} {noun}" if count == 1 else f"{count:{form}} {noun}s"
+
+
+def shown(value: Any) -> str:
+    """Return a value for a message, in at most 80 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole numbers of more than 4300 digits
+        text = f"a huge {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,87 @@ def test_a_state_of_another_mixture_is_refused() -> None:
             load(other).load_state_dict(state)
 
 
+@pytest.mark.parametrize("stop", [1, 7, 24])
+def test_other_weights_say_which_sources_repeat(stop: int) -> None:
+    """The warning of a state resumed with other weights counts the samples that come again, and those that do not."""
+    sources = {"a": numbers(1000), "b": numbers(1000, 1000)}
+    before = load(shardio.mix(sources, {"a": 3, "b": 1}, samples=200), 8, seed=4)
+    batches = iter(before)
+    seen = {n for _ in range(stop) for n in next(batches)["number"].tolist()}
+    after = load(shardio.mix(sources, {"a": 1, "b": 3}, samples=200), 8, seed=4)
+    state = json.loads(json.dumps(before.state_dict()))
+    assert state["drawn"] == {"a": 6 * stop, "b": 2 * stop}
+    with pytest.warns(StateWarning) as warned:
+        after.load_state_dict(state, strict=False)
+    assert f"if only the weights have changed, 'a' repeats {4 * stop} samples, 'b' leaves out {4 * stop}" in str(
+        warned[0].message
+    )
+    again = seen & {n for _ in range(3) for batch in after for n in batch["number"].tolist()}
+    assert len(again) == 4 * stop
+    assert max(again) < 1000
+
+
+def test_a_state_that_counts_no_sources_says_less() -> None:
+    """A state of an older version, of other sources or of another seed says that samples may repeat, and no more."""
+    sources = {"a": numbers(20), "b": numbers(20, 20)}
+    state = load(shardio.mix(sources, {"a": 1, "b": 1})).state_dict()
+    old = {name: value for name, value in state.items() if name != "drawn"}
+    load(shardio.mix(sources, {"a": 1, "b": 1})).load_state_dict(old)
+    more = {"c": sources["b"], **sources}
+    for loaded, other in (
+        (old, load(shardio.mix(sources, {"a": 1, "b": 2}))),
+        (state, load(shardio.mix(more, dict.fromkeys(more, 1), samples=40))),
+        (state, load(shardio.mix(sources, {"a": 1, "b": 2}), seed=1)),
+        (state, load(numbers(40))),
+    ):
+        with pytest.warns(StateWarning, match="may deliver samples twice or not at all$"):
+            other.load_state_dict(loaded, strict=False)
+    for wrong in (3, {"a": "many"}, {"a": -1, "b": 2}):
+        with pytest.raises(StateMismatch, match="the state's drawn must be whole numbers by source"):
+            load(numbers(40)).load_state_dict(state | {"drawn": wrong}, strict=False)
+
+
+def test_numbers_too_large_to_count_with() -> None:
+    """Epochs and seeds beyond what can be counted or saved are refused by name, on the way in."""
+    mixed = shardio.mix({"a": numbers(20), "b": numbers(20, 20)}, {"a": 1, "b": 1})
+    loader = load(mixed)
+    limit = 2**62 // 40
+    with pytest.raises(ConfigError, match=f"epoch must be below {limit} in a mixture of 40 samples .*, got {2**62}"):
+        loader.set_epoch(2**62)
+    with pytest.raises(StateMismatch, match=f"epoch must be below {limit} in a mixture of 40"):
+        loader.load_state_dict(loader.state_dict() | {"epoch": 2**62})
+    loader.set_epoch(limit - 1)
+    assert len(list(loader)) == 5
+    assert loader.state_dict()["drawn"] == {"a": limit * 20, "b": limit * 20}
+    with pytest.raises(ConfigError, match="epoch must be below"):
+        iter(loader)
+    for dataset in (mixed, numbers(40)):
+        with pytest.raises(ConfigError, match="seed must be a whole number of at most 1024 bits, got one of 16610"):
+            load(dataset, seed=10**5000)
+        with pytest.raises(ConfigError, match="epoch must be"):
+            load(dataset).set_epoch(2**63)
+    with pytest.raises(ConfigError, match="epoch must be below 0 in a mixture of a huge int samples"):
+        load(shardio.mix({"a": numbers(3)}, {"a": 1}, samples=10**5000))
+
+
+@pytest.mark.parametrize(
+    ("weights", "turns", "told"),
+    [
+        ({"a": 1e-300, "b": 1e300}, {"a": 1, "b": 4095}, r"2\.44e\+596 times"),
+        ({"a": 10**400, "b": 1}, {"a": 4095, "b": 1}, r"2\.44e\+396 times"),
+        ({"a": 10**5000, "b": 10**5000}, {"a": 1, "b": 1}, None),  # more digits than Python writes
+        ({"a": 1.7e308, "b": 1.7e308}, {"a": 1, "b": 1}, None),  # whose sum is no float
+        ({"a": np.float32(0.1), "b": np.float64(0.9)}, {"a": 1, "b": 9}, None),
+        ({"a": np.int64(3), "b": np.uint8(200)}, {"a": 3, "b": 200}, None),
+    ],
+)
+def test_weights_of_any_size(weights: dict[str, Any], turns: dict[str, int], told: str | None) -> None:
+    """Weights may be any positive numbers, NumPy's too, whose proportions no float holds."""
+    sources = {"a": numbers(4), "b": numbers(4)}
+    with nullcontext() if told is None else pytest.warns(StateWarning, match=told):
+        assert shardio.mix(sources, weights).weights == turns
+
+
 @given(st.dictionaries(st.text(min_size=1, max_size=3), st.floats(1e-3, 1e3), min_size=1, max_size=6))
 def test_whole_weights_are_close(weights: dict[str, float]) -> None:
     """Rounded weights are off by at most one turn."""
@@ -236,6 +318,9 @@ def test_whole_weights_of_plain_numbers() -> None:
         (lambda a, b: shardio.mix({"a": a, "b": b}, {"a": 1}), "weights must name the sources a, b, got a"),
         (lambda a, b: shardio.mix({"a": a}, {"a": 0}), "weight of 'a' must be a positive number, got 0"),
         (lambda a, b: shardio.mix({"a": a}, {"a": float("inf")}), "got inf"),
+        (lambda a, b: shardio.mix({"a": a}, {"a": -(10**5000)}), "got a huge int"),
+        (lambda a, b: shardio.mix({"a": a}, {"a": np.float32("nan")}), "must be a positive number, got .*nan"),
+        (lambda a, b: shardio.mix({"a": a}, {"a": True}), "must be a positive number, got True"),
         (lambda a, b: shardio.mix({"m": shardio.mix({"a": a})}), "source 'm' is itself a mixture"),
         (
             lambda a, b: shardio.TorchDataset(shardio.mix({"a": a})),
