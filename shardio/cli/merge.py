@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ..conversion.dataset_source import DatasetSource
+from ..dataset.classes import Classes
 from ..errors import ConfigError
 from ._packing import PackingOptions, with_packing_options
 from ._store_options import StoreOptions, with_store_options
@@ -22,8 +23,16 @@ def merge(
     ],
     packing: PackingOptions,
     stores: StoreOptions,
+    classes: Annotated[
+        Classes | None,
+        typer.Option(
+            help="What labels mean where classes differ. union: number classes by name, those of the first dataset as "
+            "they are and others after them; ignore: take labels as they are, and the first dataset's names.",
+            show_default="such datasets are refused",
+        ),
+    ] = None,
 ) -> None:
-    """Merge datasets: write their samples, one dataset after the other, as one. Fields and classes must be the same.
+    """Merge datasets: write their samples, one dataset after the other, as one. Their fields must be the same.
 
     Examples:
 
@@ -33,9 +42,11 @@ def merge(
           --store-option region=eu-west-1
 
       shardio merge data/a data/b data/mixed --shuffle 1
+
+      shardio merge data/pets data/farm data/animals --classes union
     """
     if len(paths) < 3:
         raise ConfigError(f"merge takes at least two datasets and OUT, got {' '.join(paths)}")
     *datasets, out = paths
-    source = DatasetSource(datasets, stores.access(*datasets, out))
+    source = DatasetSource(datasets, stores.access(*datasets, out), classes)
     packing.convert(source, Path(out), stores.for_output(out))

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import typer
 
+from ..dataset.classes import Classes
 from ..errors import Preempted
 from ._options import threads_option
 from ._store_options import StoreOptions, with_store_options
@@ -33,6 +34,14 @@ def train(
     dataset: Annotated[str, typer.Argument(help="The training dataset's directory or URL.", metavar="TRAIN")],
     output: Annotated[Path, typer.Option(help="Directory for checkpoints and logs; all ranks must share it.")],
     val: Annotated[str | None, typer.Option(help="The validation dataset's directory or URL.")] = None,
+    classes: Annotated[
+        Classes | None,
+        typer.Option(
+            help="What validation labels mean where --val has other classes than TRAIN. union: number classes by name, "
+            "those of TRAIN as they are and others after them; ignore: take labels as they are.",
+            show_default="such a --val is refused",
+        ),
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Epochs to train.")] = 5,
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 128,
     accumulate: Annotated[
@@ -249,6 +258,7 @@ def train(
             trainer.TrainConfig(
                 train=dataset,
                 val=val,
+                classes=classes,
                 output=str(output),
                 epochs=epochs,
                 batch_size=batch_size,

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .. import containers
+from ..dataset.classes import Classes
 from ..dataset.output_directory import Output
 from ..dataset.store_output import StoreOutput
 from ..dataset.writer import DEFAULT_SHARD_SIZE
@@ -107,6 +108,7 @@ def convert(
     *,
     converter: str | Converter | None = None,
     converter_options: Mapping[str, Any] | None = None,
+    classes: Classes | None = None,
     container: str | None = None,
     shard_size: int | str = DEFAULT_SHARD_SIZE,
     numbers: Sequence[int] | Indices | None = None,
@@ -151,13 +153,16 @@ def convert(
 
             - a path, URL or object that `converter` reads, such as a folder or a `torch.utils.data.Dataset`;
             - without `converter`, the directory of a shardio dataset, to rewrite it in other shards, or a list of such
-              directories, to merge datasets that have the same fields and classes;
+              directories, to merge datasets that have the same fields;
             - a `shardio.source.Source`.
         out: the dataset's directory: empty or nonexistent; or its URL, such as `s3://bucket/photos`, to which each
             shard is uploaded once it is finished. With `split` it holds a directory for each split.
         converter: the name of an installed converter, such as `"imagefolder"` (`shardio.source.names()` lists them),
             or a converter itself: `(source, **options) -> Source`.
         converter_options: the converter's own options, as `shardio convert NAME --help` documents them.
+        classes: what labels mean where datasets that are merged name different classes; None refuses them. `"union"`
+            numbers classes by name: those of the first dataset keep their numbers, and classes that it lacks follow.
+            `"ignore"` takes labels as they are, and the names of the first dataset.
         container: `"tar"`, `"hdf5"` or `"lmdb"`. None takes a tar; for the converter `numpy`, HDF5 for arrays and
             numbers, and LMDB for small strings.
         shard_size: the estimated size at which a shard ends, in bytes or as text such as `"64MB"`.
@@ -262,7 +267,10 @@ def convert(
         orient=orient,
         max_image_pixels=max_image_pixels,
     )
-    samples = _source(source, converter, converter_options, {"on_error": on_error, "optional": listed_names(optional)})
+    if classes is not None and (converter is not None or not isinstance(source, list | tuple)):
+        raise ConfigError("classes goes with a list of datasets; a converter's own option goes in converter_options")
+    shared = {"on_error": on_error, "optional": listed_names(optional)}
+    samples = _source(source, converter, converter_options, shared, classes)
     image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
     remarks = remarks_of(samples, strict=strict)
     found_notes = (*remarks, *hints(samples, image_fields, squeezed_fields))
@@ -355,7 +363,11 @@ def _of_split(options: PackOptions, name: str) -> PackOptions:
 
 
 def _source(
-    source: Any, converter: str | Converter | None, options: Mapping[str, Any] | None, shared: Mapping[str, Any]
+    source: Any,
+    converter: str | Converter | None,
+    options: Mapping[str, Any] | None,
+    shared: Mapping[str, Any],
+    classes: Classes | None,
 ) -> Source:
     """Return the `Source` that the first arguments of `convert` describe."""
     if converter is not None:
@@ -365,7 +377,7 @@ def _source(
     if isinstance(source, (str, os.PathLike)):
         return _datasets([source])
     if isinstance(source, (list, tuple)):
-        return _datasets(source)
+        return _datasets(source, classes)
     if not all(hasattr(source, name) for name in ("fields", "metadata", "sizes", "__getitem__")):
         raise ConfigError(
             "source must be a path, a list of datasets' paths or a shardio.source.Source, or go with converter=NAME; "
@@ -393,11 +405,11 @@ def _keywords(function: Converter) -> list[str]:
     return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
-def _datasets(paths: Sequence[PathLike]) -> Source:
+def _datasets(paths: Sequence[PathLike], classes: Classes | None = None) -> Source:
     if not paths:
         raise ConfigError("source must name at least one dataset, got an empty list")
     try:
-        return DatasetSource(paths)
+        return DatasetSource(paths, classes=classes)
     except NotADataset as error:
         raise NotADataset(f"{error} (for other data name its converter, such as converter='imagefolder')") from error
 

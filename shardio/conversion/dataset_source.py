@@ -9,7 +9,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.dataset import Dataset
+from ..dataset.classes import Classes
+from ..dataset.dataset import Dataset, with_classes_alike
 from ..dataset.dataset import open as open_dataset
 from ..dataset.shard_writer import Encoded
 from ..dataset.store_access import StoreAccess
@@ -31,33 +32,35 @@ class DatasetSource:
     Args:
         paths: the datasets' directories or URLs.
         access: how those at URLs are reached.
+        classes: what labels mean where the datasets' classes differ, see `shardio.mix`; None refuses such datasets.
 
     Raises ConfigError where their fields or classes differ, NotADataset, ManifestError.
     """
 
     threads = True
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]], access: StoreAccess | None = None) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str | os.PathLike[str]],
+        access: StoreAccess | None = None,
+        classes: Classes | None = None,
+    ) -> None:
         self._places = [as_url(path) or local_path(path).absolute() for path in paths]
-        self._access = access or StoreAccess()
+        self._access, self._classes = access or StoreAccess(), classes
         self._open()
 
     def _open(self) -> None:
-        self._datasets = [open_dataset(place, **self._access.keywords_for(place)) for place in self._places]
-        first = self._datasets[0]
+        first, *others = opened = [open_dataset(place, **self._access.keywords_for(place)) for place in self._places]
         self._fields = _fields(first)
-        for other in self._datasets[1:]:
+        for other in others:
             if _fields(other) != self._fields:
                 raise ConfigError(
                     f"datasets must have the same fields: "
                     f"{first.path} has {_describe(first)}, {other.path} has {_describe(other)}"
                 )
-            if other.manifest.metadata.get("classes") != first.manifest.metadata.get("classes"):
-                classes = [dataset.manifest.metadata.get("classes") for dataset in (first, other)]
-                raise ConfigError(
-                    f"datasets must have the same classes, or their labels would mean different things: "
-                    f"{first.path} has {classes[0]}, {other.path} has {classes[1]}"
-                )
+        named = {f"{dataset.path}": dataset for dataset in opened}  # fewer if one is merged twice
+        alike = dict(zip(named, with_classes_alike(named, self._fields, self._classes), strict=True))
+        self._datasets = [alike[f"{dataset.path}"] for dataset in opened]
         self._ends = np.cumsum([len(dataset) for dataset in self._datasets])
         shards = [dataset.manifest.shards for dataset in self._datasets]
         self._shard_ends = np.cumsum(np.concatenate([table.samples for table in shards]))
@@ -70,8 +73,13 @@ class DatasetSource:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """The first dataset's metadata."""
+        """The first dataset's metadata, with the classes of all if they are numbered by name."""
         return self._datasets[0].manifest.metadata
+
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        """What tells a conversion that renumbers labels from others of the same datasets, as JSON values."""
+        return {"labels": [d.digest for d in self._datasets]} if any(d.renumbers for d in self._datasets) else {}
 
     @property
     def containers(self) -> set[str]:
@@ -117,11 +125,11 @@ class DatasetSource:
         which = int(np.searchsorted(self._ends, index, side="right"))
         return self._datasets[which], index - (int(self._ends[which - 1]) if which else 0)
 
-    def __getstate__(self) -> tuple[list[Path | Url], StoreAccess]:
-        return self._places, self._access
+    def __getstate__(self) -> tuple[list[Path | Url], StoreAccess, Classes | None]:
+        return self._places, self._access, self._classes
 
-    def __setstate__(self, state: tuple[list[Path | Url], StoreAccess]) -> None:
-        self._places, self._access = state
+    def __setstate__(self, state: tuple[list[Path | Url], StoreAccess, Classes | None]) -> None:
+        self._places, self._access, self._classes = state
         self._open()
 
 
@@ -138,6 +146,9 @@ def _read_block(
         hidden.update({present_column(name): column for name, column in present.items()})
         columns = {name: selection.stored(name) for name in fields}
         actual = checksums.of_samples({**columns, **hidden}, content_columns(fields))
+        if dataset.renumbers:
+            dataset.check(rows, columns)
+            hidden[CHECKSUM] = actual.astype(hidden[CHECKSUM].dtype, copy=False)
     except DatasetError as error:
         if len(rows) == 1:
             yield error

@@ -186,7 +186,8 @@ class TransformedSource:
         raw: dict[str, Any] = {} if self._raw is None else {"store_pixels": list(self._raw.size or ())}
         raw |= {"keep_alpha": True} if self._raw is not None and self._raw.alpha else {}
         optional = {"optional": sorted(self._optional)} if self._optional else {}
-        return {**images, **({"dtype": self._dtypes} if self._dtypes else {}), **as_image, **squeeze, **raw, **optional}
+        dtypes = {"dtype": self._dtypes} if self._dtypes else {}
+        return {**getattr(self._source, "changes", {}), **images, **dtypes, **as_image, **squeeze, **raw, **optional}
 
     @property
     def threads(self) -> bool:

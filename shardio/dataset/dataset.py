@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,7 @@ from ..stores.base import Store
 from ..stores.url import Url, as_url
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
+from .classes import KEY, Classes, Renumbering, names_in, numbered_alike
 from .location import Location
 from .methods_of_others import WEBDATASET, no_attribute
 from .reader_cache import ReaderCache
@@ -71,6 +73,7 @@ class Dataset:
         self.path = path.absolute() if isinstance(path, Path) else path  # the working directory may change
         self._all_fields = with_hidden(described.fields)
         self._readers = shards or ReaderCache(described, Path(f"{self.path}"), self._all_fields)
+        self._renumbered: Mapping[str, Renumbering] = {}
 
     @property
     def digest(self) -> str:
@@ -88,9 +91,12 @@ class Dataset:
 
         They are the list `classes` in `manifest.metadata`, where names of other fields' classes are, too.
         """
-        names = self.manifest.metadata.get("classes")
-        named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-        return list(names) if named and names else None
+        return list(names_in(self.manifest.metadata.get(KEY))) or None
+
+    @property
+    def renumbers(self) -> bool:
+        """Whether labels are renumbered as they are read, so that they are not what the shards' checksums are of."""
+        return bool(self._renumbered)
 
     def __len__(self) -> int:
         return self.manifest.samples
@@ -178,8 +184,12 @@ class Dataset:
     def select(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> Selection:
         """Locate samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside.
 
-        Reading raises BadSample for a value of more bytes than `max_value_bytes`.
+        Reading raises BadSample for a value of more bytes than `max_value_bytes`, and for a label without a name if
+        labels are renumbered by name.
         """
+        return self._select(indices, max_value_bytes, self._renumbered)
+
+    def _select(self, indices: Indices, max_value_bytes: int, renumbered: Mapping[str, Renumbering]) -> Selection:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
@@ -188,7 +198,9 @@ class Dataset:
         if isinstance(self._readers, RemoteShards):
             self._readers.prepare(np.unique(shards).tolist())
             bring = self._readers.bring
-        return Selection(self.field, self.reader, self._shard_path, most_readers, shards, rows, max_value_bytes, bring)
+        return Selection(
+            self.field, self.reader, self._shard_path, most_readers, shards, rows, max_value_bytes, bring, renumbered
+        )
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask the system to read the samples from `first` to `first + count - 1` ahead, and do not wait for them."""
@@ -316,8 +328,9 @@ class Dataset:
 
         Raises ShardCorrupt for the first sample whose checksum differs.
         """
-        selection, names = self.select(indices, max_value_bytes), content_columns(self.fields)
-        columns = {n: stored[n] if n in stored else selection.stored(n) for n in names}
+        selection, names = self._select(indices, max_value_bytes, {}), content_columns(self.fields)
+        known = stored.keys() - self._renumbered.keys()
+        columns = {n: stored[n] if n in known else selection.stored(n) for n in names}
         actual, expected = checksums.of_samples(columns, names), selection.column(CHECKSUM)
         for row in np.flatnonzero(actual != expected)[:1].tolist():
             raise ShardCorrupt(
@@ -426,5 +439,25 @@ def from_samples(
     described = describe(memory.MemoryContainer.name, checked, written, metadata or {})
     dataset = Dataset(described, directory)
     for name in described.shards.names:
-        weakref.finalize(dataset, memory.forget, directory / name)
+        weakref.finalize(dataset._readers, memory.forget, directory / name)  # which copies of the dataset share
     return dataset
+
+
+def with_classes_alike(
+    datasets: Mapping[str, Dataset], fields: Mapping[str, Field], classes: Classes | None
+) -> list[Dataset]:
+    """Return datasets whose labels mean the same classes.
+
+    Args:
+        datasets: the datasets, by their names in messages.
+        fields: the fields that matter, which all datasets have.
+        classes: None raises ConfigError where classes differ; see `classes.numbered_alike`, also for what it raises.
+    """
+    manifests = {name: dataset.manifest for name, dataset in datasets.items()}
+    alike = []
+    for dataset, numbered in zip(datasets.values(), numbered_alike(manifests, fields, classes), strict=True):
+        if numbered.renumbered:
+            dataset = copy.copy(dataset)
+            dataset.manifest, dataset._renumbered = numbered.manifest, numbered.renumbered
+        alike.append(dataset)
+    return alike

@@ -25,7 +25,8 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..order.interleave import MixedPlan, rounded_shares, whole_weights
 from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices
-from .dataset import Dataset
+from .classes import KEY, Classes, named_field
+from .dataset import Dataset, with_classes_alike
 from .dataset import open as open_dataset
 from .location import Location
 from .readable import FileSpans
@@ -38,6 +39,7 @@ def mix(
     weights: Mapping[str, float] | None = None,
     *,
     samples: int | None = None,
+    classes: Classes | None = None,
     cache: str | os.PathLike[str] | None = None,
     cache_size: int | str | None = None,
     store_options: Mapping[str, str] | None = None,
@@ -52,11 +54,15 @@ def mix(
             leaves out the fields that a source lacks.
         weights: the proportions in which to draw from the sources. None takes every sample of all sources once.
         samples: samples per epoch, with `weights`; None takes as many as all sources have together.
+        classes: what labels mean where sources name different classes; None refuses such sources. `"union"` numbers
+            classes by name: those of the first source keep their numbers, and classes that it lacks follow. `"ignore"`
+            takes labels as they are, whatever their names.
         cache, cache_size, store_options: for sources given as URLs, see `shardio.open`.
 
-    Raises ConfigError for weights that do not fit the sources, no field in common, or a field that sources have in
-    different kinds, dtypes or shapes; and whatever `shardio.open` raises. Warns (StateWarning) of a source whose share
-    of the turns, which are whole numbers, is more than a quarter off the one that its weight asks for.
+    Raises ConfigError for weights that do not fit the sources, no field in common, a field that sources have in
+    different kinds, dtypes or shapes; for different classes, with the first that differs; and whatever `shardio.open`
+    raises. Warns (StateWarning) of a source whose share of the turns, which are whole numbers, is more than a quarter
+    off the one that its weight asks for.
     """
     if not isinstance(sources, Mapping):
         raise ConfigError(
@@ -74,7 +80,7 @@ def mix(
         name: source if isinstance(source, Dataset) else open_dataset(source, **access.keywords_for(source))
         for name, source in sources.items()
     }
-    mixture = Mixture(opened, weights, samples)
+    mixture = Mixture(opened, weights, samples, classes)
     if weights is not None and mixture.weights is not None:
         for told in rounded_shares(weights, mixture.weights):
             warnings.warn(told, StateWarning, stacklevel=2)
@@ -90,11 +96,16 @@ class Mixture:
         weights: the turns of each source in a window, as integers; None if an epoch holds every sample once.
         fields: the fields that all sources have.
         left_out: by name, the sources that lack a field which others have.
+        classes: the class names by `label`, see `Dataset.classes`; with `classes="ignore"` those of the first source.
         path: the name of the mixture in messages.
     """
 
     def __init__(
-        self, datasets: Mapping[str, Dataset], weights: Mapping[str, float] | None, samples: int | None
+        self,
+        datasets: Mapping[str, Dataset],
+        weights: Mapping[str, float] | None,
+        samples: int | None,
+        classes: Classes | None = None,
     ) -> None:
         if not datasets:
             raise ConfigError("a mixture needs at least one source")
@@ -122,7 +133,8 @@ class Mixture:
             if name not in self.fields
         }
         self.path = Path(f"mix({', '.join(datasets)})")
-        self._datasets = tuple(datasets.values())
+        self._datasets = tuple(with_classes_alike(datasets, self.fields, classes))
+        self.classes = self._datasets[0].classes if named_field(KEY, self.fields) else None
         self._sizes = tuple(map(len, self._datasets))
         self._starts = np.cumsum([0, *self._sizes])
         self._samples = samples or len(self)
@@ -138,7 +150,7 @@ class Mixture:
 
     @property
     def digest(self) -> str:
-        """A hash of the sources' names and digests, the weights, and the length of an epoch."""
+        """A hash of the sources' names and digests, the weights, the length of an epoch, and renumbered classes."""
         parts = [[name, d.digest] for name, d in zip(self.sources, self._datasets, strict=True)]
         text = json.dumps([parts, self.weights, self._samples])
         return f"mix:{xxhash.xxh3_128_hexdigest(text.encode())}"

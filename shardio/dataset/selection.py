@@ -1,7 +1,8 @@
 """Some samples of a dataset, located in their shards once for all fields that you read."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import MappingProxyType
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -11,11 +12,12 @@ from .. import native
 from ..containers import row_locator
 from ..containers.base import Reader, check_out
 from ..containers.row_locator import Scratch
-from ..errors import ConfigError, ShardCorrupt
+from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..system.types import Buffer, Rows
+from .classes import Renumbering
 from .readable import FileSpans
 
 SMALL_ROW = 4096  # bytes; up to this size, one call for many rows and a second copy cost less than a call per row
@@ -40,6 +42,7 @@ class Selection:
         max_value_bytes: the most bytes of one value, see `Limits`.
         bring: for shards in a store: has what reading a field of some rows of some shards needs brought to where the
             readers read it, and returns what keeps it there.
+        renumbered: by field, the new numbers that labels get as they are read.
     """
 
     def __init__(
@@ -52,8 +55,9 @@ class Selection:
         rows: Rows,
         max_value_bytes: int = MAX_VALUE_BYTES,
         bring: Bring | None = None,
+        renumbered: Mapping[str, Renumbering] = MappingProxyType({}),
     ) -> None:
-        self._most, self._bring = max_value_bytes, bring
+        self._most, self._bring, self._renumbered = max_value_bytes, bring, renumbered
         self._fetched: frozenset[str] = frozenset()
         self._field = field
         self._reader = reader
@@ -92,6 +96,12 @@ class Selection:
         if array.size:
             with self._brought(name):
                 self._read_column(name, field, array)
+        if name in self._renumbered and (nameless := self._renumbered[name].apply(array)) is not None:
+            shard = self._path(self._numbers[self._which[nameless]])
+            raise BadSample(
+                f"{shard}, row {self._rows[nameless]}, field {name!r}: label {array[nameless]} names no class, so "
+                "classes='union' cannot number it by name"
+            )
         return array
 
     def _read_column(self, name: str, field: Field, array: NDArray[Any]) -> None:
@@ -155,7 +165,7 @@ class Selection:
 
         None unless local files hold every row byte for byte as it is delivered.
         """
-        if self._bring is not None:
+        if self._bring is not None or name in self._renumbered:
             return None
         size, offsets = self._field(name).row_bytes, np.empty(len(self._rows), np.int64)
         if native.library() is None:

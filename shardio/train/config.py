@@ -8,8 +8,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
+from ..dataset.classes import Classes
 from ..dataset.store_access import without_secrets
 from ..errors import ConfigError
+from ..system.units import shown
 from .optimizers import OptimizerName
 from .schedule import Curve, Scaling
 
@@ -37,6 +39,9 @@ class TrainConfig:
         train: path or URL of the training set. For classification it has an `image` field and an integer `label`
             field, for regression a field of volumes [C, D, H, W] and one of targets, all floats.
         val: path or URL of the validation set; None trains without one.
+        classes: what the labels of the validation set mean where its classes differ from the training set's; None
+            refuses such sets. `"union"` numbers classes by name: those of training keep their numbers, and those that
+            only validation has follow, so that the model has an output for each. `"ignore"` takes labels as they are.
         output: directory for checkpoints, `log.jsonl`, `metrics.jsonl` and `result.json`, shared by all ranks.
         epochs: number of passes over the training set.
         batch_size: number of samples per rank and step.
@@ -108,6 +113,7 @@ class TrainConfig:
     train: str
     output: str
     val: str | None = None
+    classes: Classes | None = None
     epochs: int = 5
     batch_size: int = 128
     accumulate: int = 1
@@ -172,7 +178,7 @@ class TrainConfig:
         for name in ("input_field", "target_field"):
             if self.task == "classification" and getattr(self, name) is not None:
                 raise ConfigError(f"{name} is for regression: classification takes the fields 'image' and 'label'")
-        for name, default in (("num_classes", None), ("label_smoothing", 0.0)):
+        for name, default in (("num_classes", None), ("label_smoothing", 0.0), ("classes", None)):
             if self.task == "regression" and getattr(self, name) != default:
                 raise ConfigError(f"{name} is for classification, got {getattr(self, name)!r} for regression")
         positive = ("epochs", "batch_size", "lr_reference_batch", "accumulate", "powersgd_rank")
@@ -193,8 +199,12 @@ class TrainConfig:
             self._check_integer("threads", 1)
         for name, kind in _CHOICES.items():
             self._check_choice(name, get_args(kind))
+        if self.classes is not None:
+            self._check_choice("classes", get_args(Classes))
         self._check_number("max_bad", 0, math.inf)
         self._check_integer("seed", 0)
+        if self.seed >= 1 << 63:  # the most that torch takes
+            raise ConfigError(f"seed must be below 2^63, got {shown(self.seed)}")
         self._check_number("lr", 0, math.inf, open_low=True)
         self._check_number("momentum", 0, 1)
         self._check_number("weight_decay", 0, math.inf)

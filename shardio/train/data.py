@@ -9,7 +9,7 @@ from ..dataset.store_access import StoreAccess
 from ..loader.loader import Loader
 from .config import TrainConfig
 from .distributed import Job
-from .image_classification import ImageClassification
+from .image_classification import ImageClassification, check_images
 from .task import Task
 from .volume_regression import VolumeRegression
 
@@ -40,8 +40,12 @@ def open_data(config: TrainConfig, job: Job) -> Data:
     access.check_needed(config.train, config.val)
     train = open_dataset(config.train, **access.keywords_for(config.train))
     val = None if config.val is None else open_dataset(config.val, **access.keywords_for(config.val))
-    kind = ImageClassification if config.task == "classification" else VolumeRegression
-    task: Task = kind.of(config, train, val, job)
+    task: Task
+    if config.task == "classification":
+        train, val = check_images(config, train, val)
+        task = ImageClassification.of(config, train, val, job)
+    else:
+        task = VolumeRegression.of(config, train, val, job)
     train_transforms, val_transforms = task.transforms()
     quarantine_file = None if config.on_bad_sample == "raise" else Path(config.output, BAD_SAMPLES_FILE)
     if quarantine_file is not None:

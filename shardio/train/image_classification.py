@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
-from ..dataset.dataset import Dataset
+from ..dataset.dataset import Dataset, with_classes_alike
 from ..errors import ConfigError
 from ..format.fields import describe_fields
 from ..transforms import (
@@ -55,22 +55,17 @@ class ImageClassification:
 
     @classmethod
     def of(cls, config: TrainConfig, train: Dataset, val: Dataset | None, job: Job) -> "ImageClassification":
-        """Return the task of these datasets; all ranks must call it.
+        """Return the task of datasets that `check_images` returned; all ranks must call it.
 
-        Raises ConfigError if a dataset lacks a field or the two disagree.
+        Raises ConfigError for negative labels, and for labels of the validation set that the model cannot tell.
         """
-        sets = {config.train: train} | ({} if val is None else {str(config.val): val})
-        for path, dataset in sets.items():
-            _check_fields(path, dataset)
-        channels, shape = train.fields["image"].channels or 3, train.fields["image"].shape
-        if val is not None and (val.fields["image"].channels or 3) != channels:
-            raise ConfigError(
-                f"train and val must have the same number of channels: {config.train} has {channels} channels, "
-                f"{config.val} has {val.fields['image'].channels}"
-            )
+        shape, outputs = train.fields["image"].shape, config.num_classes or count_classes(train, job)
+        known = val is None or (val.classes is not None and config.classes != "ignore" and len(val.classes) <= outputs)
+        if val is not None and not known and (top := _largest_label(val, job)) >= outputs:
+            raise ConfigError(f"{config.val}: labels must be below {outputs}, the model's number of classes, got {top}")
         return cls(
-            outputs=config.num_classes or count_classes(train, job),
-            channels=channels,
+            outputs=outputs,
+            channels=train.fields["image"].channels or 3,
             stored_size=None if shape is None else (shape[0], shape[1]),
             crop=config.image_size,
         )
@@ -125,6 +120,31 @@ def count_classes(dataset: Dataset, job: Job) -> int:
     """Return the number of classes in the metadata, or else the largest label + 1; ranks share the reading."""
     if dataset.classes is not None and len(dataset.classes) >= 2:
         return len(dataset.classes)
+    return max(2, _largest_label(dataset, job) + 1)
+
+
+def check_images(config: TrainConfig, train: Dataset, val: Dataset | None) -> tuple[Dataset, Dataset | None]:
+    """Return the datasets with labels that mean the same classes, as `config.classes` says.
+
+    Raises ConfigError if a dataset lacks a field, or the two differ in channels, or in classes without that.
+    """
+    _check_fields(config.train, train)
+    if val is None:
+        return train, None
+    _check_fields(str(config.val), val)
+    channels, others = (dataset.fields["image"].channels or 3 for dataset in (train, val))
+    if channels != others:
+        raise ConfigError(
+            f"train and val must have the same number of channels: {config.train} has {channels} channels, "
+            f"{config.val} has {others}"
+        )
+    narrow = min((train.fields["label"], val.fields["label"]), key=lambda field: np.iinfo(field.row_dtype).max)
+    train, val = with_classes_alike({"train": train, "val": val}, {"label": narrow}, config.classes)
+    return train, val
+
+
+def _largest_label(dataset: Dataset, job: Job) -> int:
+    """Return the largest label; ranks share the reading. Raise ConfigError for a negative one."""
     start, stop = (len(dataset) * rank // job.world.size for rank in (job.world.rank, job.world.rank + 1))
     highest, lowest = 0, 0
     for first in range(start, stop, _LABELS_PER_READ):
@@ -133,7 +153,7 @@ def count_classes(dataset: Dataset, job: Job) -> int:
     top, bottom = job.largest(highest, -lowest)
     if bottom > 0:
         raise ConfigError(f"{dataset.path}: labels must be 0 or more, got {-int(bottom)}")
-    return max(2, int(top) + 1)
+    return int(top)
 
 
 def _check_fields(path: str, dataset: Dataset) -> None:

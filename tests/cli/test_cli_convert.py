@@ -183,6 +183,13 @@ def test_datasets_written_anew(photos: Path, tmp_path: Path) -> None:
     assert "nothing to repair" in run("repair", tmp_path / "c")
     (tmp_path / "c" / "shardio.json").unlink()
     assert merged.digest in run("repair", tmp_path / "c")
+    other = shardio.create(tmp_path / "d", fields=merged.fields, metadata={"classes": ["dog"]})
+    with other as writer:
+        writer.append(merged[0])
+    told = run("merge", tmp_path / "a", tmp_path / "d", tmp_path / "e", code=2)
+    assert "--classes union numbers classes by name" in told
+    run("merge", tmp_path / "a", tmp_path / "d", tmp_path / "e", "--classes", "ignore")
+    assert len(shardio.open(tmp_path / "e")) == 32
     assert verify(shardio.open(tmp_path / "c"), deep=True).problems == ()
 
 

@@ -393,7 +393,7 @@ def test_the_container_stays(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_merged(dataset: Path, tmp_path: Path) -> None:
-    """Datasets with different fields or classes cannot be merged, and the error shows both."""
+    """Datasets with different fields or classes cannot be merged, and the error shows what differs."""
     with shardio.create(tmp_path / "f", fields={"label": "int32"}) as writer:
         writer.append({"label": 1})
     with pytest.raises(
@@ -403,8 +403,60 @@ def test_what_cannot_be_merged(dataset: Path, tmp_path: Path) -> None:
     convert(DatasetSource([dataset]), tmp_path / "c")
     manifest = (tmp_path / "c" / "shardio.json").read_text()
     (tmp_path / "c" / "shardio.json").write_text(manifest.replace('"b"', '"dog"'))
-    with pytest.raises(ConfigError, match=r"same classes.*\['a', 'b'\].*\['a', 'dog'\]"):
+    with pytest.raises(ConfigError, match=r"classes of 'label' differ: class 1 is 'b' in '.*/in', but 'dog' in '.*/c'"):
         DatasetSource([dataset, tmp_path / "c"])
+    with pytest.raises(ConfigError, match="classes goes with a list of datasets"):
+        shardio.convert(dataset, tmp_path / "d", classes="union")
+
+
+def _animals(path: Path, classes: list[str], labels: list[int]) -> Path:
+    with shardio.create(path, shard_size=200, metadata={"classes": classes, "source": path.name}) as writer:
+        for number, label in enumerate(labels):
+            writer.append({"label": label, "key": f"{path.name}{number}"})
+    return path
+
+
+def test_classes_of_merged_datasets(tmp_path: Path) -> None:
+    """With "union" a merged label means its name, in conditions too, and checksums hold; "ignore" copies labels."""
+    pets = _animals(tmp_path / "pets", ["cat", "dog"], [0, 1, 1, -1])
+    farm = _animals(tmp_path / "farm", ["cow", "dog", "cat"], [0, 1, 2, -1, 2] * 9)
+    joined = shardio.convert([pets, farm], tmp_path / "joined", classes="union", workers=2)
+    made = shardio.open(tmp_path / "joined")
+    assert made.classes == ["cat", "dog", "cow"]
+    assert made.manifest.metadata["source"] == "pets"
+    assert made.read(range(49), ["label"])["label"].tolist() == [0, 1, 1, -1, *[2, 1, 0, -1, 0] * 9]
+    assert made[4]["key"] == "farm0"
+    assert verify(made, deep=True).problems == ()
+    cows = shardio.convert([pets, farm], tmp_path / "cows", classes="union", where="label == 2")
+    assert len(shardio.open(tmp_path / "cows")) == 9
+    again = shardio.convert([pets, farm], tmp_path / "again", classes="union", orient=True)  # sample by sample
+    assert again.manifest.digest == joined.manifest.digest != cows.manifest.digest
+    shardio.convert([pets, farm, pets], tmp_path / "ignored", classes="ignore")
+    ignored = shardio.open(tmp_path / "ignored")
+    assert ignored.classes == ["cat", "dog"]
+    assert ignored.read(range(4, 53), ["label"])["label"].tolist() == [*[0, 1, 2, -1, 2] * 9, 0, 1, 1, -1]
+
+
+def test_a_damaged_sample_stays_damaged_when_it_is_renumbered(tmp_path: Path) -> None:
+    """Merging by name compares stored checksums before it computes new ones."""
+    pets = _animals(tmp_path / "pets", ["cat"], [0])
+    farm = _animals(tmp_path / "farm", ["dog", "cat"], [0, 1, 1])
+    (shard,) = farm.glob("*.tar")
+    shard.write_bytes(shard.read_bytes().replace(b"farm1", b"harm1"))
+    with pytest.raises(ShardCorrupt, match=r"sample 1, key harm1\): checksum \w+ is not"):
+        shardio.convert([pets, farm], tmp_path / "out", classes="union")
+    left = shardio.convert([pets, farm], tmp_path / "out", classes="union", on_error="skip", max_bad=1)
+    made = shardio.open(tmp_path / "out")
+    assert (len(left.skipped), made.read(range(3), ["label"])["label"].tolist()) == (1, [0, 1, 0])
+
+
+def test_a_merge_by_name_resumes_no_other(tmp_path: Path) -> None:
+    """A conversion that copied labels is not continued as one that renumbers them, although the classes are equal."""
+    pets = _animals(tmp_path / "pets", ["cat", "dog"], [0])
+    farm = _animals(tmp_path / "farm", ["dog", "cat"], [0] * 40)
+    renumbering, copying = (DatasetSource([pets, farm], classes=classes) for classes in ("union", "ignore"))
+    assert renumbering.metadata == copying.metadata
+    assert (bool(renumbering.changes), bool(copying.changes)) == (True, False)
 
 
 def test_a_source_is_read_in_its_own_order(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import World
-from shardio.errors import ConfigError, StateMismatch, StateWarning
+from shardio.errors import BadSample, ConfigError, StateMismatch, StateWarning
 from shardio.order.interleave import MOST_TURNS, MixedPlan, whole_weights
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=4)
@@ -210,6 +210,117 @@ def test_a_state_of_another_mixture_is_refused() -> None:
     for other in others:
         with pytest.raises(StateMismatch, match="the state's digest is 'mix:"):
             load(other).load_state_dict(state)
+
+
+def labelled(labels: list[int], classes: list[str], dtype: str = "int64", **metadata: Any) -> shardio.Dataset:
+    """Samples with these labels and their class names, in shards of three."""
+    rows = [{"label": label, "name": classes[label] if 0 <= label < len(classes) else ""} for label in labels]
+    fields = {"label": dtype, "name": "text"}
+    return shardio.from_samples(rows, fields, shard_samples=3, metadata={"classes": classes} | metadata)
+
+
+CAT_DOG, FARM = labelled([0, 1, 1, 0], ["cat", "dog"]), labelled([2, 0, 1, -1, 1, 0], ["cow", "dog", "cat"])
+
+
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [
+        ([CAT_DOG, FARM], "classes of 'label' differ: class 0 is 'cat' in 'a', but 'cow' in 'b'; classes='union'"),
+        ([CAT_DOG, CAT_DOG, labelled([0], ["cat"])], "1 is 'dog' in 'a', but unnamed in 'c'"),
+        ([labelled([0], []), CAT_DOG], "0 is unnamed in 'a', but 'cat' in 'b'"),
+        (  # the class names of a field, as Parquet and CIFAR-100 have them
+            [labelled([0], [], **{"classes.label": ["x"]}), labelled([0], [], **{"classes.label": ["y"]})],
+            "0 is 'x' in 'a', but 'y' in 'b'",
+        ),
+    ],
+)
+def test_classes_that_differ_are_refused(sources: list[shardio.Dataset], message: str) -> None:
+    """Sources that number their classes differently are refused with the first class that differs."""
+    with pytest.raises(ConfigError, match=message):
+        shardio.mix(dict(zip("abc", sources, strict=False)))
+
+
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_classes_by_name(isolate: bool) -> None:
+    """With "union" a label means its name whatever source it comes from; labels below 0 stay."""
+    mixed = shardio.mix({"a": CAT_DOG, "b": FARM}, {"a": 1, "b": 2}, samples=60, classes="union")
+    assert mixed.classes == ["cat", "dog", "cow"]
+    found = set()
+    for batch in load(mixed, 5, isolate=isolate, verify=True):
+        assert batch["name"] == [mixed.classes[n] if n >= 0 else "" for n in batch["label"].tolist()]
+        found |= {*zip(batch["source"].tolist(), batch["name"], strict=True)}
+    assert found == {(0, "cat"), (0, "dog"), (1, "cat"), (1, "dog"), (1, "cow"), (1, "")}
+    assert FARM.read([0, 1], ["label"])["label"].tolist() == [2, 0]  # the source itself stays as it is
+
+
+def test_classes_that_are_ignored() -> None:
+    """With "ignore" labels come as they are stored, and the names are the first source's."""
+    mixed = shardio.mix({"a": CAT_DOG, "b": FARM}, classes="ignore")
+    labels = {int(n) for batch in load(mixed, 5) for n in batch["label"][batch["source"] == 1]}
+    assert (labels, mixed.classes) == ({-1, 0, 1, 2}, ["cat", "dog"])
+
+
+def test_classes_of_a_field_that_is_left_out_do_not_matter() -> None:
+    """Classes are compared only if the mixture has their labels."""
+    unlabelled = shardio.from_samples([{"name": "x"}])
+    assert shardio.mix({"a": CAT_DOG, "b": unlabelled}).classes is None
+    assert shardio.mix({"a": CAT_DOG, "b": CAT_DOG}).classes == ["cat", "dog"]
+
+
+def test_a_state_tells_how_classes_are_numbered() -> None:
+    """A state of labels by name is none of labels as they are; equal classes leave the digest as it was."""
+    by_name, as_stored = (shardio.mix({"a": CAT_DOG, "b": FARM}, classes=word) for word in ("union", "ignore"))
+    with pytest.raises(StateMismatch, match="the state's digest is 'mix:"):
+        load(as_stored, 2).load_state_dict(load(by_name, 2).state_dict())
+    same = {"a": CAT_DOG, "b": CAT_DOG}
+    assert len({shardio.mix(same, classes=word).digest for word in (None, "union", "ignore")}) == 1
+    copied = pickle.loads(pickle.dumps(by_name))  # noqa: S301
+    load(copied, 2).load_state_dict(load(by_name, 2).state_dict())
+    assert [n for batch in load(copied, 2) for n in batch["label"].tolist()] == [
+        n for batch in load(by_name, 2) for n in batch["label"].tolist()
+    ]
+
+
+def test_a_label_without_a_name_is_a_bad_sample() -> None:
+    """A label that its source gives no name cannot be numbered by name: it would pass for another source's class."""
+    sources = {"a": labelled([0, 2, 1, 0], ["cat", "dog"]), "b": FARM}
+    mixed = shardio.mix(sources, classes="union")
+    with pytest.raises(BadSample, match=r"shard-000000\.memory, row 1, field 'label': label 2 names no class"):
+        list(load(mixed, 5))
+    loader = load(mixed, 5, on_bad_sample="replace", max_bad=2)
+    assert {n for batch in loader for n in batch["label"].tolist()} <= {-1, 0, 1, 2}
+    (bad,) = loader.quarantine()
+    assert bad.location.index == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "classes", "message"),
+    [
+        (labelled([0], []), "union", "numbers classes by name, and 'b' names none of 'label'"),
+        (labelled([0], ["x", "y", "x"]), "union", "and 'b' has two called 'x'"),
+        (FARM, "intersection", "classes must be 'union' or 'ignore', got 'intersection'"),
+    ],
+)
+def test_classes_that_have_no_union(other: shardio.Dataset, classes: Any, message: str) -> None:
+    """Classes that names do not tell apart, and other words, are refused."""
+    with pytest.raises(ConfigError, match=message):
+        shardio.mix({"a": CAT_DOG, "b": other}, classes=classes)
+
+
+def test_labels_must_hold_the_numbers_of_all_classes() -> None:
+    """A union of more classes than the label's dtype has numbers is refused."""
+    sources = {name: labelled([0], [f"{name}{n}" for n in range(100)], "int8") for name in "ab"}
+    with pytest.raises(ConfigError, match="200 classes of all datasets are too many for 'label', which is int8"):
+        shardio.mix(sources, classes="union")
+
+
+def test_classes_of_an_unknown_field() -> None:
+    """Where several fields may have the classes, differing ones are refused and cannot be numbered by name."""
+    sources = {n: shardio.from_samples([{"x": 0, "y": 0}], metadata={"classes": [n]}) for n in "ab"}
+    with pytest.raises(ConfigError, match="the classes differ: class 0 is 'a' in 'a', but 'b' in 'b'"):
+        shardio.mix(sources)
+    with pytest.raises(ConfigError, match="needs a field 'label', as any of x, y may have the classes"):
+        shardio.mix(sources, classes="union")
 
 
 @pytest.mark.parametrize("stop", [1, 7, 24])

@@ -39,6 +39,9 @@ from shardio.train import TrainConfig
         ({"hook": "int8"}, "hook must be 'none', 'fp16', 'bf16' or 'powersgd', got 'int8'"),
         ({"on_bad_sample": "skip"}, "on_bad_sample must be 'raise' or 'replace', got 'skip'"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"seed": 10**5000}, "seed must be below 2^63, got a huge int"),  # torch takes no more
+        ({"classes": "all"}, "classes must be 'union' or 'ignore', got 'all'"),
+        ({"classes": "union", "task": "regression"}, "classes is for classification, got 'union' for regression"),
         ({"model": ""}, "model must be a name, got ''"),
         ({"train": ""}, "train must be a path, got ''"),
         ({"output": None}, "output must be a path, got None"),

@@ -77,6 +77,68 @@ def test_sets_of_grey_and_colour_are_refused(tmp_path: Path) -> None:
         open_data(config(tmp_path, val=tmp_path / "val"), JOB)
 
 
+def named(path: Path, classes: list[str] | None, labels: list[int], dtype: str = "int64") -> str:
+    """A dataset at `path` of grey images with these labels and class names."""
+    fields = {"image": shardio.Field("image", channels=1), "label": dtype}
+    metadata = {} if classes is None else {"classes": classes}
+    with shardio.create(path, container="hdf5", fields=fields, metadata=metadata) as w:
+        for label in labels:
+            w.append({"image": png(8, 8, 1), "label": label})
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (["dog", "cat"], "classes of 'label' differ: class 0 is 'cat' in 'train', but 'dog' in 'val'"),  # as many
+        (["cat", "dog", "cow"], "2 is unnamed in 'train', but 'cow' in 'val'"),  # more
+        (["cat"], "1 is 'dog' in 'train', but unnamed in 'val'"),  # fewer
+        (None, "0 is 'cat' in 'train', but unnamed in 'val'"),
+    ],
+)
+def test_other_classes_in_validation_are_refused(tmp_path: Path, classes: list[str] | None, message: str) -> None:
+    """A validation set with other classes would give an accuracy of other questions: it is refused by name."""
+    train = named(tmp_path / "train", ["cat", "dog"], [0, 1])
+    val = named(tmp_path / "val", classes, [0])
+    with pytest.raises(ConfigError, match=message):
+        open_data(config(tmp_path, train=train, val=val), JOB)
+
+
+def test_validation_by_name(tmp_path: Path) -> None:
+    """With "union" validation labels mean training's classes, and a class that training lacks gets an output."""
+    train = named(tmp_path / "train", ["cat", "dog"], [0, 1])
+    val = named(tmp_path / "val", ["cow", "dog", "cat"], [0, 1, 2, 2], "uint8")
+    data = open_data(config(tmp_path, train=train, val=val, classes="union", batch_size=4), JOB)
+    assert data.val is not None
+    (batch,) = data.val
+    assert batch["label"].tolist() == [2, 1, 0, 0]
+    assert data.task.outputs == 3
+    fewer = named(tmp_path / "fewer", ["dog"], [0])
+    data = open_data(config(tmp_path, train=train, val=fewer, classes="union", batch_size=1), JOB)
+    assert data.val is not None
+    assert ([batch["label"].tolist() for batch in data.val], data.task.outputs) == ([[1]], 2)
+
+
+@pytest.mark.parametrize(
+    ("known", "names", "options"),
+    [
+        (["cat", "dog"], ["cat", "dog", "cow"], {"classes": "ignore"}),
+        (["cat", "dog"], None, {"classes": "ignore"}),
+        (["cat", "dog"], ["cat"], {"classes": "ignore"}),  # a label beyond its own names
+        (None, None, {}),  # the model has as many classes as training has labels
+        (["cat", "dog", "cow"], ["cat", "dog", "cow"], {"num_classes": 2}),
+    ],
+)
+def test_labels_that_the_model_cannot_tell_are_refused(
+    tmp_path: Path, known: list[str] | None, names: list[str] | None, options: dict[str, Any]
+) -> None:
+    """A validation label beyond the model's classes is an error that names it, before training."""
+    train = named(tmp_path / "train", known, [0, 1])
+    val = named(tmp_path / "val", names, [0, 2])
+    with pytest.raises(ConfigError, match="val: labels must be below 2, the model's number of classes, got 2"):
+        open_data(config(tmp_path, train=train, val=val, **options), JOB)
+
+
 def test_validation_counts_every_sample(tmp_path: Path) -> None:
     """Every sample of the validation set counts once, whatever the batch size."""
     data = open_data(config(tmp_path, val=dataset(tmp_path / "val", 17)), JOB)

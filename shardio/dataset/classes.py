@@ -1,0 +1,171 @@
+"""Names of classes: datasets that number them differently are refused, or their labels are renumbered by name.
+
+A manifest's metadata names the classes of the field `label` as `classes`, and those of other fields as `classes.FIELD`,
+or as `coarse_classes` for a field `coarse_label`. Without a field `label`, `classes` names those of the only field that
+has such names.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, Literal, TypeAlias, final, get_args
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from ..format.fields import Field, describe
+from ..format.manifest import Manifest
+
+KEY = "classes"
+Classes: TypeAlias = Literal["union", "ignore"]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Renumbering:
+    """New numbers for the labels of a field: label i becomes `numbers[i]`. Labels below 0, which name no class, stay.
+
+    Attributes:
+        numbers: the new number of each class, int64 [classes].
+    """
+
+    numbers: NDArray[np.int64]
+
+    def apply(self, labels: NDArray[Any]) -> int | None:
+        """Renumber labels, integers [n], in place; if some have no name, change none and return the first such row."""
+        if (nameless := labels >= len(self.numbers)).any():
+            return int(nameless.argmax())
+        named = labels >= 0
+        labels[named] = self.numbers[labels[named].astype(np.int64)]
+        return None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A dataset with the numbers of its classes.
+
+    Attributes:
+        manifest: its manifest; where labels are renumbered, with the new names and a digest of its own.
+        renumbered: by field, how labels are renumbered as they are read.
+    """
+
+    manifest: Manifest
+    renumbered: Mapping[str, Renumbering]
+
+
+def numbered_alike(
+    manifests: Mapping[str, Manifest], fields: Mapping[str, Field], classes: Classes | None
+) -> list[Numbered]:
+    """Return the datasets with numbers that mean the same class in all of them.
+
+    Args:
+        manifests: the datasets' manifests, by their names in messages.
+        fields: the fields that matter, which all datasets have.
+        classes: `"union"` numbers classes by name: the first dataset's keep their numbers, and others follow in the
+            order of the datasets. `"ignore"` leaves labels and names as they are. None raises ConfigError where names
+            differ, with the first that does.
+
+    Raises ConfigError for another word, and with `"union"` for a dataset that does not name its classes or gives two of
+    them one name, and for labels that cannot hold the new numbers.
+    """
+    if classes is not None and classes not in get_args(Classes):
+        raise ConfigError(f"classes must be 'union' or 'ignore', got {classes!r}")
+    numbered = [Numbered(manifest, {}) for manifest in manifests.values()]
+    keys = [_keys(manifest.metadata, fields) for manifest in manifests.values()]
+    for field in () if classes == "ignore" else dict.fromkeys(field for own in keys for field in own):
+        lists = {
+            name: names_in(manifest.metadata[own[field]]) if field in own else ()
+            for (name, manifest), own in zip(manifests.items(), keys, strict=True)
+        }
+        if len(set(lists.values())) == 1:
+            continue
+        if classes is None:
+            raise ConfigError(
+                f"{_difference(field, lists)}; classes='union' numbers classes by name, classes='ignore' takes labels "
+                "as they are"
+            )
+        union = _union(field, lists, fields)
+        for place, (names, own) in enumerate(zip(lists.values(), keys, strict=True)):
+            if names != tuple(union):
+                numbers = np.array([union[name] for name in names], np.int64)
+                numbered[place] = _renumbered(numbered[place], field, own[field], list(union), Renumbering(numbers))
+    return numbered
+
+
+def names_in(value: Any) -> tuple[str, ...]:
+    """Return the names that a value of the metadata lists; () if it is no list of text."""
+    listed = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    return tuple(value) if listed else ()
+
+
+def named_field(key: str, fields: Mapping[str, Field]) -> str | None:
+    """Return which of these fields has the classes that a key of the metadata names.
+
+    None if it is none of them; the key itself if it may be one of several.
+    """
+    if key == KEY and "label" not in fields:
+        integers = [name for name, field in fields.items() if _is_integer(field)]
+        return integers[0] if len(integers) == 1 else (key if integers else None)
+    if key.startswith(f"{KEY}."):
+        name = key.removeprefix(f"{KEY}.")
+    else:
+        name = key.removesuffix(KEY) + "label" if key == KEY or key.endswith(f"_{KEY}") else ""
+    return name if name in fields and fields[name].kind != "text" else None  # a text is a name itself
+
+
+def _keys(metadata: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, str]:
+    """Return by field the key of the metadata that names its classes."""
+    found = {named_field(key, fields): key for key, value in metadata.items() if names_in(value)}
+    return {field: key for field, key in found.items() if field is not None}
+
+
+def _is_integer(field: Field) -> bool:
+    return field.kind == "scalar" and np.dtype(field.dtype).kind in "iu"
+
+
+def _difference(field: str, lists: Mapping[str, Sequence[str]]) -> str:
+    """Say which class is the first that the first dataset and another one name differently."""
+    (first, names), *others = lists.items()
+    other, other_names = next((other, own) for other, own in others if own != names)
+    number = next(n for n in count() if names[n : n + 1] != other_names[n : n + 1])
+    here, there = (repr(own[number]) if number < len(own) else "unnamed" for own in (names, other_names))
+    whose = "" if field == KEY else f" of {field!r}"
+    return f"the classes{whose} differ: class {number} is {here} in {first!r}, but {there} in {other!r}"
+
+
+def _union(field: str, lists: Mapping[str, Sequence[str]], fields: Mapping[str, Field]) -> dict[str, int]:
+    """Return the number of each class of all datasets, by name."""
+    kind = fields.get(field)
+    if kind is None:
+        raise ConfigError(f"classes='union' needs a field 'label', as any of {', '.join(fields)} may have the classes")
+    if not _is_integer(kind):
+        raise ConfigError(f"classes='union' numbers integer scalars, and {field!r} is {describe(kind)}")
+    numbers: dict[str, int] = {}
+    for dataset, names in lists.items():
+        if not names:
+            raise ConfigError(f"classes='union' numbers classes by name, and {dataset!r} names none of {field!r}")
+        if len(set(names)) < len(names):
+            double = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"classes='union' numbers classes by name, and {dataset!r} has two called {double!r}")
+        for name in names:
+            numbers.setdefault(name, len(numbers))
+    if len(numbers) - 1 > np.iinfo(np.dtype(kind.dtype)).max:
+        raise ConfigError(f"{len(numbers)} classes of all datasets are too many for {field!r}, which is {kind.dtype}")
+    return numbers
+
+
+def _renumbered(numbered: Numbered, field: str, key: str, union: list[str], renumbering: Renumbering) -> Numbered:
+    manifest = numbered.manifest
+    content = json.dumps([manifest.digest, field, renumbering.numbers.tolist()])
+    return Numbered(
+        replace(
+            manifest,
+            metadata={**manifest.metadata, key: union},
+            digest=f"renumbered:{xxhash.xxh3_128_hexdigest(content.encode())}",
+        ),
+        {**numbered.renumbered, field: renumbering},
+    )
