@@ -1,6 +1,7 @@
 """Fields of a source: which columns become fields, of what kind, and how an element becomes a value."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError
+from shardio.foreign import cf
 from shardio.foreign.names import field_name
 from shardio.source import Field, Missing, probe_image, sniff_image
 
@@ -84,6 +86,33 @@ def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
         return Field("array", dtype=dtype.name, shape=shape) if shape else Field("scalar", dtype=dtype.name)
     except ConfigError:  # too many bytes or dimensions
         return None
+
+
+def with_attributes(field: Field, attributes: Mapping[str, Any], name: str, decode_cf: bool) -> tuple[Field, str]:
+    """A field of stored numbers with what attributes of netCDF state of its values, and a remark on them, or "".
+
+    Args:
+        field: the field of the numbers as they are stored.
+        attributes: what the source states of them, see `shardio.foreign.cf`.
+        name: what the source calls them.
+        decode_cf: whether they are decoded; the field is then that of decoded values.
+
+    Raises SourceError, in words that follow the name, if they cannot be decoded.
+    """
+    if decode_cf:
+        how = cf.decoding(attributes, np.dtype(field.dtype))
+        stated = cf.stated(attributes, decoded=True)
+        remark = f"of {name!r}, {'; '.join(how.ignored)}" if how.ignored else ""
+        return replace(field, dtype=how.dtype.name, attributes=stated), remark
+    stated = cf.stated(attributes)
+    changes = cf.changes(stated)
+    return replace(field, attributes=stated), as_stored(name, changes) if changes else ""
+
+
+def as_stored(name: str, changes: Mapping[str, Any]) -> str:
+    """A remark on attributes that are not applied."""
+    rest = f"its attributes {cf.told(changes)} are not applied, which decode_cf=True does"
+    return f"the values of {name!r} are taken as they are stored: {rest}"
 
 
 def unheld(dtype: np.dtype[Any]) -> str:

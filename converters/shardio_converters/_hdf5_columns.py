@@ -14,6 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardio.foreign import cf
 from shardio.foreign.hdf5 import is_hidden_column
 from shardio.source import Field
 
@@ -21,8 +22,6 @@ from ._fields import array_field, unheld
 
 _HOPS = 32  # the most links to links to follow: more count as a cycle
 _UNKNOWN = Field("bytes")
-_PACKING = {"scale_factor": 1.0, "add_offset": 0.0, "_FillValue": np.nan, "missing_value": np.nan}
-"""Attributes of netCDF, with the values that change nothing."""
 _VIRTUAL = "a virtual dataset of others in this file"
 
 
@@ -40,6 +39,8 @@ class Column:
         classes: the names of an enumeration of 0, 1, 2...
         problem: why it cannot be a field; empty if it can.
         mean: the average bytes of a row; 0 where that is not known yet.
+        decoded: whether its numbers are decoded by the attributes that each file has of its dataset, see `format.cf`.
+        units_from: the path of the times whose bounds it holds, and whose units and calendar it has; empty for its own.
     """
 
     path: str
@@ -50,6 +51,13 @@ class Column:
     classes: tuple[str, ...] = ()
     problem: str = ""
     mean: int = 0
+    decoded: bool = False
+    units_from: str = ""
+
+    @property
+    def plain(self) -> bool:
+        """Whether its rows are numbers of one shape, and those of a whole dataset."""
+        return self.field.fixed and not self.members
 
 
 @final
@@ -63,7 +71,7 @@ class Contents:
 
     Attributes:
         columns: the columns by name, which is the path, and for members `path/member`.
-        packed: by path of a dataset, its attributes of netCDF that say how its values are to be read.
+        attributes: by path of a dataset, its attributes of netCDF that say what its numbers mean.
         external: what is left out because it is in other files or virtual, and in which, or what is wrong with those.
         follow: whether other files belong to it.
     """
@@ -71,12 +79,18 @@ class Contents:
     def __init__(self, file: Any, path: Path, external_links: bool) -> None:
         self.columns: dict[str, Column] = {}
         self.external: dict[str, str] = {}
-        self.packed: dict[str, str] = {}
+        self.attributes: dict[str, dict[str, Any]] = {}
         self._h5py: Any = importlib.import_module("h5py")
         self.follow = external_links
         self._links: dict[str, str] = {}
         self._seen: dict[tuple[int, int], str] = {}  # objects that have a name already
         self._walk(file["/"], "", path)
+        for bounds, times in cf.inherit_units(self.attributes).items():
+            self.attributes[bounds] = cf.with_units_of(self.attributes[bounds], self.attributes[times])
+            self.columns = {
+                name: replace(column, units_from=times) if column.path == bounds else column
+                for name, column in self.columns.items()
+            }
 
     @property
     def elsewhere(self) -> bool:
@@ -151,8 +165,7 @@ class Contents:
                 self.external[name] = f"kept in {what}" if others != ["."] else _VIRTUAL
             else:
                 self.columns |= _of_dataset(found, name)
-                if attributes := _packing(found):
-                    self.packed[name] = attributes
+                self.attributes[name] = cf.of_hdf5(found)
         elif isinstance(found, self._h5py.Group) and self._is_ragged(found):
             for part in ("data", "offsets"):
                 part_info = self._h5py.h5o.get_info(found[part].id)
@@ -181,17 +194,6 @@ def _other_files(dataset: Any) -> list[str]:
     external = {os.fsdecode(part[0]) for part in dataset.external or ()}
     virtual = {part.file_name for part in dataset.virtual_sources()} if dataset.is_virtual else set()
     return sorted(external | virtual)
-
-
-def _packing(dataset: Any) -> str:
-    """The attributes of netCDF by which a dataset's values are not to be taken as they are stored; empty if none."""
-    found = ((name, dataset.attrs[name]) for name in _PACKING if name in dataset.attrs)
-    numbers = ((name, np.ravel(value)) for name, value in found)
-    return ", ".join(
-        f"{name}={value[0]}"
-        for name, value in numbers
-        if value.dtype.kind in "iuf" and len(value) == 1 and not np.array_equal(value, [_PACKING[name]], equal_nan=True)
-    )
 
 
 def _of_dataset(dataset: Any, name: str) -> dict[str, Column]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError
+from shardio.foreign import cf
 from shardio.foreign.hdf5 import (
     ChunkedRows,
     LibraryFile,
@@ -96,6 +97,8 @@ class Reader:
         self._heads: dict[str, list[str]] = {}  # the members to read of each compound dataset
         self._means: dict[str, int] = {}
         self._in_process: dict[str, Callable[[int, int], NDArray[Any]]] = {}
+        self._attributes: dict[str, dict[str, Any]] = {}  # of the datasets that are decoded
+        self._decodings: dict[str, cf.Decoding] = {}
         columns = tuple(columns)
         self._file = open_file(path)
         try:
@@ -118,7 +121,20 @@ class Reader:
         self._in_process.clear()
         self._file.close()
 
+    def packing(self) -> dict[str, dict[str, Any]]:
+        """The attributes of each dataset whose values are not the numbers that are stored, see `cf.to_json`."""
+        return {path: cf.to_json(self._attributes[path]) for path in self._decodings}
+
     def _add(self, column: Column) -> None:
+        if column.decoded:
+            dataset = self._datasets[column.path]
+            attributes = cf.of_hdf5(dataset)
+            if column.units_from:
+                times = take(self._file, column.units_from, self._path, self._external_links)
+                attributes = cf.with_units_of(attributes, cf.of_hdf5(times))
+            how = cf.decoding(attributes, dataset.dtype)
+            if not how.idle:
+                self._attributes[column.path], self._decodings[column.path] = attributes, how
         for path in datasets_of([column]):
             self._means[path] = self._means.get(path, 0) + column.mean
         if column.members:
@@ -180,6 +196,10 @@ class Reader:
         return rows_at_once(row_bytes, dataset.chunks, dataset.shape)
 
     def _read(self, path: str, start: int, stop: int) -> NDArray[Any]:
+        rows, how = self._stored(path, start, stop), self._decodings.get(path)
+        return rows if how is None else how.apply(rows)
+
+    def _stored(self, path: str, start: int, stop: int) -> NDArray[Any]:
         if (read := self._in_process.get(path)) is not None:
             with reading():
                 return read(start, stop)

@@ -1,8 +1,10 @@
 """Zarr stores on a local disk: the arrays in them, found without running any code that a store could bring."""
 
+import base64
 import lzma
 import math
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,8 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+
 from shardio.errors import SourceError
-from shardio.foreign import json_text
+from shardio.foreign import cf, json_text
 from shardio.foreign.files import check_regular, open_regular
 from shardio.foreign.names import printable
 from shardio.source import Field, load_optional
@@ -29,6 +33,7 @@ SystemError where a codec in C fails in a way of which it does not tell Python."
 _METADATA = ("zarr.json", ".zarray")
 _MOST_CHUNKS = 1 << 14
 """The most chunks of one row: 1 GiB in chunks of 64 KiB. Zarr takes a while for each, also for one that is missing."""
+_MOST_NUMBERS = 1024  # in an attribute
 _BYTES = Field("bytes")
 
 
@@ -43,6 +48,8 @@ class Column:
         field: the field that holds its rows.
         problem: why it cannot be a field; empty if it can.
         mean: the average bytes of a row; 0 where that is not known yet.
+        attributes: its attributes of netCDF that say what its numbers mean, see `shardio.foreign.cf`; None for none.
+        decoding: how its numbers are decoded; None if they are taken as they are stored.
     """
 
     path: str
@@ -50,6 +57,8 @@ class Column:
     field: Field = _BYTES
     problem: str = ""
     mean: int = 0
+    attributes: Mapping[str, Any] | None = None
+    decoding: cf.Decoding | None = None
 
 
 @final
@@ -149,6 +158,10 @@ def columns(root: Path) -> dict[str, Column]:
                 found[path or "array"] = _column(store.array(path), path, codecs[path])
     finally:
         store.close()
+    stated = {column.path: column.attributes or {} for column in found.values()}
+    for bounds, times in cf.inherit_units(stated).items():
+        attributes = cf.with_units_of(stated[bounds], stated[times])
+        found[bounds] = replace(found[bounds], attributes=attributes)
     return found
 
 
@@ -165,7 +178,31 @@ def _column(array: Any, path: str, codecs: set[str]) -> Column:
     count = math.prod(-(-side // chunk) for side, chunk in zip(rows, array.chunks[1:], strict=True))
     if count > _MOST_CHUNKS:
         return replace(column, problem=f"a row lies in {count} chunks, more than {_MOST_CHUNKS}")
-    return replace(column, field=field)
+    try:
+        return replace(column, field=field, attributes=_attributes(array))
+    except DAMAGE as error:
+        raise SourceError(f"the attributes of the array {path!r} cannot be read: {told(error)}") from error
+
+
+def _attributes(array: Any) -> dict[str, Any]:
+    """The attributes of netCDF of a zarr array, where xarray keeps them."""
+    attributes = dict(array.attrs)
+    found = {name: _value(attributes[name]) for name in (*cf.ATTRIBUTES, "bounds") if name in attributes}
+    if getattr(getattr(array, "metadata", None), "zarr_format", 2) == 2:
+        # Without the dimensions of netCDF, a fill value says what missing chunks hold and nothing more.
+        if "_ARRAY_DIMENSIONS" in attributes and array.fill_value is not None:
+            found["_FillValue"] = np.dtype(array.dtype.newbyteorder("=")).type(array.fill_value)
+    elif isinstance(fill := found.get("_FillValue"), str) and array.dtype.kind == "f":
+        (found["_FillValue"],) = struct.unpack("<d", base64.b64decode(fill, validate=True))
+    return found
+
+
+def _value(value: Any) -> Any:
+    """A JSON value that is text, a number or a list of numbers; of anything else a description, which is no number."""
+    plain = isinstance(value, str | int | float)
+    if isinstance(value, list) and len(value) <= _MOST_NUMBERS:
+        plain = all(isinstance(part, int | float) for part in value)
+    return value if plain else str(value)[:80]
 
 
 def _codecs(metadata: Mapping[str, Any]) -> set[str]:

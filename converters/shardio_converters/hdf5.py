@@ -16,12 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.foreign import cf
 from shardio.foreign.files import find_files, other_files
 from shardio.foreign.names import Paths, printable
 from shardio.source import Field, Sample, check_index, describe_field, label_as_int64
 
 from ._blocks import OneOpenFile
-from ._fields import choose_fields, listed_shapes, measure_field, rename_remarks, shortened
+from ._fields import (
+    as_stored,
+    choose_fields,
+    listed_shapes,
+    measure_field,
+    rename_remarks,
+    shortened,
+    with_attributes,
+)
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, datasets_of, open_file, try_in_helper
 
@@ -35,6 +44,7 @@ def hdf5(
     src: Paths,
     *,
     fields: str | Mapping[str, str] | None = None,
+    decode_cf: bool = False,
     external_links: bool = False,
     read_timeout: float = 60.0,
 ) -> "Hdf5":
@@ -53,6 +63,10 @@ def hdf5(
         src: the file, the directory or the pattern; in Python also a list of these.
         fields: the datasets to take, with names for their fields, as in "image=data/images,label"; a member of a
             compound dataset is "table/name". Without it: all datasets, which must have the same number of rows.
+        decode_cf: apply the attributes of netCDF that each file has, as xarray does: scale_factor, add_offset,
+            _FillValue, missing_value and _Unsigned; numbers outside of valid_min, valid_max or valid_range become NaN,
+            and times seconds since 1970, float64. Without it numbers stay as they are stored; files that differ in such
+            attributes, or in units, are refused.
         external_links: read data that a file keeps in other files: external links, external storage, virtual datasets.
             Without it they are refused, because a downloaded file must not choose which of your files are read.
         read_timeout: the seconds that the HDF5 library may take to open a file, or to read a block of rows, which it
@@ -63,13 +77,14 @@ def hdf5(
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
         shardio convert hdf5 train.h5 data/half --to hdf5 --dtype float16 --compress gzip
         shardio convert hdf5 train.h5 data/photos --fields image=data/images --as-image image
+        shardio convert hdf5 "months/*.nc" data/months --fields t2m,time --decode-cf --to hdf5
         shardio convert hdf5 runs data/runs --external-links
         shardio convert hdf5 damaged.h5 data/rest --read-timeout 10 --on-error skip
 
     Raises:
         SourceError: a file is missing or damaged, needs a filter that is not installed, or keeps data in other files;
             the files disagree; datasets differ in their number of rows, claim more rows than the file has room for, or
-            have a type that no field holds.
+            have a type that no field holds; with `decode_cf`, a calendar or an attribute from which no values follow.
         ConfigError: `fields` names a dataset that does not exist, or `read_timeout` is not above 0.
     """
     if not 0 < read_timeout < math.inf:
@@ -79,7 +94,7 @@ def hdf5(
     columns: dict[str, Column] = {}
     counts: list[int] = []
     lost: dict[str, str] = {}
-    packed: dict[str, str] = {}
+    no_effect: dict[str, str] = {}
     for path in paths:
         contents = _contents(path, external_links, read_timeout)
         if fields is None:
@@ -88,8 +103,7 @@ def hdf5(
         names = names or _choose(fields, contents, path)
         if fields is None:
             _check_same_names(names.values(), contents, path, paths[0])
-        found = _take(names, contents, path, paths[0])
-        packed = {name: how for c in found.values() if (how := contents.packed.get(name := c.path))} | packed
+        found = _take(names, contents, path, paths[0], decode_cf, no_effect)
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
@@ -98,13 +112,7 @@ def hdf5(
         Reader(path, found.values(), external_links, read_timeout).close()  # fail now if a filter is missing
     starts = np.cumsum([0, *counts], dtype=np.int64)
     left_out = shortened([f"left out {name!r}: {why}" for name, why in lost.items()], "datasets are left out")
-    not_applied = shortened(
-        [
-            f"the values of {name!r} are taken as they are stored: its attributes {how} are not applied"
-            for name, how in packed.items()
-        ],
-        "datasets have such attributes",
-    )
+    not_applied = shortened(list(no_effect.values()), "datasets have such attributes")
     remarks = (*other_files(src, paths, "HDF5 files"), *left_out, *rename_remarks(fields, names), *not_applied)
     return Hdf5(tuple(paths), columns, starts, external_links, read_timeout, remarks).measured()
 
@@ -156,6 +164,21 @@ class Hdf5:
             name = "/".join([members[0].path, *members[0].members])
             raise SourceError(f"{printable(self.paths[0])}: {name!r} is a member of records, not a dataset: convert it")
         return {name: column.path for name, column in self.columns.items()}
+
+    @property
+    def decode_cf(self) -> bool:
+        """See `shardio.conversion.source.HasPacking`."""
+        return any(column.decoded for column in self.columns.values())
+
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        """What distinguishes a conversion of these samples from one of others."""
+        return {"decode_cf": True} if self.decode_cf else {}
+
+    def packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
+        """See `shardio.conversion.source.HasPacking`."""
+        packed = self._readers.get(number).packing() if self.decode_cf else {}
+        return {name: packed[column.path] for name, column in self.columns.items() if column.path in packed}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -250,8 +273,13 @@ def _choose(fields: str | Mapping[str, str] | None, contents: Contents, path: Pa
         raise
 
 
-def _take(names: Mapping[str, str], contents: Contents, path: Path, first: Path) -> dict[str, Column]:
-    """The chosen columns by field; SourceError if one cannot be converted or they differ in their number of rows."""
+def _take(
+    names: Mapping[str, str], contents: Contents, path: Path, first: Path, decode_cf: bool, remarks: dict[str, str]
+) -> dict[str, Column]:
+    """The chosen columns by field; add remarks on their attributes to `remarks`, by path, unless there are some.
+
+    Raises SourceError if a column cannot be converted, or they differ in their number of rows.
+    """
     available = contents.all_columns()
     found: dict[str, Column] = {}
     for field, name in names.items():
@@ -260,11 +288,33 @@ def _take(names: Mapping[str, str], contents: Contents, path: Path, first: Path)
             raise SourceError(f"files must agree: {printable(path)} has no {name!r}, {printable(first)} has")
         if column.problem:
             raise SourceError(f"{printable(path)}: {name!r} cannot be taken: {column.problem}")
+        try:
+            column, remark = _described(column, contents.attributes.get(column.path, {}), decode_cf)
+        except SourceError as error:
+            place = f"{printable(path)}: {name!r} cannot be decoded"
+            raise SourceError(f"{place}: {error}; choose others with fields") from error
+        if remark:
+            remarks.setdefault(column.path, remark)
         found[field] = replace(column, field=label_as_int64(field, column.field))
     if len({column.shape[0] for column in found.values()}) > 1:
         listed = _listed({name: available[name] for name in names.values()})
         raise SourceError(f"{printable(path)}: what is chosen must have the same number of rows: {listed}")
     return found
+
+
+def _described(column: Column, attributes: Mapping[str, Any], decode_cf: bool) -> tuple[Column, str]:
+    """A column with what its field states of its values, and a remark on attributes that have no effect, or "".
+
+    Raises SourceError, in words that follow the column's name, if its numbers cannot be decoded.
+    """
+    if column.plain:
+        field, remark = with_attributes(column.field, attributes, column.path, decode_cf)
+        return replace(column, field=field, decoded=decode_cf), remark
+    if not (changes := cf.changes(cf.stated(attributes))) or column.field.kind not in ("array", "scalar"):
+        return column, ""
+    if decode_cf:
+        raise SourceError(f"its attributes {cf.told(changes)} are for numbers of one shape, which are no members")
+    return column, as_stored(column.path, changes)
 
 
 def _count(columns: Mapping[str, Column], path: Path, external_links: bool) -> int:
@@ -295,12 +345,22 @@ def _quoted(names: Sequence[str]) -> str:
 
 def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], path: Path, first: Path) -> None:
     for name, column in found.items():
-        if replace(column, shape=()) != replace(expected[name], shape=()):
+        if _form(column) != _form(expected[name]):
             ours, others = (describe_field(c.field) for c in (column, expected[name]))
             raise SourceError(
                 f"files must agree: field {name!r} is {ours} in {printable(path)}, and {others} in {printable(first)}"
                 + _on_other_dtypes(column.field, expected[name].field)
             )
+        if difference := cf.difference(column.field.attributes, expected[name].field.attributes):
+            raise SourceError(
+                f"files must agree: of field {name!r}, {difference.between(printable(path), printable(first))}"
+                + ("; decode_cf=True applies the attributes of each file" if difference.decodes else "")
+            )
+
+
+def _form(column: Column) -> Column:
+    """A column without what files of one form may differ in."""
+    return replace(column, shape=(), field=replace(column.field, attributes=None))
 
 
 def _on_other_dtypes(field: Field, expected: Field) -> str:

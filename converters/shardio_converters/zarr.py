@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
+from shardio.foreign import cf
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 
@@ -26,13 +27,16 @@ from ._fields import (
     rename_remarks,
     sample_value,
     shortened,
+    with_attributes,
 )
 from ._zarr_store import DAMAGE, Column, Store, columns, told
 
 _MEASURED = 20  # rows to read for their average size: each may lie in another chunk
 
 
-def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Zarr":
+def zarr(
+    src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None, decode_cf: bool = False
+) -> "Zarr":
     """A Zarr array or group, of format 2 or 3: the rows along the first axis are the samples.
 
     Takes a directory or a zip file on a local disk. A lone array becomes the field `array`; in a group, every array
@@ -45,15 +49,19 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
         src: the directory or the zip file.
         fields: the arrays to take, with names for their fields, as in "image=data/images,label". Without it: all
             arrays, which must have the same number of rows.
+        decode_cf: apply the attributes of netCDF, as xarray does: scale_factor, add_offset, _FillValue, missing_value
+            and _Unsigned; numbers outside of valid_min, valid_max or valid_range become NaN, and times seconds since
+            1970, float64. Without it numbers stay as they are stored.
 
     Example:
         shardio convert zarr train.zarr data/train --fields image=images,label=labels
         shardio convert zarr train.zarr.zip data/train
+        shardio convert zarr era5.zarr data/era5 --fields t2m,time --decode-cf --to hdf5
         shardio convert zarr train.zarr data/half --to hdf5 --dtype float16 --compress gzip
 
     Raises:
         SourceError: the store is missing, damaged or holds no arrays, arrays differ in their number of rows, or no
-            field holds their type.
+            field holds their type; with `decode_cf`, a calendar or an attribute from which no values follow.
         ConfigError: `fields` names an array that does not exist.
     """
     root = local_path(src).absolute()
@@ -63,18 +71,35 @@ def zarr(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None 
         raise SourceError(f"{printable(root)} holds no arrays with rows")
     names = choose_fields(fields, usual, printable(root))
     chosen: dict[str, Column] = {}
+    not_applied: list[str] = []
     for field, name in names.items():
         if usual[name].problem:
             reason = f"{usual[name].problem}; choose others with fields"
             raise SourceError(f"{printable(root)}: {name!r} cannot be taken: {reason}")
-        chosen[field] = replace(usual[name], field=label_as_int64(field, usual[name].field))
+        column, remark = _described(usual[name], f"{printable(root)}: {name!r}", decode_cf)
+        not_applied += [remark] if remark else []
+        chosen[field] = replace(column, field=label_as_int64(field, column.field))
     if len({column.shape[0] for column in chosen.values()}) > 1:
         shapes = listed_shapes({name: usual[name].shape for name in names.values()})
         raise SourceError(
             f"{printable(root)}: arrays differ in their number of rows; choose some with fields: {shapes}"
         )
     lost = [f"left out {name!r}: it has no rows" for name in found if name not in usual] if fields is None else []
-    return Zarr(root, chosen, (*shortened(lost, "arrays are left out"), *rename_remarks(fields, names))).measured()
+    left_out, no_effect = shortened(lost, "arrays are left out"), shortened(not_applied, "arrays have such attributes")
+    return Zarr(root, chosen, (*left_out, *rename_remarks(fields, names), *no_effect)).measured()
+
+
+def _described(column: Column, place: str, decode_cf: bool) -> tuple[Column, str]:
+    """A column with what its field states of its values, and a remark on attributes that have no effect, or ""."""
+    if column.field.kind not in ("array", "scalar"):
+        return column, ""
+    attributes = column.attributes or {}
+    try:
+        field, remark = with_attributes(column.field, attributes, column.path or "array", decode_cf)
+    except SourceError as error:
+        raise SourceError(f"{place} cannot be decoded: {error}; choose others with fields") from error
+    how = cf.decoding(attributes, np.dtype(column.field.dtype)) if decode_cf else None
+    return replace(column, field=field, decoding=None if how is None or how.idle else how), remark
 
 
 @final
@@ -101,6 +126,11 @@ class Zarr:
     def fields(self) -> Mapping[str, Field]:
         """A field for each chosen array."""
         return {name: column.field for name, column in self.columns.items()}
+
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        """What distinguishes a conversion of these samples from one of others."""
+        return {"decode_cf": True} if any(column.decoding for column in self.columns.values()) else {}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -148,8 +178,12 @@ class _Reader:
         self._root = root
         self._blocks = BlockCache()
         self._store = Store(root)
+        self._arrays: dict[str, Any] = {}
+        self._decodings: dict[str, cf.Decoding | None] = {}
         try:
-            self._arrays = {column.path: self._store.array(column.path) for column in columns}
+            for column in columns:
+                self._arrays[column.path] = self._store.array(column.path)
+                self._decodings[column.path] = column.decoding
         except SourceError:
             self._store.close()
             raise
@@ -185,7 +219,8 @@ class _Reader:
             rows = np.asarray(self._arrays[path][start:stop])
         except DAMAGE as error:
             raise BadSample(f"cannot be read, zarr says: {told(error)}") from error
-        return check_characters(rows)
+        how = self._decodings[path]
+        return check_characters(rows) if how is None else how.apply(rows)
 
 
 def _reader(root: Path, columns: Iterable[Column], number: int) -> _Reader:

@@ -12,8 +12,8 @@ from ..dataset.epoch_cost import EpochCost, Prices, Traffic, epoch_cost
 from ..dataset.remote_manifest import load_manifest
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
-from ..format import manifest
-from ..format.fields import describe
+from ..format import cf, manifest
+from ..format.fields import Field, describe
 from ..system.units import format_size, parse_size
 from ._store_options import DATASET, StoreOption, parse_store_options
 
@@ -102,7 +102,7 @@ def info(
         "shards": f"{len(shards):,}" + _range(shards.names),
         "size": f"{format_size(size)} ({format_size(size / max(1, loaded.samples))} per sample)",
         "digest": loaded.digest,
-        **{f"field {name}": describe(field) for name, field in loaded.fields.items()},
+        **{f"field {name}": _described(field) for name, field in loaded.fields.items()},
         **{f"metadata {key}": str(value) for key, value in loaded.metadata.items()},
     }
     width = max(map(len, rows))
@@ -110,6 +110,10 @@ def info(
         print(f"{name:{width}}  {value}")
     for line in _cost_lines(costs):
         print(line)
+
+
+def _described(field: Field) -> str:
+    return f"{describe(field)}; {cf.told(field.attributes)}" if field.attributes else describe(field)
 
 
 def _cost_lines(costs: Sequence[EpochCost]) -> Iterator[str]:

@@ -129,6 +129,7 @@ def convert(
     as_image: str | Collection[str] = (),
     squeeze: str | Collection[str] = (),
     optional: str | Collection[str] = (),
+    decode_cf: bool = False,
     workers: int | None = 1,
     dask: str | None = None,
     world: World | None = None,
@@ -194,6 +195,8 @@ def convert(
             pixels with `store_pixels`.
         squeeze: fields of arrays of one element to store as numbers without a shape.
         optional: fields that samples may lack: what is missing, or null, is None instead of a bad sample.
+        decode_cf: with the converters `"hdf5"` and `"zarr"`, apply the attributes of netCDF that each file has, such as
+            `scale_factor`, and turn times into seconds since 1970: an option of these converters, which say how.
         workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
             the machine.
         dask: the address of a Dask scheduler whose workers do the work instead (`"tcp://host:8786"`), or `"local"`
@@ -244,6 +247,10 @@ def convert(
     _check_options(container_options, converter)
     if store_options is not None and as_url(out) is None and not _may_be_remote(source):
         raise ConfigError(f"store_options are for URLs, and {os.fspath(out)!r} is a local path")
+    if decode_cf:
+        if converter is None:
+            raise ConfigError("decode_cf goes with converter, 'hdf5' or 'zarr': a dataset has its values already")
+        converter_options = {**(converter_options or {}), "decode_cf": True}
     place, world = _place(out, store_options), world or World()
     count = cpus.share(world.local_size) if workers is None else workers
     job = PackOptions(

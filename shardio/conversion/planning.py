@@ -106,7 +106,7 @@ def plan(context: TaskContext, numbers: Indices | None, shards: ShardOptions) ->
         "shards": len(tasks),
         "sizes and order": content.hexdigest(),
         "some samples": some_samples,
-        **getattr(source, "changes", {}),  # in case they change none of the samples above
+        **getattr(source, "changes", {}),  # what transforms or decodes, in case it changes none of the samples above
     }
 
 

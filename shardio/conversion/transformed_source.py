@@ -111,7 +111,7 @@ class TransformedSource:
         if name in self._as_image:
             return field
         if name in self._squeeze:
-            field = label_as_int64(name, Field("scalar", field.dtype))
+            field = label_as_int64(name, replace(field, kind="scalar", shape=None))
         wanted = self._dtypes.get(name, self._dtypes.get("") if field.kind == "array" else None)
         if wanted is not None and field.kind in ("array", "scalar"):
             cast = replace(field, dtype=wanted)

@@ -528,4 +528,4 @@ def label_as_int64(name: str, field: Field) -> Field:
     """
     if name != "label" or field.kind != "scalar" or np.dtype(field.dtype).kind not in "iu" or field.dtype == "uint64":
         return field
-    return Field("scalar", dtype="int64")
+    return replace(field, dtype="int64")

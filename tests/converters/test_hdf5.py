@@ -228,7 +228,7 @@ class TestFields:
             file["plain"].attrs.update({"scale_factor": 1.0, "_FillValue": np.float32(np.nan)})
         (remark,) = hdf5(path, fields="packed,plain").remarks
         told = "'packed' are taken as they are stored: its attributes scale_factor=0.01, add_offset=5.0 are not applied"
-        assert remark.endswith(told)
+        assert told in remark
 
     def test_wrong_names(self, tmp_path: Path) -> None:
         """An unknown name is refused with the list of datasets."""
