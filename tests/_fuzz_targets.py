@@ -217,6 +217,18 @@ def filters(folder: Path) -> None:
             file.create_dataset(name, data=values, chunks=(5, 9, 8), **options)
 
 
+def months(folder: Path) -> None:
+    """Two files of netCDF, each packed in its own way."""
+    for number in range(2):
+        with h5py.File(folder / f"month{number}.h5", "w") as file:
+            rows = np.arange(number * 6, number * 6 + 6)
+            file.create_dataset("t2m", data=(rows[:, None] * np.ones((1, 4))).astype(">i2"), chunks=(2, 4))
+            packing = {"scale_factor": np.float32(0.1 + number), "add_offset": np.float32(273), "units": "K"}
+            file["t2m"].attrs.update({**packing, "_FillValue": np.int16(number * 6)})
+            file["time"] = rows.astype("i4")
+            file["time"].attrs.update({"units": f"days since 200{number}-01-01", "calendar": "gregorian"})
+
+
 def adopted(write: Callable[[Path], None], kind: str, path: str = "", **options: Any) -> Callable[[Path], None]:
     """Files of others with an index beside them."""
 
@@ -413,6 +425,7 @@ TARGETS: dict[str, Target] = {
         Target("adopted_lmdb", adopted(lambda folder: entries(folder, True), "lmdb", "in.lmdb"), READ),
         Target("adopted_hdf5", adopted(tables, "hdf5"), READ),
         Target("adopted_filters", adopted(filters, "hdf5"), READ),
+        Target("adopted_netcdf", adopted(months, "hdf5", decode_cf=True), READ),
         Target("webdataset", tars, ADOPT, "webdataset"),
         Target("webdataset_gz", zipped_tar, CONVERT, "webdataset", exact=True),
         Target("tfrecord", records, ADOPT, "tfrecord", exact=True),

@@ -33,9 +33,10 @@ _NONE_LEFT = "no complete sample is left in"
 
 
 def kept_conversion(old: manifest.Manifest) -> dict[str, Any]:
-    """Return what of `conversion` still holds: the fields' names, but not the plan that resuming would go by."""
+    """Return what of `conversion` still holds: names and decoding, but not the plan that resuming would go by."""
     names = _names(old)
-    return {"names": names} if names else {}
+    decoded = {"decode_cf": True} if _decodes(old) else {}
+    return ({"names": names} if names else {}) | decoded
 
 
 def repaired_shards(folder: Directory, old: manifest.Manifest) -> Iterator[tuple[WrittenShard | None, ShardRepair]]:
@@ -129,8 +130,8 @@ def _drop_lost_hdf5_rows(folder: Directory, path: Path, fields: Mapping[str, Fie
     in_index = {name: with_hidden(fields)[name] for name in side_index.held(with_hidden(fields))}
     try:
         held = hdf5.Hdf5Reader(hdf5_index.path_of(path), {**in_index, hdf5_index.ROWS: hdf5.ROW_NUMBERS}, {})
-        names = hdf5_index.dataset_names(path)
-        values = hdf5.Hdf5Reader(path, {name: fields[name] for name in names}, names)
+        names, packing = hdf5_index.read(path)
+        values = hdf5.Hdf5Reader(path, {name: fields[name] for name in names}, names, packing)
     except (ShardCorrupt, KeyError):
         return
     with contextlib.closing(held), contextlib.closing(values):
@@ -149,7 +150,7 @@ def _drop_lost_hdf5_rows(folder: Directory, path: Path, fields: Mapping[str, Fie
     if len(kept) < len(rows) or (len(rows) < in_file and taken is rows):
         reasons.append(dropped(path, np.setdiff1d(rows, kept)))
         left = {name: column[kept] for name, column in columns.items()}
-        hdf5_index.write(folder, path.name, names, left | {hdf5_index.ROWS: taken[kept]})
+        hdf5_index.write(folder, path.name, names, left | {hdf5_index.ROWS: taken[kept]}, packing)
 
 
 def _index_name(container: str, name: str) -> str:
@@ -195,6 +196,8 @@ def _source(folder: Directory, old: manifest.Manifest, name: str) -> Any:
         options["on_error"] = "skip"
     if converter == "webdataset":
         options["key"] = False
+    if converter == "hdf5":
+        options["decode_cf"] = _decodes(old)
     return sources.find(converter)(paths[0] if len(paths) == 1 else paths, **options)
 
 
@@ -206,6 +209,12 @@ def _names(old: manifest.Manifest) -> dict[str, str] | None:
     return dict(names) if all(isinstance(name, str) for name in names.values()) else None
 
 
+def _decodes(old: manifest.Manifest) -> bool:
+    """Return whether the values of the files are decoded by attributes of netCDF."""
+    return old.conversion.get("decode_cf") is True
+
+
 def _plain(fields: Mapping[str, Field]) -> dict[str, Field]:
-    """Return fields without what a dataset adds to them: the size that all images have."""
-    return {name: replace(field, shape=None) if field.kind == "image" else field for name, field in fields.items()}
+    """Return fields without what a dataset adds to them, the size that all images have, and what sources state."""
+    bare = {name: replace(field, attributes=None) for name, field in fields.items()}
+    return {name: replace(field, shape=None) if field.kind == "image" else field for name, field in bare.items()}

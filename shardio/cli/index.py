@@ -39,6 +39,14 @@ def index(
         Format | None,
         typer.Option("--format", help="The files' format; by default their content decides."),
     ] = None,
+    decode_cf: Annotated[
+        bool,
+        typer.Option(
+            "--decode-cf",
+            help="Of HDF5 files: apply the attributes of netCDF that each has (scale_factor, add_offset, fill values, "
+            "valid ranges, units of time) whenever rows are read; 'shardio convert hdf5 --help' says how.",
+        ),
+    ] = False,
     workers: Annotated[int | None, typer.Option(help="The number of processes; by default one per core.")] = None,
     dask: Annotated[
         str | None, typer.Option(help="A Dask scheduler whose workers do the work instead, or local.")
@@ -75,6 +83,8 @@ def index(
 
       shardio index train.h5 -o data/train --fields image=data/images,label=data/labels
 
+      shardio index months -o data/months --fields t2m,time --decode-cf
+
       shardio index records -o data/records --strict
 
       shardio index 's3://bucket/photos/*.tar' -o s3://bucket/photos --store-option region=eu-west-1 --resume
@@ -87,6 +97,7 @@ def index(
             fields=fields,
             optional=listed_names(optional),
             format=kind,
+            decode_cf=decode_cf,
             workers=workers,
             dask=dask,
             world=world,

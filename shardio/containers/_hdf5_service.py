@@ -78,20 +78,25 @@ def _close(key: tuple[int, ...]) -> None:
 
 
 def open_adopted(
-    path: str, inode: Sequence[int], fields: Mapping[str, Any], names: Mapping[str, str] | None
+    path: str,
+    inode: Sequence[int],
+    fields: Mapping[str, Any],
+    names: Mapping[str, str] | None,
+    packing: Mapping[str, Any],
 ) -> Iterator[bytes]:
-    """Open a file that another program wrote, to see that it comes to an end; yield the names of its datasets as JSON.
+    """Open a file that another program wrote, to see that it comes to an end; yield its names and packing as JSON.
 
     Args:
         path, inode: the file.
         fields: its fields, as JSON stores them.
         names: the path of each field's dataset; None to take them from the index beside the file.
+        packing: with `names`, the attributes by which fields are decoded.
     """
     place = Path(path)
     _close(tuple(inode))
-    found = hdf5_index.dataset_names(place) if names is None else names
-    open_shard(place, {name: as_field(field) for name, field in fields.items()}, found, indexed=names is None)
-    yield json.dumps(found).encode()
+    found, packed = hdf5_index.read(place) if names is None else (names, packing)
+    open_shard(place, {name: as_field(field) for name, field in fields.items()}, found, packed, indexed=names is None)
+    yield json.dumps([found, packed]).encode()
 
 
 def fields_text(path: str, inode: Sequence[int]) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ A fixed field is one dataset `[n, *shape]`. Any other field is a group of `data`
 import importlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -16,9 +16,11 @@ from typing import Any, BinaryIO, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ShardCorrupt, StoreError
+from ..errors import ShardCorrupt, SourceError, StoreError
+from ..format import cf
 from ..format.fields import Field, fields_to_json
 from ..format.limits import MAX_VALUE_BYTES
+from ..system import allocation
 from ..system.types import Column, Rows
 from . import hdf5_index, store
 from ._bounds import within
@@ -29,6 +31,7 @@ from ._hdf5_writer import Hdf5Writer
 from ._writing import check_options, parse_fields
 from .base import check_out
 from .hdf5_chunks import chunked_rows
+from .hdf5_index import NOT_PACKED, Packing
 from .row_locator import MAPPED_ROW, FileRows, MemoryRows, OffsetTable, RowLocator
 
 ROW_NUMBERS = Field("scalar", dtype="int64")
@@ -57,12 +60,19 @@ class Hdf5Reader:
         path: the file.
         fields: its fields.
         dataset_names: the path within the file of each field's dataset, for a file that others wrote. Without it, the
-            index beside the file says so, if there is one.
+            index beside the file says so, if there is one, and the packing.
+        packing: the attributes by which fields are decoded.
     """
 
-    def __init__(self, path: Path, fields: Mapping[str, Field], dataset_names: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        fields: Mapping[str, Field],
+        dataset_names: Mapping[str, str] | None = None,
+        packing: Packing = NOT_PACKED,
+    ) -> None:
         self._path, self._fields = path, dict(fields)
-        self._handle = Handle(partial(_open, dataset_names=dataset_names), path, fields)
+        self._handle = Handle(partial(_open, dataset_names=dataset_names, packing=packing), path, fields)
 
     def __len__(self) -> int:
         return self._handle.get().count
@@ -204,6 +214,21 @@ class _ContiguousValues:
 
 
 @dataclass(frozen=True, slots=True)
+class _DecodedRows:
+    """A dataset whose numbers are decoded by attributes of netCDF. No locator reads them: they are not in the file."""
+
+    reader: _RowsReader
+    field: Field  # of the stored numbers
+    decoding: cf.Decoding
+
+    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
+        same = self.field.row_dtype == out.dtype
+        numbers = out if same else allocation.empty((len(rows), *self.field.row_shape), self.field.row_dtype)
+        self.reader.read(rows, numbers, most)
+        self.decoding.apply(numbers, out)
+
+
+@dataclass(frozen=True, slots=True)
 class _SomeRows:
     """The rows of a file that its index takes for samples: sample i is row `taken[i]`."""
 
@@ -221,13 +246,16 @@ class _OpenShard:
     locators: Mapping[str, RowLocator]
 
 
-def _open(path: Path, fields: Mapping[str, Field], dataset_names: Mapping[str, str] | None = None) -> _OpenShard:
+def _open(
+    path: Path, fields: Mapping[str, Field], dataset_names: Mapping[str, str] | None, packing: Packing
+) -> _OpenShard:
     if dataset_names is None and not hdf5_index.path_of(path).exists():
         return open_shard(path, fields, {})
     # Another program wrote the file, and damage in it may hold libhdf5: the helper process opens it before this one.
     given = None if dataset_names is None else dict(dataset_names)
-    names = _in_helper(path, "open_adopted", fields=fields_to_json(fields), names=given)
-    return open_shard(path, fields, json.loads(names or "{}"), indexed=given is None)
+    text = _in_helper(path, "open_adopted", fields=fields_to_json(fields), names=given, packing=dict(packing))
+    names, packing = json.loads(text or "[{}, {}]")
+    return open_shard(path, fields, names, packing, indexed=given is None)
 
 
 def _in_helper(path: Path, function: str, **arguments: Any) -> str | None:
@@ -243,7 +271,12 @@ def _in_helper(path: Path, function: str, **arguments: Any) -> str | None:
 
 
 def open_shard(
-    path: Path, fields: Mapping[str, Field], dataset_names: Mapping[str, str], *, indexed: bool = False
+    path: Path,
+    fields: Mapping[str, Field],
+    dataset_names: Mapping[str, str],
+    packing: Packing = NOT_PACKED,
+    *,
+    indexed: bool = False,
 ) -> _OpenShard:
     """Open a shard.
 
@@ -251,6 +284,7 @@ def open_shard(
         path: the file.
         fields: its fields.
         dataset_names: the path within the file of each field's dataset, where it is not the field's name.
+        packing: the attributes by which fields are decoded.
         indexed: whether the index beside the file holds the fields that `dataset_names` does not name.
     """
     readers: dict[str, _RowsReader | _ValuesReader] = {}
@@ -262,7 +296,7 @@ def open_shard(
         taken = _taken_rows(readers, counts)
         fields = {name: field for name, field in fields.items() if name in dataset_names}
     in_file: dict[str, int] = {}
-    _open_fields(path, fields, dataset_names, readers, in_file)
+    _open_fields(path, fields, dataset_names, readers, in_file, packing)
     if taken is not None:
         _take_rows(path, taken, readers, in_file)
     counts |= in_file
@@ -302,6 +336,7 @@ def _open_fields(
     dataset_names: Mapping[str, str],
     readers: dict[str, "_RowsReader | _ValuesReader"],
     counts: dict[str, int],
+    packing: Packing = NOT_PACKED,
 ) -> None:
     """Add the readers of a file's fields to `readers`, and their numbers of samples to `counts`."""
     file, library = RawFile(path), LibraryFile(path)
@@ -316,7 +351,9 @@ def _open_fields(
                 if dataset is None:
                     raise ShardCorrupt(f"{path}: has no field {dataset_name!r}")
                 if field.fixed:
-                    readers[name] = _open_rows(dataset, file, mapped, library, dataset_name, field)
+                    stored, how = _stored(packing[name], field, dataset) if name in packing else (field, None)
+                    reader = _open_rows(dataset, file, mapped, library, dataset_name, stored)
+                    readers[name] = reader if how is None else _DecodedRows(reader, stored, how)
                     counts[name] = len(dataset)
                 else:
                     data, offsets = (resolve(opened, f"{dataset_name}/{part}", path) for part in ("data", "offsets"))
@@ -327,6 +364,20 @@ def _open_fields(
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an error of the system, such as too many open files; libhdf5's own have no number
         raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
+
+
+def _stored(packing: Mapping[str, Any], field: Field, dataset: Any) -> tuple[Field, cf.Decoding]:
+    """Return the field of a dataset's numbers as they are stored, and how they become those of `field`.
+
+    Raises ValueError if attributes give others, TypeError for what is no packing or no dataset.
+    """
+    try:
+        how = cf.decoding(cf.from_json(packing), np.dtype(dataset.dtype))
+    except (SourceError, AttributeError) as error:
+        raise ValueError(f"the index has no attributes of netCDF, {error}") from error
+    if how.dtype != field.row_dtype:
+        raise ValueError(f"expected {field.dtype}, its attributes give {how.dtype}")
+    return replace(field, dtype=how.stored.name), how
 
 
 def _open_rows(

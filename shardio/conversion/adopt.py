@@ -30,7 +30,7 @@ from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import fingerprint
 from .runners import Progress, silent
 from .skipped import Skipped
-from .source import Adoptable, HasNames, HasPlaces, state_of
+from .source import Adoptable, HasNames, HasPacking, HasPlaces, state_of
 from .tasks import BLOCK_SAMPLES, NO_SHARD, Advance, TaskContext
 
 _BLOCK_BYTES = 32 << 20
@@ -128,6 +128,7 @@ def _plan(source: Adoptable, files: Sequence[AdoptTask]) -> dict[str, Any]:
         "adopted": True,
         "container": source.container,
         "names": dict(source.names) if isinstance(source, HasNames) else {},
+        **({"decode_cf": True} if isinstance(source, HasPacking) and source.decode_cf else {}),
         "some samples": fingerprint(source, range(int(source.starts[-1]))),
         "fields": checksums.Digest(source.fields).text(),
         "files": len(files),
@@ -194,7 +195,7 @@ def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> Non
         found = _hdf5_columns(source, file, True, lambda count: None)
         if not len(found.columns[CHECKSUM]):
             raise ShardCorrupt(f"{path}: no complete sample is left")
-        hdf5_index.write(folder, name, found.names, found.columns)
+        hdf5_index.write(folder, name, found.names, found.columns, found.packing)
         return
     index, _, _ = index_of_places(source, file, True, lambda count: None)
     if not len(index):
@@ -299,12 +300,14 @@ class _Hdf5Index:
 
     Attributes:
         names: the paths of the datasets of its fields.
+        packing: the attributes by which those of them are decoded that are.
         columns: scalars and hidden columns.
         sizes: the sizes of its images, int32 [samples, 2] by field.
         skipped: the samples that were left out.
     """
 
     names: Mapping[str, str]
+    packing: hdf5_index.Packing
     columns: Mapping[str, NDArray[Any]]
     sizes: Mapping[str, NDArray[np.int32]]
     skipped: tuple[Skipped, ...]
@@ -317,7 +320,7 @@ def _index_hdf5(context: TaskContext, file: AdoptTask, journal: Journal, advance
         return Record(NO_SHARD, found.skipped)
     shards = journal.open_shards()
     _link(context, file, shards)
-    hdf5_index.write(shards, file.name, found.names, found.columns)
+    hdf5_index.write(shards, file.name, found.names, found.columns, found.packing)
     return Record(_entry(file, journal, found.columns[CHECKSUM], found.sizes), found.skipped)
 
 
@@ -326,8 +329,10 @@ def _hdf5_columns(source: Any, file: AdoptTask, skip: bool, advance: Advance) ->
     scalars = {name: _scalars(source, file, name) for name, field in source.fields.items() if field.kind == "scalar"}
     names = {name: path for name, path in source.names.items() if name not in scalars}
     fields = {name: source.fields[name] for name in names}
+    packing = source.packing(file.number) if isinstance(source, HasPacking) else hdf5_index.NOT_PACKED
+    packing = {name: attributes for name, attributes in packing.items() if name in names}
     try:
-        reader = hdf5.Hdf5Reader(file.path, fields, names)
+        reader = hdf5.Hdf5Reader(file.path, fields, names, packing)
     except ShardCorrupt as error:
         raise SourceError(f"{file.path} cannot be read in place: {error}; convert it") from error
     with contextlib.closing(reader):
@@ -343,7 +348,7 @@ def _hdf5_columns(source: Any, file: AdoptTask, skip: bool, advance: Advance) ->
                 table.check(table.described[0][0][:1])
             advance(len(rows))
     file.check_unchanged()
-    return table.index(names)
+    return table.index(names, packing)
 
 
 @final
@@ -398,10 +403,10 @@ class _Hdf5Rows:
                     f"{self._file.path}: the file does not hold field {name!r} as shardio stores it: convert the file"
                 )
 
-    def index(self, names: Mapping[str, str]) -> _Hdf5Index:
+    def index(self, names: Mapping[str, str], packing: hdf5_index.Packing) -> _Hdf5Index:
         """Return the index of the rows that were described; `names` are the paths of the fields."""
         if not self.described:
-            return _Hdf5Index(names, {CHECKSUM: np.empty(0, np.uint64)}, {}, tuple(self.skipped))
+            return _Hdf5Index(names, packing, {CHECKSUM: np.empty(0, np.uint64)}, {}, tuple(self.skipped))
         taken = np.concatenate([rows for rows, _ in self.described])
         hidden = {
             name: np.concatenate([columns[name] for _, columns in self.described]) for name in self.described[0][1]
@@ -409,7 +414,7 @@ class _Hdf5Rows:
         sizes = {name: hidden[shape_column(name)] for name, field in self._fields.items() if field.kind == "image"}
         left_out = {hdf5_index.ROWS: taken} if self.skipped else {}
         columns = {name: column[taken] for name, column in self._scalars.items()} | hidden | left_out
-        return _Hdf5Index(names, columns, sizes, tuple(self.skipped))
+        return _Hdf5Index(names, packing, columns, sizes, tuple(self.skipped))
 
     def _hidden(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return the hidden columns of some rows: checksums and the sizes of images."""

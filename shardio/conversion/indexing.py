@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, SourceWarning
-from ..foreign.formats import FoundFiles, find_by_content
+from ..foreign.formats import WORDS, FoundFiles, find_by_content
+from ..foreign.names import printable
 from ..order.world import World
 from ..stores import open_store
 from ..stores.url import as_url
@@ -37,6 +38,7 @@ def index(
     fields: str | Mapping[str, str] | None = None,
     optional: str | Collection[str] = (),
     format: Format | None = None,
+    decode_cf: bool = False,
     workers: int | None = 1,
     dask: str | None = None,
     world: World | None = None,
@@ -66,6 +68,8 @@ def index(
             `{"image": "jpg", "label": "cls"}`; None takes all.
         optional: the fields that samples of tars and TFRecords may lack.
         format: the files' format: `"webdataset"`, `"tfrecord"`, `"lmdb"` or `"hdf5"`; None lets their content decide.
+        decode_cf: of HDF5 files, apply the attributes of netCDF that each file has, such as `scale_factor`, whenever
+            rows are read; the converter `hdf5` says how.
         workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
             For URLs, `workers` are threads, and there is no `dask` or `world`.
         store_options: for URLs: options of their store, see `shardio.open`.
@@ -81,14 +85,17 @@ def index(
         TooManyBad: more samples are bad than `max_bad` allows.
         OSError: the output cannot be written.
     """
+    choices = {"fields": fields, "optional": optional, "decode_cf": decode_cf}
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     access = StoreAccess(store_options=store_options)
     access.check_needed(out, *given)
     if as_url(out) is not None or any(as_url(path) is not None for path in given):
         if dask is not None or (world or World.detect()).size > 1:
             raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
+        if decode_cf:
+            raise ConfigError("decode_cf is for HDF5 files, which are adopted on a local disk only")
         made = _index_objects(
-            [os.fspath(path) for path in given], out, access, fields, optional, format, on_error, strict, tell,
+            [os.fspath(path) for path in given], out, access, choices, format, on_error, strict, tell,
             workers=min(MOST_THREADS, cpus.usable()) if workers is None else workers, max_bad=max_bad,
             progress=progress, resume=resume, overwrite=overwrite,
         )  # fmt: skip
@@ -96,7 +103,7 @@ def index(
             write_report(Path(report), Path(report).parent, [("", sample) for sample in made.skipped])
         return made
     files = find_by_content([os.fspath(path) for path in given], format, on_error)
-    source, world = _source(files, fields, optional, on_error), world or World()
+    source, world = _source(files, choices, on_error), world or World()
     remarks = remarks_of(source, files.remarks, strict=strict)
     notes = (*remarks, *shards_among(source))
     if tell is not None:
@@ -127,8 +134,7 @@ def _index_objects(
     given: Sequence[str],
     out: PathLike,
     access: StoreAccess,
-    fields: str | Mapping[str, str] | None,
-    optional: str | Collection[str],
+    choices: Mapping[str, Any],
     format: Format | None,
     on_error: OnError,
     strict: bool,
@@ -152,7 +158,7 @@ def _index_objects(
         raise ConfigError(f"workers must be at least 1, got {workers}")
     store = open_store(folder, access.store_options or {})
     found = find_objects(store, objects, folder, format, overwrite=overwrite or resume)
-    with ObjectAdoption(found, on_error, lambda files: _source(files, fields, optional, on_error)) as adoption:
+    with ObjectAdoption(found, on_error, lambda files: _source(files, choices, on_error)) as adoption:
         remarks = remarks_of(adoption.source, found.remarks, strict=strict)
         for remark in remarks:
             if tell is None:
@@ -163,19 +169,19 @@ def _index_objects(
         return Conversion({"": made}, adoption.source.fields, tuple(remarks))
 
 
-def _source(
-    files: FoundFiles, fields: str | Mapping[str, str] | None, optional: str | Collection[str], on_error: str
-) -> Any:
+def _source(files: FoundFiles, choices: Mapping[str, Any], on_error: str) -> Any:
+    """Return the source of some files; ConfigError for a choice that their converter does not have."""
     kind, paths = files.kind, files.paths
     converter = sources.find(kind)
     parameters = inspect.signature(converter).parameters
     # A key is a name, not a value in the file, so it cannot be read in place.
-    options = {"fields": fields, "key": False, "optional": optional or None, "on_error": on_error}
-    supported = {name: value for name, value in options.items() if value is not None and name in parameters}
-    if fields is not None and "fields" not in parameters:
-        raise ConfigError(f"the fields of {kind} cannot be chosen, got {fields!r}")
-    if optional and "optional" not in parameters:
-        raise ConfigError(f"the fields of {kind} are never missing, got optional={optional!r}")
+    given = {name: value for name, value in choices.items() if value not in (None, False, (), [])}
+    if unknown := sorted(given.keys() - parameters.keys()):
+        raise ConfigError(
+            f"{unknown[0]} is no choice for {printable(paths[0])}, which is {WORDS[kind]}: got {given[unknown[0]]!r}"
+        )
+    options = {"key": False, "on_error": on_error, **given}
+    supported = {name: value for name, value in options.items() if name in parameters}
     if kind == "lmdb" and len(paths) > 1:
         raise ConfigError(f"index takes one LMDB at a time, got {len(paths)} paths")
     return converter(paths[0] if len(paths) == 1 else list(paths), **supported)

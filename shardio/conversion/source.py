@@ -144,6 +144,20 @@ class HasNames(Adoptable, Protocol):
     names: Mapping[str, str]
 
 
+@runtime_checkable
+class HasPacking(HasNames, Protocol):
+    """An adoptable source of HDF5 files, whose numbers may be decoded by attributes of netCDF that each file has.
+
+    Attributes:
+        decode_cf: whether they are, which the option `decode_cf` of its converter says.
+    """
+
+    decode_cf: bool
+
+    def packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
+        """The attributes of file `number`, by field, for those that are decoded, as `format.cf.to_json` gives them."""
+
+
 Converter: TypeAlias = Callable[..., Source]
 """`(src, **options) -> Source`; raises SourceError if `src` cannot be converted, ConfigError for a wrong option."""
 

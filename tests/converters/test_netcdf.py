@@ -383,7 +383,7 @@ class TestInPlace:
         """decode_cf is refused for files and converters that know no attributes."""
         np.save(tmp_path / "a.npy", np.arange(3))
         (tmp_path / "a.tfrecord").write_bytes(b"")
-        with pytest.raises(ConfigError, match=r"decode_cf is for HDF5 files, and .*a.tfrecord is TFRecord"):
+        with pytest.raises(ConfigError, match=r"decode_cf is no choice for .*a.tfrecord, which is TFRecord"):
             shardio.index(tmp_path / "a.tfrecord", tmp_path / "out", decode_cf=True)
         with pytest.raises(ConfigError, match=r"converter 'numpy' has the options .*, got decode_cf"):
             shardio.convert(tmp_path / "a.npy", tmp_path / "out", converter="numpy", decode_cf=True)

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from _bucket import options_of, uploaded
@@ -75,6 +76,19 @@ def test_a_loader_delivers_what_it_delivers_of_the_local_dataset(s3: S3Server, t
     mixed = shardio.mix({"far": place, "near": folder}, **keywords)
     assert len(mixed) == 2 * COUNT
     assert mixed.select(np.array([1, COUNT + 1])).column("vector")[:, 0].tolist() == [1, 1]
+
+
+def test_decoded_netcdf(s3: S3Server, tmp_path: Path) -> None:
+    """Adopted files of netCDF that are decoded when they are read are decoded in a bucket, too."""
+    for number in range(2):
+        with h5py.File(tmp_path / f"month-{number}.nc", "w") as file:
+            file["t2m"] = np.arange(40, dtype=">i2").reshape(10, 4)
+            file["t2m"].attrs.update({"scale_factor": np.float32(number + 0.5), "_FillValue": np.int16(3)})
+    shardio.index(tmp_path, tmp_path, decode_cf=True)
+    place = uploaded(s3, tmp_path, "s3://reading/months")
+    far = shardio.open(place, **access(s3, tmp_path / "cache")).select(np.arange(20)).column("t2m")
+    assert np.array_equal(far, shardio.open(tmp_path).select(np.arange(20)).column("t2m"), equal_nan=True)
+    assert far[13].tolist() == [18.0, 19.5, 21.0, 22.5]
 
 
 def test_a_loader_of_a_url_can_be_pickled(s3: S3Server, url: str, tmp_path: Path) -> None:
