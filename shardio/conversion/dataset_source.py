@@ -15,7 +15,7 @@ from ..dataset.dataset import open as open_dataset
 from ..dataset.shard_writer import Encoded
 from ..dataset.store_access import StoreAccess
 from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
-from ..format import checksums
+from ..format import cf, checksums
 from ..format.fields import CHECKSUM, Field, content_columns, present_column, shape_column
 from ..stores.url import Url, as_url
 from ..system.local_path import local_path
@@ -53,11 +53,17 @@ class DatasetSource:
         first, *others = opened = [open_dataset(place, **self._access.keywords_for(place)) for place in self._places]
         self._fields = _fields(first)
         for other in others:
-            if _fields(other) != self._fields:
+            if _numbers_of(_fields(other)) != _numbers_of(self._fields):
                 raise ConfigError(
                     f"datasets must have the same fields: "
                     f"{first.path} has {_describe(first)}, {other.path} has {_describe(other)}"
                 )
+            for name, field in self._fields.items():
+                if difference := cf.difference(field.attributes, other.fields[name].attributes):
+                    raise ConfigError(
+                        f"equal numbers of datasets must mean equal values: of field {name!r}, "
+                        f"{difference.between(first.path, other.path)}"
+                    )
         named = {f"{dataset.path}": dataset for dataset in opened}  # fewer if one is merged twice
         alike = dict(zip(named, with_classes_alike(named, self._fields, self._classes), strict=True))
         self._datasets = [alike[f"{dataset.path}"] for dataset in opened]
@@ -173,6 +179,11 @@ def _read_block(
 
 def _bytes(value: Any) -> bytes | memoryview:
     return value if isinstance(value, (bytes, memoryview)) else value.tobytes()
+
+
+def _numbers_of(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Return fields without what their source states of their values."""
+    return {name: replace(field, attributes=None) for name, field in fields.items()}
 
 
 def _fields(dataset: Dataset) -> dict[str, Field]:

@@ -20,6 +20,7 @@ from ..cache.node_cache import Hold
 from ..containers.base import check_out
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError, StateWarning
+from ..format import cf
 from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.interleave import MixedPlan, rounded_shares, whole_weights
@@ -337,10 +338,15 @@ def _common_fields(datasets: Mapping[str, Dataset]) -> dict[str, Field]:
                 break
             if field.kind == other.kind == "image" and field.channels == other.channels and field.shape != other.shape:
                 field = replace(field, shape=None)
-            elif field != other:
+            elif replace(field, attributes=None) != replace(other, attributes=None):
                 raise ConfigError(
                     f"field {name!r} is {describe(field)} in source {first_name!r}, but {describe(other)} in "
                     f"{other_name!r}"
+                )
+            elif difference := cf.difference(field.attributes, other.attributes):
+                sources = f"source {first_name!r}", f"source {other_name!r}"
+                raise ConfigError(
+                    f"equal numbers must mean equal values: of field {name!r}, {difference.between(*sources)}"
                 )
         else:
             common[name] = field
