@@ -7,7 +7,6 @@ import numpy as np
 
 from ..format.cf import ATTRIBUTES as ATTRIBUTES
 from ..format.cf import Decoding as Decoding
-from ..format.cf import Difference as Difference
 from ..format.cf import changes as changes
 from ..format.cf import decoding as decoding
 from ..format.cf import difference as difference

@@ -189,6 +189,7 @@ class TestSeries:
         assert np.array_equal([sample["time_bnds"] for sample in found], self.bounds)
         assert shardio.open(path).fields["t2m"].attributes == {"units": "K"}
 
+    @pytest.mark.slow
     def test_converted(self, tmp_path: Path) -> None:
         """Each file is decoded by its own attributes, and the bounds of times as these; workers and ranks alike."""
         source = self.source()
@@ -205,6 +206,7 @@ class TestSeries:
         """The series."""
         return hdf5(str(FILES / "months" / "*.nc"), fields=MONTHS, decode_cf=True)
 
+    @pytest.mark.slow
     def test_indexed(self, tmp_path: Path) -> None:
         """Files in place are decoded when they are read: the dataset is the converted one, by its digest too."""
         shardio.index(FILES / "months", tmp_path / "in-place", fields=MONTHS, decode_cf=True)
