@@ -20,6 +20,7 @@ from .errors import DatasetError as DatasetError
 from .errors import EngineWarning as EngineWarning
 from .errors import ManifestError as ManifestError
 from .errors import MapError as MapError
+from .errors import MaskWarning as MaskWarning
 from .errors import MissingDependency as MissingDependency
 from .errors import NativeWarning as NativeWarning
 from .errors import NotADataset as NotADataset
@@ -101,6 +102,7 @@ __all__ = [
     "Manifest",
     "ManifestError",
     "MapError",
+    "MaskWarning",
     "MissingDependency",
     "MixUp",
     "Mixture",

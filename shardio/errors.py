@@ -25,6 +25,7 @@ ShardioError
 
 CacheWarning (UserWarning)          the cache of a node does with less, or lies in memory
 EngineWarning (UserWarning)         an engine refused a batch of good images, or gives other pixels
+MaskWarning (UserWarning)           a field of images looks like masks, and is resized with a filter
 NativeWarning (UserWarning)         the compiled part is missing: everything works, more slowly
 PairingWarning (UserWarning)        two fields have random moves of one kind, but draw different ones
 SourceWarning (UserWarning)         a conversion leaves some of its source out, or renames it
@@ -132,6 +133,13 @@ class CacheWarning(UserWarning):
 
 class EngineWarning(UserWarning):
     """An engine refused a batch of images although none of them is bad, or gives other pixels than those asked for."""
+
+
+class MaskWarning(UserWarning):
+    """The images of a field hold so few values that they may be masks, and its transforms resize them with a filter.
+
+    The message names the field and what to do.
+    """
 
 
 class NativeWarning(UserWarning):

@@ -72,7 +72,7 @@ def read_blocks(dataset: Dataset, indices: Indices, names: Iterable[str]) -> Ite
 def decode(field: Field, stored: bytes) -> Any:
     """Decode a stored value, an image to its pixels; raise BadSample with the reason if it does not decode."""
     try:
-        return image_decoding.decode(stored, field.channels or 3) if field.kind == "image" else field.decode(stored)
+        return image_decoding.decode_as(field, stored) if field.kind == "image" else field.decode(stored)
     except (ValueError, RecursionError) as error:  # raised alike for malformed UTF-8, JSON and .npy
         raise BadSample(f"not {field.kind}: {error}") from error
 

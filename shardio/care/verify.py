@@ -309,7 +309,7 @@ def _fault(field: Field, stored: bytes, size: Sequence[int] | None) -> str | Non
         if size is None:
             decode(field, stored)
         else:
-            image_decoding.check(stored, field.channels or 3, (size[0], size[1]))
+            image_decoding.check(stored, field.channels or 3, (size[0], size[1]), mask=field.role == "mask")
     except BadSample as error:
         return f"{error}"
     if size is not None and field.shape not in (None, tuple(size)):

@@ -336,7 +336,7 @@ def _common_fields(datasets: Mapping[str, Dataset]) -> dict[str, Field]:
             other = dataset.fields.get(name)
             if other is None:
                 break
-            if field.kind == other.kind == "image" and field.channels == other.channels and field.shape != other.shape:
+            if field.kind == "image" and field.shape != other.shape and replace(field, shape=other.shape) == other:
                 field = replace(field, shape=None)
             elif replace(field, attributes=None) != replace(other, attributes=None):
                 raise ConfigError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import piece_sums
 from ..errors import BadSample
-from ..format import checksums, images
+from ..format import checksums
 from ..format.fields import (
     CHECKSUM,
     Field,
@@ -202,7 +202,7 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
         if field.kind != "image" or value is None:
             continue
         try:
-            info = images.probe(value)
+            info = field.probe(value)
             shapes[name] = (info.height, info.width)
             if field.shape not in (None, shapes[name]):
                 raise BadSample(f"expected an image of {field.shape} (height, width), got {shapes[name]}")

@@ -3,6 +3,7 @@
 import io
 import struct
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
@@ -12,10 +13,15 @@ from PIL import BmpImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugi
 from .. import native
 from ..errors import BadSample
 from ..format import images
+from ..format.fields import Field
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..native.damage import find_damage
 
+Levels: TypeAlias = NDArray[Any]
+"""The numbers that the pixels of masks are, uint8 or uint16."""
+
 _GREY, _RGB = 0, 2  # colour types of PNG
+_SCALED_BY_PILLOW = {2: 85, 4: 17}  # the factor by which it brings grey levels of so many bits to 0..255
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's modes, by channels."""
 _DAMAGE = (OSError, SyntaxError, ValueError, LookupError, struct.error, EOFError, MemoryError)
@@ -39,16 +45,44 @@ def decode(data: bytes, channels: int, max_pixels: int = MAX_IMAGE_PIXELS) -> ND
         BadSample: if the file does not decode, or has more than `max_pixels` pixels.
     """
     images.check_pixels(data, max_pixels)
-    kind = images.sniff(data) or ""
-    if kind == "png" and channels != 4 and (plain := _decode_plain_png(data, channels)) is not None:
+    if images.sniff(data) == "png" and channels != 4 and (plain := _decode_plain_png(data, channels)) is not None:
         return plain
+    pixels = _by_pillow(data, _MODES[channels])
+    return pixels.reshape(*pixels.shape[:2], channels)
+
+
+def decode_mask(data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> Levels:
+    """Return the numbers that a mask's file stores, [height, width, 1]: uint8, or uint16 for a PNG of 16 bits.
+
+    They are the indices of a palette, or grey levels as stored: those of 1, 2 and 4 bits are not scaled to 255.
+
+    Raises:
+        BadSample: if the file does not decode, holds colours, or has more than `max_pixels` pixels.
+    """
+    images.check_pixels(data, max_pixels)
+    images.check_mask(data)
+    bits, grey = data[24], data[25] == _GREY
+    if (plain := _decode_plain_png(data, 1)) is not None:
+        return plain
+    pixels = _by_pillow(data, None)
+    levels: Levels = pixels.astype(np.uint16 if bits == 16 else np.uint8)[..., None]
+    return levels // np.uint8(_SCALED_BY_PILLOW[bits]) if grey and bits in _SCALED_BY_PILLOW else levels
+
+
+def decode_as(field: Field, data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> Levels:
+    """Return what `decode` or, of a mask, `decode_mask` does of a field's image file."""
+    return decode_mask(data, max_pixels) if field.role == "mask" else decode(data, field.channels or 3, max_pixels)
+
+
+def _by_pillow(data: bytes, mode: str | None) -> NDArray[Any]:
+    """Return the pixels of an image file in one of Pillow's modes, or in its own."""
+    kind = images.sniff(data) or ""
     try:
         with _READERS[kind](io.BytesIO(data)) as image:
-            pixels = np.asarray(image.convert(_MODES[channels]))
+            return np.asarray(image if mode is None else image.convert(mode))
     except _DAMAGE as error:
         images.probe(data)  # names the fault if the header shows it
         raise BadSample(f"the {kind} image of {len(data)} bytes does not decode: {error}") from error
-    return pixels.reshape(*pixels.shape[:2], channels)
 
 
 def with_alpha(pixels: NDArray[np.uint8], size: tuple[int, int] | None) -> NDArray[np.uint8]:
@@ -89,18 +123,18 @@ def check_size(size: Sequence[int], stored: Sequence[int]) -> None:
         raise BadSample(f"the image is {size[0]} x {size[1]} pixels, {stored[0]} x {stored[1]} were stored")
 
 
-def check(data: bytes, channels: int, size: tuple[int, int]) -> None:
-    """Decode all of an image file to find damage.
+def check(data: bytes, channels: int, size: tuple[int, int], *, mask: bool = False) -> None:
+    """Decode all of an image file, or of a mask's, to find damage.
 
     With the compiled part, so does libjpeg's warning of lost or senseless data in a JPEG that decodes all the same.
 
     Raises:
         BadSample: unless the file is intact and its (height, width) in pixels is `size`.
     """
-    jpeg = native.library() is not None and images.sniff(data) == "jpeg"
+    jpeg = native.library() is not None and images.sniff(data) == "jpeg" and not mask
     damage = find_damage(data, size, MAX_IMAGE_PIXELS) if jpeg else None
     if damage == "":
         return
-    check_size(decode(data, channels).shape[:2], size)
+    check_size((decode_mask(data) if mask else decode(data, channels)).shape[:2], size)
     if damage:
         raise BadSample(f"the jpeg image is damaged: {damage}")

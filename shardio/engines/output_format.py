@@ -40,12 +40,17 @@ class OutputFormat:
         return numpy_dtype(self.recipe.dtype)
 
     def shape(self, size: tuple[int, int]) -> tuple[int, ...]:
-        """Return the shape in memory, HWC or CHW, of one image of (height, width) pixels."""
+        """Return the shape in memory, HWC or CHW, of one image of (height, width) pixels; HW of a mask."""
+        if self.recipe.is_mask:
+            return size
         by_pixel = self.recipe.normalization is None or self.channels_last
         return (*size, self.channels) if by_pixel else (self.channels, *size)
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        """Return a view of one or more images as a tensor: uint8 `[..., H, W, C]`, floats `[..., C, H, W]`."""
+        """Return a view of one or more images as a tensor.
+
+        It is uint8 `[..., H, W, C]`, floats `[..., C, H, W]`, or of masks int64 `[..., H, W]`.
+        """
         tensor = torch.from_numpy(array)
         if self.recipe.dtype == "bfloat16":
             tensor = tensor.view(torch.bfloat16)

@@ -133,7 +133,9 @@ def to_floats(images: Tensor, recipe: Recipe, *, channels_last: bool) -> Tensor:
 
 
 def convert_and_erase(images: Tensor, recipe: Recipe, erasings: Sequence[Step], *, channels_last: bool) -> Tensor:
-    """Convert uint8 images to the recipe's dtype and carry out the steps that follow the conversion."""
+    """Convert uint8 images, or uint16 masks, to the recipe's dtype; carry out the steps that follow the conversion."""
+    if recipe.is_mask:
+        return images.view(torch.int16).to(torch.int64) & 0xFFFF  # devices convert no uint16
     images = to_floats(images, recipe, channels_last=channels_last)
     for step in erasings:
         images = erase(images, step) if isinstance(step, Erase) else images

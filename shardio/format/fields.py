@@ -172,6 +172,16 @@ class Field:
         """The stored bytes of a value that a sample lacks: zeros in a fixed field, else none."""
         return bytes(self.row_bytes) if self.fixed else b""
 
+    def probe(self, stored: Buffer) -> images.ImageInfo:
+        """Read the header of a stored image file.
+
+        Raises BadSample if it is no image or not whole, or no mask although the field is one.
+        """
+        info = images.probe(stored)
+        if self.role == "mask":
+            images.check_mask(stored)
+        return info
+
     def encode(self, value: Any) -> Buffer:
         """Return the stored bytes of `value`.
 
@@ -506,7 +516,7 @@ def describe(field: Field) -> str:
 def _describe_kind(field: Field) -> str:
     match field.kind:
         case "image" | "pixels":
-            color = "RGB" if field.channels == 3 else "grey"
+            color = "mask" if field.role == "mask" else "RGB" if field.channels == 3 else "grey"
             size = " x ".join(map(str, field.shape)) if field.shape else "sizes differ"
             return f"image, {color}, {size}" + (", stored as pixels" if field.kind == "pixels" else "")
         case "array":

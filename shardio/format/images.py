@@ -16,6 +16,8 @@ SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "bmp": "bmp"}
 
 _SIZE_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _BARE_MARKERS = frozenset(range(0xD0, 0xD9)) | {0x01}
+_ONE_NUMBER = (0, 3)  # the colour types of PNG whose pixels are one number each: grey levels, and palette indices
+_PNG_COLOURS = {2: "RGB colours", 4: "grey levels and alpha", 6: "RGB colours and alpha"}
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"  # length 0, name, CRC: the same 12 bytes in every file
 
 
@@ -56,6 +58,20 @@ def probe(data: Buffer) -> ImageInfo:
     Raises BadSample if `data` is no image, has no pixels or is cut short.
     """
     return _read(data, whole=True)
+
+
+def check_mask(data: Buffer) -> None:
+    """Raise BadSample unless an image file holds one number per pixel: a PNG of grey levels or of a palette.
+
+    Other files hold colours, or, as JPEGs, levels that are only near those that were saved.
+    """
+    kind = sniff(data)
+    if kind is not None and (kind != "png" or data[25] not in _ONE_NUMBER):
+        found = f"PNG of {_PNG_COLOURS.get(data[25], 'unknown colours')}" if kind == "png" else kind.upper()
+        raise BadSample(
+            "the pixels of a mask are numbers of classes, so it must be a PNG of grey levels or of a palette, got a "
+            f"{found}"
+        )
 
 
 def check_pixels(data: Buffer, most: int, region: tuple[int, int] | None = None) -> None:

@@ -66,9 +66,9 @@ class Loader:
     and a list of B values otherwise. `index`, int64 [B], holds the samples' numbers. `valid`, bool [B], is False for
     repeated and masked samples; batches have it with `tail="pad"` or `on_bad_sample="mask"`. `source`, int64 [B], holds
     the number of each sample's source; batches of a mixture have it. Images are uint8 `[B, H, W, C]`, or float32
-    `[B, C, H, W]` after ToFloat or Normalize; arrays have the stored dtype, or float32 after these. You may keep a
-    batch without copying it: its memory is reused only when nothing refers to the batch, or to a tensor or view of it,
-    any more.
+    `[B, C, H, W]` after ToFloat or Normalize, masks int64 `[B, H, W]`; arrays have the stored dtype, or float32 after
+    these. You may keep a batch without copying it: its memory is reused only when nothing refers to the batch, or to a
+    tensor or view of it, any more.
 
     Args:
         dataset: a path or URL, a Dataset or a Mixture (see `shardio.mix`).

@@ -18,6 +18,7 @@ class RandomErasing:
     """Set a box of random area, aspect ratio and place to `value` with probability `p`.
 
     Before ToFloat and Normalize, `value` is an integer from 0 to 255; after them, it is on the scale of their results.
+    Of a mask it is a number from 0 to 65,535, such as the one that a loss ignores.
     The first of ten random boxes that fits into the image is taken; if none fits, the image stays as it is.
 
     Args:

@@ -30,6 +30,7 @@ class RandomResizedCrop:
         scale: (min, max) of the box's area as a fraction of the image's, drawn uniformly.
         ratio: (min, max) of the box's width over its height, drawn log-uniformly.
         interpolation: Pillow's filter: `"nearest"`, `"box"`, `"bilinear"`, `"hamming"`, `"bicubic"` or `"lanczos"`.
+            None, the default, is `"bilinear"`, and `"nearest"` for masks, which take no other.
         antialias: whether a shrinking resize uses a filter as wide as the distance between source pixels, as
             torchvision and Pillow do. False interpolates between the nearest pixels, as OpenCV, tf.data and many fast
             loaders do; `"box"`, `"hamming"` and `"lanczos"` need True.
@@ -41,7 +42,7 @@ class RandomResizedCrop:
     size: int | tuple[int, int]
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    interpolation: Interpolation = "bilinear"
+    interpolation: Interpolation | None = None
     antialias: bool = True
 
     def __post_init__(self) -> None:
@@ -53,7 +54,8 @@ class RandomResizedCrop:
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
         """Return a crop and a resize for images of these sizes."""
         boxes = random_boxes(sizes, generator, self.scale, self.ratio)
-        return Crop(boxes, inside=True), Scale(np.full_like(sizes, self.size), self.interpolation, self.antialias)
+        targets = np.full_like(sizes, self.size)
+        return Crop(boxes, inside=True), Scale(targets, self.interpolation or "bilinear", self.antialias)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return `size`, whatever the images' size."""
@@ -149,7 +151,7 @@ class Resize:
     """
 
     size: int | tuple[int, int]
-    interpolation: Interpolation = "bilinear"
+    interpolation: Interpolation | None = None
     antialias: bool = True
 
     def __post_init__(self) -> None:
@@ -159,7 +161,7 @@ class Resize:
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
         """Return a resize for images of these sizes."""
-        return (Scale(self._targets(sizes), self.interpolation, self.antialias),)
+        return (Scale(self._targets(sizes), self.interpolation or "bilinear", self.antialias),)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return the size of the results in pixels; None for an integer `size` if the images' size is unknown."""

@@ -10,28 +10,40 @@ from ..errors import ConfigError
 from ..system.types import Indices
 from . import (
     CutMix,
+    ImageTransform,
     MixUp,
     Normalize,
     RandomErasing,
     RandomGenerator,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomRotation,
+    Resize,
     SizeChangingTransform,
     SizePreservingTransform,
     ToFloat,
     Transform,
 )
 from .normalization import merged, per_channel
-from .steps import Crop, Erase, Scale, Sizes, Step
+from .steps import Crop, Erase, Interpolation, Scale, Sizes, Step
+
+_LARGEST_BYTE, _LARGEST_LEVEL = (1 << 8) - 1, (1 << 16) - 1
+_MOVES = SizeChangingTransform | RandomHorizontalFlip | RandomRotation
+"""The transforms that only move pixels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """The transforms of an image field: steps on uint8 pixels, then a conversion to floats, then boxes to erase.
 
+    Those of a mask are only steps, and move its numbers without changing them.
+
     Attributes:
         transforms: the transforms that become steps, in order.
         normalization: mean and standard deviation per channel of the conversion to floats, float32 [channels, 2]; None
             leaves uint8.
-        dtype: the dtype of the result: "uint8" without `normalization`, else "float32", "float16" or "bfloat16".
+        dtype: the dtype of the result: "uint8" without `normalization`, else "float32", "float16" or "bfloat16"; of
+            a mask "int64".
         size: the (height, width) of every result in pixels; None if results differ in size.
         erasings: how many of `transforms`, counted from the last, follow the conversion. Each becomes one step.
     """
@@ -60,7 +72,7 @@ class Recipe:
         for position, transform in enumerate(transforms):
             for simple in getattr(transform, "transforms", (transform,)):
                 if isinstance(simple, RandomErasing):
-                    _check_erasing(simple, position, channels, as_bytes=conversion is None)
+                    _check_erasing(simple, position, channels, None if conversion is not None else _LARGEST_BYTE)
             match transform:
                 case ToFloat() | Normalize():
                     if isinstance(transform, Normalize):
@@ -74,7 +86,7 @@ class Recipe:
                         raise ConfigError(
                             f"transform {position}: {type(transform).__name__} must come before ToFloat and Normalize"
                         )
-                    compiled.append(transform)
+                    compiled.append(_filtered(transform, "bilinear"))
                     size = transform.out_size(size) if isinstance(transform, SizeChangingTransform) else size
                 case MixUp() | CutMix():
                     raise ConfigError(
@@ -86,6 +98,34 @@ class Recipe:
             return cls(tuple(compiled), None, "uint8", size)
         normalization = per_channel(conversion, channels)
         return cls(tuple(compiled), normalization, conversion.dtype or "float32", size, erasings)
+
+    @classmethod
+    def of_mask(cls, transforms: Sequence[Transform], *, size: tuple[int, int] | None) -> "Recipe":
+        """Compile `transforms` for masks whose (height, width) is `size`, None if they differ in size.
+
+        Raises ConfigError for a transform that would change the numbers of classes, or make others between them.
+        """
+        compiled: list[SizeChangingTransform | SizePreservingTransform] = []
+        for position, transform in enumerate(transforms):
+            for simple in getattr(transform, "transforms", (transform,)):
+                name = type(simple).__name__
+                if isinstance(simple, RandomErasing):
+                    _check_erasing(simple, position, 1, _LARGEST_LEVEL)
+                elif not isinstance(simple, ImageTransform):
+                    raise ConfigError(f"transform {position} must be a shardio image transform, got {simple!r}")
+                elif not isinstance(simple, _MOVES):
+                    raise ConfigError(
+                        f"transform {position}: the pixels of a mask are numbers of classes, which {name} would change"
+                    )
+                elif (given := getattr(simple, "interpolation", None)) not in (None, "nearest"):
+                    raise ConfigError(
+                        f"transform {position}: a mask is resized and turned with interpolation='nearest', as numbers "
+                        f"of classes have none between them; {name} has interpolation={given!r}: leave it out"
+                    )
+            if isinstance(transform, SizeChangingTransform | SizePreservingTransform):
+                compiled.append(_filtered(transform, "nearest"))
+                size = transform.out_size(size) if isinstance(transform, SizeChangingTransform) else size
+        return cls(tuple(compiled), None, "int64", size)
 
     def to_floats(self, values: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Convert pixels with channels last as torchvision does: each operation is rounded to float32."""
@@ -122,21 +162,47 @@ class Recipe:
         )
 
     def uint8_part(self) -> "Recipe":
-        """Return the part of the recipe that produces uint8: all but the conversion to floats and what follows it."""
+        """Return the part of the recipe that produces uint8: all but the conversion to floats and what follows it.
+
+        A mask's produces uint16.
+        """
         kept = self.transforms[: len(self.transforms) - self.erasings]
-        return replace(self, transforms=kept, normalization=None, dtype="uint8", erasings=0)
+        dtype = "uint16" if self.is_mask else "uint8"
+        return replace(self, transforms=kept, normalization=None, dtype=dtype, erasings=0)
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether the recipe is of masks: numbers of classes, delivered without an axis of channels."""
+        return self.dtype in ("int64", "uint16")
+
+    @property
+    def interpolates(self) -> bool:
+        """Whether a resize or a rotation makes pixels of several others."""
+        nested = (simple for transform in self.transforms for simple in getattr(transform, "transforms", (transform,)))
+        return any(getattr(simple, "interpolation", "nearest") != "nearest" for simple in nested)
 
 
-def _check_erasing(erasing: RandomErasing, position: int, channels: int, *, as_bytes: bool) -> None:
-    """Raise ConfigError unless the value suits the channels and, with `as_bytes`, uint8."""
+def _filtered(
+    transform: SizeChangingTransform | SizePreservingTransform, usual: Interpolation
+) -> SizeChangingTransform | SizePreservingTransform:
+    """Return the transform; a resize for which no filter was given gets the usual one."""
+    if isinstance(transform, Resize | RandomResizedCrop) and transform.interpolation is None:
+        return replace(transform, interpolation=usual)
+    return transform
+
+
+def _check_erasing(erasing: RandomErasing, position: int, channels: int, largest: int | None) -> None:
+    """Raise ConfigError unless the value suits the channels and, with `largest`, is whole and at most this."""
     if np.size(erasing.value) not in (1, channels):
         raise ConfigError(
             f"transform {position}: RandomErasing's value must have 1 or {channels} numbers, got {erasing.value}"
         )
-    if as_bytes and any(number not in range(256) for number in np.atleast_1d(erasing.value).tolist()):
+    values = np.atleast_1d(erasing.value).tolist()
+    if largest is not None and any(number not in range(largest + 1) for number in values):
+        where = " before ToFloat and Normalize" if largest == _LARGEST_BYTE else " for a mask"
         raise ConfigError(
-            f"transform {position}: RandomErasing's value must be whole numbers from 0 to 255 before ToFloat "
-            f"and Normalize, got {erasing.value}"
+            f"transform {position}: RandomErasing's value must be whole numbers from 0 to {largest}{where}, "
+            f"got {erasing.value}"
         )
 
 

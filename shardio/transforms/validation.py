@@ -52,8 +52,10 @@ def check_interpolation(value: str, allowed: Sequence[str]) -> None:
         raise ConfigError(f"interpolation must be {', '.join(others)} or {last}, got {value!r}")
 
 
-def check_resize(interpolation: str, antialias: bool) -> None:
-    """Raise ConfigError unless there is such an interpolation, with or without antialiasing."""
+def check_resize(interpolation: str | None, antialias: bool) -> None:
+    """Raise ConfigError unless there is such an interpolation, or none is given, with or without antialiasing."""
+    if interpolation is None:
+        return
     check_interpolation(interpolation, get_args(Interpolation))
     if not antialias and interpolation not in ("nearest", "bilinear", "bicubic"):
         raise ConfigError(f"interpolation {interpolation!r} needs antialias=True")

@@ -75,6 +75,8 @@ def mixing_spec(
     ((image, recipe),) = recipes.items()
     if lacking := [name for name in (LABEL, image) if fields[name].optional]:
         raise ConfigError(f"mixing needs an image and a label of every sample, and {lacking[0]!r} is optional")
+    if recipe.is_mask:
+        raise ConfigError(f"mixing takes images, and {image!r} holds masks, whose numbers of classes cannot be mixed")
     if recipe.size is None:
         raise ConfigError("mixing needs transforms that give all images one size")
     if recipe.normalization is None and any(isinstance(mixer, MixUp) for mixer in mixers):

@@ -337,6 +337,8 @@ class BatchRows:
             out = None if out is None else np.empty((len(rows), *out.shape[1:]), out.dtype)
             if not len(rows):
                 return
+        if image.watch is not None:
+            image.watch.look(encoded)
         orientations = orientations_of(encoded) if image.orient and kind.kind == "image" else None
         if image.batch_engine:
             self._image_sizes[name][rows] = sizes

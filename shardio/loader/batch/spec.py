@@ -17,6 +17,7 @@ from ...engines.array_transforms import as_delivered, delivered_dtype
 from ...engines.cpu import CpuEngine
 from ...engines.factory import EngineName, choose_engine
 from ...engines.fused_images import Decode
+from ...engines.masks import MaskEngine
 from ...errors import ConfigError
 from ...format.fields import CHECKSUM, Field, present_column, shape_column
 from ...format.limits import Limits
@@ -29,6 +30,7 @@ from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
 from .paired_fields import warn_of_unpaired
 from .transforms_argument import check_listed
+from .unmarked_masks import UnmarkedMasks
 
 Transforms: TypeAlias = Sequence[Transform] | Mapping[str, Sequence[Transform]] | None
 """A list for the one image field, or a list for each field."""
@@ -74,17 +76,19 @@ class ImageSpec:
     Attributes:
         recipe: the field's transforms.
         cpu_engine: makes the images on workers. If the device finishes them, its recipe is only the part that produces
-            uint8.
+            uint8, or uint16 of masks.
         batch_engine: the engine for whole batches, if any; the CPU engine then makes the images that it refuses.
         decode: how images are decoded.
         orient: whether image files are turned upright by their EXIF orientation.
+        watch: looks at the first image files in case they are masks; None if that would make no difference.
     """
 
     recipe: Recipe
-    cpu_engine: CpuEngine
+    cpu_engine: CpuEngine | MaskEngine
     batch_engine: str | None = None
     decode: Decode = "exact"
     orient: bool = False
+    watch: UnmarkedMasks | None = None
 
     @property
     def finished_on_device(self) -> bool:
@@ -207,7 +211,7 @@ def batch_spec(
     transforms = _transforms_by_field(dataset, fields, options.transforms)
     # Workers must finish the values themselves if they pass them to the user's function or to another process.
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
-    images = _image_specs(fields, transforms, target, needs_host, options)
+    images = _image_specs(fields, transforms, target, needs_host, options, len(dataset))
     finish_on_device = target.device.type != "cpu" and needs_host is None
     fixed_arrays = {name: kind for name, kind in fields.items() if kind.kind == "array" and kind.fixed}
     arrays = {
@@ -257,33 +261,49 @@ def _image_specs(
     target: DeviceOptions,
     needs_host: str | None,
     options: BatchOptions,
+    samples: int,
 ) -> dict[str, ImageSpec]:
     recipes = {
-        name: Recipe.of(
-            transforms.get(name, ()), channels=kind.channels or 3, size=_image_size(kind, orient=options.orient)
-        )
+        name: _recipe(name, kind, transforms.get(name, ()), _image_size(kind, orient=options.orient))
         for name, kind in fields.items()
         if kind.is_image
     }
-    files = [recipe for name, recipe in recipes.items() if fields[name].kind == "image"]
+    files = [recipe for name, recipe in recipes.items() if fields[name].kind == "image" and not recipe.is_mask]
     chosen = choose_engine(target.engine, target.device, files, decode=options.decode, why_not=needs_host)
     # uint8 takes a quarter or half of the time that floats take to copy, and the GPU converts it faster.
     copy_bytes = target.device.type != "cpu" and needs_host is None
     specs = {}
     for name, recipe in recipes.items():
-        engine = chosen if fields[name].kind == "image" else "cpu"  # pixels need no decoder
-        finished_on_device = (
-            copy_bytes and engine == "cpu" and recipe.size is not None and recipe.normalization is not None
-        )
-        cpu_engine = CpuEngine(
-            recipe.uint8_part() if finished_on_device else recipe,
-            channels=fields[name].channels or 3,
-            decode=options.decode,
-            channels_last=target.channels_last,
-            max_pixels=options.limits.max_image_pixels,
-        )
-        specs[name] = ImageSpec(recipe, cpu_engine, None if engine == "cpu" else engine, options.decode, options.orient)
+        # Pixels need no decoder, and batch engines would make colours of masks.
+        engine = chosen if fields[name].kind == "image" and not recipe.is_mask else "cpu"
+        finished_on_device = copy_bytes and engine == "cpu" and recipe.size is not None and recipe.dtype != "uint8"
+        own_recipe, max_pixels = recipe.uint8_part() if finished_on_device else recipe, options.limits.max_image_pixels
+        cpu_engine: CpuEngine | MaskEngine
+        if recipe.is_mask:
+            cpu_engine = MaskEngine(own_recipe, max_pixels=max_pixels)
+        else:
+            cpu_engine = CpuEngine(
+                own_recipe,
+                channels=fields[name].channels or 3,
+                decode=options.decode,
+                channels_last=target.channels_last,
+                max_pixels=max_pixels,
+            )
+        watch = None
+        if fields[name].kind == "image" and recipe.interpolates:
+            watch = UnmarkedMasks(name, fields[name].channels or 3, samples, max_pixels)
+        batch_engine = None if engine == "cpu" else engine
+        specs[name] = ImageSpec(recipe, cpu_engine, batch_engine, options.decode, options.orient, watch)
     return specs
+
+
+def _recipe(name: str, kind: Field, transforms: Sequence[Transform], size: tuple[int, int] | None) -> Recipe:
+    if kind.role != "mask":
+        return Recipe.of(transforms, channels=kind.channels or 3, size=size)
+    try:
+        return Recipe.of_mask(transforms, size=size)
+    except ConfigError as error:
+        raise ConfigError(f"transforms for {name!r}: {error}") from error
 
 
 def _image_size(kind: Field, *, orient: bool) -> tuple[int, int] | None:
