@@ -151,6 +151,13 @@ class PackingOptions:
             help="With --store-pixels: resize all images to this height and width: 64,64.", rich_help_panel=IMAGES
         ),
     ] = None
+    mask: Annotated[
+        str | None,
+        typer.Option(
+            help="Keep the numbers of these fields of images, which are masks: palette indices or grey levels.",
+            rich_help_panel=IMAGES,
+        ),
+    ] = None
     max_image_pixels: Annotated[
         int,
         typer.Option(
@@ -285,6 +292,7 @@ class PackingOptions:
             "resize": None if self.resize is None else parse_size(self.resize),
             "squeeze": listed_names(self.squeeze),
             "optional": listed_names(self.optional),
+            "mask": listed_names(self.mask),
         }
 
     def _print_estimates(self, out: Path | Url, result: Conversion) -> None:

@@ -35,6 +35,9 @@ def index(
     optional: Annotated[
         str | None, typer.Option(help="Fields that samples of tars and TFRecords may lack: caption,score.")
     ] = None,
+    mask: Annotated[
+        str | None, typer.Option(help="Keep the numbers of these fields of images, which are masks.")
+    ] = None,
     kind: Annotated[
         Format | None,
         typer.Option("--format", help="The files' format; by default their content decides."),
@@ -96,6 +99,7 @@ def index(
             output,
             fields=fields,
             optional=listed_names(optional),
+            mask=listed_names(mask),
             format=kind,
             decode_cf=decode_cf,
             workers=workers,

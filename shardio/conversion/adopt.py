@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -25,6 +25,7 @@ from ..system.directory import Directory
 from ..system.local_path import local_path
 from ..system.regular_files import open_regular
 from .journal import Journal, Record
+from .masks import masked, plan_of
 from .notes import remarks_of
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import fingerprint
@@ -78,6 +79,7 @@ def adopt(
     resume: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
+    masks: Collection[str] = (),
 ) -> WrittenDataset:
     """Make a dataset at `out` of the files of `source`, which are neither moved nor changed.
 
@@ -88,6 +90,7 @@ def adopt(
         source: an `Adoptable` source: `webdataset`, `tfrecord`, `lmdb` and `hdf5` give one for uncompressed files.
         out: the dataset's directory.
         workers, dask, world, on_error, max_bad, strict, resume, overwrite, progress: see `convert`.
+        masks: the fields that are masks.
 
     Raises SourceError for files that cannot be read in place, BadSample, TooManyBad, ConfigError, OSError.
     """
@@ -99,7 +102,7 @@ def adopt(
     final = local_path(out).absolute()
     beside = _is_beside(source.files, final)
     context = TaskContext(
-        source,
+        masked(source, masks),
         Output(final),
         source.container,
         skip=on_error == "skip",
@@ -118,7 +121,7 @@ def adopt(
         raise SourceError("the files hold no samples")
     if beside:
         _check_indexes(source.container, files)
-    return pack(context, files, _plan(source, files), options)
+    return pack(context, files, _plan(source, files) | plan_of(context.source.fields), options)
 
 
 def _plan(source: Adoptable, files: Sequence[AdoptTask]) -> dict[str, Any]:
@@ -265,7 +268,10 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> i
         _check(field, name, number, stored[name], value)
         row[f"{name}.offset"], row[f"{name}.size"] = offset, size
         if field.kind == "image":
-            info = images.probe(stored[name])
+            try:
+                info = field.probe(stored[name])
+            except BadSample as error:
+                raise BadSample(f"sample {number}, field {name!r}: {error}") from error
             row[shape_column(name)] = info.height, info.width
             rotated += images.orientation(stored[name]) != 1
     row[CHECKSUM] = checksums.of_sample(stored, sorted(stored))
@@ -422,7 +428,8 @@ class _Hdf5Rows:
         columns |= {name: column[rows] for name, column in self._scalars.items()}
         hidden: dict[str, NDArray[Any]] = {CHECKSUM: checksums.of_samples(columns, sorted(columns))}
         for name in (name for name, field in self._fields.items() if field.kind == "image"):
-            shapes = [_image_shape(self._file, name, *pair) for pair in zip(rows.tolist(), columns[name], strict=True)]
+            field, numbered = self._fields[name], zip(rows.tolist(), columns[name], strict=True)
+            shapes = [_image_shape(self._file, name, field, *pair) for pair in numbered]
             hidden[shape_column(name)] = np.array(shapes, np.int32)
         return hidden
 
@@ -435,9 +442,9 @@ def _scalars(source: Any, file: AdoptTask, name: str) -> NDArray[Any]:
     return column[file.samples.start : file.samples.stop]
 
 
-def _image_shape(file: AdoptTask, name: str, row: int, value: bytes) -> tuple[int, int]:
+def _image_shape(file: AdoptTask, name: str, field: Field, row: int, value: bytes) -> tuple[int, int]:
     try:
-        info = images.probe(value)
+        info = field.probe(value)
     except BadSample as error:
         raise BadSample(f"{file.path}, row {row}, field {name!r}: {error}") from error
     return info.height, info.width

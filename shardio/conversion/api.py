@@ -130,6 +130,7 @@ def convert(
     squeeze: str | Collection[str] = (),
     optional: str | Collection[str] = (),
     decode_cf: bool = False,
+    mask: str | Collection[str] = (),
     workers: int | None = 1,
     dask: str | None = None,
     world: World | None = None,
@@ -197,6 +198,8 @@ def convert(
         optional: fields that samples may lack: what is missing, or null, is None instead of a bad sample.
         decode_cf: with the converters `"hdf5"` and `"zarr"`, apply the attributes of netCDF that each file has, such as
             `scale_factor`, and turn times into seconds since 1970: an option of these converters, which say how.
+        mask: fields of images that are masks: palette indices or grey levels of up to 16 bits, which stay as they are.
+            A JPEG, or a PNG of RGB colours, is a bad sample. Options that shrink or resize take the nearest pixel.
         workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
             the machine.
         dask: the address of a Dask scheduler whose workers do the work instead (`"tcp://host:8786"`), or `"local"`
@@ -284,7 +287,9 @@ def convert(
     follows = getattr(samples, "plain_values", False)
     wanted_container = container or kept_container(samples)
     raw = RawImages(resize, keep_alpha) if store_pixels else None
-    samples = _transformed(samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw, listed_names(optional))
+    samples = _transformed(
+        samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw, listed_names(optional), listed_names(mask)
+    )
     chosen_container, container_note = choose_container(samples, wanted_container, follows=follows)
     shards = replace(shards, container=chosen_container)
     found_notes += () if container_note is None else (container_note,)
@@ -457,10 +462,11 @@ def _transformed(
     squeeze: Collection[str],
     raw: RawImages | None,
     optional: Collection[str],
+    masks: Collection[str],
 ) -> Source:
-    if images.idle and not (dtypes or as_image or squeeze or raw or optional):
+    if images.idle and not (dtypes or as_image or squeeze or raw or optional or masks):
         return source
-    return TransformedSource(source, images, dtypes, as_image, squeeze, raw, optional)
+    return TransformedSource(source, images, dtypes, as_image, squeeze, raw, optional, masks)
 
 
 def _numbers(numbers: Sequence[int] | Indices | None) -> Indices | None:

@@ -196,4 +196,4 @@ def _describe(dataset: Dataset) -> str:
 
 def _describe_field(field: Field) -> str:
     shape = field.kind in ("array", "pixels") and field.shape
-    return " ".join(str(part) for part in (field.kind, field.dtype, shape) if part)
+    return " ".join(str(part) for part in (field.kind, field.role, field.dtype, shape) if part)

@@ -13,6 +13,7 @@ from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, SourceWarning
 from ..foreign.formats import WORDS, FoundFiles, find_by_content
 from ..foreign.names import printable
+from ..format.fields import listed_names
 from ..order.world import World
 from ..stores import open_store
 from ..stores.url import as_url
@@ -23,6 +24,7 @@ from .adopt import adopt
 from .api import Conversion, PathLike
 from .found_objects import find_objects
 from .indexing_objects import MOST_THREADS, ObjectAdoption
+from .masks import masked
 from .notes import remarks_of, shards_among
 from .pack import OnError
 from .runners import Progress
@@ -37,6 +39,7 @@ def index(
     *,
     fields: str | Mapping[str, str] | None = None,
     optional: str | Collection[str] = (),
+    mask: str | Collection[str] = (),
     format: Format | None = None,
     decode_cf: bool = False,
     workers: int | None = 1,
@@ -67,6 +70,7 @@ def index(
         fields: the fields to take, and what to call them, such as `"image=jpg,label=cls"` or
             `{"image": "jpg", "label": "cls"}`; None takes all.
         optional: the fields that samples of tars and TFRecords may lack.
+        mask: fields of images that are masks, see `convert`.
         format: the files' format: `"webdataset"`, `"tfrecord"`, `"lmdb"` or `"hdf5"`; None lets their content decide.
         decode_cf: of HDF5 files, apply the attributes of netCDF that each file has, such as `scale_factor`, whenever
             rows are read; the converter `hdf5` says how.
@@ -86,6 +90,7 @@ def index(
         OSError: the output cannot be written.
     """
     choices = {"fields": fields, "optional": optional, "decode_cf": decode_cf}
+    masks = listed_names(mask)
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     access = StoreAccess(store_options=store_options)
     access.check_needed(out, *given)
@@ -95,7 +100,7 @@ def index(
         if decode_cf:
             raise ConfigError("decode_cf is for HDF5 files, which are adopted on a local disk only")
         made = _index_objects(
-            [os.fspath(path) for path in given], out, access, choices, format, on_error, strict, tell,
+            [os.fspath(path) for path in given], out, access, choices, masks, format, on_error, strict, tell,
             workers=min(MOST_THREADS, cpus.usable()) if workers is None else workers, max_bad=max_bad,
             progress=progress, resume=resume, overwrite=overwrite,
         )  # fmt: skip
@@ -124,10 +129,11 @@ def index(
         resume=resume,
         overwrite=overwrite,
         progress=progress,
+        masks=masks,
     )
     if report is not None and not world.rank:
         write_report(Path(report), local_path(out), [("", sample) for sample in dataset.skipped])
-    return Conversion({"": dataset}, source.fields, notes)
+    return Conversion({"": dataset}, masked(source, masks).fields, notes)
 
 
 def _index_objects(
@@ -135,6 +141,7 @@ def _index_objects(
     out: PathLike,
     access: StoreAccess,
     choices: Mapping[str, Any],
+    masks: Collection[str],
     format: Format | None,
     on_error: OnError,
     strict: bool,
@@ -158,7 +165,7 @@ def _index_objects(
         raise ConfigError(f"workers must be at least 1, got {workers}")
     store = open_store(folder, access.store_options or {})
     found = find_objects(store, objects, folder, format, overwrite=overwrite or resume)
-    with ObjectAdoption(found, on_error, lambda files: _source(files, choices, on_error)) as adoption:
+    with ObjectAdoption(found, on_error, lambda files: masked(_source(files, choices, on_error), masks)) as adoption:
         remarks = remarks_of(adoption.source, found.remarks, strict=strict)
         for remark in remarks:
             if tell is None:

@@ -40,6 +40,7 @@ from ..system.threads import in_order
 from .adopt import AdoptTask, index_of_places, is_index, shard_of
 from .found_objects import KINDS, FoundObjects
 from .journal import Record
+from .masks import plan_of
 from .pack import WrittenDataset
 from .runners import Progress, silent
 from .skipped import Skipped
@@ -138,6 +139,7 @@ class ObjectAdoption:
             "fields": checksums.Digest(self.source.fields).text(),
             "objects": len(states),
             "their sizes and ETags": xxhash.xxh3_128_hexdigest(repr(states).encode()),
+            **plan_of(self.source.fields),
         }
 
     def _make(

@@ -7,8 +7,10 @@ from typing import Any, Literal, TypeAlias, final, get_args
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from .. import native
+from ..engines.image_decoding import decode_mask
 from ..engines.orientation import TURNS, Turn, turned
 from ..errors import BadSample, ConfigError
 from ..format.images import ImageInfo, check_pixels, jpeg_coding, orientation, probe
@@ -30,8 +32,8 @@ class ReencodeOptions:
     An image is re-encoded if it has to shrink or to be turned, or if `recompress` asks for it. The result is a baseline
     JPEG: Huffman codes, YCbCr 4:2:0, or grey if the image was grey. The EXIF orientation is applied to the pixels, and
     all metadata (EXIF, ICC profiles, comments) is dropped. Only a PNG that merely shrinks or turns stays a PNG, with
-    its transparency and bit depth. Shrinking averages pixels, so do not shrink masks that hold class numbers. All other
-    images are returned byte for byte.
+    its transparency and bit depth. Shrinking averages pixels, but of a mask, which only shrinks or turns, it takes the
+    nearest pixel, as Pillow does; the result is a PNG of grey levels. All other images are returned byte for byte.
 
     A JPEG whose coding alone is unsuitable (progressive, arithmetic, several scans) keeps every pixel: its coefficients
     are written in another order. Other JPEGs are shrunk without a detour over RGB, at twice the speed of OpenCV, and
@@ -91,8 +93,8 @@ class ReencodeOptions:
             longer = min(longer, self.max_pixels // shorter)
         return (shorter, longer) if height <= width else (longer, shorter)
 
-    def __call__(self, data: bytes) -> bytes:
-        """Return the image file that `data` becomes.
+    def __call__(self, data: bytes, *, mask: bool = False) -> bytes:
+        """Return the image file, or the mask's, that `data` becomes.
 
         Raises BadSample if it is no image, or if it has to be decoded and cannot be.
         """
@@ -101,11 +103,17 @@ class ReencodeOptions:
         info, exif_orientation = probe(data), orientation(data)
         upright = (info.height, info.width) if exif_orientation < 5 else (info.width, info.height)
         size = self.size_of(*upright)
-        stale = self._stale_part(data, info, exif_orientation, size != upright)
+        shrinks = size != upright
+        if mask:
+            stale = "pixels" if shrinks or (self.orient and exif_orientation != 1) else "nothing"
+        else:
+            stale = self._stale_part(data, info, exif_orientation, shrinks)
         if stale == "nothing":
             return data
         encoded = None
         turn = TURNS[exif_orientation]
+        if mask:
+            return png(_resized(decode_mask(data, self.max_image_pixels)[..., 0], size, turn, nearest=True), "the mask")
         if info.format == "jpeg" and native.library() is not None:
             check_pixels(data, self.max_image_pixels, size)
             encoded = recode.transcode(data) if stale == "coding" else None
@@ -159,26 +167,31 @@ def png(pixels: NDArray[Any], place: object) -> bytes:
     return bytes(data)
 
 
-def as_pixels(value: Any) -> NDArray[np.uint8]:
+def as_pixels(value: Any, *, mask: bool = False) -> NDArray[Any]:
     """Return a uint8 array [h, w], [h, w, 1 or 3] or [1 or 3, h, w] as grey pixels [h, w] or RGB pixels [h, w, 3].
 
-    An array that fits both of the latter forms is taken as [h, w, 1 or 3]. Raises BadSample for any other value.
+    The array of a mask may also be uint16. An array that fits both of the latter forms is taken as [h, w, 1 or 3].
+
+    Raises BadSample for any other value.
     """
-    if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
+    dtypes = ("uint8", "uint16") if mask else ("uint8",)
+    if not isinstance(value, np.ndarray) or value.dtype.name not in dtypes:
         kind = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
-        raise BadSample(f"pixels must be uint8, got {kind}")
+        raise BadSample(f"{'the numbers of a mask' if mask else 'pixels'} must be {' or '.join(dtypes)}, got {kind}")
     if value.ndim == 3 and value.shape[2] not in (1, 3) and value.shape[0] in (1, 3):
         value = value.transpose(1, 2, 0)
     if value.ndim != 2 and not (value.ndim == 3 and value.shape[2] in (1, 3)):
         raise BadSample(f"pixels must be [h, w], [h, w, 1 or 3] or [1 or 3, h, w], got {list(value.shape)}")
-    pixels: NDArray[np.uint8] = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
+    pixels: NDArray[Any] = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
     return pixels
 
 
-def _resized(pixels: NDArray[Any], size: tuple[int, int], turn: Turn) -> NDArray[Any]:
-    """Return `pixels` shrunk and turned to `size`."""
+def _resized(pixels: NDArray[Any], size: tuple[int, int], turn: Turn, *, nearest: bool = False) -> NDArray[Any]:
+    """Return `pixels` shrunk and turned to `size`; with `nearest`, the levels of a mask, as Pillow resizes them."""
     height, width = size[::-1] if turn[2] else size
-    if pixels.shape[:2] != (height, width):
+    if nearest:
+        pixels = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST))
+    elif pixels.shape[:2] != (height, width):
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
     return turned(pixels, turn)
 

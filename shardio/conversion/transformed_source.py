@@ -18,9 +18,11 @@ from ..format.fields import Field, describe_fields, is_missing, label_as_int64, 
 from ..format.images import orientation, probe
 from ..system.types import Sample
 from ..transforms.validation import as_pair
+from .masks import as_mask, check_names
 from .reencode import ReencodeOptions, as_pixels, png
 from .source import HasColumns, Source
 
+_LARGEST_BYTE = 255
 _PROBED_SAMPLES = 64
 """The number of samples that are read to estimate by how much all samples shrink."""
 
@@ -30,8 +32,9 @@ class RawImages:
     """Images to be stored as pixels.
 
     Attributes:
-        size: the (height, width) to resize all of them to, with Pillow's bilinear filter; None if they have one size.
-        alpha: whether to store arrays, uint8 [4, height, width], of red, green, blue and alpha.
+        size: the (height, width) to resize all of them to, with Pillow's bilinear filter, masks to the nearest pixel;
+            None if they have one size.
+        alpha: whether to store arrays, uint8 [4, height, width], of red, green, blue and alpha; masks have none.
 
     Raises ConfigError unless `size` is two whole numbers of at least 1.
     """
@@ -57,6 +60,7 @@ class TransformedSource:
         squeeze: the fields of arrays of one element to store as scalars.
         raw: store the pixels of images instead of files; None stores files, PNGs of arrays.
         optional: the fields that samples may lack.
+        masks: the fields of images, or of `as_image`, that are masks; the source's own stay masks.
 
     Raises ConfigError for a field that holds no numbers, no pixels, or more than one number, for a cast to another kind
     of number (float to int), and for images of several sizes whose pixels are to be stored without a resize. Where a
@@ -72,9 +76,11 @@ class TransformedSource:
         squeeze: Collection[str] = (),
         raw: RawImages | None = None,
         optional: Collection[str] = (),
+        masks: Collection[str] = (),
     ) -> None:
+        check_names(source.fields, masks)
         self._source, self._images, self._dtypes, self._as_image = source, images, dict(dtypes), frozenset(as_image)
-        self._squeeze, self._raw = frozenset(squeeze), raw
+        self._squeeze, self._raw, self._masks = frozenset(squeeze), raw, frozenset(masks)
         for name in sorted(self._squeeze):
             field = source.fields.get(name)
             if field is None or field.kind != "array" or field.shape is None or math.prod(field.shape) != 1:
@@ -103,11 +109,13 @@ class TransformedSource:
     def _changed_field(self, name: str, field: Field) -> Field:
         if name in self._as_image:
             field = self._image_field(name, field)
+        if name in self._masks:
+            field = as_mask(name, field)
         if field.is_image and self._raw is not None:
             size = self._raw.size or field.shape or self._common_size(name)
-            if self._raw.alpha:
+            if self._raw.alpha and field.role != "mask":
                 return Field("array", "uint8", (4, *size))
-            return Field("pixels", shape=size, channels=field.channels)
+            return Field("pixels", shape=size, channels=field.channels, role=field.role)
         if name in self._as_image:
             return field
         if name in self._squeeze:
@@ -125,7 +133,9 @@ class TransformedSource:
     def _image_field(self, name: str, field: Field) -> Field:
         shape = self._first_shape(name) if field.shape is None else field.shape
         try:
-            pixels = as_pixels(np.broadcast_to(np.zeros((), field.row_dtype), shape))
+            pixels = as_pixels(np.broadcast_to(np.zeros((), field.row_dtype), shape), mask=name in self._masks)
+            if pixels.ndim == 3 and name in self._masks:
+                raise BadSample(f"a mask has one number per pixel, got {list(shape)}")
         except BadSample as error:
             raise ConfigError(f"as_image: field {name!r}: {error}") from error
         common_shape = pixels.shape[:2] if field.shape is not None and self._images.idle else None
@@ -153,7 +163,7 @@ class TransformedSource:
 
     def _size_of(self, value: Any, name: str) -> tuple[int, int]:
         if name in self._as_image:
-            pixels = as_pixels(value)
+            pixels = as_pixels(value, mask=name in self._masks)
             return pixels.shape[0], pixels.shape[1]
         info = probe(value)
         swaps = self._images.orient and TURNS[orientation(value)][2]
@@ -185,9 +195,10 @@ class TransformedSource:
         squeeze = {"squeeze": sorted(self._squeeze)} if self._squeeze else {}
         raw: dict[str, Any] = {} if self._raw is None else {"store_pixels": list(self._raw.size or ())}
         raw |= {"keep_alpha": True} if self._raw is not None and self._raw.alpha else {}
-        optional = {"optional": sorted(self._optional)} if self._optional else {}
+        raw |= {"optional": sorted(self._optional)} if self._optional else {}
+        raw |= {"mask": sorted(self._masks)} if self._masks else {}
         dtypes = {"dtype": self._dtypes} if self._dtypes else {}
-        return {**getattr(self._source, "changes", {}), **images, **dtypes, **as_image, **squeeze, **raw, **optional}
+        return {**getattr(self._source, "changes", {}), **images, **dtypes, **as_image, **squeeze, **raw}
 
     @property
     def threads(self) -> bool:
@@ -204,6 +215,8 @@ class TransformedSource:
     def sizes(self) -> NDArray[np.int64]:
         """Return the source's sizes, scaled by how a few samples throughout it shrink or grow, int64 [n]."""
         sizes = self._source.sizes()
+        if self._images.idle and not (self._dtypes or self._as_image or self._squeeze or self._raw):
+            return sizes
         return sizes if self._size_ratio is None else np.maximum(1, sizes * self._size_ratio).astype(np.int64)
 
     @cached_property
@@ -239,9 +252,9 @@ class TransformedSource:
                 if self._is_raw(name):
                     value = self._pixels(value, name, field)
                 elif name in self._as_image:
-                    value = self._images(png(self._given_pixels(value, field), "pixels"))
+                    value = self._images(png(self._given_pixels(value, field), "pixels"), mask=field.role == "mask")
                 elif field.kind == "image":
-                    value = self._images(bytes(value))
+                    value = self._images(bytes(value), mask=field.role == "mask")
                 elif field.dtype != self._source.fields[name].dtype or name in self._squeeze:
                     value = _squeezed(value) if name in self._squeeze else value
                     value = _cast(np.asarray(value), field.row_dtype)
@@ -252,16 +265,18 @@ class TransformedSource:
             changed[name] = value
         return changed
 
-    def _given_pixels(self, value: Any, field: Field) -> NDArray[np.uint8]:
+    def _given_pixels(self, value: Any, field: Field) -> NDArray[Any]:
         """Return the pixels of an array, [h, w] or [h, w, 3]."""
-        pixels = as_pixels(value)
+        pixels = as_pixels(value, mask=field.role == "mask")
         if pixels.ndim == 3 and field.channels == 1:
             raise BadSample("expected grey pixels, as those of the first sample are")
         return pixels
 
     def _pixels(self, value: Any, name: str, field: Field) -> NDArray[np.uint8]:
         """Return the pixels of an image to store, [height, width, channels], or with alpha [4, height, width]."""
-        alpha = self._raw is not None and self._raw.alpha
+        mask = field.role == "mask"
+        alpha = self._raw is not None and self._raw.alpha and not mask
+        pixels: NDArray[Any]
         height, width = (field.shape or (0, 0))[-2:]
         if alpha and not self._holds_pixels(name):
             pixels = image_decoding.decode(bytes(value), 4, self._images.max_image_pixels)
@@ -274,13 +289,16 @@ class TransformedSource:
             channels = 3 if alpha else field.channels or 3
             pixels = np.repeat(pixels[:, :, None], channels, axis=2) if pixels.ndim == 2 else pixels
         else:
-            pixels = image_decoding.decode(bytes(value), field.channels or 3, self._images.max_image_pixels)
+            pixels = image_decoding.decode_as(field, bytes(value), self._images.max_image_pixels)
             if self._images.orient:
                 pixels = turned(pixels, TURNS[orientation(value)])
+        if mask and pixels.size and int(pixels.max()) > _LARGEST_BYTE:
+            raise BadSample(f"store_pixels stores numbers of a mask up to {_LARGEST_BYTE}, got {pixels.max()}")
+        pixels = pixels.astype(np.uint8, copy=False)
         if alpha:
             pixels = image_decoding.with_alpha(pixels, None if self._raw is None else self._raw.size)
         elif self._raw is not None and self._raw.size is not None:
-            return resize(np.ascontiguousarray(pixels), self._raw.size, "bilinear", True)
+            return resize(np.ascontiguousarray(pixels), self._raw.size, "nearest" if mask else "bilinear", True)
         if pixels.shape[:2] != (height, width):
             found = " x ".join(map(str, pixels.shape[:2]))
             raise BadSample(

@@ -1,0 +1,271 @@
+"""Masks in conversion and adoption: `mask=` keeps their files as they are, and refuses what holds no numbers."""
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from _builders import jpeg
+from _builders import png as photo
+from _cli import run
+from _masks import grey_png, levels, palette_png
+from numpy.typing import NDArray
+from PIL import Image
+
+import shardio
+from shardio import Field, World
+from shardio.format.images import probe
+
+SIZE, COUNT = (30, 44), 5
+NUMBERS = [levels(SIZE, 20, seed) for seed in range(COUNT)]
+FILES = [palette_png(numbers) for numbers in NUMBERS]
+
+
+def pairs(folder: Path, mask: Callable[[int], bytes] = FILES.__getitem__, suffix: str = "png") -> Path:
+    """Photos and masks as files, and a list that names them."""
+    folder.mkdir()
+    with open(folder / "pairs.csv", "w") as table:
+        table.write("image,mask\n")
+        for number in range(COUNT):
+            (folder / f"{number}.jpg").write_bytes(jpeg(*SIZE, seed=number))
+            (folder / f"{number}.{suffix}").write_bytes(mask(number))
+            table.write(f"{number}.jpg,{number}.{suffix}\n")
+    return folder / "pairs.csv"
+
+
+def delivered(path: Any, field: str = "mask") -> list[NDArray[Any]]:
+    (batch,) = shardio.Loader(path, COUNT, shuffle=None, world=World(), fields=[field])
+    return [mask.numpy() for mask in batch[field]]
+
+
+def filelist(folder: Path) -> tuple[Any, dict[str, Any]]:
+    return pairs(folder), {"converter": "filelist", "converter_options": {"path": "image=image,mask=mask"}}
+
+
+def imagefolder(folder: Path) -> tuple[Any, dict[str, Any]]:
+    folder.mkdir()
+    for number, data in enumerate(FILES):
+        (folder / f"{number}.png").write_bytes(data)
+    return folder, {"converter": "imagefolder"}
+
+
+def webdataset(folder: Path) -> tuple[Any, dict[str, Any]]:
+    folder.mkdir()
+    with tarfile.open(folder / "a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        for number, data in enumerate(FILES):
+            for name, content in ((f"{number}.jpg", jpeg(*SIZE, seed=number)), (f"{number}.mask.png", data)):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return folder / "a.tar", {"converter": "webdataset", "converter_options": {"fields": "image=jpg,mask=mask.png"}}
+
+
+def hdf5(folder: Path) -> tuple[Any, dict[str, Any]]:
+    folder.mkdir()
+    with h5py.File(folder / "a.h5", "w") as file:
+        masks = file.create_dataset("mask", COUNT, h5py.vlen_dtype(np.uint8))
+        for number, data in enumerate(FILES):
+            masks[number] = np.frombuffer(data, np.uint8)
+    return folder / "a.h5", {"converter": "hdf5"}
+
+
+def parquet(folder: Path) -> tuple[Any, dict[str, Any]]:
+    folder.mkdir()
+    pq.write_table(pa.table({"mask": [{"bytes": data, "path": None} for data in FILES]}), folder / "a.parquet")
+    return folder / "a.parquet", {"converter": "parquet"}
+
+
+def torch(folder: Path) -> tuple[Any, dict[str, Any]]:
+    pictures = [Image.open(io.BytesIO(data)) for data in FILES]
+    return [{"mask": picture} for picture in pictures], {"converter": "torch"}
+
+
+def dataset(folder: Path) -> tuple[Any, dict[str, Any]]:
+    with shardio.create(folder, fields={"mask": "image"}) as writer:
+        for data in FILES:
+            writer.append({"mask": data})
+    return folder, {}
+
+
+SOURCES = [filelist, imagefolder, webdataset, hdf5, parquet, torch, dataset]
+
+
+@pytest.mark.parametrize("make", SOURCES, ids=lambda make: make.__name__)
+def test_masks_of_every_source(tmp_path: Path, make: Callable[[Path], tuple[Any, dict[str, Any]]]) -> None:
+    """Wherever image fields come from, mask= makes masks of them, whose numbers are those in the files."""
+    source, options = make(tmp_path / "in")
+    field = "image" if make is imagefolder else "mask"
+    made = shardio.convert(source, tmp_path / "out", mask=field, **options)
+    assert made.manifest.fields[field] == Field("image", shape=SIZE, role="mask")
+    np.testing.assert_array_equal(delivered(made.path, field), NUMBERS)
+    if make is not torch:  # whose images are saved anew
+        assert [shardio.open(made.path)[number][field] for number in range(COUNT)] == FILES
+
+
+@pytest.mark.slow
+def test_mask_on_the_command_line(tmp_path: Path) -> None:
+    """--mask says which fields are masks, `info` shows it, and reshard keeps it."""
+    source = pairs(tmp_path / "in")
+    out = tmp_path / "out"
+    run("convert", "filelist", source, out, "--path", "image=image,mask=mask", "--mask", "mask")
+    assert "image, mask, 30 x 44" in run("info", out)
+    run("reshard", out, tmp_path / "again", "--to", "hdf5")
+    np.testing.assert_array_equal(delivered(tmp_path / "again"), NUMBERS)
+    manifest = json.loads((tmp_path / "again" / "shardio.json").read_text())
+    assert manifest["fields"]["mask"]["role"] == "mask"
+
+
+REFUSED: dict[str, tuple[Callable[[int], bytes], str]] = {
+    "JPEG": (lambda n: jpeg(*SIZE, 1, seed=n), "got a JPEG"),
+    "RGB": (lambda n: photo(*SIZE, seed=n), "got a PNG of RGB colours"),
+    "alpha": (lambda n: photo(*SIZE, 4, seed=n), "got a PNG of RGB colours and alpha"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_holds_no_numbers_is_refused(tmp_path: Path, case: str) -> None:
+    """A JPEG mask and a PNG of colours are bad samples, named by sample, field and reason; `skip` leaves them out."""
+    make, message = REFUSED[case]
+    source = pairs(tmp_path / "in", lambda number: make(number) if number == 2 else FILES[number])
+    options: dict[str, Any] = {"converter": "filelist", "converter_options": {"path": "image=image,mask=mask"}}
+    with pytest.raises(shardio.BadSample, match=f"sample 2 .*field 'mask': .*{message}"):
+        shardio.convert(source, tmp_path / "out", mask="mask", **options)
+    made = shardio.convert(source, tmp_path / "out", mask="mask", on_error="skip", max_bad=1, **options)
+    assert (made.manifest.samples, len(made.skipped)) == (COUNT - 1, 1)
+
+
+def test_fields_that_cannot_be_masks(tmp_path: Path) -> None:
+    """A field that is missing, or holds no images, is refused by name and with what would do."""
+    np.savez(tmp_path / "a.npz", mask=np.stack(NUMBERS), label=np.arange(COUNT))
+    cases = {
+        "no": "mask: there is no field 'no'; there are mask",
+        "label": "'label' is scalar, int64",
+        "mask": r"as_image=\['mask'\] makes images of arrays",
+    }
+    for name, message in cases.items():
+        with pytest.raises(shardio.ConfigError, match=message):
+            shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", mask=name)
+
+
+@pytest.mark.parametrize("largest", [20, 40000])
+def test_arrays_as_masks(tmp_path: Path, largest: int) -> None:
+    """Arrays of uint8 or uint16 become PNGs of 8 or 16 bits with as_image and mask."""
+    numbers = np.stack([levels(SIZE, largest, seed) for seed in range(COUNT)])
+    np.savez(tmp_path / "a.npz", mask=numbers)
+    made = shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", as_image="mask", mask="mask")
+    np.testing.assert_array_equal(delivered(made.path), numbers)
+
+
+def test_arrays_of_colours_are_no_masks(tmp_path: Path) -> None:
+    """An array with three numbers per pixel is refused before anything is written."""
+    np.savez(tmp_path / "a.npz", mask=np.zeros((2, 20, 30, 3), np.uint8))
+    with pytest.raises(shardio.ConfigError, match="one number per pixel"):
+        shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", as_image="mask", mask="mask")
+
+
+def nearest(numbers: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    return np.asarray(Image.fromarray(numbers).resize(size[::-1], Image.Resampling.NEAREST))
+
+
+CHANGES: dict[str, tuple[dict[str, Any], tuple[int, int] | None]] = {
+    "shrunk": ({"resize_shorter": 11, "quality": 50}, (11, 16)),
+    "fewer pixels": ({"max_pixels": 300}, (14, 21)),
+    "never a JPEG": ({"recompress": "always"}, None),
+    "pixels": ({"store_pixels": True}, None),
+    "pixels of one size": ({"store_pixels": True, "resize": (40, 21)}, (40, 21)),
+    "beside alpha": ({"store_pixels": True, "keep_alpha": True}, None),
+}
+"""Options that change images, and the size of masks after them."""
+
+
+@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize("largest", [20, 60000])
+def test_options_that_change_images(tmp_path: Path, case: str, largest: int) -> None:
+    """Options that shrink or resize take a mask's nearest pixel, as Pillow does; none makes a JPEG of it."""
+    options, size = CHANGES[case]
+    numbers = [levels(SIZE, largest, seed) for seed in range(COUNT)]
+    source = pairs(tmp_path / "in", lambda number: grey_png(numbers[number]))
+    options = {"converter": "filelist", "converter_options": {"path": "image=image,mask=mask"}, **options}
+    if options.get("store_pixels") and largest > 255:
+        with pytest.raises(shardio.BadSample, match="store_pixels stores numbers of a mask up to 255, got 60000"):
+            shardio.convert(source, tmp_path / "out", mask="mask", **options)
+        return
+    made = shardio.convert(source, tmp_path / "out", mask="mask", **options)
+    wanted = [nearest(one, size) for one in numbers] if size else numbers
+    np.testing.assert_array_equal(delivered(made.path), wanted)
+    assert made.manifest.fields["mask"].role == "mask"
+    if made.manifest.fields["mask"].kind == "image":
+        assert probe(shardio.open(made.path)[0]["mask"]).format == "png"
+
+
+def test_orient_turns_masks(tmp_path: Path) -> None:
+    """A mask that an EXIF tag turns is turned, by conversion and by a Loader, without other numbers."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    source = pairs(tmp_path / "in", lambda number: grey_png(NUMBERS[number], exif=exif))
+    options: dict[str, Any] = {"converter": "filelist", "converter_options": {"path": "image=image,mask=mask"}}
+    plain = shardio.convert(source, tmp_path / "plain", mask="mask", **options)
+    turned = shardio.convert(source, tmp_path / "turned", mask="mask", orient=True, **options)
+    wanted = [np.rot90(numbers, -1) for numbers in NUMBERS]
+    np.testing.assert_array_equal(delivered(plain.path), NUMBERS)
+    np.testing.assert_array_equal(delivered(turned.path), wanted)
+    (batch,) = shardio.Loader(plain.path, COUNT, shuffle=None, world=World(), fields=["mask"], orient=True)
+    np.testing.assert_array_equal([mask.numpy() for mask in batch["mask"]], wanted)
+
+
+def test_only_the_role_changes(tmp_path: Path) -> None:
+    """mask= changes no stored byte and no digest; the same conversion without it is another one to resume."""
+    source = pairs(tmp_path / "in")
+    options: dict[str, Any] = {"converter": "filelist", "converter_options": {"path": "image=image,mask=mask"}}
+    images = shardio.convert(source, tmp_path / "images", **options)
+    masks = shardio.convert(source, tmp_path / "masks", mask=["mask"], **options)
+    assert masks.manifest.digest == images.manifest.digest
+    again = shardio.convert(source, tmp_path / "masks", mask=["mask"], resume=True, **options)
+    assert again.manifest == masks.manifest
+    with pytest.raises(shardio.ConfigError, match="mask"):
+        shardio.convert(source, tmp_path / "masks", resume=True, **options)
+
+
+@pytest.mark.parametrize("make", [webdataset, hdf5], ids=lambda make: make.__name__)
+def test_masks_of_files_that_stay_in_place(tmp_path: Path, make: Callable[[Path], tuple[Any, dict[str, Any]]]) -> None:
+    """`index` marks masks too, in processes as well, and repair keeps the mark of a dataset whose index is lost."""
+    source, options = make(tmp_path / "in")
+    fields = options.get("converter_options", {}).get("fields")
+    out = tmp_path / "out"
+    made = shardio.index(source, out, fields=fields, mask="mask", workers=2)
+    assert made.fields["mask"].role == "mask"
+    np.testing.assert_array_equal(delivered(out), NUMBERS)
+    for index in out.glob("*.idx.*"):
+        index.unlink()
+    shardio.repair(out)
+    assert shardio.open(out).fields["mask"].role == "mask"
+    np.testing.assert_array_equal(delivered(out), NUMBERS)
+
+
+@pytest.mark.parametrize("make", [webdataset, hdf5], ids=lambda make: make.__name__)
+def test_index_refuses_what_is_no_mask(
+    tmp_path: Path, make: Callable[[Path], tuple[Any, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`index` checks masks as conversion does, and names the file or sample, the field and the reason."""
+    monkeypatch.setitem(globals(), "FILES", [*FILES[:3], photo(*SIZE), FILES[4]])
+    source, options = make(tmp_path / "in")
+    fields = options.get("converter_options", {}).get("fields")
+    with pytest.raises(shardio.BadSample, match=r"(sample|row) 3, field 'mask': .*got a PNG of RGB colours"):
+        shardio.index(source, tmp_path / "out", fields=fields, mask="mask")
+    with pytest.raises(shardio.ConfigError, match="there is no field 'masks'"):
+        shardio.index(source, tmp_path / "out", fields=fields, mask="masks")
+
+
+@pytest.mark.slow
+def test_index_on_the_command_line(tmp_path: Path) -> None:
+    """`shardio index --mask` marks masks."""
+    source, _ = webdataset(tmp_path / "in")
+    run("index", source, "-o", tmp_path / "out", "--fields", "image=jpg,mask=mask.png", "--mask", "mask")
+    np.testing.assert_array_equal(delivered(tmp_path / "out"), NUMBERS)
