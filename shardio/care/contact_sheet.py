@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..dataset.dataset import Dataset
 from ..errors import ConfigError
 from ..format.fields import describe_fields
+from ..format.mask_colors import colored
 from ..loader.loader import Loader
 from ..order.world import World
 from ..system.os_errors import naming
@@ -45,7 +46,8 @@ def contact_sheet(
     path = Path(path)
     if path.suffix.lower() != ".png":
         raise ConfigError(f"a contact sheet is a PNG: its name must end in .png, got {str(path)!r}")
-    name = next((n for n, f in dataset.fields.items() if f.is_image), None)
+    images = [n for n, f in dataset.fields.items() if f.is_image]
+    name = next((n for n in images if dataset.fields[n].role is None), next(iter(images), None))
     if name is None:
         raise ConfigError(
             f"{dataset.path}: a contact sheet draws images, and no field holds them: {describe_fields(dataset.fields)}"
@@ -73,10 +75,13 @@ def _caption(batch: dict[str, Any], row: int, classes: Sequence[str] | None) -> 
     return f"#{batch['index'][row].item()}  label {label}" if label != "" else f"#{batch['index'][row].item()}"
 
 
-def _tile(image: NDArray[np.uint8], caption: str) -> NDArray[np.uint8]:
-    """Return the image, scaled to fit into a square, with its caption beneath."""
+def _tile(image: NDArray[Any], caption: str) -> NDArray[np.uint8]:
+    """Return the image, or the mask in colours, scaled to fit into a square, with its caption beneath."""
+    is_mask = image.ndim == 2
+    image = colored(image) if is_mask else image
     scale = TILE_SIZE / max(image.shape[:2])
     method = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST if scale > 2 else cv2.INTER_LINEAR
+    method = cv2.INTER_NEAREST if is_mask else method
     width, height = (max(1, round(side * scale)) for side in (image.shape[1], image.shape[0]))
     fitted = cv2.resize(image, (width, height), interpolation=method).reshape(height, width, -1)
     tile = np.full((TILE_SIZE + CAPTION_HEIGHT, TILE_SIZE, 3), _BACKGROUND, np.uint8)

@@ -16,6 +16,7 @@ from PIL import Image
 
 from ..format import images
 from ..format.fields import Field, describe
+from ..format.mask_colors import colored
 from ..system import helper_process
 from .readable import ReadableDataset
 
@@ -75,7 +76,7 @@ def _cell(
             else:
                 (value,) = dataset.decode(name, selection.values(name), np.array([index]))
         if field.is_image:
-            return _picture(value, field.channels or 3)
+            return _picture(value, field)
         if field.kind == "scalar" and name == "label" and classes and 0 <= value < len(classes):
             return f"{_escaped(value)} ({_escaped(_shortened(classes[value]))})"
         return _escaped(_shortened(value))
@@ -93,17 +94,23 @@ def _is_shown(field: Field) -> bool:
     return field.kind != "bytes"
 
 
-def _picture(value: Any, channels: int) -> str:
-    """Return an image, an encoded file or pixels [height, width, channels], as HTML that holds it as a small JPEG."""
-    mode = "RGB" if channels == 3 else "L"
+def _picture(value: Any, field: Field) -> str:
+    """Return an image, an encoded file or pixels [height, width, channels], as HTML that holds it as a small JPEG.
+
+    Masks are shown in colours.
+    """
+    is_mask = field.role == "mask"
+    mode = "RGB" if field.channels == 3 or is_mask else "L"
     if isinstance(value, np.ndarray):
-        image = Image.fromarray(value if channels == 3 else value[..., 0])
+        image = Image.fromarray(value if field.channels == 3 else value[..., 0])
     else:
         images.check_pixels(value, _MOST_PIXELS)
         image = Image.open(io.BytesIO(value), formats=_FORMATS)
         image.draft(mode, (_SIDE, _SIDE))  # has libjpeg decode fewer pixels; other formats ignore it
+    if is_mask:
+        image = Image.fromarray(colored(np.asarray(image).astype(np.uint16)))
     image = image.convert(mode)
-    image.thumbnail((_SIDE, _SIDE))
+    image.thumbnail((_SIDE, _SIDE), Image.Resampling.NEAREST if is_mask else Image.Resampling.BICUBIC)
     zoom = max(1, _SIDE // max(image.size))
     width, height = (side * zoom for side in image.size)
     encoded = io.BytesIO()

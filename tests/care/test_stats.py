@@ -146,6 +146,37 @@ def test_pixels_are_described(tmp_path: Path, container: str) -> None:
     assert report.normalize(images.channels) == "shardio.Normalize((0.6000, 0.2000, 0.4000), (0.4000, 0.2000, 0.4000))"
 
 
+@pytest.mark.parametrize("kind", ["file", "pixels"])
+def test_masks_are_described_by_class(kind: str) -> None:
+    """Of a mask the shares of its numbers are told, in which every mask weighs the same, and no mean or deviation."""
+    many, few = np.zeros((10, 20), np.uint8), np.full((10, 20), 255, np.uint8)
+    many[:5] = 7
+    few[0, :10] = 7
+    pixels = kind == "pixels"
+    field = Field("pixels", shape=(10, 20), role="mask") if pixels else Field("image", role="mask")
+    samples = [{"mask": numbers[..., None] if pixels else encode("png", numbers)} for numbers in (many, few)]
+    figures = stats(shardio.from_samples(samples, {"mask": field}))
+    images = figures.fields["mask"].images
+    assert images is not None
+    assert images.pixel_classes == pytest.approx({0: 0.25, 7: 0.275, 255: 0.475})
+    assert images.channels == ()
+    text = report.text(figures)
+    assert "mask: image mask" in text or "mask: pixels mask" in text
+    assert "3, from 0 to 255" in text
+    assert "Normalize" not in text
+    json.dumps(figures.to_dict())
+
+
+def test_numbers_of_16_bits_are_counted() -> None:
+    """Grey levels of 16 bits count as they are; of many numbers the most common are listed."""
+    numbers = np.arange(30, dtype=np.uint16)[:, None].repeat(40, 1) * 1000
+    figures = stats(shardio.from_samples([{"mask": encode("png", numbers)}], {"mask": Field("image", role="mask")}))
+    images = figures.fields["mask"].images
+    assert images is not None
+    assert list(images.pixel_classes) == [1000 * number for number in range(30)]
+    assert "and 10 more" in report.text(figures)
+
+
 def test_grey_images_have_one_channel() -> None:
     """Grey images have one channel, as in the loader."""
     image = np.zeros((4, 6), np.uint8)

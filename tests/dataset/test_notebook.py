@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from _builders import bmp, jpeg, pixels, png, spoiled, webp
+from _masks import grey_png
 from PIL import Image
 
 import shardio
+from shardio import Field
 from shardio.dataset import notebook
 from shardio.errors import ShardCorrupt
 
@@ -107,6 +109,18 @@ def test_stored_and_grey_pixels_are_shown() -> None:
     data = shardio.from_samples(samples, fields=fields)
     assert [(image.mode, image.size) for image in pictures(data)] == [("RGB", (16, 12)), ("L", (16, 12))]
     assert 'width="96" height="72"' in data._repr_html_()
+
+
+def test_masks_are_shown_in_colours() -> None:
+    """Numbers of classes have colours that can be told apart, whether they are stored as files or as pixels."""
+    numbers = np.zeros((96, 96), np.uint8)
+    numbers[:48] = 2
+    fields = {"file": Field("image", role="mask"), "pixels": Field("pixels", shape=(96, 96), role="mask")}
+    sample = {"file": grey_png(numbers.astype(np.uint16)), "pixels": numbers[..., None]}
+    for picture in pictures(shardio.from_samples([sample], fields)):
+        assert picture.size == (96, 96)
+        assert np.abs(np.array(picture.getpixel((50, 20))) - (0, 128, 0)).max() < 20
+        assert np.array(picture.getpixel((50, 80))).max() < 20
 
 
 def test_text_is_escaped() -> None:

@@ -1,7 +1,7 @@
 """How the figures of one field are computed, in bounded memory: numbers are counted by value, blocks are combined."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -209,6 +209,7 @@ class FieldCounter:
         self._encodings: Counter[str] = Counter()
         self._jpeg_codings: Counter[str] = Counter()
         self._levels = np.zeros((field.channels or 3, _LEVELS))
+        self._pixel_classes: dict[int, float] = defaultdict(float)
         if field.fixed and samples:
             self._stored_sizes.add(np.array([field.row_bytes]), samples)
         if field.kind == "pixels" and field.shape is not None and samples:
@@ -234,12 +235,18 @@ class FieldCounter:
             case "image":
                 for encoding, jpeg_coding, levels in inspected:
                     self._encodings[encoding] += 1
+                    if self._field.role == "mask":
+                        self._add_pixel_classes(levels)
+                        continue
                     if jpeg_coding is not None:
                         self._jpeg_codings[jpeg_coding] += 1
                     self._levels += levels
             case "pixels":
                 for count, levels in inspected:
                     self._encodings["pixels"] += count
+                    if self._field.role == "mask":
+                        self._add_pixel_classes(levels)
+                        continue
                     self._levels += levels
             case "text":
                 self._lengths.add(np.array(inspected, np.int64))
@@ -248,6 +255,10 @@ class FieldCounter:
                     self._shapes[shape] += 1
                     self._values = reduce(combine, values, self._values)
                     self._channels = tuple(map(combine, self._channels, values))
+
+    def _add_pixel_classes(self, shares: Mapping[int, float]) -> None:
+        for number, share in shares.items():
+            self._pixel_classes[number] += share
 
     def stats(self, metadata: Mapping[str, Any]) -> FieldStats:
         """Return the figures of all that was counted; the dataset's metadata may name the classes."""
@@ -277,7 +288,7 @@ class FieldCounter:
             "megapixels": heights * widths / 1e6,
         }
         most = np.lexsort((self._image_sizes.values, -counts))[:MOST_COMMON]
-        decoded = self._encodings.total()
+        decoded, classes = self._encodings.total(), sorted(self._pixel_classes.items())
         return ImageStats(
             **{name: spread_of(values, counts, growing=True) for name, values in spreads.items()},
             sizes=len(counts),
@@ -285,7 +296,8 @@ class FieldCounter:
             grid=_grid(heights, widths, counts),
             encodings=dict(self._encodings.most_common()),
             jpeg_codings=dict(self._jpeg_codings.most_common()),
-            channels=tuple(_channel(levels / decoded) for levels in self._levels) if decoded else (),
+            channels=tuple(_channel(levels / decoded) for levels in self._levels) if decoded and not classes else (),
+            pixel_classes={value: share / decoded for value, share in classes},
         )
 
     def _classes(self, metadata: Mapping[str, Any]) -> Classes | None:
@@ -313,6 +325,8 @@ def inspect(field: Field, stored: Any) -> Any:
 
     For a field of fixed shape, `stored` holds the arrays of several samples, [samples, *shape].
     """
+    if field.kind == "pixels" and field.role == "mask":
+        return len(stored), _class_shares(stored, len(stored))
     if field.kind == "pixels":
         return len(stored), np.array([_shares(channel) for channel in np.moveaxis(stored, 3, 0)]) * len(stored)
     if field.fixed:
@@ -322,6 +336,8 @@ def inspect(field: Field, stored: Any) -> Any:
     match field.kind:
         case "image":
             encoding = images.sniff(stored) or "other"
+            if field.role == "mask":
+                return encoding, None, _class_shares(value, 1)
             levels = np.array([_shares(channel) for channel in np.moveaxis(value, 2, 0)])
             return encoding, _jpeg_coding(stored) if encoding == "jpeg" else None, levels
         case "text":
@@ -335,6 +351,12 @@ def _channels_of(field: Field) -> int:
     if field.kind != "array" or not field.shape or field.row_dtype.kind == "c":
         return 0
     return field.shape[0] if field.shape[0] <= MOST_CHANNELS else 0
+
+
+def _class_shares(values: NDArray[np.uint8] | NDArray[np.uint16], masks: int) -> dict[int, float]:
+    """The share of each number among the pixels of masks of one size, times the number of masks."""
+    numbers, counts = np.unique(values, return_counts=True)
+    return dict(zip(numbers.tolist(), (counts * (masks / values.size)).tolist(), strict=True))
 
 
 def _shares(values: NDArray[np.uint8]) -> NDArray[np.float64]:

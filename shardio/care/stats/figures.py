@@ -128,7 +128,9 @@ class ImageStats:
         grid: the histogram of widths and heights.
         encodings: sampled images by encoding: `jpeg`, `png`, `webp`, `bmp`, or `pixels`.
         jpeg_codings: sampled JPEGs by coding: `baseline` (the one that hardware decodes), `progressive`, `other`.
-        channels: R, G and B, or grey alone, of the sampled images; empty if none was sampled.
+        channels: R, G and B, or grey alone, of the sampled images; empty if none was sampled, and of masks.
+        pixel_classes: the share of the sampled masks' pixels that has each number, by number; every mask weighs the
+            same whatever its size. Empty for other images.
     """
 
     heights: Spread
@@ -142,6 +144,7 @@ class ImageStats:
     encodings: Mapping[str, int]
     jpeg_codings: Mapping[str, int]
     channels: tuple[Channel, ...]
+    pixel_classes: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)

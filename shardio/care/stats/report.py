@@ -1,6 +1,7 @@
 """The figures of a dataset as text: aligned, and in ASCII except for names that are not."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...system.units import format_size
 from .figures import Channel, Classes, DatasetStats, FieldStats, Histogram, ImageStats, Spread, Values
@@ -66,8 +67,9 @@ def _aligned(rows: Iterable[Row], indent: str = "") -> list[str]:
 
 def _kind(stats: FieldStats) -> str:
     field = stats.field
+    color = field.role or {3: "RGB", 1: "grey"}.get(field.channels or 0)
     shape = "x".join(map(str, field.row_shape)) if field.kind in ("array", "pixels") else ""
-    return " ".join(filter(None, [field.kind, field.dtype, {3: "RGB", 1: "grey"}.get(field.channels or 0), shape]))
+    return " ".join(filter(None, [field.kind, field.dtype, color, shape]))
 
 
 def _head(stats: DatasetStats) -> Iterator[Row]:
@@ -131,8 +133,21 @@ def _images(images: ImageStats) -> Iterator[Row]:
     for label, counts in (("encodings *", images.encodings), ("JPEGs *", images.jpeg_codings)):
         if counts:
             yield label, ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    if images.pixel_classes:
+        yield from _pixel_classes(images.pixel_classes)
     if images.channels:
         yield "mean, std *", normalize(images.channels)
+
+
+def _pixel_classes(shares: Mapping[int, float]) -> Iterator[Row]:
+    """List the numbers in masks and their shares of the pixels; the most common ones, if there are many."""
+    listed = sorted(sorted(shares, key=lambda value: -shares[value])[:MOST_LISTED])
+    yield "classes *", f"{len(shares):,}, from {min(shares)} to {max(shares)}; their shares of the pixels:"
+    for value in listed:
+        bar = "#" * math.ceil(BAR_WIDTH * shares[value] / max(shares.values()))
+        yield "", f"{value:>5}  {shares[value]:7.2%}  {bar}"
+    if len(shares) > MOST_LISTED:
+        yield "", f"and {len(shares) - MOST_LISTED:,} more"
 
 
 def _listed(classes: Classes) -> Iterator[Row]:
