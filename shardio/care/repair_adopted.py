@@ -215,7 +215,7 @@ def _decodes(old: manifest.Manifest) -> bool:
 
 
 def _plain(fields: Mapping[str, Field]) -> dict[str, Field]:
-    """Return fields without what a dataset adds to them: the size of all images, which are masks, what sources state."""
+    """Return fields without what a dataset adds: the size of all images, which are masks, what sources state."""
     bare = {name: replace(field, attributes=None) for name, field in fields.items()}
     plain = {name: replace(field, shape=None, role=None) for name, field in bare.items() if field.kind == "image"}
     return {name: replace(plain[name], channels=None) if name in plain else field for name, field in bare.items()}
