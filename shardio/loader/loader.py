@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
-import torch
+import torch.utils.data
 
 from .. import native
 from ..dataset.methods_of_others import WEBDATASET, no_attribute
@@ -307,6 +307,7 @@ class Loader:
         return len(replace(self._schedule, start=self._place.position))
 
     def __iter__(self) -> EpochIterator:
+        _check_not_in_a_dataloader()
         if self._world_detected:
             self._check_world()
         if self._running is not None:
@@ -469,6 +470,16 @@ class Loader:
         With `all_epochs=True` they are those of all loops over this Loader together.
         """
         return self._meters.read(all_epochs=all_epochs)
+
+
+def _check_not_in_a_dataloader() -> None:
+    """Raise ConfigError in a worker of torch's DataLoader, where every worker would deliver all samples."""
+    if torch.utils.data.get_worker_info() is not None:
+        raise ConfigError(
+            "a Loader cannot run in a worker of torch's DataLoader: every worker would deliver all samples, in the "
+            "same order in each epoch. Loop over the Loader itself, which has workers of its own (threads=), or give "
+            "the DataLoader num_workers=0 and batch_size=None; a DataLoader with workers can read shardio.TorchDataset"
+        )
 
 
 def _rebuild(arguments: dict[str, Any], state: Mapping[str, Any], world_detected: bool) -> Loader:

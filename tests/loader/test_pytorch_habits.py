@@ -281,6 +281,27 @@ def test_a_loader_needs_no_dataloader(workers: int) -> None:
             next(iter(data.DataLoader(load(photos()), num_workers=workers, **options)))
 
 
+class Around(data.IterableDataset[dict[str, Any]]):
+    """A Loader's batches as a Dataset."""
+
+    def __init__(self, loader: shardio.Loader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.loader)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_a_loader_in_a_worker_of_a_dataloader_is_refused() -> None:
+    """There every worker would deliver all samples; without workers a DataLoader passes the batches on."""
+    around = Around(load(photos(), shuffle="global"))
+    with pytest.raises(ConfigError, match=r"every worker would deliver all samples.*TorchDataset"):
+        next(iter(data.DataLoader(around, batch_size=None, num_workers=2, multiprocessing_context="fork")))
+    epochs = [[n for batch in data.DataLoader(around, None) for n in batch["index"].tolist()] for _ in range(2)]
+    assert epochs[0] != epochs[1]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(12))
+
+
 def test_accelerate_leaves_resuming_to_the_loader(tmp_path: Path) -> None:
     """`prepare` takes a Loader as it is, skipping batches is refused with the way that works, and that way works."""
     accelerate = pytest.importorskip("accelerate")
