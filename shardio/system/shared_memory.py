@@ -12,10 +12,11 @@ _ALIGN = 64
 
 @final
 class Shared:
-    """A value to pass to processes as they start; its arrays are in anonymous memory (memfd) that all of them map.
+    """A value to pass to processes as they start, through anonymous memory (memfd) that all of them map.
 
     The mapping is copy-on-write: a process keeps its changes to itself. This matters because a source of a hundred
-    million files has gigabytes of names and sizes.
+    million files has gigabytes of names and sizes. And a process that starts gets a few bytes: an argument larger than
+    the 64 KiB of its pipe would keep the parent until that process reads, so that processes start one after another.
 
     Args:
         value: anything that pickles; the NumPy arrays within it are shared.
@@ -23,43 +24,45 @@ class Shared:
 
     def __init__(self, value: Any) -> None:
         buffers: list[pickle.PickleBuffer] = []
-        self._pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         self._handle = os.memfd_create("shardio", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self._handle)
-        self._spans: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         with os.fdopen(os.dup(self._handle), "wb") as file:
             for buffer in buffers:
                 file.write(bytes(-file.tell() % _ALIGN))
                 data = buffer.raw()
-                self._spans.append((file.tell(), data.nbytes))
+                spans.append((file.tell(), data.nbytes))
                 file.write(data)
+            self._end_of_arrays = file.tell()
+            pickle.dump((spans, pickled), file)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # DupFd must be created while the process starts: created earlier, it serves the file by a named socket.
-        return _Received, (DupFd(self._handle), self._pickled, self._spans)
+        return _Received, (DupFd(self._handle), self._end_of_arrays)
 
     def load(self) -> Any:
         """Return a new value, separate from those of other calls."""
-        return _load(self._handle, self._pickled, self._spans)
+        return _load(self._handle, self._end_of_arrays)
 
 
 @final
 class _Received:
     """A `Shared` value as the started process receives it."""
 
-    def __init__(self, handle: Any, pickled: bytes, spans: list[tuple[int, int]]) -> None:
-        self._handle, self._pickled, self._spans = handle.detach(), pickled, spans
+    def __init__(self, handle: Any, end_of_arrays: int) -> None:
+        self._handle, self._end_of_arrays = handle.detach(), end_of_arrays
 
     def load(self) -> Any:
         """Return the value; call this once."""
         try:
-            return _load(self._handle, self._pickled, self._spans)
+            return _load(self._handle, self._end_of_arrays)
         finally:
             os.close(self._handle)
 
 
-def _load(handle: int, pickled: bytes, spans: list[tuple[int, int]]) -> Any:
-    size = os.fstat(handle).st_size
-    memory = memoryview(mmap.mmap(handle, size, access=mmap.ACCESS_COPY) if size else bytearray())
-    # Trusted: `Shared` pickled it in the parent process.
+def _load(handle: int, end_of_arrays: int) -> Any:
+    memory = memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_COPY))
+    # Trusted: `Shared` pickled both in the parent process.
+    spans, pickled = pickle.loads(memory[end_of_arrays:])  # noqa: S301
     return pickle.loads(pickled, buffers=[memory[start : start + size] for start, size in spans])  # noqa: S301

@@ -303,6 +303,37 @@ def test_an_error_in_a_worker_process_names_the_shard(tmp_path: Path) -> None:
         list(loader)
 
 
+def sized(batch: dict[str, Any], blob: bytes) -> dict[str, Any]:
+    """Tell the size of what the worker was given."""
+    return {"size": len(blob)}
+
+
+WAIT_FOR_ANOTHER = """
+import os, sys, time
+if any("spawn_main" in word for word in sys.orig_argv):
+    here, begun = os.path.dirname(__file__), time.monotonic()
+    open(os.path.join(here, f"{os.getpid()}.started"), "w").close()
+    while sum(name.endswith(".started") for name in os.listdir(here)) < 2:
+        if time.monotonic() > begun + 20:
+            open(os.path.join(here, "alone"), "w").close()
+            break
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.slow
+def test_worker_processes_start_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None waits until another one has read what it was given, however much that is.
+
+    Each worker's interpreter waits, before it reads anything, until the other one runs, too.
+    """
+    (tmp_path / "sitecustomize.py").write_text(WAIT_FOR_ANOTHER)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    loader = load(photos(), isolate=True, threads=2, map=functools.partial(sized, blob=bytes(1 << 20)))
+    assert [batch["size"] for batch in loader] == [1 << 20] * 7
+    assert not (tmp_path / "alone").exists()
+
+
 @pytest.mark.slow
 def test_a_worker_process_that_dies_is_named() -> None:
     """The error names the exit code or signal of the worker process, and the loop ends at once."""

@@ -60,6 +60,13 @@ def test_each_load_is_another_value() -> None:
     assert (one["a"][0], other["a"][0], other["nothing"].size) == (1, 0, 0)
 
 
+def test_a_process_that_starts_is_sent_a_few_bytes() -> None:
+    """A pipe holds 64 KiB: a larger argument would keep the parent until the process reads it."""
+    value = {"texts": ["t" * 100] * 10, "blob": bytes(1 << 20), "arrays": [np.arange(n) for n in range(5000)]}
+    rebuild, (_, *others) = Shared(value).__reduce__()
+    assert len(pickle.dumps((rebuild, others))) < 1000
+
+
 def test_nothing_stays_open() -> None:
     """The memory is freed with the last reference to it."""
     before = len(os.listdir("/proc/self/fd"))

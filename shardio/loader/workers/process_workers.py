@@ -22,6 +22,7 @@ from ...order.plan import Order, Schedule
 from ...system import processes
 from ...system.at_exit import close_at_exit
 from ...system.background import Departures, call_on_lasting_thread, call_when_gone
+from ...system.shared_memory import Shared
 from ...system.timing import StageClock
 from ..batch.host_batch import BatchResult, HostBatch, map_nested
 from ..batch.spec import BatchSpec
@@ -52,7 +53,7 @@ class WorkerProcesses:
         self, build_spec: Callable[[], BatchSpec], *, count: int, buffers: int, timeout: float, name: str = "shardio"
     ) -> None:
         try:
-            pickle.dumps(build_spec)
+            shared = Shared(build_spec)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ConfigError(
                 f"isolate=True starts processes, and all that they use must be picklable (a function of a module, no "
@@ -67,7 +68,7 @@ class WorkerProcesses:
         call_when_gone(self, _end, self.members, self._pid)
         close_at_exit(self)
         names = [f"{name} worker {number}" for number in range(count)]
-        call_on_lasting_thread(partial(_start, self.members, names, build_spec, buffers))
+        call_on_lasting_thread(partial(_start, self.members, names, shared, buffers))
 
     @property
     def usable(self) -> bool:
@@ -150,7 +151,7 @@ class _WorkerProcess:
             False: the process is of no more use.
     """
 
-    def __init__(self, build_spec: Callable[[], BatchSpec], buffers: int, name: str) -> None:
+    def __init__(self, build_spec: Shared, buffers: int, name: str) -> None:
         self._name = name
         self._buffers = [new_shared_buffer(name) for _ in range(buffers)]
         self._note = ProgressNote(new_shared_buffer(name))
@@ -280,9 +281,7 @@ class _WorkerProcess:
         self._process.join(_JOIN_SECONDS)
 
 
-def _start(
-    members: list[_WorkerProcess], names: Sequence[str], build_spec: Callable[[], BatchSpec], buffers: int
-) -> None:
+def _start(members: list[_WorkerProcess], names: Sequence[str], build_spec: Shared, buffers: int) -> None:
     for name in names:
         members.append(_WorkerProcess(build_spec, buffers, name))
 

@@ -12,6 +12,7 @@ import torch
 
 from ...order.plan import Order, Schedule
 from ...system import processes
+from ...system.shared_memory import Shared
 from ...system.timing import StageClock
 from ..batch.host_batch import HostBatch, map_nested
 from ..batch.job import BatchJob, job_size
@@ -31,15 +32,15 @@ class _Epoch:
     steps: Iterator[int]
 
 
-def run_worker(
-    build_spec: Callable[[], BatchSpec], pipe: "Connection[Any, Any]", buffers: list[SharedBuffer], note: ProgressNote
-) -> None:
+def run_worker(shared: Shared, pipe: "Connection[Any, Any]", buffers: list[SharedBuffer], note: ProgressNote) -> None:
     """Make batches while there is an epoch and a free buffer, and receive messages in between.
 
-    Returns when the loader closes the pipe or ends.
+    `shared` holds a function that builds the specification of the batches. Returns when the loader closes the pipe or
+    ends.
     """
     processes.die_with_parent()
     torch.set_num_threads(1)
+    build_spec: Callable[[], BatchSpec] = shared.load()
     free = deque(range(len(buffers)))
     spec: BatchSpec | None = None
     epoch: _Epoch | None = None
