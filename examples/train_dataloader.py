@@ -1,5 +1,8 @@
 """torch's own DataLoader over a shardio dataset, for a custom sampler such as this one, which balances the classes.
 
+The sampler names samples of rare classes several times in an epoch. Each time they are cropped and mirrored in another
+way; only the first times in each worker are alike. With another number of workers the repeats differ.
+
 shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
 python examples/train_dataloader.py data/fashion/train
 """
@@ -20,17 +23,19 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     args = parser.parse_args()
 
-    dataset = shardio.TorchDataset(args.dataset, transforms=[shardio.Normalize(0.5, 0.25)], seed=0)
+    crop = shardio.RandomResizedCrop(28, scale=(0.6, 1.0))
+    transforms = [crop, shardio.RandomHorizontalFlip(), shardio.Normalize(0.5, 0.25)]
+    dataset = shardio.TorchDataset(args.dataset, transforms=transforms, seed=0)
     torch.manual_seed(0)
     labels = torch.from_numpy(dataset.dataset.read(range(len(dataset)), ["label"])["label"])
     weights = 1.0 / labels.bincount()[labels]
     sampler = WeightedRandomSampler(weights.tolist(), num_samples=len(dataset))
-    loader = DataLoader(dataset, batch_size=100, sampler=sampler, num_workers=2)
+    loader = DataLoader(dataset, batch_size=100, sampler=sampler, num_workers=2, persistent_workers=True)
     model = nn.Sequential(nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 12 * 12, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
     for epoch in range(args.epochs):
-        dataset.set_epoch(epoch)  # other random crops in each epoch
+        dataset.set_epoch(epoch)  # other crops than in the epoch before, in persistent workers too
         total = 0.0
         for batch in loader:
             loss = nn.functional.cross_entropy(model(batch["image"]), batch["label"])

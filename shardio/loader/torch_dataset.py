@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from multiprocessing.context import get_spawning_popen
 from typing import Any, final
 
 import numpy as np
 import torch.utils.data
+from numpy.typing import NDArray
 
 from ..dataset.readable import ReadableDataset
 from ..dataset.store_access import StoreAccess
@@ -23,6 +24,7 @@ from .batch.bad_samples import OnBadSample
 from .batch.rows import BatchRows
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
 from .dataset_argument import readable
+from .workers.shared_buffers import SharedBuffer, new_shared_buffer
 
 
 @final
@@ -32,6 +34,11 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
     Use it with a sampler of your own; `shardio.Loader` is several times faster. DataLoader asks for a whole batch at
     once (`__getitems__`), which is read and decoded in one call. A sample is a dict of NumPy numbers, tensors and
     texts, and its `index`. You may pickle and fork the dataset, so any number of workers and any start method work.
+
+    `dataset[i]` always gives the same in an epoch: what a Loader delivers. A sample that a sampler names again in an
+    epoch gets other random choices each time that a DataLoader asks for it. Each worker counts this for itself, from
+    the last `set_epoch` on, so which choices a repeat gets depends on the number of workers; and of the times that it
+    comes, the first in each worker are alike. The count takes 4 bytes per sample of the dataset in each worker.
 
     Args:
         dataset: a path or URL, or a Dataset.
@@ -83,25 +90,37 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         )
         self._spec = batch_spec(self.dataset, self._options, DeviceOptions())
         self._plan = Plan(max(1, len(self.dataset)), whole_number(seed, "seed"))
+        self._epoch = _SharedEpoch()
+        self._repeats = _Repeats()
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
+        # In a worker it is DataLoader that asks, for itself or for a dataset around this one.
+        return self._samples([index], repeats=torch.utils.data.get_worker_info() is not None)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return many samples at once, in the order asked for; IndexError outside of [-N, N)."""
+        """Return many samples at once, in the order asked for, as DataLoader asks for them: repeats are counted.
+
+        Raises IndexError outside of [-N, N).
+        """
+        return self._samples(indices, repeats=True)
+
+    def _samples(self, indices: Sequence[int], *, repeats: bool) -> list[dict[str, Any]]:
         asked = np.array([whole_number(index, "a sample's number") for index in indices], np.int64)
         outside = asked[(asked < -len(self)) | (asked >= len(self))]
         if len(outside):
             raise IndexError(f"index must be in [0, {len(self)}), got {outside[0]}")
         asked %= max(1, len(self))
+        if self._plan.epoch != self._epoch.number:
+            self._plan = self._plan.at_epoch(self._epoch.number)
+        keys = self._repeats.keys(asked, self._plan.n, self._epoch.calls) if repeats else asked
         layout = self._spec.array_layout(len(asked))
         rows = BatchRows(
             self._spec,
             self._plan,
-            PlanSlice(asked, asked, np.ones(len(asked), np.bool_)),
+            PlanSlice(asked, keys, np.ones(len(asked), np.bool_)),
             {name: allocation.empty(shape, dtype) for name, (shape, dtype) in layout.items()},
             mark_valid=False,
             clock=StageClock(),
@@ -118,14 +137,83 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         ]
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw random choices for another epoch; a DataLoader's persistent workers keep the epoch they started with."""
-        self._plan = replace(self._plan, epoch=whole_number(epoch, "epoch"))
+        """Draw random choices for another epoch, also in a DataLoader's workers, and count repeats from here on.
+
+        Call it between two loops: after one that you leave early, persistent workers may still be asked for samples of
+        it, and these count. A process that was forked or started with the dataset, such as another rank, has an epoch
+        of its own once it calls this.
+        """
+        number = self._plan.at_epoch(whole_number(epoch, "epoch")).epoch
+        if not self._epoch.is_own:
+            self._epoch = _SharedEpoch()
+        self._epoch.set(number)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.dataset, self._options, self._plan.seed, self._plan.epoch)
+        # Memory can be shared only with a process that is being started; any other copy has an epoch of its own.
+        epoch = self._epoch.number if get_spawning_popen() is None else self._epoch
+        return _rebuild, (self.dataset, self._options, self._plan.seed, epoch)
 
 
-def _rebuild(dataset: ReadableDataset, options: BatchOptions, seed: int, epoch: int) -> TorchDataset:
+@final
+class _SharedEpoch:
+    """The epoch of a dataset, in memory that the process which made it shares with a DataLoader's workers."""
+
+    def __init__(self, buffer: SharedBuffer | None = None, owner: int | None = None) -> None:
+        self._buffer = buffer or new_shared_buffer("shardio epoch")
+        self._owner = owner or os.getpid()
+        self._numbers = self._buffer.reach(16)[:16].view(np.int64)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _SharedEpoch, (self._buffer, self._owner)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether this process made it."""
+        return self._owner == os.getpid()
+
+    @property
+    def number(self) -> int:
+        """The epoch."""
+        return int(self._numbers[0])
+
+    @property
+    def calls(self) -> int:
+        """How often the epoch was set."""
+        return int(self._numbers[1])
+
+    def set(self, number: int) -> None:
+        """Set the epoch. Raises ConfigError for one that 64 bits do not hold."""
+        if number >= 1 << 63:
+            raise ConfigError(f"epoch must be below 2**63, got {number}")
+        self._numbers[:] = number, self.calls + 1
+
+
+@final
+class _Repeats:
+    """How often this process was asked for each sample since the epoch was set."""
+
+    def __init__(self) -> None:
+        self._since: tuple[int, int] | None = None
+        self._times = np.zeros(0, np.uint32)
+
+    def keys(self, asked: NDArray[np.int64], samples: int, calls: int) -> NDArray[np.int64]:
+        """Count samples, int64 [n], and return their random keys, int64 [n].
+
+        The key is the sample's number the first time, and then one that it has in no other worker of this DataLoader.
+        """
+        if self._since != (os.getpid(), calls):  # a forked worker has counted nothing yet
+            self._since, self._times = (os.getpid(), calls), np.zeros(samples, np.uint32)
+        order = np.argsort(asked, kind="stable")
+        in_order = asked[order]
+        times = self._times[asked].astype(np.int64)
+        times[order] += np.arange(len(asked)) - np.searchsorted(in_order, in_order)  # before it in this call
+        np.add.at(self._times, asked, 1)
+        worker = torch.utils.data.get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return np.where(times, asked + samples * (1 + (times - 1) * workers + number), asked)
+
+
+def _rebuild(dataset: ReadableDataset, options: BatchOptions, seed: int, epoch: int | _SharedEpoch) -> TorchDataset:
     rebuilt = TorchDataset(
         dataset,
         transforms=options.transforms,
@@ -138,5 +226,8 @@ def _rebuild(dataset: ReadableDataset, options: BatchOptions, seed: int, epoch: 
         max_image_pixels=options.limits.max_image_pixels,
         max_value_bytes=options.limits.max_value_bytes,
     )
-    rebuilt.set_epoch(epoch)
+    if isinstance(epoch, int):
+        rebuilt.set_epoch(epoch)
+    else:
+        rebuilt._epoch = epoch
     return rebuilt

@@ -314,7 +314,7 @@ if any("spawn_main" in word for word in sys.orig_argv):
     here, begun = os.path.dirname(__file__), time.monotonic()
     open(os.path.join(here, f"{os.getpid()}.started"), "w").close()
     while sum(name.endswith(".started") for name in os.listdir(here)) < 2:
-        if time.monotonic() > begun + 20:
+        if time.monotonic() > begun + 60:
             open(os.path.join(here, "alone"), "w").close()
             break
         time.sleep(0.01)

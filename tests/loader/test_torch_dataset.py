@@ -1,6 +1,8 @@
 """The map-style dataset works in torch's own DataLoader."""
 
+import os
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,78 @@ def test_dataloader_delivers_what_the_loader_does(tmp_path: Path, container: str
             for name in ("image", "label", "weight", "index"):
                 assert got[name].dtype == want[name].dtype
                 assert torch.equal(got[name], want[name])
+
+
+FORK = {"multiprocessing_context": "fork", "persistent_workers": True}
+SPAWN = {"multiprocessing_context": "spawn", "persistent_workers": True}
+
+
+def crops(batches: Iterable[dict[str, Any]]) -> list[bytes]:
+    """The pixels of each sample."""
+    return [image.numpy().tobytes() for batch in batches for image in batch["image"]]
+
+
+@pytest.mark.parametrize("workers", [FORK, pytest.param(SPAWN, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_persistent_workers_see_set_epoch(tmp_path: Path, workers: dict[str, Any]) -> None:
+    """Workers that outlive an epoch draw for the next one, by the Loader's choices."""
+    path = write(tmp_path / "d")
+    dataset = shardio.TorchDataset(path, transforms=CROP, seed=3)
+    loader = shardio.Loader(path, 5, transforms=CROP, seed=3, shuffle=None, world=World(), threads=1)
+    batches = DataLoader(dataset, 5, num_workers=1, **workers)
+    drawn = []
+    for epoch in (0, 1, 5):
+        dataset.set_epoch(epoch)
+        loader.set_epoch(epoch)
+        drawn.append(crops(batches))
+        assert drawn[-1] == crops(loader)
+    assert len({*map(tuple, drawn)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "alike"),
+    [
+        ({"batch_size": 2}, 1),  # in this process
+        ({"batch_size": 8}, 1),  # all in one batch
+        ({"batch_size": 2, "num_workers": 1, **FORK}, 1),
+        ({"batch_size": 2, "num_workers": 2, **FORK}, 2),  # the first in each worker are alike
+        ({"batch_size": None, "num_workers": 1, **FORK}, 1),  # samples by number, asked for by a worker
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
+def test_repeats_draw_anew(tmp_path: Path, options: dict[str, Any], alike: int) -> None:
+    """A sample that a sampler names eight times comes in other crops, the same after the same `set_epoch`."""
+    dataset = shardio.TorchDataset(write(tmp_path / "d"), transforms=CROP)
+    by_hand = dataset[5]["image"].numpy().tobytes()
+    batches = DataLoader(dataset, sampler=[5, 5, -15, 5, 5, 5, 5, 5], **options)
+    by_epoch = []
+    for epoch in (0, 0, 1):
+        dataset.set_epoch(epoch)
+        in_batches = batches if options["batch_size"] else ({"image": sample["image"][None]} for sample in batches)
+        by_epoch.append(crops(in_batches))
+    assert by_epoch[0] == by_epoch[1]
+    assert by_epoch[0].count(by_hand) == alike
+    assert by_epoch[0][0] == by_hand
+    assert len({*by_epoch[0]}) == 9 - alike
+    assert not {*by_epoch[0]} & {*by_epoch[2]}
+    dataset.set_epoch(0)
+    assert [dataset[5]["image"].numpy().tobytes() for _ in range(2)] == [by_hand] * 2
+
+
+def test_processes_that_set_an_epoch_have_their_own(tmp_path: Path) -> None:
+    """A process that was forked with the dataset, such as another rank, changes the epoch of no other."""
+    dataset = shardio.TorchDataset(write(tmp_path / "d"), transforms=CROP)
+    before = crops(DataLoader(dataset, 5))
+    child = os.fork()
+    if child == 0:
+        dataset.set_epoch(1)
+        os._exit(crops(DataLoader(dataset, 5)) == before)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    copy = pickle.loads(pickle.dumps(dataset))  # noqa: S301
+    copy.set_epoch(1)
+    assert crops([{"image": [dataset[n]["image"] for n in range(20)]}]) == before
+    with pytest.raises(ConfigError, match=r"epoch must be below 2\*\*63, got 9223372036854775808"):
+        dataset.set_epoch(1 << 63)
 
 
 def test_samples_by_number(tmp_path: Path) -> None:
