@@ -27,7 +27,7 @@ CacheWarning (UserWarning)          the cache of a node does with less, or lies 
 EngineWarning (UserWarning)         an engine refused a batch of good images, or gives other pixels
 MaskWarning (UserWarning)           a field of images looks like masks, and is resized with a filter
 NativeWarning (UserWarning)         the compiled part is missing: everything works, more slowly
-PairingWarning (UserWarning)        two fields have random moves of one kind, but draw different ones
+PairingWarning (UserWarning)        two fields have random moves of one kind, but draw different ones; or one view twice
 SourceWarning (UserWarning)         a conversion leaves some of its source out, or renames it
 StateWarning (UserWarning)          what `strict=False` gives up; loops that deliver one batch again; Lightning's count
 
@@ -149,7 +149,8 @@ class NativeWarning(UserWarning):
 class PairingWarning(UserWarning):
     """Two fields have random crops, flips or turns of the same kind, but lists that draw different ones.
 
-    The message names the fields and what pairs them.
+    Or the contrary: they hold the same bytes, as for two views of each sample, and draw alike. The message names the
+    fields and what pairs them.
     """
 
 

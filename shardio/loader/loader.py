@@ -27,6 +27,7 @@ from ..transforms import Mixer
 from .arguments import check_switches, count_or_auto, rank_and_size, time_limit, torch_device, whole_number
 from .batch.bad_samples import BadSampleRecord, OnBadSample
 from .batch.map_function import MapBy, UserFunction, as_map_function
+from .batch.paired_fields import warn_of_equal_views
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
 from .batch_sampler import BatchSampler
 from .dataset_argument import readable
@@ -247,6 +248,7 @@ class Loader:
         self._running: RunningEpoch | None = None
         self._loop: weakref.ref[EpochIterator] | None = None
         self._meters = Meters()
+        self._unseen_pairs, self._limits = spec.drawn_alike, spec.limits  # until the first batch tells them apart
         if self.world.local_rank == 0:
             native.warn_if_missing()
             if shuffle == "block":
@@ -314,8 +316,13 @@ class Loader:
             self._running.close()
         self._prefetcher.check_process()  # before any thread starts to work for it
         self._warn_of_peeks()
+        order, schedule = self._next_epoch()
+        if self._unseen_pairs:
+            pairs, self._unseen_pairs = self._unseen_pairs, ()
+            warn_of_equal_views(self.dataset, pairs, schedule.part(order, 0).indices, self._limits, stacklevel=3)
         epoch = EpochIterator(
-            *self._next_epoch(),
+            order,
+            schedule,
             workers=self._workers,
             prefetcher=self._prefetcher,
             quarantine=self._quarantine,

@@ -21,6 +21,7 @@ from ..system import allocation
 from ..system.timing import StageClock
 from .arguments import whole_number
 from .batch.bad_samples import OnBadSample
+from .batch.paired_fields import warn_of_equal_views
 from .batch.rows import BatchRows
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
 from .dataset_argument import readable
@@ -113,6 +114,8 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         if len(outside):
             raise IndexError(f"index must be in [0, {len(self)}), got {outside[0]}")
         asked %= max(1, len(self))
+        if self._spec.drawn_alike and len(asked) and self._epoch.is_first_batch():
+            warn_of_equal_views(self.dataset, self._spec.drawn_alike, asked, self._spec.limits, stacklevel=4)
         if self._plan.epoch != self._epoch.number:
             self._plan = self._plan.at_epoch(self._epoch.number)
         keys = self._repeats.keys(asked, self._plan.n, self._epoch.calls) if repeats else asked
@@ -161,7 +164,7 @@ class _SharedEpoch:
     def __init__(self, buffer: SharedBuffer | None = None, owner: int | None = None) -> None:
         self._buffer = buffer or new_shared_buffer("shardio epoch")
         self._owner = owner or os.getpid()
-        self._numbers = self._buffer.reach(16)[:16].view(np.int64)
+        self._numbers = self._buffer.reach(24)[:24].view(np.int64)  # the epoch, calls of `set`, batches
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _SharedEpoch, (self._buffer, self._owner)
@@ -181,11 +184,16 @@ class _SharedEpoch:
         """How often the epoch was set."""
         return int(self._numbers[1])
 
+    def is_first_batch(self) -> bool:
+        """Return True once, in one of the processes."""
+        self._numbers[2] += 1
+        return bool(self._numbers[2] == 1)
+
     def set(self, number: int) -> None:
         """Set the epoch. Raises ConfigError for one that 64 bits do not hold."""
         if number >= 1 << 63:
             raise ConfigError(f"epoch must be below 2**63, got {number}")
-        self._numbers[:] = number, self.calls + 1
+        self._numbers[:2] = number, self.calls + 1
 
 
 @final

@@ -76,6 +76,67 @@ def test_fields_that_draw_differently(
         paired(image, mask, channels)
 
 
+def twice(*samples: Any) -> shardio.Dataset:
+    """A dataset of samples that hold everything twice, as `one` and `other`."""
+    kind = "image" if isinstance(samples[0], bytes) else shardio.Field("array", "float32", samples[0].shape)
+    return shardio.from_samples([{"one": x, "other": x} for x in samples], {"one": kind, "other": kind})
+
+
+PHOTOS = twice(*(jpeg(20, 24, seed=n) for n in range(8)))
+GRIDS = twice(*(np.full((1, 6, 8), n if n % 2 else np.nan, np.float32) for n in range(8)))
+VIEW = [shardio.RandomResizedCrop(8), shardio.RandomHorizontalFlip()]
+CENTER = [shardio.CenterCrop(8)]
+
+
+@pytest.mark.parametrize(
+    ("data", "one", "other"),
+    [
+        (PHOTOS, VIEW, VIEW),
+        (PHOTOS, VIEW, [*VIEW, shardio.ColorJitter(0.4)]),  # other colours of the same crops
+        (PHOTOS, [*CENTER, shardio.ColorJitter(0.4)], [*CENTER, shardio.ColorJitter(0.4)]),
+        (GRIDS, [shardio.RandomSpatialCrop(4)], [shardio.RandomSpatialCrop(4)]),
+        (shardio.mix({"photos": PHOTOS, "more": PHOTOS}), VIEW, VIEW),
+    ],
+)
+def test_two_fields_that_show_one_view(data: Any, one: Sequence[Any], other: Sequence[Any]) -> None:
+    """Fields that hold the same and draw alike are named in the first loop, and in no later one."""
+    loader = load(data, transforms={"one": one, "other": other})
+    with pytest.warns(shardio.PairingWarning, match="fields 'one' and 'other' hold the same bytes in every") as caught:
+        next(iter(loader))
+    assert [warning.filename for warning in caught] == [__file__]
+    assert len(list(loader)) == len(loader)
+
+
+def test_a_torch_dataset_warns_of_one_view() -> None:
+    """It looks at the first samples that it is asked for, once."""
+    dataset = shardio.TorchDataset(PHOTOS, transforms={"one": VIEW, "other": VIEW})
+    assert dataset.__getitems__([]) == []
+    with pytest.warns(shardio.PairingWarning, match="fields 'one' and 'other' hold the same bytes"):
+        dataset.__getitems__([3, 4])
+    assert len(dataset.__getitems__([3, 4])) == 2
+
+
+@pytest.mark.filterwarnings("ignore:fields 'one' and 'other' both have:shardio.PairingWarning")
+@pytest.mark.parametrize(
+    ("second", "one", "other"),
+    [
+        (jpeg(20, 24, seed=1), VIEW, [shardio.RandomHorizontalFlip(0.0), *VIEW]),  # other places, other draws
+        (jpeg(20, 24, seed=1), CENTER, CENTER),  # nothing is drawn
+        (jpeg(20, 24, seed=1), [*CENTER, shardio.ColorJitter(0.4)], CENTER),  # drawn for one only
+        (jpeg(20, 24, seed=2), VIEW, VIEW),  # another image in one sample
+        (jpeg(300, 300, seed=1), VIEW, VIEW),  # too large to be read
+    ],
+)
+def test_two_fields_that_show_two_views_or_two_things(second: bytes, one: Sequence[Any], other: Sequence[Any]) -> None:
+    """Other draws, nothing random, or other bytes in one sample of the first batch are no reason to warn."""
+    rows = [{"one": jpeg(20, 24, seed=n), "other": jpeg(20, 24, seed=n)} for n in range(4)]
+    rows[1]["other"] = second
+    data = shardio.from_samples(rows, {"one": "image", "other": "image"})
+    bad = {"on_bad_sample": "replace", "max_bad": 1, "max_value_bytes": 4000}
+    loader = load(data, transforms={"one": one, "other": other}, **bad)
+    assert len(list(loader)) == 1
+
+
 @given(
     shape=st.tuples(*[st.integers(1, 7)] * 3),
     cut=st.tuples(*[st.integers(1, 7)] * 2),

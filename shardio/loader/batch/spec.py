@@ -28,7 +28,7 @@ from .bad_samples import OnBadSample
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
-from .paired_fields import warn_of_unpaired
+from .paired_fields import drawn_alike, warn_of_unpaired
 from .transforms_argument import check_listed
 from .unmarked_masks import UnmarkedMasks
 
@@ -127,6 +127,7 @@ class BatchSpec:
         fields: the fields to deliver.
         images: by name, the decoding and transforms of each image field.
         arrays: by name, the transforms of each array field that has some.
+        drawn_alike: pairs of fields of one kind that draw the same random choices.
         gpu_direct_fields: the fields that the GPU reads from their files.
         batch_size: samples per batch.
         map_function: the user's own function.
@@ -143,6 +144,7 @@ class BatchSpec:
     fields: Mapping[str, Field]
     images: Mapping[str, ImageSpec]
     arrays: Mapping[str, ArraySpec]
+    drawn_alike: tuple[tuple[str, str], ...]
     gpu_direct_fields: frozenset[str]
     batch_size: int
     map_function: MapFunction | None
@@ -219,9 +221,9 @@ def batch_spec(
         for name, kind in fixed_arrays.items()
         if name in transforms
     }
-    warn_of_unpaired(
-        {name: image.recipe for name, image in images.items()} | {name: array.recipe for name, array in arrays.items()}
-    )
+    recipes: dict[str, Recipe | ArrayRecipe] = {name: image.recipe for name, image in images.items()}
+    recipes |= {name: array.recipe for name, array in arrays.items()}
+    warn_of_unpaired(recipes)
     large = (n for n, kind in fixed_arrays.items() if kind.row_bytes >= SMALLEST_DIRECT_ROW and not kind.optional)
     mixing = mixing_spec(
         options.mixing,
@@ -236,6 +238,7 @@ def batch_spec(
         fields=fields,
         images=images,
         arrays=arrays,
+        drawn_alike=drawn_alike(fields, recipes),
         gpu_direct_fields=frozenset(large) if target.gpu_direct else frozenset(),
         batch_size=options.batch_size,
         map_function=options.map_function,
