@@ -1,8 +1,9 @@
 """transformers' Trainer takes the Loader from `get_train_dataloader`; a callback saves its state in each checkpoint, so
-that `--resume` continues in the middle of an epoch.
+that `--resume` continues in the middle of an epoch. Another Loader evaluates.
 
 shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
-python examples/train_transformers.py data/fashion/train
+shardio convert idx examples/fashion-mnist/test data/fashion/test --to hdf5
+python examples/train_transformers.py data/fashion/train --val data/fashion/test
 """
 
 import argparse
@@ -15,12 +16,13 @@ from typing import Any
 import torch
 import torch.distributed.nn.functional  # if imported later, it keeps the group's threads alive after its end
 from torch import nn
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import EvalPrediction, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 import shardio
 
 STATE = "loader.json"
+NORMALIZE = [shardio.Normalize(0.5, 0.25)]
 
 
 class Classifier(nn.Module):
@@ -30,21 +32,39 @@ class Classifier(nn.Module):
         super().__init__()
         self.layers = nn.Sequential(nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 12 * 12, 10))
 
-    def forward(self, image: torch.Tensor, label: torch.Tensor, index: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the loss of a batch."""
-        return {"loss": nn.functional.cross_entropy(self.layers(image), label)}
+    def forward(
+        self, image: torch.Tensor, label: torch.Tensor, index: torch.Tensor, valid: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Return the loss of a batch, and the scores that it comes from."""
+        scores = self.layers(image)
+        return {"loss": nn.functional.cross_entropy(scores, label), "logits": scores}
 
 
 class LoaderTrainer(Trainer):
-    """A Trainer whose batches come from a Loader."""
+    """A Trainer whose batches come from Loaders."""
 
-    def __init__(self, loader: shardio.Loader, **options: Any) -> None:
-        super().__init__(callbacks=[SaveState(loader), PrintLoss()], **options)
-        self.loader = loader
+    def __init__(self, loader: shardio.Loader, val: str | None, **options: Any) -> None:
+        super().__init__(callbacks=[SaveState(loader), PrintLoss()], compute_metrics=metrics, **options)
+        self.loader, self.val = loader, val
 
     def get_train_dataloader(self) -> shardio.Loader:
         """Return the Loader itself."""
         return self.loader
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> shardio.Loader:
+        """Return a Loader whose last batches are filled up, so that all ranks take the same number of steps."""
+        return shardio.Loader(self.val, batch_size=50, transforms=NORMALIZE, shuffle=None, tail="pad")
+
+
+def metrics(prediction: EvalPrediction) -> dict[str, float]:
+    """Return the loss and the accuracy of all ranks' samples; each sample counts once.
+
+    Trainer's own loss counts the samples that fill the last batches, too: "loss" takes its place.
+    """
+    label, valid = prediction.label_ids  # as `label_names` says
+    scores, label = torch.from_numpy(prediction.predictions)[valid], torch.from_numpy(label)[valid]
+    right = int((scores.argmax(dim=1) == label).sum())
+    return {"loss": float(nn.functional.cross_entropy(scores, label)), "right": right, "samples": len(label)}
 
 
 class SaveState(TrainerCallback):
@@ -73,6 +93,7 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset")
+    parser.add_argument("--val", metavar="DATASET", help="print loss and accuracy on this dataset at the end")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--output", default="transformers-output")
     parser.add_argument("--save-steps", type=int, default=50)
@@ -87,18 +108,24 @@ def main() -> None:
         lr_scheduler_type="constant",
         logging_strategy="epoch",
         save_steps=args.save_steps,
+        label_names=["label", "valid"],  # what `metrics` gets
         ignore_data_skip=True,  # the Loader's state says where it goes on: nothing is read to be skipped
         use_cpu=True,
         disable_tqdm=True,
         report_to="none",
     )
     torch.manual_seed(0)
-    loader = shardio.Loader(args.dataset, batch_size=50, transforms=[shardio.Normalize(0.5, 0.25)], seed=0)
-    trainer = LoaderTrainer(loader, model=Classifier(), args=options)
+    loader = shardio.Loader(args.dataset, batch_size=50, transforms=NORMALIZE, seed=0)
+    trainer = LoaderTrainer(loader, args.val, model=Classifier(), args=options)
     checkpoint = get_last_checkpoint(args.output) if args.resume else None
     if checkpoint is not None:
         loader.load_state_dict(json.loads(Path(checkpoint, STATE).read_text()))
     trainer.train(resume_from_checkpoint=checkpoint)
+    if args.val is not None:
+        found = trainer.evaluate()
+        if trainer.is_world_process_zero():
+            right, samples = found["eval_right"], found["eval_samples"]
+            print(f"val loss {found['eval_loss']:.4f}, accuracy {right / samples:.4f}: {right} of {samples}")
 
 
 if __name__ == "__main__":

@@ -321,6 +321,19 @@ def test_accelerate_leaves_resuming_to_the_loader(tmp_path: Path) -> None:
     assert [batch["index"].tolist() for batch in loader] == rest
 
 
+def test_accelerate_counts_each_sample_once_by_valid() -> None:
+    """Of 405 samples in batches of 20, `gather_for_metrics` counts 420; `valid`, gathered with the rest, says which."""
+    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
+    numbers = shardio.from_samples([{"label": n} for n in range(405)])
+    padded, counted = 0, []
+    for batch in load(numbers, batch_size=20, tail="pad", device=accelerator.device):
+        padded += len(accelerator.gather_for_metrics(batch["label"]))
+        label, valid = accelerator.gather((batch["label"], batch["valid"]))
+        counted += label[valid].tolist()
+    assert padded == 420
+    assert counted == list(range(405))
+
+
 @pytest.mark.parametrize("by", ["sample", "batch"])
 @pytest.mark.parametrize("floats", [False, True])
 def test_what_map_receives(by: str, floats: bool) -> None:

@@ -28,6 +28,14 @@ def fashion(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def val(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """405 other images, which fill no last batch of the examples."""
+    path = tmp_path_factory.mktemp("examples") / "val"
+    convert(source.find("idx")(EXAMPLES / "fashion-mnist" / "test"), path, container="hdf5", limit=405)
+    return path
+
+
 def output(folder: Path, *words: str | Path) -> str:
     """Run Python in `folder`; return what it printed."""
     done = subprocess.run(
@@ -120,24 +128,39 @@ def test_lightning(fashion: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_accelerate_on_two_ranks(fashion: Path, tmp_path: Path) -> None:
-    """The checkpoint holds the loader's state, and the next run resumes with the next epoch."""
+def test_accelerate_on_two_ranks(fashion: Path, val: Path, tmp_path: Path) -> None:
+    """The checkpoint holds the loader's state, and the next run resumes with the next epoch.
+
+    Any number of ranks counts each sample once.
+    """
     script = EXAMPLES / "train_accelerate.py"
     first, second = run(tmp_path, *TORCHRUN, script, fashion)
     assert second < first < 2.0
-    (third,) = run(tmp_path, *TORCHRUN, script, fashion, "--epochs", "3")
-    assert third < second
+    printed = output(tmp_path, *TORCHRUN, script, fashion, "--epochs", "3", "--val", val)
+    third = re.search(r"^epoch 2: loss (\S+)$", printed, re.M)
+    assert third is not None
+    assert float(third[1]) < second
+    alone = output(tmp_path, script, fashion, "--epochs", "3", "--val", val)
+    assert re.fullmatch(r"accuracy 0\.[5-9]\d+: \d+ of 405\n", alone)
+    assert printed.endswith(alone)
 
 
 @pytest.mark.long
-def test_transformers(fashion: Path, tmp_path: Path) -> None:
-    """Training resumed in the middle of the second epoch ends with the same weights, to the last bit."""
+def test_transformers(fashion: Path, val: Path, tmp_path: Path) -> None:
+    """Training resumed in the middle of the second epoch ends with the same weights, to the last bit.
+
+    Any number of ranks counts each sample once.
+    """
     pytest.importorskip("transformers")
     script = EXAMPLES / "train_transformers.py"
     first, second = run(tmp_path, script, fashion, "--output", "whole")
     assert second < first < 2.0
     shutil.copytree(tmp_path / "whole/checkpoint-150", tmp_path / "part/checkpoint-150")
-    run(tmp_path, script, fashion, "--output", "part", "--resume")
+    resume = [script, fashion, "--val", val, "--resume", "--output"]
+    alone = output(tmp_path, *resume, "part")
     ends = [(tmp_path / name / "checkpoint-200/model.safetensors").read_bytes() for name in ("whole", "part")]
     assert ends[0] == ends[1]
     assert run(tmp_path, *TORCHRUN, script, fashion, "--output", "ranks")[1] < 2.0
+    found = r"val loss 0\.\d+, accuracy 0\.[5-9]\d+: \d+ of 405\n"
+    two = output(tmp_path, *TORCHRUN, *resume, "part")  # whose last checkpoint is the end of the training
+    assert re.findall(found, two) == re.findall(found, alone) != []
