@@ -10,6 +10,9 @@ there is a tmpfs. Figures are medians over rounds of the rate after divided by t
     tensors     uint16 arrays of 2 MiB as they are, batch 16, of HDF5               arrays/s
     records     3,072 bytes each, batch 512, of HDF5                                records/s
     conversion  a folder of photos to tar shards by `shardio convert`, 2 workers    commands/s
+    start-1, start-2, start-4
+                1, 2 or 4 workers with isolate=True that are given 1 MB each,
+                to the first batch of each                                          starts/s
 """
 
 import argparse
@@ -20,15 +23,34 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LOADED = ("photos", "tensors", "records")
+STARTED = {"start-1": 1, "start-2": 2, "start-4": 4}
 LEAST_SECONDS = 2.0  # of one run; short epochs are repeated
+
+
+def unchanged(batch: dict[str, Any], blob: bytes) -> dict[str, Any]:
+    """Return the batch; `blob` is what the workers are given."""
+    return batch
+
+
+def starts(workers: int) -> float:
+    """Starts per second of a Loader's worker processes, until each has delivered a batch."""
+    import shardio
+
+    samples, given = shardio.from_samples([{"n": n} for n in range(workers)]), partial(unchanged, blob=bytes(1 << 20))
+    loader = shardio.Loader(samples, 1, map=given, isolate=True, threads=workers, world=shardio.World())
+    begun = time.perf_counter()
+    for _ in loader:
+        pass
+    return 1 / (time.perf_counter() - begun)
 
 
 def serve(work: Path) -> None:
@@ -38,6 +60,9 @@ def serve(work: Path) -> None:
     loaders: dict[str, Any] = {}
     for line in sys.stdin:
         name = line.strip()
+        if name in STARTED:
+            print(starts(STARTED[name]), flush=True)
+            continue
         if name not in loaders:
             crop: list[Any] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]
             batch_size = {"photos": 256, "tensors": 16, "records": 512}[name]
@@ -63,13 +88,13 @@ def installed(revision: str, work: Path, side: str) -> Path:
     return site
 
 
-def prepare(work: Path, photos: Path) -> None:
-    """Create the three datasets, unless they exist."""
+def prepare(work: Path, photos: Path, names: Iterable[str]) -> None:
+    """Create the datasets of these workloads, unless they exist."""
     import shardio
     from benchmarks._workloads import WORKLOADS, arrays, encoded, make_arrays
 
-    for name in LOADED:
-        if (work / name / "shardio.json").exists():
+    for name in names:
+        if name not in LOADED or (work / name / "shardio.json").exists():
             continue
         workload = WORKLOADS["exact" if name == "photos" else name]
         if name == "photos":
@@ -129,6 +154,8 @@ def main() -> None:
     parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="made by benchmarks/photos.py")
     parser.add_argument("--work", type=Path, default=Path("/tmp/before-after"))
     parser.add_argument("--rounds", type=int, default=9)
+    every = (*LOADED, "conversion", *STARTED)
+    parser.add_argument("--only", nargs="+", choices=every, default=every, metavar="NAME")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -141,11 +168,11 @@ def main() -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     revisions = {"before": options.before, "after": options.after}
     roots = {side: installed(revision, options.work, side) for side, revision in revisions.items()}
-    prepare(options.work, options.photos)
+    prepare(options.work, options.photos, options.only)
     memory = Path("/dev/shm")  # a disk's noise would be larger than what is measured
     scratch = options.work if not memory.is_dir() else memory / options.work.name
     scratch.mkdir(exist_ok=True)
-    rates: dict[str, dict[str, list[float]]] = {name: {side: [] for side in roots} for name in (*LOADED, "conversion")}
+    rates: dict[str, dict[str, list[float]]] = {name: {side: [] for side in roots} for name in options.only}
     with server(roots["before"], options.work) as before, server(roots["after"], options.work) as after:
         processes = {"before": before, "after": after}
         for number in range(options.rounds):
