@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--data", default=",".join(BATCH_SIZES))
     arguments = parser.parse_args()
     arguments.work.mkdir(exist_ok=True)
-    prepare(arguments.work, arguments.photos)
+    prepare(arguments.work, arguments.photos, BATCH_SIZES)
     result: dict[str, Any] = {"benchmark": "measuring", "barrier_seconds": barrier_seconds(2)}
     for name in arguments.data.split(","):
         for ranks in (1, 2):
