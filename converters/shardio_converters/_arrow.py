@@ -247,6 +247,8 @@ def _column_converter(column: Column, kind: Any, read_file: ReadFile) -> Convert
         case "image" | "bytes":
             convert = partial(_media_bytes, read_file) if _is_media(_storage_type(kind)) else _python_value
             convert = partial(_image, convert) if column.field.kind == "image" else convert
+        case "scalar":  # NaN and infinities are numbers; only JSON has none
+            convert = _python_value
         case _:
             nulls = _null_as_none if column.field.kind == "json" else _not_null
             return partial(nulls, _json_converter(kind) or _python_value)

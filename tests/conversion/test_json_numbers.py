@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -90,6 +91,23 @@ def test_scalars_may_be_nan(tmp_path: Path) -> None:
     source = filelist(tmp_path / "a.jsonl")
     assert math.isnan(source[0]["x"])
     assert source[0]["y"] == "NaN"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("name", ["parquet", "huggingface"])
+def test_numbers_of_a_table_may_be_nan(name: str, dtype: str, tmp_path: Path) -> None:
+    """NaN and infinities in a column of floats are stored as they are, also in a dictionary-encoded column."""
+    values = np.array([1.5, np.nan, np.inf, -np.inf], dtype)
+    table = pa.table({"x": pa.array(values), "coded": pa.array(values.astype(np.float32)).dictionary_encode()})
+    if name == "parquet":
+        pq.write_table(table, tmp_path / "a.parquet")
+    source = tmp_path / "a.parquet" if name == "parquet" else Dataset(table)
+    made = shardio.convert(source, tmp_path / "out", converter=name)
+    found = shardio.open(made.path)
+    for field in ("x", "coded"):
+        np.testing.assert_array_equal(np.array([found[n][field] for n in range(4)], dtype), values)
+    chosen = shardio.convert(source, tmp_path / "few", converter=name, where="x == x and x < 2")
+    assert chosen.manifest.samples == 2
 
 
 def test_loading_names_the_sample(tmp_path: Path) -> None:
