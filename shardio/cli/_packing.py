@@ -193,6 +193,14 @@ class PackingOptions:
             rich_help_panel=BAD,
         ),
     ] = None
+    allow_rounding: Annotated[
+        bool,
+        typer.Option(
+            "--allow-rounding",
+            help="Let --dtype round integers that a float dtype cannot hold, which are bad samples otherwise.",
+            rich_help_panel=ARRAYS,
+        ),
+    ] = False
     workers: Annotated[
         int | None, typer.Option(help="The number of processes; by default one per core.", rich_help_panel=WORK)
     ] = None
@@ -272,13 +280,15 @@ class PackingOptions:
             raise ConfigError("--resize goes with --store-pixels; --resize-shorter and --max-pixels shrink image files")
         if self.keep_alpha and not self.store_pixels:
             raise ConfigError("--keep-alpha goes with --store-pixels")
+        if self.allow_rounding and not self.dtype:
+            raise ConfigError("--allow-rounding goes with --dtype")
 
     def _keywords(self) -> dict[str, Any]:
         """Return the options as keyword arguments of `conversion.convert`."""
         same = (
             "shard_size", "workers", "dask", "resume", "overwrite", "dry_run", "on_error", "report", "strict", "where",
             "shuffle", "limit", "resize_shorter", "max_pixels", "quality", "recompress",
-            "max_image_pixels", "orient", "store_pixels", "keep_alpha", "split",
+            "max_image_pixels", "orient", "store_pixels", "keep_alpha", "split", "allow_rounding",
         )  # fmt: skip
         keywords = {name: getattr(self, name) for name in same}
         if self.max_bad is not None:

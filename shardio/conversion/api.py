@@ -61,7 +61,7 @@ class Conversion:
         estimates: after `dry_run`, what would be written for each split, named in the same way.
         fields: the stored fields.
         notes: data that the source or the splits left out or that the source renamed, options that its fields may need,
-            and a container that fits better.
+            a container that fits better, and by how much `dtype` has rounded numbers.
     """
 
     datasets: Mapping[str, WrittenDataset]
@@ -131,6 +131,7 @@ def convert(
     optional: str | Collection[str] = (),
     decode_cf: bool = False,
     mask: str | Collection[str] = (),
+    allow_rounding: bool = False,
     workers: int | None = 1,
     dask: str | None = None,
     world: World | None = None,
@@ -191,7 +192,8 @@ def convert(
         max_image_pixels: the most pixels that re-encoding an image may hold at once; one that claims more is a bad
             sample. See `shardio.Loader`.
         dtype: the dtype to cast all arrays to, such as `"float16"`, or a dtype for each field by name, where `""`
-            means all arrays that are not named.
+            means all arrays that are not named. Floats are rounded, by as much as a note says; a number that overflows
+            and an integer that would change make a bad sample.
         as_image: fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to store as images: as PNGs, or
             pixels with `store_pixels`.
         squeeze: fields of arrays of one element to store as numbers without a shape.
@@ -200,6 +202,7 @@ def convert(
             `scale_factor`, and turn times into seconds since 1970: an option of these converters, which say how.
         mask: fields of images that are masks: palette indices or grey levels of up to 16 bits, which stay as they are.
             A JPEG, or a PNG of RGB colours, is a bad sample. Options that shrink or resize take the nearest pixel.
+        allow_rounding: let `dtype` round integers to what a float holds, as float16 makes 2048 of 2049.
         workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
             the machine.
         dask: the address of a Dask scheduler whose workers do the work instead (`"tcp://host:8786"`), or `"local"`
@@ -218,7 +221,8 @@ def convert(
         store_options: for a URL: options of its store, see `shardio.open`.
         progress: called from time to time with a word for the work, the number of samples done, and the total.
         tell: called with each note (see `Conversion`) before anything is written. Without it, notes on data that is
-            left out or renamed are warnings (SourceWarning), on the first rank.
+            left out or renamed are warnings (SourceWarning), on the first rank. The note on what `dtype` has rounded
+            comes at the end.
         container_options: options of the container: `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
 
     Returns:
@@ -245,6 +249,8 @@ def convert(
         )
     if keep_alpha and not store_pixels:
         raise ConfigError("keep_alpha goes with store_pixels")
+    if allow_rounding and not dtype:
+        raise ConfigError("allow_rounding goes with dtype")
     if resize is not None and not store_pixels:
         raise ConfigError("resize goes with store_pixels; resize_shorter and max_pixels shrink image files")
     _check_options(container_options, converter)
@@ -279,7 +285,8 @@ def convert(
     )
     if classes is not None and (converter is not None or not isinstance(source, list | tuple)):
         raise ConfigError("classes goes with a list of datasets; a converter's own option goes in converter_options")
-    shared = {"on_error": on_error, "optional": listed_names(optional)}
+    optional_fields, masks = listed_names(optional), listed_names(mask)
+    shared = {"on_error": on_error, "optional": optional_fields}
     samples = _source(source, converter, converter_options, shared, classes)
     image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
     remarks = remarks_of(samples, strict=strict)
@@ -287,9 +294,12 @@ def convert(
     follows = getattr(samples, "plain_values", False)
     wanted_container = container or kept_container(samples)
     raw = RawImages(resize, keep_alpha) if store_pixels else None
-    samples = _transformed(
-        samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw, listed_names(optional), listed_names(mask)
-    )
+    changes = (dtype, image_fields, squeezed_fields, raw, optional_fields, masks, not images.idle)
+    if any(changes):
+        samples = TransformedSource(
+            samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw, optional_fields, masks,
+            allow_rounding=allow_rounding,
+        )  # fmt: skip
     chosen_container, container_note = choose_container(samples, wanted_container, follows=follows)
     shards = replace(shards, container=chosen_container)
     found_notes += () if container_note is None else (container_note,)
@@ -317,7 +327,19 @@ def convert(
         write_report(
             skip_report, folder, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
         )
-    return Conversion(datasets, samples.fields, found_notes)
+    rounding = _rounding(datasets.values(), samples.fields)
+    _announce(rounding, (), tell, world)
+    return Conversion(datasets, samples.fields, (*found_notes, *rounding))
+
+
+def _rounding(datasets: Collection[WrittenDataset], fields: Mapping[str, Field]) -> list[str]:
+    """Return a note for each field whose numbers were rounded."""
+    changes = {name: max(made.rounded.get(name, 0) for made in datasets) for name in fields}
+    return [
+        f"dtype: {fields[name].dtype} rounds numbers of field {name!r}, by up to {change:.3g}"
+        for name, change in changes.items()
+        if change
+    ]
 
 
 def _announce(notes: Sequence[str], remarks: Sequence[str], tell: Callable[[str], None] | None, world: World) -> None:
@@ -452,21 +474,6 @@ def _check_options(given: Mapping[str, Any], converter: str | Converter | None) 
             near = _IN_COMMANDS.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
             advice = f"; did you mean {near}=?" if near else ""
         raise ConfigError(f"convert has no option {name!r}{advice}")
-
-
-def _transformed(
-    source: Source,
-    images: ReencodeOptions,
-    dtypes: Mapping[str, str],
-    as_image: Collection[str],
-    squeeze: Collection[str],
-    raw: RawImages | None,
-    optional: Collection[str],
-    masks: Collection[str],
-) -> Source:
-    if images.idle and not (dtypes or as_image or squeeze or raw or optional or masks):
-        return source
-    return TransformedSource(source, images, dtypes, as_image, squeeze, raw, optional, masks)
 
 
 def _numbers(numbers: Sequence[int] | Indices | None) -> Indices | None:

@@ -24,7 +24,7 @@ import socket
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
@@ -53,12 +53,14 @@ class Record:
         skipped: the samples that were left out of it.
         rotated: the number of its images that an EXIF tag rotates or mirrors.
         objects: in a store, the shard's objects as they were written.
+        rounded: by field, the most by which a cast has changed a number.
     """
 
     shard: WrittenShard
     skipped: tuple[Skipped, ...]
     rotated: int = 0
     objects: tuple[NamedState, ...] = ()
+    rounded: Mapping[str, float] = field(default_factory=dict)
 
 
 class _File(msgspec.Struct):
@@ -71,6 +73,7 @@ class _File(msgspec.Struct):
     skipped: list[tuple[int, str]]
     rotated: int = 0
     objects: list[NamedState] = []
+    rounded: dict[str, float] = {}
 
 
 _RUN_NAME = re.compile(r"run-[0-9a-f]{8}")
@@ -231,7 +234,7 @@ def encode_record(record: Record) -> bytes:
     file = _File(
         shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
         dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped], record.rotated,
-        list(record.objects),
+        list(record.objects), dict(record.rounded),
     )  # fmt: skip
     data = msgspec.msgpack.encode(file)
     return xxhash.xxh3_128_digest(data) + data
@@ -253,7 +256,7 @@ def decode_record(data: bytes, place: str) -> Record:
             raise ShardioError(f"{place}: {name!r} is not the name of a file")
     values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
     shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
-    return Record(shard, tuple(Skipped(*bad) for bad in file.skipped), file.rotated, tuple(file.objects))
+    return Record(shard, tuple(Skipped(*bad) for bad in file.skipped), file.rotated, tuple(file.objects), file.rounded)
 
 
 def decode_plan(text: bytes, place: str) -> dict[str, Any]:

@@ -35,12 +35,14 @@ class WrittenDataset:
         manifest: its manifest.
         skipped: the samples that were left out; on the first rank only.
         rotated: the number of images that an EXIF tag rotates or mirrors; on the first rank only.
+        rounded: by field, the most by which `dtype` has changed a number; on the first rank only.
     """
 
     path: Path | Url
     manifest: manifest.Manifest
     skipped: tuple[Skipped, ...] = ()
     rotated: int = 0
+    rounded: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +125,14 @@ class Tally:
         """
         skipped: list[Skipped] = []
         samples = rotated = 0
+        rounded: dict[str, float] = {}
 
         def written() -> Iterator[WrittenShard]:
             nonlocal samples, rotated
             for record in records:
                 rotated += record.rotated
+                for name, change in record.rounded.items():
+                    rounded[name] = max(change, rounded.get(name, 0))
                 skipped.extend(record.skipped)
                 samples += record.shard.samples
                 if record.shard.samples:
@@ -148,7 +153,7 @@ class Tally:
             has_sums=True,
         )
         finish(completed)
-        return WrittenDataset(context.out.path, completed, tuple(skipped), rotated)
+        return WrittenDataset(context.out.path, completed, tuple(skipped), rotated, rounded)
 
     def check(self, record: Record | None, number: int, place: object) -> Record:
         """Return the record of shard `number`; SourceError if there is none at `place`, or it is of other fields."""

@@ -157,6 +157,8 @@ def write_samples_to(shards: Directory, context: TaskContext, task: WriteTask, a
     writer = ShardWriter(shards, context.container, fields, task.number, task.first, context.container_options)
     skipped: list[Skipped] = []
     rotated = 0
+    rounded: dict[str, float] = getattr(context.source, "rounded", {})
+    rounded.clear()  # of samples that were read for other purposes
     try:
         for number, encoded in _in_order(context.source, task.samples):
             if isinstance(encoded, Encoded):
@@ -168,7 +170,7 @@ def write_samples_to(shards: Directory, context: TaskContext, task: WriteTask, a
                 raise encoded
             advance(1)
         shard = writer.finish() if writer.samples else NO_SHARD
-        return Record(shard, tuple(skipped), rotated)
+        return Record(shard, tuple(skipped), rotated, rounded=dict(rounded))
     finally:
         writer.discard()  # finds nothing to remove once the shard is in its place
 

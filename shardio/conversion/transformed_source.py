@@ -23,6 +23,8 @@ from .reencode import ReencodeOptions, as_pixels, png
 from .source import HasColumns, Source
 
 _LARGEST_BYTE = 255
+_CAST_AT_ONCE = 1 << 16  # numbers
+
 _PROBED_SAMPLES = 64
 """The number of samples that are read to estimate by how much all samples shrink."""
 
@@ -61,6 +63,10 @@ class TransformedSource:
         raw: store the pixels of images instead of files; None stores files, PNGs of arrays.
         optional: the fields that samples may lack.
         masks: the fields of images, or of `as_image`, that are masks; the source's own stay masks.
+        allow_rounding: whether casts of integers to floats may round them; otherwise such a sample is bad.
+
+    Attributes:
+        rounded: by field, the most by which a cast has changed a number since its user has cleared it.
 
     Raises ConfigError for a field that holds no numbers, no pixels, or more than one number, for a cast to another kind
     of number (float to int), and for images of several sizes whose pixels are to be stored without a resize. Where a
@@ -77,10 +83,14 @@ class TransformedSource:
         raw: RawImages | None = None,
         optional: Collection[str] = (),
         masks: Collection[str] = (),
+        *,
+        allow_rounding: bool = False,
     ) -> None:
         check_names(source.fields, masks)
         self._source, self._images, self._dtypes, self._as_image = source, images, dict(dtypes), frozenset(as_image)
         self._squeeze, self._raw, self._masks = frozenset(squeeze), raw, frozenset(masks)
+        self._allow_rounding = allow_rounding
+        self.rounded: dict[str, float] = {}
         for name in sorted(self._squeeze):
             field = source.fields.get(name)
             if field is None or field.kind != "array" or field.shape is None or math.prod(field.shape) != 1:
@@ -188,7 +198,7 @@ class TransformedSource:
     @property
     def changes(self) -> Mapping[str, Any]:
         """The changes as JSON values for a conversion's plan, which distinguish it from others of the same source."""
-        # A limit makes samples bad, as damage does, but no other bytes.
+        # A limit makes samples bad, as damage does, but no other bytes; and so does the refusal to round.
         options = {name: value for name, value in asdict(self._images).items() if name != "max_image_pixels"}
         images = {} if self._images.idle else {"images": options}
         as_image = {"as_image": sorted(self._as_image)} if self._as_image else {}
@@ -257,7 +267,9 @@ class TransformedSource:
                     value = self._images(bytes(value), mask=field.role == "mask")
                 elif field.dtype != self._source.fields[name].dtype or name in self._squeeze:
                     value = _squeezed(value) if name in self._squeeze else value
-                    value = _cast(np.asarray(value), field.row_dtype)
+                    value, change = _cast(np.asarray(value), field.row_dtype, self._allow_rounding)
+                    if change > self.rounded.get(name, 0):
+                        self.rounded[name] = change
             except BadSample as error:
                 key = sample.get("key")
                 named = f" (key {key})" if isinstance(key, str) else ""
@@ -323,11 +335,31 @@ def _squeezed(value: Any) -> NDArray[Any]:
     return array.reshape(())
 
 
-def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return `array` cast to `dtype`; raise BadSample for a number that overflows or would change."""
-    with np.errstate(over="ignore"):
-        cast = array.astype(dtype)
-    kept = np.isfinite(array) == np.isfinite(cast) if dtype.kind in "fc" else array == cast
-    if not kept.all():
-        raise BadSample(f"{dtype.name} cannot hold {array[~kept].reshape(-1)[0] if array.ndim else array}")
-    return cast
+def _cast(array: NDArray[Any], dtype: np.dtype[Any], allow_rounding: bool) -> tuple[NDArray[Any], float]:
+    """Return `array` cast to `dtype`, and the most by which that changes a number.
+
+    Floats are rounded. Raises BadSample for a number that overflows, and for an integer that would change, unless
+    `allow_rounding` lets a float round it.
+    """
+    flat, cast, most = np.ascontiguousarray(array).reshape(-1), np.empty(array.size, dtype), 0.0
+    for start in range(0, len(flat), _CAST_AT_ONCE):
+        values, part = flat[start : start + _CAST_AT_ONCE], cast[start : start + _CAST_AT_ONCE]
+        with np.errstate(over="ignore", invalid="ignore"):
+            part[...] = values
+            changes = _distance(values, part)
+        fits = np.isfinite(values) == np.isfinite(part)
+        rounds = dtype.kind in "fc" and (allow_rounding or values.dtype.kind in "fc")
+        kept = fits if rounds else fits & (changes == 0)
+        if not kept.all():
+            advice = "; allow_rounding=True rounds it" if dtype.kind in "fc" and fits.all() else ""
+            raise BadSample(f"{dtype.name} cannot hold {values[~kept][0]}{advice}")
+        most = max(most, float(np.max(changes, initial=0, where=np.isfinite(values))))
+    return cast.reshape(array.shape), most
+
+
+def _distance(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
+    """Return the absolute differences of numbers, [n]: of integers 0 only if they stay the same."""
+    if before.dtype.kind in "fc":
+        return np.abs(after - before.astype(np.result_type(before, after, np.float64)))
+    # A long double holds more integers than float64; beyond its 64 bits nothing is exact, but those are no floats.
+    return np.abs(after.real.astype(np.longdouble) - before)

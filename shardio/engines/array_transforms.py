@@ -55,6 +55,42 @@ def transform_arrays(arrays: NDArray[Any], recipe: ArrayRecipe, moves: Sequence[
                 _convert(moved, recipe.conversion, part, scratch)
 
 
+def first_overflow(arrays: NDArray[Any], recipe: ArrayRecipe, moves: Sequence[Move]) -> tuple[int, Any] | None:
+    """Return the row and the value of a finite number that the conversion makes infinite; None if there is none.
+
+    Only numbers that the moves keep count. Arrays whose smallest and largest numbers stay finite cost one look at each.
+    """
+    conversion = recipe.conversion
+    if conversion is None or not arrays.size:
+        return None
+    if arrays.dtype.kind in "biu" and conversion.dtype != "float16" and conversion.moments is None:
+        return None
+    with np.errstate(all="ignore"):  # NaN is no end
+        ends = np.array([end.reduce(arrays, axis=None) for end in (np.fmin, np.fmax)])
+    if not _infinite(ends.reshape(2, *(1 for _ in recipe.out_shape)), conversion).any():
+        return None
+    for row, array in enumerate(arrays):
+        moved = _moved(array, moves, row)
+        if (lost := np.isfinite(moved) & _infinite(moved[None], conversion)[0]).any():
+            return row, moved[lost][0]
+    return None
+
+
+def _infinite(values: NDArray[Any], conversion: ArrayConversion) -> NDArray[np.bool_]:
+    """Return which of these values, [B, *shape], the conversion makes infinite."""
+    shape = (
+        values.shape if conversion.moments is None else np.broadcast_shapes(values.shape, conversion.moments[0].shape)
+    )
+    out, scratch = np.empty(shape, numpy_dtype(conversion.dtype)), np.empty(shape, np.float32)
+    with np.errstate(all="ignore"):
+        _convert(values, conversion, out, None if conversion.dtype == "float32" else scratch)
+    delivered = torch.from_numpy(out)
+    infinite: NDArray[np.bool_] = (
+        (delivered.view(torch.bfloat16) if conversion.dtype == "bfloat16" else delivered).isinf().numpy()
+    )
+    return infinite
+
+
 def _moved(array: NDArray[Any], moves: Sequence[Move], row: int) -> NDArray[Any]:
     """Return a view of an array, moved as the moves of this row of the batch say."""
     for move in moves:

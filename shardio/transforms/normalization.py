@@ -34,7 +34,8 @@ class ToFloat:
     """Convert images or arrays to floats.
 
     Images, uint8 [B, H, W, C] in 0..255, become [B, C, H, W] in [0, 1], as by torchvision's `ToDtype(..., scale=True)`.
-    Arrays keep their shape and the scale of their numbers. Values are computed in float32 and then rounded to `dtype`.
+    Arrays keep their shape and the scale of their numbers. Values are computed in float32 and then rounded to `dtype`;
+    a finite number that overflows, such as 101,325 in float16, makes its sample a bad one.
 
     Args:
         dtype: `"float32"`, `"float16"` or `"bfloat16"`. Torch's own, such as `torch.float16`, `"half"`, `"fp16"` and

@@ -110,6 +110,15 @@ def test_dtype_and_compression(tmp_path: Path) -> None:
     )
 
 
+def test_casts_that_round_integers_are_asked_for(tmp_path: Path) -> None:
+    """Errors and notes on casts name the options of the command line."""
+    np.savez(tmp_path / "days.npz", x=np.arange(4000).reshape(40, 100))
+    days = ["convert", "numpy", tmp_path / "days.npz", tmp_path / "days", "--dtype", "x=float16"]
+    assert "field 'x': float16 cannot hold 2049; --allow-rounding rounds it" in run(*days, code=1)
+    told = run(*days, "--allow-rounding")
+    assert "note: --dtype: float16 rounds numbers of field 'x', by up to 1\n" in told
+
+
 def test_errors_of_bad_samples_name_the_command_that_goes_on(tmp_path: Path) -> None:
     """What the error of a bad sample says to add works, in the folder that the first try left."""
     for number in range(4):

@@ -91,6 +91,7 @@ SAME: dict[str, tuple[str, list[str], dict[str, Any]]] = {
         ["--as-image", "image", "--squeeze", "label", "--dtype", "float16,label=int32", "--to", "lmdb"],
         {"as_image": ["image"], "squeeze": ["label"], "dtype": {"": "float16", "label": "int32"}, "container": "lmdb"},
     ),
+    "rounding": ("numpy", ["--dtype", "float16", "--allow-rounding"], {"dtype": "float16", "allow_rounding": True}),
     "compression": (
         "numpy",
         ["--to", "hdf5", "--compress", "gzip", "--fields", "x,label"],

@@ -151,6 +151,53 @@ def test_arrays_of_one_element_become_numbers() -> None:
             TransformedSource(Samples([{name: value}]), NONE, {}, squeeze=["a"])
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype", "rounded", "message"),
+    [
+        (np.array([2048, 2050]), "float16", 0, ""),  # float16 holds even numbers from 2048 on
+        (np.array([2048, 2049]), "float16", 1, "float16 cannot hold 2049; allow_rounding=True rounds it"),
+        (np.array([16391]), "float16", 7, "float16 cannot hold 16391; allow_rounding=True rounds it"),
+        (np.array([2**53 + 1]), "float64", 1, r"float64 cannot hold 9007199254740993; allow_rounding=True rounds it"),
+        (np.array([70000]), "float16", None, "float16 cannot hold 70000$"),  # too large, however it is rounded
+        (np.array([-129]), "int8", None, "int8 cannot hold -129$"),
+        (np.array([101325.0]), "float16", None, "float16 cannot hold 101325.0$"),
+        (np.array([0.1, np.nan, np.inf]), "float32", 1.490116e-09, ""),  # floats are rounded
+        (np.array([0.5], np.float32), "float16", 0, ""),
+        (np.array([200], np.uint8), "float16", 0, ""),
+    ],
+)
+def test_casts_that_change_numbers(
+    values: NDArray[Any], dtype: str, rounded: float | None, message: str, tmp_path: Path
+) -> None:
+    """Integers are rounded only if that is allowed, floats with a note of the largest change; no number overflows."""
+    samples = [{"x": np.zeros_like(values)}, {"x": values}, {"x": np.zeros_like(values)}]
+    source = Samples(samples, {"x": Field("array", values.dtype.name, values.shape)})
+    shared: Any = {"dtype": dtype, "shard_size": 1}
+    if message:
+        with pytest.raises(BadSample, match=rf"sample 1 of the source, field 'x': {message}"):
+            convert(source, tmp_path / "strict", **shared)
+    if rounded is None:
+        with pytest.raises(BadSample, match=message):
+            convert(source, tmp_path / "out", allow_rounding=True, **shared)
+        return
+    told: list[str] = []
+    made = convert(source, tmp_path / "out", allow_rounding=bool(message), tell=told.append, **shared)
+    np.testing.assert_array_equal(shardio.open(made.path)[1]["x"], values.astype(dtype))
+    note = f"dtype: {dtype} rounds numbers of field 'x', by up to {rounded:.3g}"
+    assert [one for one in (*made.notes, *told) if "rounds" in one] == ([note] * 2 if rounded else [])
+
+
+def test_the_note_on_rounding_is_of_what_was_written(tmp_path: Path) -> None:
+    """Shards of an interrupted conversion and of other processes count, samples that are not taken do not."""
+    rows: list[Sample] = [{"x": np.full(2, value), "n": n} for n, value in enumerate((0.1, 0.5, 1e6, 1000.1))]
+    shared: Any = {"dtype": "float16", "shard_size": 1, "where": "n < 3"}
+    with pytest.raises(BadSample, match=r"float16 cannot hold 1000000.0"):
+        convert(Samples(rows), tmp_path / "out", **shared)
+    made = convert(Samples(rows), tmp_path / "out", resume=True, on_error="skip", max_bad=1, workers=2, **shared)
+    assert made.manifest.samples == 2
+    assert made.notes[-1] == "dtype: float16 rounds numbers of field 'x', by up to 2.44e-05"
+
+
 def test_arrays_of_more_elements_are_bad_samples() -> None:
     """Arrays of several elements are bad samples, which a conversion may skip."""
     fields = {"label": Field("array", "int64", (1,))}

@@ -13,8 +13,14 @@ from hypothesis.extra.numpy import arrays as hypothesis_arrays
 
 import shardio
 from shardio import World
-from shardio.engines.array_transforms import as_delivered, delivered_dtype, transform_arrays, transform_tensor
-from shardio.errors import ConfigError
+from shardio.engines.array_transforms import (
+    as_delivered,
+    delivered_dtype,
+    first_overflow,
+    transform_arrays,
+    transform_tensor,
+)
+from shardio.errors import BadSample, ConfigError
 from shardio.loader.device.copier import BlockingCopier
 from shardio.transforms import ArrayRecipe
 from shardio.transforms.arrays import ArrayCrop, ArrayFlip, ArrayRotate90
@@ -224,6 +230,49 @@ def test_numbers_are_plain_numpys_on_host_and_device(data: st.DataObject, dtype:
         assert found.dtype == getattr(torch, result)
         assert torch.equal(found.nan_to_num(7), torch.from_numpy(wanted).to(found.dtype).nan_to_num(7))
     assert torch.equal(host.isnan(), device.isnan())
+    lost = np.isfinite(np.stack(moved)) & host.isinf().numpy()
+    overflow = first_overflow(arrays, recipe, drawn)
+    if lost.any():
+        row = int(np.flatnonzero(lost.reshape(3, -1).any(axis=1))[0])
+        assert overflow == (row, moved[row][lost[row]][0])
+    else:
+        assert overflow is None
+
+
+PRESSURE = np.full((4, 2, 3, 3), 900.0, np.float32)
+PRESSURE[1, 1, 2, 0] = 101_325  # pascals, of which float16 holds 65,504
+PRESSURE[2, 0] = np.inf  # not lost: it was infinite before
+PRESSURE[3, 1, 1, 1] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("transforms", "stored", "bad"),
+    [
+        ([shardio.ToFloat("float16")], "float32", [1]),
+        ([shardio.ToFloat("float16")], "float64", [1]),
+        ([shardio.ToFloat("bfloat16")], "float32", []),
+        ([shardio.Normalize(1000, 10, dtype="float16")], "float32", []),
+        ([shardio.Normalize(0, 0.01, dtype="float16")], "float32", [0, 1, 2, 3]),
+        ([shardio.CenterSpatialCrop((1, 1)), shardio.ToFloat("float16")], "float32", []),  # not in the crop
+        ([shardio.ToFloat()], "float32", []),
+    ],
+)
+def test_numbers_that_overflow_make_a_bad_sample(transforms: Any, stored: str, bad: list[int], device: str) -> None:
+    """A finite number that becomes infinite makes its sample bad, on the host and on a device, and is named."""
+    data = shardio.from_samples([{"field": array.astype(stored)} for array in PRESSURE], {"field": (stored, (2, 3, 3))})
+    for options in ({}, {"device": device}):
+        shared: Any = {"batch_size": 4, "shuffle": None, "transforms": {"field": transforms}, **options}
+        loader = shardio.Loader(data, on_bad_sample="mask", max_bad=4, **shared)
+        (batch,) = loader
+        assert batch["valid"].tolist() == [number not in bad for number in range(4)]
+        assert batch["field"].isinf().flatten(1).any(1).tolist() == [False, False, 2 not in bad, False]
+        if bad:
+            value = "900.0" if bad[0] == 0 else "101325.0"
+            dtype = transforms[-1].dtype
+            with pytest.raises(
+                BadSample, match=f"field 'field': {dtype} cannot hold what the transforms make of {value}"
+            ):
+                next(iter(shardio.Loader(data, **shared)))
 
 
 CONVERTED = [*ALL, shardio.Normalize((1000.0, 1400.0), (3.0, 7.0), dtype="bfloat16")]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...containers.row_locator import PackedValues
 from ...dataset.readable import SelectedSamples
-from ...engines.array_transforms import transform_arrays
+from ...engines.array_transforms import first_overflow, transform_arrays
 from ...engines.cpu import BadImage
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import are_swapped
@@ -305,8 +305,13 @@ class BatchRows:
 
     def _transform_arrays(self, name: str, part: slice, values: NDArray[Any]) -> None:
         array = self.spec.arrays[name]
+        moves = array_moves(array.recipe, self._keys(part))
+        if (lost := first_overflow(values, array.recipe, moves)) is not None:
+            row, number = lost
+            place = self.spec.dataset.path / self.spec.dataset.where(int(self._indices[part][row]))
+            dtype = array.recipe.conversion.dtype if array.recipe.conversion else values.dtype
+            raise BadSample(f"{place}, field {name!r}: {dtype} cannot hold what the transforms make of {number}")
         if not array.on_device:
-            moves = array_moves(array.recipe, self._keys(part))
             transform_arrays(values, array.recipe, moves, self._arrays[name][part])
 
     def _check_labels(self, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
