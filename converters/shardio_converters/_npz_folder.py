@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
+from shardio.foreign.files import order_hints
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import bad_samples_at, printable
 from shardio.foreign.npy import NpyArray, read_npz, read_npz_headers
@@ -49,7 +50,7 @@ def npz_folder(root: Path, paths: Sequence[Path], fields: str | Mapping[str, str
         *_missing(names, paths, scanned),
     )
     folder = Path(os.path.commonpath([path.parent for path in paths]))
-    hints = _odd_shapes(names, headers)
+    hints = (*_odd_shapes(names, headers), *order_hints(paths))
     return NpzFolder(
         folder, StringArray(str(path.relative_to(folder)) for path in paths), names, chosen, remarks, hints
     )

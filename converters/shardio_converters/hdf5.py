@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import cf
-from shardio.foreign.files import find_files, other_files
+from shardio.foreign.files import Sort, find_files, order_hints, other_files
 from shardio.foreign.names import Paths, printable
 from shardio.source import Field, Sample, check_index, describe_field, label_as_int64
 
@@ -47,6 +47,7 @@ def hdf5(
     decode_cf: bool = False,
     external_links: bool = False,
     read_timeout: float = 60.0,
+    sort: Sort = "name",
 ) -> "Hdf5":
     """HDF5 files: datasets whose rows, along the first axis, are the samples.
 
@@ -72,6 +73,7 @@ def hdf5(
         read_timeout: the seconds that the HDF5 library may take to open a file, or to read a block of rows, which it
             does unless they are plain numbers: damage can keep it busy for minutes, or crash it. A sample whose values
             take longer is bad, and may be good in another run.
+        sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
 
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
@@ -89,7 +91,7 @@ def hdf5(
     """
     if not 0 < read_timeout < math.inf:
         raise ConfigError(f"read_timeout must be a number of seconds above 0, got {read_timeout!r}")
-    paths = find_files(src, lambda name: name.lower().endswith(SUFFIXES), "HDF5 files")
+    paths = find_files(src, lambda name: name.lower().endswith(SUFFIXES), "HDF5 files", sort)
     names: dict[str, str] = {}
     columns: dict[str, Column] = {}
     counts: list[int] = []
@@ -155,6 +157,11 @@ class Hdf5:
     @property
     def files(self) -> Sequence[Path]:
         return self.paths
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """See `shardio.source.HasHints`: files in another order than their numbers."""
+        return order_hints(self.paths)
 
     @property
     def names(self) -> Mapping[str, str]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.foreign.files import Sort, order_hints, order_key
 from shardio.foreign.image_files import read_image, read_images
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, local_path
@@ -31,7 +32,11 @@ _Id: TypeAlias = tuple[int, int]
 
 
 def imagefolder(
-    src: str | os.PathLike[str], *, extensions: str | Iterable[str] | None = None, allow_empty: bool = False
+    src: str | os.PathLike[str],
+    *,
+    extensions: str | Iterable[str] | None = None,
+    allow_empty: bool = False,
+    sort: Sort = "name",
 ) -> "ImageFolder":
     """A folder of class folders, or a flat folder of images.
 
@@ -46,6 +51,7 @@ def imagefolder(
         extensions: the suffixes of the files to take, a list or text such as "jpg,png", in any case. Without it: bmp,
             jpeg, jpg, png and webp.
         allow_empty: take class folders without images as classes without samples, as the same option of torchvision.
+        sort: `natural` sorts images and class folders by the numbers in their names, so that s_2 comes before s_10.
 
     Example:
         shardio convert imagefolder photos data/photos
@@ -61,9 +67,9 @@ def imagefolder(
             without `allow_empty`.
         ConfigError: `extensions` names no suffix.
     """
-    suffixes = _suffixes(EXTENSIONS if extensions is None else extensions)
+    suffixes, key = _suffixes(EXTENSIONS if extensions is None else extensions), order_key(sort)
     root = local_path(src).absolute()
-    tops = sorted(_scan(root), key=lambda entry: entry.name)
+    tops = sorted(_scan(root), key=lambda entry: key(entry.name))
     for folder in (root, *(root / entry.name for entry in tops)):
         if os.path.isfile(folder / _MANIFEST):
             raise SourceError(f"{printable(folder)} is a dataset of shardio already, no folder of image files")
@@ -84,14 +90,17 @@ def imagefolder(
             (),
             (),
             _remarks(suffixes, left_out, 0),
-            ("without class folders no sample gets a label; for labels, name the folder of the class folders",),
+            (
+                "without class folders no sample gets a label; for labels, name the folder of the class folders",
+                *order_hints((name for name, _ in found), "images"),
+            ),
         )
     paths = StringArray()
     sizes = array("q")
     counts: list[int] = []
     left_out, empty = Counter[str](), list[str]()
     for name in classes:
-        below = sorted(_walk(root, name, suffixes, above, left_out))
+        below = sorted(_walk(root, name, suffixes, above, left_out), key=lambda found: key(found[0]))
         empty += [] if below else [printable(root / name)]
         for path, size in below:
             paths.append(path)
@@ -108,7 +117,10 @@ def imagefolder(
     remarks = _remarks(suffixes, left_out, sum(_takes(entry, suffixes) for entry in tops))
     if all(name.lower() in _PARTS for name in classes):
         remarks += (f"the classes are {', '.join(classes)}; if these are parts of a data set, convert them one by one",)
-    return ImageFolder(root, paths, np.frombuffer(sizes, np.int64), tuple(map(printable, classes)), starts, remarks)
+    hints = (*order_hints(classes, "classes"), *order_hints(paths, "images"))
+    return ImageFolder(
+        root, paths, np.frombuffer(sizes, np.int64), tuple(map(printable, classes)), starts, remarks, hints[:1]
+    )
 
 
 @final

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import find_files
+from shardio.foreign.files import Sort, find_files
 from shardio.foreign.names import printable
 from shardio.foreign.npy import NpyArray, is_npz, read_npy_header, read_npz_headers
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
@@ -23,7 +23,9 @@ from ._fields import array_field, check_characters, choose_fields, rename_remark
 from ._npz_folder import NpzFolder, npz_folder
 
 
-def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None) -> "Arrays | NpzFolder":
+def numpy(
+    src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None, sort: Sort = "name"
+) -> "Arrays | NpzFolder":
     """NumPy arrays: rows of a .npy, a .npz or a folder of .npy files; or a folder of .npz files of one sample.
 
     Each array becomes a field with its name in the .npz, or the name of its file in a directory; the array in a lone
@@ -46,6 +48,7 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
     Args:
         src: the file or the directory.
         fields: the arrays to take, with names for their fields, as in "image=x,label=y". Without it: all.
+        sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
 
     Example:
         shardio convert numpy train.npz data/train --fields image=x_train,label=y_train
@@ -60,7 +63,7 @@ def numpy(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None
         ConfigError: `fields` names an array that does not exist.
     """
     root = local_path(src).absolute()
-    files = find_files(root, lambda name: name.lower().endswith((".npy", ".npz")), "*.npy or *.npz files")
+    files = find_files(root, lambda name: name.lower().endswith((".npy", ".npz")), "*.npy or *.npz files", sort)
     samples = [path for path in files if path.name.lower().endswith(".npz")]
     if files != [root] and len(samples) == len(files):
         return npz_folder(root, files, fields)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import find_files, other_files
+from shardio.foreign.files import Sort, find_files, order_hints, other_files
 from shardio.foreign.names import Paths, printable
 from shardio.source import Field, Sample, check_index, describe_field, load_optional
 
@@ -35,7 +35,7 @@ _FIRST = 8  # the number of these rows in each
 _SET = re.compile(r"(.+)-\d{5}-of-\d{5}(-\w+)?\.parquet")
 
 
-def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Parquet":
+def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None, sort: Sort = "name") -> "Parquet":
     """Parquet files: the rows are the samples, the columns their fields.
 
     Takes one file, a directory of *.parquet files, or a pattern such as "data/train-*.parquet" (quote it). Several
@@ -50,6 +50,7 @@ def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Pa
         src: the file, the directory, or a pattern with `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of
             these. Files in a directory with names such as train-00000-of-00002.parquet must all be of one set.
         fields: the columns to take, with names for their fields, as in "image=img,label". Without it: all.
+        sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
 
     Example:
         shardio convert parquet train.parquet data/train --fields image=img,label
@@ -60,7 +61,7 @@ def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None) -> "Pa
         SourceError: files are missing, damaged, of several sets or disagree, or no field holds a column's type.
         ConfigError: `fields` names a column that does not exist.
     """
-    paths = _files(src)
+    paths = _files(src, sort)
     with _opened(paths[0]) as file:
         schema = file.schema_arrow
     names = choose_fields(fields, dict.fromkeys(schema.names), printable(paths[0]))
@@ -109,6 +110,11 @@ class Parquet:
     def files(self) -> tuple[Path, ...]:
         """The files, which must not change while they are converted."""
         return self.paths
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """See `shardio.source.HasHints`: files in another order than their numbers."""
+        return order_hints(self.paths)
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -224,8 +230,8 @@ class _Reader:
         self._starts.append(self._starts[-1] + batch.num_rows)
 
 
-def _files(src: Paths) -> list[Path]:
-    paths = find_files(src, lambda name: name.lower().endswith(".parquet"), "Parquet files (*.parquet)")
+def _files(src: Paths, sort: Sort) -> list[Path]:
+    paths = find_files(src, lambda name: name.lower().endswith(".parquet"), "Parquet files (*.parquet)", sort)
     if isinstance(src, (str, os.PathLike)) and Path(src).is_dir():
         sets = sorted({match[1] for path in paths if (match := _SET.fullmatch(path.name))})
         if len(sets) > 1:

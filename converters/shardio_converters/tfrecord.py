@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import check_uncompressed, find_files, other_files
+from shardio.foreign.files import Sort, check_uncompressed, find_files, other_files
 from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tfrecord import Feature, Kind, is_tfrecord_name, open_tfrecord, parse_example, read_record
@@ -26,6 +26,7 @@ def tfrecord(
     crc: bool = True,
     optional: str | Collection[str] | None = None,
     on_error: str = "raise",
+    sort: Sort = "name",
 ) -> "TFRecord":
     """TFRecord files of tf.train.Example: one, a directory of them, or a pattern such as `train-*-of-01024`.
 
@@ -47,6 +48,7 @@ def tfrecord(
         optional: the fields that records may lack, as in "caption,score".
         on_error: `"skip"` takes the records before the place where a file is damaged between records or was cut off;
             one bad sample then stands for all that follow.
+        sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
 
     Example:
         shardio convert tfrecord 'train-*-of-00002' data/train --fields image=image/encoded,label=image/class/label
@@ -58,7 +60,7 @@ def tfrecord(
             is `"skip"`), or a feature has several bytes values in one record.
         ConfigError: `fields` names a feature that none of the first records has.
     """
-    paths = find_files(src, is_tfrecord_name, "TFRecord files (*.tfrecord* or *-00000-of-00001)")
+    paths = find_files(src, is_tfrecord_name, "TFRecord files (*.tfrecord* or *-00000-of-00001)", sort)
     spans, damage = scan_damaged_files(paths, _scan, on_error)
     places = ValueLocations(paths, spans, open_tfrecord, damage)
     if not len(places):

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import members
-from shardio.foreign.files import File, check_uncompressed, find_files, other_files
+from shardio.foreign.files import File, Sort, check_uncompressed, find_files, other_files
 from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.members import MemberField
 from shardio.foreign.names import Paths, bad_samples_at, printable
@@ -34,6 +34,7 @@ def webdataset(
     key: bool | None = None,
     optional: str | Collection[str] | None = None,
     on_error: str = "raise",
+    sort: Sort = "name",
 ) -> "WebDataset":
     """Tars of the WebDataset convention: one, a directory of them, or a pattern such as `train-{000..146}.tar`.
 
@@ -56,6 +57,7 @@ def webdataset(
         optional: the fields that samples may lack, as in "caption,score".
         on_error: `"skip"` takes the samples before the place where a tar is damaged or was cut off; one bad sample then
             stands for all that follow.
+        sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
 
     Example:
         shardio convert webdataset 'cc3m/train-{00000..00003}.tar' data/cc3m --fields image=jpg,caption=txt
@@ -67,7 +69,7 @@ def webdataset(
             `"skip"`), or holds links or sparse files.
         ConfigError: `fields` names an extension that no sample has, or `key` would be a second field of that name.
     """
-    paths = find_files(src, lambda name: name.lower().endswith(SUFFIXES), "tars")
+    paths = find_files(src, lambda name: name.lower().endswith(SUFFIXES), "tars", sort)
     found, damage = scan_damaged_files(paths, _scan, on_error)
     places = ValueLocations(paths, [tar.spans for tar in found], open_tar, damage)
     if not len(places):

@@ -8,6 +8,7 @@ import typer
 from ..conversion.indexing import Format
 from ..conversion.indexing import index as adopt_files
 from ..conversion.pack import OnError
+from ..foreign.files import Sort
 from ..format.fields import listed_names
 from ..order.world import World
 from ..stores.url import Url
@@ -70,6 +71,9 @@ def index(
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail if anything would be left out or renamed, instead of telling it.")
     ] = False,
+    sort: Annotated[
+        Sort, typer.Option(help="natural: sort all files by the numbers in their names, s_2 before s_10.")
+    ] = "name",
     store_option: StoreOption = None,
 ) -> None:
     """Adopt tars, TFRecords, LMDBs or HDF5 files in place: write an index and a manifest, copy nothing.
@@ -114,6 +118,7 @@ def index(
             progress=report_progress,
             tell=lambda note: None if world.rank else print_note(note),
             store_options=parse_store_options(store_option),
+            sort=sort,
         )
     if not world.rank:
         (dataset,) = made.datasets.values()

@@ -10,7 +10,7 @@ from .. import containers
 from ..containers import piece_sums, side_index
 from ..dataset.store_output import StoreOutput, stem_of
 from ..errors import ConfigError, ManifestError, SourceError
-from ..foreign.files import expanded
+from ..foreign.files import Sort, expanded, order_key
 from ..foreign.formats import named_kind
 from ..format import manifest
 from ..stores.base import Condition, ObjectInfo, Store
@@ -52,7 +52,9 @@ class FoundObjects:
         return self.objects[number].name.rpartition("/")[2]
 
 
-def find_objects(store: Store, given: Sequence[Url], folder: Url, kind: str | None, *, overwrite: bool) -> FoundObjects:
+def find_objects(
+    store: Store, given: Sequence[Url], folder: Url, kind: str | None, *, overwrite: bool, sort: Sort = "name"
+) -> FoundObjects:
     """List the objects that `given` names, with one request for a thousand of them.
 
     Args:
@@ -62,6 +64,7 @@ def find_objects(store: Store, given: Sequence[Url], folder: Url, kind: str | No
         kind: the format; None lets the names in the folder and the content decide.
         overwrite: whether a dataset of adopted objects may be there, to be replaced or, if a command goes on where an
             earlier one ended, as that one's result.
+        sort: see `shardio.index`.
 
     Raises ConfigError for objects elsewhere and for a dataset that is there, SourceError if there are no objects.
     """
@@ -98,6 +101,8 @@ def find_objects(store: Store, given: Sequence[Url], folder: Url, kind: str | No
         taken += names
     if len(set(taken)) < len(taken):
         raise SourceError(f"{folder / next(name for name in taken if taken.count(name) > 1)} is given twice")
+    key = order_key(sort)
+    taken = taken if sort == "name" else sorted(taken, key=key)
     _check_names(folder, taken)
     replaces = _state_of_manifest(StoreOutput(folder, store), overwrite=overwrite)
     return FoundObjects(store, folder, tuple(there[name] for name in taken), kind, tuple(remarks), replaces, indexes)

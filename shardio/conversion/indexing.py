@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, SourceWarning
+from ..foreign.files import Sort, order_hints
 from ..foreign.formats import WORDS, FoundFiles, find_by_content
 from ..foreign.names import printable
 from ..format.fields import listed_names
@@ -25,7 +26,7 @@ from .api import Conversion, PathLike
 from .found_objects import find_objects
 from .indexing_objects import MOST_THREADS, ObjectAdoption
 from .masks import masked
-from .notes import remarks_of, shards_among
+from .notes import own_hints, remarks_of
 from .pack import OnError
 from .runners import Progress
 from .skipped import write_report
@@ -54,6 +55,7 @@ def index(
     progress: Progress | None = None,
     tell: Callable[[str], None] | None = None,
     store_options: Mapping[str, str] | None = None,
+    sort: Sort = "name",
 ) -> Conversion:
     """Adopt tars, TFRecords, LMDBs or HDF5 files in place: write an index and a manifest at `out`, copy nothing.
 
@@ -77,6 +79,8 @@ def index(
         workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
             For URLs, `workers` are threads, and there is no `dask` or `world`.
         store_options: for URLs: options of their store, see `shardio.open`.
+        sort: `"natural"` sorts all files by the numbers in their names, so that s_2 comes before s_10. Without it,
+            those of a directory or a pattern are in the order of their names; a note tells if that is another one.
 
     Returns:
         The dataset, with the samples that were left out and the notes.
@@ -102,15 +106,15 @@ def index(
         made = _index_objects(
             [os.fspath(path) for path in given], out, access, choices, masks, format, on_error, strict, tell,
             workers=min(MOST_THREADS, cpus.usable()) if workers is None else workers, max_bad=max_bad,
-            progress=progress, resume=resume, overwrite=overwrite,
+            progress=progress, resume=resume, overwrite=overwrite, sort=sort,
         )  # fmt: skip
         if report is not None:
             write_report(Path(report), Path(report).parent, [("", sample) for sample in made.skipped])
         return made
     files = find_by_content([os.fspath(path) for path in given], format, on_error)
-    source, world = _source(files, choices, on_error), world or World()
+    source, world = _source(files, choices, on_error, sort), world or World()
     remarks = remarks_of(source, files.remarks, strict=strict)
-    notes = (*remarks, *shards_among(source))
+    notes = (*remarks, *own_hints(source))
     if tell is not None:
         for note in notes:
             tell(note)
@@ -152,6 +156,7 @@ def _index_objects(
     progress: Progress | None,
     resume: bool,
     overwrite: bool,
+    sort: Sort,
 ) -> Conversion:
     """Adopt objects in a store, see `index`."""
     folder, objects = as_url(out), [url for path in given if (url := as_url(path)) is not None]
@@ -164,19 +169,20 @@ def _index_objects(
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     store = open_store(folder, access.store_options or {})
-    found = find_objects(store, objects, folder, format, overwrite=overwrite or resume)
+    found = find_objects(store, objects, folder, format, overwrite=overwrite or resume, sort=sort)
+    hints = order_hints([info.name for info in found.objects], "objects")
     with ObjectAdoption(found, on_error, lambda files: masked(_source(files, choices, on_error), masks)) as adoption:
         remarks = remarks_of(adoption.source, found.remarks, strict=strict)
-        for remark in remarks:
+        for note in remarks if tell is None else (*remarks, *hints):
             if tell is None:
-                warnings.warn(remark, SourceWarning, stacklevel=3)
+                warnings.warn(note, SourceWarning, stacklevel=3)
             else:
-                tell(remark)
+                tell(note)
         made = adoption.run(workers=workers, max_bad=max_bad, progress=progress, resume=resume, overwrite=overwrite)
-        return Conversion({"": made}, adoption.source.fields, tuple(remarks))
+        return Conversion({"": made}, adoption.source.fields, (*remarks, *hints))
 
 
-def _source(files: FoundFiles, choices: Mapping[str, Any], on_error: str) -> Any:
+def _source(files: FoundFiles, choices: Mapping[str, Any], on_error: str, sort: Sort = "name") -> Any:
     """Return the source of some files; ConfigError for a choice that their converter does not have."""
     kind, paths = files.kind, files.paths
     converter = sources.find(kind)
@@ -187,7 +193,7 @@ def _source(files: FoundFiles, choices: Mapping[str, Any], on_error: str) -> Any
         raise ConfigError(
             f"{unknown[0]} is no choice for {printable(paths[0])}, which is {WORDS[kind]}: got {given[unknown[0]]!r}"
         )
-    options = {"key": False, "on_error": on_error, **given}
+    options = {"key": False, "on_error": on_error, "sort": sort, **given}
     supported = {name: value for name, value in options.items() if name in parameters}
     if kind == "lmdb" and len(paths) > 1:
         raise ConfigError(f"index takes one LMDB at a time, got {len(paths)} paths")

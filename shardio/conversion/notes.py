@@ -23,7 +23,7 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str]) -
         source: the source to convert.
         as_image, squeeze: the fields that the user has already named in these options.
     """
-    found = [*shards_among(source), *(source.hints if isinstance(source, HasHints) else ())]
+    found = own_hints(source)
     for name, field in source.fields.items():
         single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
         if name == "label" and single and name not in squeeze:
@@ -33,6 +33,11 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str]) -
             hint = f"if its values are pixels, as_image=[{name!r}] stores images"
             found.append(f"field {name!r} is {describe(field)}; {hint}")
     return found
+
+
+def own_hints(source: Source) -> list[str]:
+    """Return the source's own hints, and one if it is made of a dataset's shards."""
+    return [*shards_among(source), *(source.hints if isinstance(source, HasHints) else ())]
 
 
 def remarks_of(source: Source, others: Sequence[str] = (), *, strict: bool) -> list[str]:

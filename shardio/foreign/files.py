@@ -12,12 +12,12 @@ import weakref
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import product
+from itertools import islice, pairwise, product
 from pathlib import Path
-from typing import IO, Any, final
+from typing import IO, Any, Literal, TypeAlias, final, get_args
 
 from .. import containers
-from ..errors import MissingDependency, SourceError
+from ..errors import ConfigError, MissingDependency, SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import optional as _optional
 from ..system.local_path import local_path
@@ -31,6 +31,8 @@ _AHEAD = 4096  # bytes per buffered read: the headers of a few small members, or
 _MOST_NAMES = 1_000_000
 _MOST_FOLDERS = 5  # that a message names
 _LISTED = 5  # the most files that a remark names
+_MOST_COMPARED = 100_000  # names whose order is looked at for a hint
+_NUMBER = re.compile(r"([0-9]+)")
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MAGIC = {
     "gzip": re.compile(rb"\x1f\x8b\x08"),
@@ -39,6 +41,10 @@ _MAGIC = {
     "zstd": re.compile(rb"\x28\xb5\x2f\xfd"),
     "zlib": re.compile(rb"\x78[\x01\x5e\x9c\xda]"),
 }
+
+
+Sort: TypeAlias = Literal["name", "natural"]
+"""The order of listed files: by name, or by name with the numbers in it as numbers, so that `s_2` precedes `s_10`."""
 
 
 @final
@@ -194,7 +200,36 @@ class _Zlib(AbstractContextManager["_Zlib"]):
         self._file.close()
 
 
-def find_files(src: Paths, accepts: Callable[[str], bool], description: str) -> list[Path]:
+def order_key(sort: Sort) -> Callable[[str], Any]:
+    """Return the key by which to sort names; ConfigError if `sort` is none of `Sort`."""
+    if sort not in get_args(Sort):
+        raise ConfigError(f"sort must be one of {', '.join(get_args(Sort))}, got {sort!r}")
+    return _natural if sort == "natural" else str
+
+
+def _natural(name: str) -> tuple[Any, ...]:
+    return (*(int(part) if number % 2 else part for number, part in enumerate(_NUMBER.split(name))), name)
+
+
+def order_hints(names: Iterable[str | Path], what: str = "files") -> tuple[str, ...]:
+    """Return a hint if listed names are in another order than the numbers in them, as `s_10` before `s_2` is.
+
+    Args:
+        names: the names in their order; only the first 100,000 are looked at.
+        what: what the names are of, for the message.
+    """
+    first = [str(name) for name in islice(names, _MOST_COMPARED)]
+    for one, other in pairwise(first):
+        before, after = _NUMBER.split(one), _NUMBER.split(other)
+        if before[::2] == after[::2] and one < other and _natural(one) > _natural(other):
+            if first != sorted(first):  # the user's own order
+                break
+            found = f"{printable(Path(one).name)} comes before {printable(Path(other).name)}"
+            return (f"the {what} are in the order of their names, where {found}; sort='natural' goes by the numbers",)
+    return ()
+
+
+def find_files(src: Paths, accepts: Callable[[str], bool], description: str, sort: Sort = "name") -> list[Path]:
     """Return the absolute paths of the files that `src` names: one file, a directory's, or those that fit a pattern.
 
     Args:
@@ -202,21 +237,21 @@ def find_files(src: Paths, accepts: Callable[[str], bool], description: str) -> 
         accepts: returns by its name whether to take a file in a directory. Hidden files and shardio's indexes are never
             taken.
         description: the kind of files, for messages, such as `"Parquet files (*.parquet)"`.
+        sort: `"natural"` sorts all files by the numbers in their paths.
 
     Returns:
         At least one path. Those in a directory or from `*` are sorted; ranges keep the order of their numbers.
 
     Raises SourceError if there are none, one does not exist or cannot be read, or one is named twice.
     """
-    if isinstance(src, (str, os.PathLike)):
-        return _find(src, accepts, description)
-    paths = [path for item in src for path in _find(item, accepts, description)]
+    items, key = [src] if isinstance(src, (str, os.PathLike)) else src, order_key(sort)
+    paths = [path for item in items for path in _find(item, accepts, description)]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise SourceError(f"{printable(twice)} is given twice")
     if not paths:
         raise SourceError(f"no {description} are given")
-    return paths
+    return paths if sort == "name" else sorted(paths, key=lambda path: key(str(path)))
 
 
 def other_files(src: Paths, taken: Collection[Path], description: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError, SourceError
 from ..system.types import Indices
-from .files import File
+from .files import File, order_hints
 
 T = TypeVar("T")
 
@@ -124,6 +124,11 @@ class LocatedSource:
     @property
     def files(self) -> Sequence[Path]:
         return self._places.paths
+
+    @property
+    def hints(self) -> Sequence[str]:
+        """See `shardio.source.HasHints`: files in another order than their numbers."""
+        return order_hints(self.files)
 
     @property
     def starts(self) -> NDArray[np.int64]:

@@ -197,7 +197,7 @@ def test_notes_name_keywords(arrays: Path, tmp_path: Path) -> None:
         *(arrays, tmp_path / "two"), converter="numpy", container="tar", as_image="image", squeeze="label",
         dtype="float32",
     )  # fmt: skip
-    assert made.notes == ()
+    assert made.notes == ("dtype: float32 rounds numbers of field 'x', by up to 2.92e-08",)
     assert {name: field.dtype for name, field in made.fields.items() if name != "image"} == {
         "x": "float32",
         "label": "int64",
@@ -274,7 +274,7 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
         ),
         (
             {"converter_options": {"suffixes": "jpg"}},
-            "converter 'imagefolder' has the options extensions, allow_empty, got suffixes",
+            "converter 'imagefolder' has the options extensions, allow_empty, sort, got suffixes",
         ),
     ],
 )

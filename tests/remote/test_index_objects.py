@@ -280,6 +280,24 @@ def test_a_dataset_that_another_writes_meanwhile_stays(
     assert len(shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)) == 1
 
 
+def test_objects_are_in_the_order_of_names_or_of_numbers(s3: S3Server, tmp_path: Path) -> None:
+    """A note tells where the two differ, also with --strict; --sort natural takes the numbers."""
+    (tmp_path / "series").mkdir()
+    source = _adoptable.tars(tmp_path / "source") / "train-00.tar"
+    for number in (1, 2, 10):
+        shutil.copyfile(source, tmp_path / "series" / f"s_{number}.tar")
+    url = uploaded(s3, tmp_path / "series", "s3://adopt/series")
+    note = "note: the objects are in the order of their names, where s_10.tar comes before s_2.tar; --sort natural goes"
+    for options, names in (
+        ([], ["s_1.tar", "s_10.tar", "s_2.tar"]),
+        (["--sort=natural"], ["s_1.tar", "s_2.tar", "s_10.tar"]),
+    ):
+        said = index(s3, url, "--strict", "--overwrite", *options)
+        assert (note in said) == (not options), said
+        dataset = shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)
+        assert list(dataset.manifest.shards.names) == names
+
+
 def test_an_object_of_other_fields_is_named(s3: S3Server, tmp_path: Path) -> None:
     """The first and the last object tell the fields; an object whose samples have others is an error."""
     folder = tmp_path / "files"

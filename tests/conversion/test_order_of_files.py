@@ -1,0 +1,135 @@
+"""The order of files in folders and patterns: by name or by number, told where the two differ."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from _builders import png
+from _cli import run
+from _foreign import example, write_tar, write_tfrecord
+
+import shardio
+from shardio.errors import ConfigError
+from shardio.foreign.files import find_files, order_hints
+
+NUMBERS = (1, 2, 3, 10, 20)
+BY_NAME = [1, 10, 2, 20, 3]
+
+
+def _hdf5(path: Path, number: int) -> None:
+    with h5py.File(path, "w") as file:
+        file["n"] = np.array([number])
+
+
+WRITERS: dict[str, tuple[str, Callable[[Path, int], Any]]] = {
+    "webdataset": (".tar", lambda path, n: write_tar(path, [(f"{0:012d}.n.json", b"%d" % n)])),
+    "tfrecord": (".tfrecord", lambda path, n: write_tfrecord(path, [example({"n": [n]})])),
+    "hdf5": (".h5", _hdf5),
+    "parquet": (".parquet", lambda path, n: pq.write_table(pa.table({"n": [n]}), path)),
+    "numpy": (".npz", lambda path, n: np.savez(path, n=np.array(n))),
+    "imagefolder": (".png", lambda path, n: path.write_bytes(png(n, 12))),
+}
+
+
+def series(folder: Path, converter: str) -> Path:
+    """A folder of s_1, s_2, s_3, s_10 and s_20, each of which holds its number."""
+    suffix, write = WRITERS[converter]
+    folder.mkdir()
+    for number in NUMBERS:
+        write(folder / f"s_{number}{suffix}", number)
+    return folder
+
+
+def numbers(path: Any) -> list[int]:
+    """The numbers of the files, in the order of a dataset."""
+    dataset = shardio.open(path)
+    if "image" in dataset.fields:
+        return [int(dataset[n]["key"].partition(".")[0].partition("_")[2]) for n in range(len(dataset))]
+    return [int(dataset[n]["n"]) for n in range(len(dataset))]
+
+
+@pytest.mark.parametrize(
+    ("converter", "pattern"), [*((name, False) for name in WRITERS), ("webdataset", True), ("parquet", True)]
+)
+def test_a_series_is_in_the_order_of_names_or_of_numbers(converter: str, pattern: bool, tmp_path: Path) -> None:
+    """A hint tells where they differ, also with `strict`; `sort="natural"` takes the numbers, and needs no hint."""
+    source: Any = series(tmp_path / "in", converter)
+    source = f"{source}/s_*" if pattern else source
+    suffix, what = WRITERS[converter][0], "images" if converter == "imagefolder" else "files"
+    hint = (
+        f"the {what} are in the order of their names, where s_10{suffix} comes before s_2{suffix}; "
+        "sort='natural' goes by the numbers"
+    )
+    for sort, expected, hints in (("name", BY_NAME, [hint]), ("natural", list(NUMBERS), [])):
+        made = shardio.convert(
+            source, tmp_path / sort, converter=converter, converter_options={"sort": sort}, strict=True
+        )
+        assert numbers(made.path) == expected
+        assert [note for note in made.notes if "order of their names" in note] == hints
+        if converter in ("webdataset", "tfrecord", "hdf5"):
+            told: list[str] = []
+            adopted = shardio.index(source, tmp_path / f"{sort} index", sort=sort, strict=True, tell=told.append)  # type: ignore[arg-type]
+            assert numbers(adopted.path) == expected
+            assert [*adopted.notes] == told == hints
+    with pytest.raises(ConfigError, match="sort must be one of name, natural, got 'size'"):
+        shardio.convert(source, tmp_path / "no", converter=converter, converter_options={"sort": "size"})
+
+
+def test_the_command_line_sorts_what_the_shell_has_expanded(tmp_path: Path) -> None:
+    """`index` tells that its paths are a series in another order, and sorts all of them by number."""
+    folder = series(tmp_path / "in", "webdataset")
+    paths = sorted(folder.iterdir())
+    hint = (
+        "note: the files are in the order of their names, where s_10.tar comes before s_2.tar; --sort natural goes by"
+    )
+    assert hint in run("index", *paths, "-o", tmp_path / "a")
+    assert "note" not in run("index", *paths, "-o", tmp_path / "b", "--sort", "natural")
+    assert (numbers(tmp_path / "a"), numbers(tmp_path / "b")) == (BY_NAME, [*NUMBERS])
+
+
+def test_classes_are_sorted_too(tmp_path: Path) -> None:
+    """Class folders with numbers get labels in the order of the names, or of the numbers."""
+    for name in ("c1", "c2", "c10"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "0.png").write_bytes(png())
+    for sort, classes in (("name", ["c1", "c10", "c2"]), ("natural", ["c1", "c2", "c10"])):
+        made = shardio.convert(
+            tmp_path / "in", tmp_path / sort, converter="imagefolder", converter_options={"sort": sort}
+        )
+        assert made.manifest.metadata["classes"] == classes
+        told = "the classes are in the order of their names, where c10 comes before c2; "
+        assert [note.startswith(told) for note in made.notes] == [True] * (sort == "name")
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (["s_1", "s_10", "s_2"], True),
+        (["s_01", "s_02", "s_10"], False),  # as many digits each
+        (["s_2", "s_10"], False),  # in the order of the numbers already
+        (["s_10", "s_2", "s_1"], False),  # the user's own order
+        (["s_10", "t_2"], False),  # two series
+        (["12ab", "3f"], False),  # no series: hashes
+        (["a1-b10", "a1-b9"], True),
+        (["2024-1-10.h5", "2024-1-9.h5"], True),
+        (["run1/x10", "run1/x9", "run2/x1"], True),
+        (["9" * 200, "9" * 100], False),
+    ],
+)
+def test_a_series_is_known_by_what_its_names_share(names: list[str], hint: bool) -> None:
+    """Names that differ in their numbers only are a series."""
+    assert bool(order_hints(names)) == hint
+
+
+def test_ranges_and_lists_keep_their_order(tmp_path: Path) -> None:
+    """Files that are named one by one stay in the order in which they are named, unless they are sorted."""
+    folder = series(tmp_path / "in", "webdataset")
+    given = [folder / "s_10.tar", folder / "s_2.tar"]
+    assert [path.name for path in find_files(given, bool, "tars")] == ["s_10.tar", "s_2.tar"]
+    assert [path.name for path in find_files(f"{folder}/s_{{1..3}}.tar", bool, "tars")][1:] == ["s_2.tar", "s_3.tar"]
+    assert [path.name for path in find_files(given, bool, "tars", "natural")] == ["s_2.tar", "s_10.tar"]
