@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -14,6 +16,7 @@ from _builders import encode, jpeg, png, spoiled
 import shardio
 from shardio import native
 from shardio.care.stats import DatasetStats, picture, report, stats
+from shardio.care.stats.field_view import views
 from shardio.care.stats.figures import Channel, Spread
 from shardio.errors import ConfigError, MissingDependency, NotADataset, ShardCorrupt
 from shardio.format.fields import Field
@@ -238,8 +241,9 @@ def test_some_arrays_have_no_channels() -> None:
         "many": 17,
         "ragged": 0,
     }
-    assert report.text(found).count("shardio.Normalize(") == 1
-    assert "mean, std *  of 17 places on the first axis: in --json" in report.text(found)
+    assert report.text(found).count("shardio.Normalize(") == 2
+    assert "mean, std *  of 17 places on axis 0: in --json" in report.text(found)
+    assert "mean, std *  shardio.Normalize(0, 1)" in report.text(found)  # of the long ones, together
     assert "shardio.Normalize((1, 3), (1, 1))" in report.text(found)
     empty = stats(shardio.from_samples([], {"x": ("float32", (2, 3))}))
     assert "Normalize" not in report.text(empty)
@@ -313,6 +317,149 @@ def test_numbers_that_are_not_finite_are_counted_apart(kind: str) -> None:
     if kind == "scalar":
         check(found.spread, [1.0, 3.0])
     json.dumps(stats(shardio.from_samples(samples, {"x": field})).to_dict(), allow_nan=False)
+
+
+TEMPERATURES = np.arange(24, dtype=np.int16).reshape(3, 2, 4)
+TEMPERATURES[0, 0, 0] = TEMPERATURES[2, 1, 1] = -32768
+FLOATS = TEMPERATURES.astype(np.float32)
+FLOATS[FLOATS < 0] = np.float32(1e20)
+FLOATS[1, 0, 0] = np.nan
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "memory"])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_fill_values_are_left_out_and_counted(tmp_path: Path, container: str, fixed: bool) -> None:
+    """Fill values and NaN count in no figure of arrays, by channel or together, and of scalars, and are counted."""
+    shape = (3, 2, 4) if fixed else None
+    fields = {
+        "t": Field("array", "int16", shape),
+        "f": Field("array", "float32", shape),
+        "label": Field("scalar", "int16"),
+    }
+    samples = [{"t": TEMPERATURES, "f": FLOATS, "label": label} for label in (3, -1, 3, 3)]
+    ds = write(tmp_path / "d", container, samples, fields)
+    found = stats(ds, fill_values={"t": -32768, "f": [1e20, -5], "label": -1}).fields
+    kept = TEMPERATURES[TEMPERATURES >= 0]
+    values, floats, label = found["t"].values, found["f"].values, found["label"]
+    assert values is not None
+    assert floats is not None
+    assert label.values is not None
+    assert label.spread is not None
+    assert label.classes is not None
+    assert (values.count, values.min, values.max, values.filled) == (88, 1, 23, 8)
+    assert values.mean == pytest.approx(kept.mean())
+    assert values.std == pytest.approx(kept.std())
+    assert (floats.count, floats.nan, floats.filled, floats.max) == (84, 4, 8, 23)
+    assert (label.values.filled, label.spread.min, label.classes.values) == (1, 3, (0, 1, 2, 3, 4))
+    assert found["f"].fill_values == (np.float32(1e20), -5)  # as the field holds it
+    assert [channel.filled for channel in found["t"].channels] == ([4, 0, 4] if fixed else [])
+    told = report.text(stats(ds, fill_values={"t": -32768}))
+    assert "fill values *  8 of -32,768, left out" in told
+    assert "not finite *   4 NaN, 0 infinite, left out" in told or "not finite *  4 NaN, 0 infinite, left out" in told
+
+
+@pytest.mark.parametrize(
+    ("attributes", "dtype", "expected"),
+    [
+        ({"_FillValue": -32768}, "int16", (-32768,)),
+        ({"_FillValue": np.float64(1e20), "missing_value": 1e20}, "float32", (float(np.float32(1e20)),)),
+        ({"missing_value": [-1, -2]}, "int16", (-1, -2)),
+        ({"_FillValue": 1e20}, "int16", ()),  # of other data
+        ({"_FillValue": "none", "units": "K"}, "float32", ()),
+        ({}, "float32", ()),
+    ],
+)
+def test_a_field_may_state_its_fill_values(attributes: dict[str, Any], dtype: str, expected: tuple[float, ...]) -> None:
+    """The attributes of the CF conventions are taken where a field has some, unless the user gives others."""
+    plain = Field("array", dtype, (2,))
+    stated: Any = SimpleNamespace(
+        kind="array", shape=(2,), row_dtype=plain.row_dtype, dtype=dtype, channels=None, attributes=attributes
+    )
+    assert views({"x": stated}, {}, {})["x"].fill_values == expected
+    assert views({"x": stated}, {"x": 7}, {})["x"].fill_values == (7,)
+
+
+def test_the_axis_of_channels_is_told_and_can_be_chosen(tmp_path: Path) -> None:
+    """The report names the axis that is taken for channels; another one, or none, may be asked for."""
+    rows = np.random.default_rng(1).normal(5, 2, (20, 3, 4)).astype(np.float32)
+    ds = write(tmp_path / "d", "hdf5", [{"x": row} for row in rows], {"x": ("float32", (3, 4))})
+
+    def told(**options: Any) -> tuple[list[float], str]:
+        found = stats(ds, **options)
+        return [channel.mean for channel in found.fields["x"].channels], report.text(found)
+
+    means, text = told()
+    assert means == pytest.approx(rows.mean(axis=(0, 2)).tolist(), rel=1e-5)
+    assert "channels *   3 places on axis 0; --channel-axis x=none takes all values together" in text
+    means, text = told(channel_axis={"x": -1})
+    assert means == pytest.approx(rows.mean(axis=(0, 1)).tolist(), rel=1e-5)
+    assert "channels *   4 places on axis 1;" in text
+    assert "Normalize" not in text  # which takes the first axis
+    means, text = told(channel_axis={"x": None})
+    assert means == []
+    mean, std = rows.mean(dtype=np.float64), rows.std(dtype=np.float64)
+    assert f"mean, std *  shardio.Normalize({mean:.6g}, {std:.6g})" in text
+    assert "channels *" not in text
+
+
+def test_means_of_a_sample_come_with_their_standard_error(tmp_path: Path) -> None:
+    """The error is that of random samples of images and arrays, each of which resembles itself; it is 0 of all."""
+    random = np.random.default_rng(5)
+    levels = random.integers(0, 256, 400)
+    fields = {
+        "image": "image",
+        "pixels": Field("pixels", shape=(4, 4)),
+        "x": ("float32", (1, 3)),
+        "y": Field("array", "int16"),
+    }
+    samples = [
+        {
+            "image": plain(4, 4, (level, 10, 255 - level)),
+            "pixels": np.full((4, 4, 3), level, np.uint8),
+            "x": np.full((1, 3), level, np.float32),
+            "y": np.full(1 + number % 3, level, np.int16),
+        }
+        for number, level in enumerate(levels.tolist())
+    ]
+    ds = write(tmp_path / "d", "hdf5", samples, fields)
+    found = stats(ds, sample=50).fields
+    images, pixels = found["image"].images, found["pixels"].images
+    assert images is not None
+    assert pixels is not None
+    assert found["y"].values is not None
+    assert found["x"].values is not None
+    one = levels.std() / np.sqrt(50) * np.sqrt(1 - 50 / 400)  # what a sample of 50 of 400 errs by, on average
+    for error, scale in (
+        (images.channels[0].error, 255), (images.channels[2].error, 255), (pixels.channels[1].error, 255),
+        (found["x"].channels[0].error, 1), (found["x"].values.error, 1), (found["y"].values.error, 1),
+    ):  # fmt: skip
+        assert error is not None
+        assert error * scale == pytest.approx(one, rel=0.35)
+    assert images.channels[1].error == pytest.approx(0, abs=1e-9)
+    true = levels.mean()
+    for mean, error in (
+        (found["x"].values.mean, found["x"].values.error),
+        (found["y"].values.mean, found["y"].values.error),
+    ):
+        assert mean is not None
+        assert error is not None
+        assert abs(mean - true) < 4 * error
+    text = report.text(stats(ds, sample=50))
+    assert "looked at  50 samples (seed 0); figures of these are marked *; --sample all looks at all" in text
+    first, last = images.channels[0].error, images.channels[2].error
+    assert f"mean +- *  {first:.2g}, 0, {last:.2g}" in re.sub(" +", " ", text).replace("+- *", "+- * ")
+    whole = stats(ds, sample="all")
+    assert (whole.sampled, whole.fields["x"].channels[0].error) == (400, 0)
+    assert "+-" not in report.text(whole)
+    assert "looked at  all samples; figures of these are marked *\n" in report.text(whole)
+
+
+def test_errors_of_few_samples(tmp_path: Path) -> None:
+    """One sample of several has no standard error; one of one has none to have."""
+    rows = [{"x": np.array([1.0, 3.0])}, {"x": np.array([5.0, 3.0])}]
+    ds = write(tmp_path / "d", "hdf5", rows, {"x": ("float64", (2,))})
+    errors = [stats(ds, sample=count).fields["x"].channels[0].error for count in (0, 1, 2)]
+    assert errors == [None, None, 0]
 
 
 def test_complex_numbers_are_told_by_their_size() -> None:
@@ -465,7 +612,15 @@ def test_an_empty_dataset_has_no_figures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sample": -1}, "sample must be a whole number of at least 0, got -1"),
+        ({"sample": -1}, "sample must be a whole number of at least 0, or 'all', got -1"),
+        ({"sample": "some"}, "sample must be a whole number of at least 0, or 'all', got 'some'"),
+        ({"fill_values": {"y": 1}}, r"fill_values: 'y' is no field of numbers; there are x \(scalar, int64\)"),
+        ({"fill_values": {"x": 0.5}}, r"field 'x' is scalar, int64, which cannot hold 0.5"),
+        (
+            {"fill_values": {"x": [1, 2**64]}},
+            r"field 'x' is scalar, int64, which cannot hold \[1, 18446744073709551616\]",
+        ),
+        ({"channel_axis": {"x": 0}}, "field 'x' is scalar, int64, which has no axis 0"),
         ({"sample": 0.5}, "sample must be"),
         ({"sample": True}, "sample must be"),
         ({"workers": 0}, "workers must be at least 1, got 0"),

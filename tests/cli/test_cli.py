@@ -145,6 +145,12 @@ def test_stats(dataset: Path, tmp_path: Path) -> None:
     assert cv2.imread(str(picture)).shape[1] == 1656
     alone = shardio_command("stats", dataset, "--json", "-", "--sample", 10, "--workers", 1)
     assert json.loads(alone.stdout) == told
+    options = ["--sample", "all", "--fill-value", "label=1", "--fill-value", "label=7"]
+    whole = shardio_command("stats", dataset, "--json", "-", *options)
+    told = json.loads(whole.stdout)
+    assert (told["sampled"], told["fields"]["image"]["images"]["channels"][0]["error"]) == (24, 0)
+    label = told["fields"]["label"]
+    assert (label["fill_values"], label["values"]["filled"], label["values"]["count"]) == ([1, 7], 12, 12)
 
 
 @pytest.mark.parametrize("options", [(), ("--augment", "--samples", "5", "--columns", "2")])
@@ -254,6 +260,8 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
         (("--version=3",), "Option '--version' does not take a value. (see shardio --help)", 2),
         (("show", "nowhere"), "nowhere: no such directory", 1),
         (("stats", "nowhere"), "nowhere: no such directory", 1),
+        (("stats", "nowhere", "--fill-value", "3"), "--fill-value must be a field and a number such as grid=-32768, got '3'", 2),
+        (("stats", "nowhere", "--channel-axis", "x=y"), "--channel-axis must be a field and an axis such as grid=-1 or", 2),
         (("stats", "nowhere", "-o", "x.jpg"), "its name must end in .png, got 'x.jpg'", 2),
         (("verify", "nowhere"), "nowhere: no such directory", 1),
         (("train", "nowhere", "--output", "out"), "nowhere", 1),

@@ -8,9 +8,9 @@ show them as text and as a PNG. These are `DatasetStats`; the statistics of a ru
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ...system.threads import in_order
 from ...system.types import Indices
 from ..examine import blocks, opened, read_blocks, reason, threads
 from .counting import FieldCounter, inspect
+from .field_view import FieldView, FillValues, views
 from .figures import BadValue
 from .figures import DatasetStats as DatasetStats
 from .figures import FieldStats as FieldStats
@@ -37,8 +38,10 @@ _SAMPLE_KEY = 0x636F6E74656E7473  # keeps the sample apart from the first batch 
 def stats(
     dataset: str | os.PathLike[str] | Dataset,
     *,
-    sample: int = 1000,
+    sample: int | Literal["all"] = 1000,
     seed: int = 0,
+    fill_values: Mapping[str, FillValues] | None = None,
+    channel_axis: Mapping[str, int | None] | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
     cache: str | os.PathLike[str] | None = None,
@@ -49,8 +52,13 @@ def stats(
 
     Args:
         dataset: a path or URL, or a Dataset.
-        sample: the number of random samples to read and decode images, texts, JSON and arrays of; 0 for none.
+        sample: the number of random samples to read and decode images, texts, JSON and arrays of; 0 for none, `"all"`
+            for all. Means of fewer come with their standard error.
         seed: the seed of that choice.
+        fill_values: by field, the number or numbers that mean "no value", which are counted and left out, as NaN always
+            is. Without it, those that the field's attributes `_FillValue` and `missing_value` state.
+        channel_axis: by field, the axis of arrays whose places are told apart, or None for none. Without it, the first
+            axis if it has at most 64 places, as `Normalize` takes it.
         workers: the number of threads; None for one per core. It does not change the result.
         progress: called with `counting` or `decoding`, the number of samples done and the total.
         cache, cache_size, store_options: for a `dataset` given as a URL, see `shardio.open`.
@@ -61,13 +69,15 @@ def stats(
     Raises ConfigError for a wrong argument, ShardCorrupt if the index of a shard cannot be read, and for a path
     whatever `shardio.open` raises.
     """
-    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 0:
-        raise ConfigError(f"sample must be a whole number of at least 0, got {sample!r}")
+    if sample != "all" and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 0):
+        raise ConfigError(f"sample must be a whole number of at least 0, or 'all', got {sample!r}")
     thread_count, report_progress = threads(workers), progress or (lambda *_: None)
     with opened(dataset, StoreAccess(cache, cache_size, store_options)) as source:
-        counters = {name: FieldCounter(name, field, len(source)) for name, field in source.fields.items()}
+        seen = views(source.fields, fill_values or {}, channel_axis or {})
+        counters = {name: FieldCounter(name, field, len(source), seen[name]) for name, field in source.fields.items()}
         _count(source, counters, report_progress)
-        sampled, bad = _inspect(source, counters, sample, seed, thread_count, report_progress)
+        most = len(source) if sample == "all" else min(sample, len(source))
+        sampled, bad = _inspect(source, counters, seen, most, seed, thread_count, report_progress)
         manifest = source.manifest
         return DatasetStats(
             path=str(source.path),
@@ -79,7 +89,10 @@ def stats(
             sampled=sampled,
             seed=seed,
             bad=bad,
-            fields={name: counter.stats(manifest.metadata) for name, counter in counters.items()},
+            fields={
+                name: counter.stats(manifest.metadata, len(source) if most < len(source) else 0)
+                for name, counter in counters.items()
+            },
         )
 
 
@@ -95,6 +108,7 @@ def _count(dataset: Dataset, counters: Mapping[str, FieldCounter], progress: Pro
 def _inspect(
     dataset: Dataset,
     counters: Mapping[str, FieldCounter],
+    seen: Mapping[str, FieldView],
     sample: int,
     seed: int,
     thread_count: int,
@@ -109,7 +123,7 @@ def _inspect(
         return 0, ()
     done = 0
     all_bad: list[BadValue] = []
-    work = partial(_inspect_block, dataset, names)
+    work = partial(_inspect_block, dataset, {name: seen[name] for name in names})
     for size, inspected, bad in in_order(work, blocks(dataset, chosen, _DECODED_SAMPLES), thread_count):
         for name, values in inspected.items():
             counters[name].add(values)
@@ -120,24 +134,24 @@ def _inspect(
 
 
 def _inspect_block(
-    dataset: Dataset, names: Sequence[str], indices: Indices
+    dataset: Dataset, seen: Mapping[str, FieldView], indices: Indices
 ) -> tuple[int, dict[str, list[Any]], list[BadValue]]:
     """Read and decode fields of samples of one shard; return how many samples, what to count by field, bad values."""
-    inspected: dict[str, list[Any]] = {name: [] for name in names}
+    inspected: dict[str, list[Any]] = {name: [] for name in seen}
     bad: list[BadValue] = []
-    for part, columns in read_blocks(dataset, indices, names):
+    for part, columns in read_blocks(dataset, indices, list(seen)):
         if isinstance(columns, Exception):
             location = dataset.locate(int(part[0]))
             bad.append(BadValue(location, None, reason(columns, dataset, location.shard)))
             continue
-        for name in names:
+        for name, view in seen.items():
             field = dataset.fields[name]
             if field.fixed:
-                inspected[name].append(inspect(field, columns[name]))
+                inspected[name].append(inspect(field, columns[name], view))
                 continue
             for index, stored in zip(part.tolist(), columns[name], strict=True):
                 try:
-                    inspected[name].append(inspect(field, bytes(stored)))
+                    inspected[name].append(inspect(field, bytes(stored), view))
                 except BadSample as error:
                     bad.append(BadValue(dataset.locate(index), name, f"{error}"))
     return len(indices), inspected, sorted(bad, key=lambda value: value.location.index)

@@ -15,18 +15,19 @@ from ...dataset.selection import Selection
 from ...format import images
 from ...format.fields import Field, shape_column
 from ..examine import decode
+from .field_view import FieldView
 from .figures import Channel, Classes, FieldStats, Grid, Histogram, ImageStats, Spread, Values
 
 MOST_DIFFERENT = 1 << 18  # values that a Tally tells apart
 MOST_CLASSES = 10_000  # different integers that are taken for classes; more if the metadata names more
 MOST_COMMON = 10  # sizes of images and shapes of arrays to list
-MOST_CHANNELS = 64  # places on the first axis of arrays that are taken for channels
 BINS = 20
 _GRID_CELLS = 40
 _GROWING_RATIO = 50  # from this ratio of the largest value to the smallest on, bins may grow with the value
 _MANTISSA = 52  # bits of a float64
 _LARGEST_INTEGER = 2.0**63 - 2**10  # the largest float64 below 2^63
 _LEVELS = 256
+_SCALE = np.linspace(0, 1, _LEVELS)
 _PROGRESSIVE = 2  # among the JPEG coding processes
 
 NumberArray: TypeAlias = NDArray[Any]
@@ -147,18 +148,61 @@ def _histogram(values: NumberArray, counts: NDArray[np.int64], growing: bool) ->
     return Histogram(tuple(edges.tolist()), tuple(binned.tolist()))
 
 
-def values_of(array: NDArray[Any]) -> Values:
-    """Return the range and moments of an array of any shape and dtype."""
-    numbers = np.abs(array.reshape(-1)) if array.dtype.kind == "c" else array.reshape(-1)
+def values_of(array: NDArray[Any], fill_values: Sequence[float] = ()) -> Values:
+    """Return the range and moments of an array of any shape and dtype, without its fill values."""
+    given = array.reshape(-1)
+    numbers = without(given, fill_values)
+    filled = len(given) - len(numbers)
+    numbers = np.abs(numbers) if numbers.dtype.kind == "c" else numbers
     finite = numbers[np.isfinite(numbers)]
     nan = int(np.isnan(numbers).sum())
     inf = len(numbers) - len(finite) - nan
     if not len(finite):
-        return Values(nan=nan, inf=inf)
+        return Values(nan=nan, inf=inf, filled=filled)
     floats = finite.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = _finite(floats.mean()), _finite(floats.std())
-    return Values(len(finite), finite.min().item(), finite.max().item(), mean, std, nan, inf)
+    return Values(len(finite), finite.min().item(), finite.max().item(), mean, std, nan, inf, filled)
+
+
+def without(numbers: NDArray[Any], fill_values: Sequence[float]) -> NDArray[Any]:
+    """Return numbers, [n], without those that are fill values."""
+    for value in fill_values:
+        numbers = numbers[numbers != numbers.dtype.type(value)]
+    return numbers
+
+
+@final
+class MeanError:
+    """The standard error of a mean over the values of randomly chosen samples, which may differ in their number.
+
+    The values of one sample resemble each other, so each sample counts as one draw: the mean is the ratio of two sums
+    over samples. Source: Cochran 1977, "Sampling Techniques", chapter 6.
+    """
+
+    def __init__(self) -> None:
+        self._samples, self._shift = 0, 0.0
+        self._sums = np.zeros(5)  # of n, s, n n, n s and s s, with n values and the sum s in a sample
+
+    def add(self, counts: NDArray[np.float64], sums: NDArray[np.float64]) -> None:
+        """Count samples by the number of their values and the sum of these, both [n]."""
+        if not self._samples and counts.any():
+            self._shift = float(sums.sum() / counts.sum())  # near the mean, so that the squares stay small
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = sums - self._shift * counts
+            self._sums += [counts.sum(), sums.sum(), counts @ counts, counts @ sums, sums @ sums]
+        self._samples += len(counts)
+
+    def error(self, population: int) -> float | None:
+        """Return the standard error where the samples are of a larger `population`; 0 if that is 0: they are all."""
+        count, total, n_n, n_s, s_s = self._sums.tolist()
+        if not count or not population:
+            return 0.0 if count else None
+        if self._samples < 2:
+            return None
+        mean = total / count
+        squares = max(0.0, s_s - 2 * mean * n_s + mean**2 * n_n) * self._samples / (self._samples - 1)
+        return _finite(math.sqrt(squares * max(0.0, 1 - self._samples / population)) / count)
 
 
 def combine(first: Values, second: Values) -> Values:
@@ -167,7 +211,8 @@ def combine(first: Values, second: Values) -> Values:
     Source: Chan, Golub and LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
     """
     both = [values for values in (first, second) if values.count]
-    total = replace(both[0] if both else first, nan=first.nan + second.nan, inf=first.inf + second.inf)
+    counted = {name: getattr(first, name) + getattr(second, name) for name in ("nan", "inf", "filled")}
+    total = replace(both[0] if both else first, **counted)
     if len(both) < 2:
         return total
     count = first.count + second.count
@@ -195,16 +240,19 @@ class FieldCounter:
         name: the name of the field.
         field: the declaration of the field.
         samples: the number of samples in the dataset.
+        view: what of its values counts, and by which axis.
     """
 
-    def __init__(self, name: str, field: Field, samples: int) -> None:
-        self._name, self._field = name, field
+    def __init__(self, name: str, field: Field, samples: int, view: FieldView) -> None:
+        self._name, self._field, self._samples, self._view = name, field, samples, view
         integers = field.kind == "scalar" and field.row_dtype.kind in "iub" and field.row_dtype != np.uint64
         self._numbers = Tally(np.int64 if integers else np.float64)
         self._stored_sizes, self._lengths = Tally(np.int64), Tally(np.int64)
         self._image_sizes = Tally(np.int64, _round_sizes)
         self._values = Values()
-        self._channels = (Values(),) * _channels_of(field)
+        self._channels = (Values(),) * (0 if view.axis is None else field.row_shape[view.axis])
+        places = (field.channels or 3) if field.is_image else max(1, len(self._channels)) + 1
+        self._errors = tuple(MeanError() for _ in range(places))  # of each channel; of arrays, then of all together
         self._shapes: Counter[tuple[int, ...]] = Counter()
         self._encodings: Counter[str] = Counter()
         self._jpeg_codings: Counter[str] = Counter()
@@ -225,9 +273,10 @@ class FieldCounter:
             self._image_sizes.add(_pack(heights, widths))
         if self._field.kind == "scalar":
             numbers = selection.column(self._name)
+            self._values = combine(self._values, values_of(numbers, self._view.fill_values))
+            numbers = without(numbers, self._view.fill_values)
             magnitudes = np.abs(numbers) if numbers.dtype.kind == "c" else numbers
             self._numbers.add(magnitudes[np.isfinite(magnitudes)])
-            self._values = combine(self._values, values_of(numbers))
 
     def add(self, inspected: Sequence[Any]) -> None:
         """Count what `inspect` returned for several values."""
@@ -241,41 +290,59 @@ class FieldCounter:
                     if jpeg_coding is not None:
                         self._jpeg_codings[jpeg_coding] += 1
                     self._levels += levels
+                    self._add_image_means(levels @ _SCALE)
             case "pixels":
-                for count, levels in inspected:
+                for count, levels, means in inspected:
                     self._encodings["pixels"] += count
                     if self._field.role == "mask":
                         self._add_pixel_classes(levels)
                         continue
                     self._levels += levels
+                    self._add_image_means(means)
             case "text":
                 self._lengths.add(np.array(inspected, np.int64))
             case "array":
-                for shape, values in inspected:
+                for shape, values, sums in inspected:
                     self._shapes[shape] += 1
                     self._values = reduce(combine, values, self._values)
                     self._channels = tuple(map(combine, self._channels, values))
+                    for error, (counts, totals) in zip(self._errors, [*sums, sums.sum(axis=0)], strict=True):
+                        error.add(counts, totals)
 
     def _add_pixel_classes(self, shares: Mapping[int, float]) -> None:
         for number, share in shares.items():
             self._pixel_classes[number] += share
 
-    def stats(self, metadata: Mapping[str, Any]) -> FieldStats:
-        """Return the figures of all that was counted; the dataset's metadata may name the classes."""
+    def _add_image_means(self, means: NDArray[np.float64]) -> None:
+        """Count the means of the channels of images, [channels] or [channels, n], each of which weighs the same."""
+        for error, values in zip(self._errors, np.atleast_2d(means.T).T, strict=True):
+            error.add(np.ones(len(values)), values)
+
+    def stats(self, metadata: Mapping[str, Any], population: int) -> FieldStats:
+        """Return the figures of all that was counted.
+
+        Args:
+            metadata: the dataset's, which may name the classes.
+            population: the number of samples of which those that were read are a random choice; 0 if all were read.
+        """
         kind = self._field.kind
+        errors = [error.error(population) for error in self._errors]
+        values = replace(self._values, error=errors[-1] if kind == "array" else None)
         return FieldStats(
             field=self._field,
             sizes=self._stored_sizes.spread(growing=True),
-            images=self._images() if self._field.is_image else None,
+            images=self._images(errors) if self._field.is_image else None,
             classes=self._classes(metadata) if kind == "scalar" else None,
-            values=self._values if kind in ("scalar", "array") else None,
-            channels=self._channels,
+            values=values if kind in ("scalar", "array") else None,
+            channels=tuple(replace(c, error=e) for c, e in zip(self._channels, errors, strict=False)),
             spread=self._numbers.spread(),
             lengths=self._lengths.spread(),
             shapes=() if self._field.fixed else tuple(self._shapes.most_common(MOST_COMMON)),
+            channel_axis=self._view.axis,
+            fill_values=self._view.fill_values,
         )
 
-    def _images(self) -> ImageStats | None:
+    def _images(self, errors: Sequence[float | None]) -> ImageStats | None:
         counts = self._image_sizes.counts
         if not len(counts):
             return None
@@ -296,7 +363,7 @@ class FieldCounter:
             grid=_grid(heights, widths, counts),
             encodings=dict(self._encodings.most_common()),
             jpeg_codings=dict(self._jpeg_codings.most_common()),
-            channels=tuple(_channel(levels / decoded) for levels in self._levels) if decoded and not classes else (),
+            channels=tuple(map(_channel, self._levels / decoded, errors)) if decoded and not classes else (),
             pixel_classes={value: share / decoded for value, share in classes},
         )
 
@@ -320,18 +387,18 @@ class FieldCounter:
         return Classes(values, samples, value_names, samples.count(0), most, least, most / least)
 
 
-def inspect(field: Field, stored: Any) -> Any:
+def inspect(field: Field, stored: Any, view: FieldView) -> Any:
     """Return what `FieldCounter.add` counts of one stored value; raise BadSample if the value does not decode.
 
     For a field of fixed shape, `stored` holds the arrays of several samples, [samples, *shape].
     """
     if field.kind == "pixels" and field.role == "mask":
-        return len(stored), _class_shares(stored, len(stored))
+        return len(stored), _class_shares(stored, len(stored)), None
     if field.kind == "pixels":
-        return len(stored), np.array([_shares(channel) for channel in np.moveaxis(stored, 3, 0)]) * len(stored)
+        levels = np.array([_shares(channel) for channel in np.moveaxis(stored, 3, 0)]) * len(stored)
+        return len(stored), levels, stored.mean(axis=(1, 2)).T / (_LEVELS - 1)
     if field.fixed:
-        channels = _channels_of(field)
-        return field.shape, [values_of(stored[:, place]) for place in range(channels)] or [values_of(stored)]
+        return _inspect_arrays(field.shape, stored, view)
     value = decode(field, stored)
     match field.kind:
         case "image":
@@ -343,14 +410,25 @@ def inspect(field: Field, stored: Any) -> Any:
         case "text":
             return len(value)
         case "array":
-            return value.shape, [values_of(value)]
+            return _inspect_arrays(value.shape, value[None], view)
 
 
-def _channels_of(field: Field) -> int:
-    """The number of channels of the arrays of a field; 0 if they have none, or too many to tell apart."""
-    if field.kind != "array" or not field.shape or field.row_dtype.kind == "c":
-        return 0
-    return field.shape[0] if field.shape[0] <= MOST_CHANNELS else 0
+def _inspect_arrays(shape: Any, stored: NDArray[Any], view: FieldView) -> Any:
+    """Return the shape of arrays [n, *shape], the values of each channel, and counts and sums, [channels, 2, n]."""
+    places = [stored] if view.axis is None else list(np.moveaxis(stored, view.axis + 1, 0))
+    values = [values_of(place, view.fill_values) for place in places]
+    return shape, values, np.array([_sums(place.reshape(len(stored), -1), view.fill_values) for place in places])
+
+
+def _sums(rows: NDArray[Any], fill_values: Sequence[float]) -> list[NDArray[np.float64]]:
+    """Return the number of values that count in each row, and their sum, both [n]."""
+    numbers = np.abs(rows) if rows.dtype.kind == "c" else rows
+    counted = np.isfinite(numbers)
+    for value in fill_values:
+        counted &= rows != rows.dtype.type(value)
+    with np.errstate(over="ignore", invalid="ignore"):
+        totals = np.sum(numbers, axis=1, dtype=np.float64, where=counted)
+    return [counted.sum(axis=1).astype(np.float64), totals]
 
 
 def _class_shares(values: NDArray[np.uint8] | NDArray[np.uint16], masks: int) -> dict[int, float]:
@@ -370,10 +448,9 @@ def _jpeg_coding(stored: bytes) -> str:
     return "baseline" if coding.baseline else "progressive" if coding.process == _PROGRESSIVE else "other"
 
 
-def _channel(shares: NDArray[np.float64]) -> Channel:
-    scale = np.linspace(0, 1, _LEVELS)
-    mean = float(scale @ shares)
-    return Channel(mean, float(np.sqrt((scale - mean) ** 2 @ shares)), tuple(shares.tolist()))
+def _channel(shares: NDArray[np.float64], error: float | None) -> Channel:
+    mean = float(_SCALE @ shares)
+    return Channel(mean, float(np.sqrt((_SCALE - mean) ** 2 @ shares)), tuple(shares.tolist()), error)
 
 
 def _grid(heights: NDArray[np.int64], widths: NDArray[np.int64], counts: NDArray[np.int64]) -> Grid:

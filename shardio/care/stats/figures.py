@@ -51,9 +51,12 @@ class Values:
     """The range and moments of numbers; complex ones count by their absolute value.
 
     Attributes:
-        count: the number of finite values.
-        min, max, mean, std: of the finite values; None if there are none, or if the figure itself overflows.
+        count: the number of finite values that are no fill values.
+        min, max, mean, std: of these values; None if there are none, or if the figure itself overflows.
         nan, inf: the number of NaNs and of infinities.
+        filled: the number of fill values.
+        error: the standard error of the mean, where the values are those of a random sample of all samples; 0 if they
+            are of all, None if there are fewer than two samples.
     """
 
     count: int = 0
@@ -63,6 +66,8 @@ class Values:
     std: float | None = None
     nan: int = 0
     inf: int = 0
+    filled: int = 0
+    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +99,13 @@ class Channel:
     Attributes:
         mean, std: on the scale 0 to 1.
         levels: the share of pixels with each value 0 to 255, float [256].
+        error: the standard error of the mean, as in `Values`.
     """
 
     mean: float
     std: float
     levels: tuple[float, ...]
+    error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +164,11 @@ class FieldStats:
         images: sizes and pixels of an image field.
         classes: of an integer scalar with at most 10,000 different values, or as many as the metadata names.
         values: of a scalar, or of the elements of the sampled arrays.
-        channels: of the sampled arrays of one shape, by place on the first axis, as `Normalize` takes them; empty for
-            complex arrays and those of more than 64 such places.
-        spread: of the finite values of a scalar.
+        channels: of the sampled arrays of one shape, by place on `channel_axis`; empty without such an axis.
+        channel_axis: the axis of arrays that is taken for channels: the one that was chosen, or else the first, as
+            `Normalize` takes it; None for complex arrays, and without a choice for those of more than 64 such places.
+        fill_values: the numbers that mean "no value", and are left out of `values`, `channels`, `classes` and `spread`.
+        spread: of the finite values of a scalar that are no fill values.
         lengths: of the sampled texts, in characters.
         shapes: the most common shapes of sampled arrays that differ in shape: shape, number of arrays.
     """
@@ -173,6 +182,8 @@ class FieldStats:
     spread: Spread | None = None
     lengths: Spread | None = None
     shapes: tuple[tuple[tuple[int, ...], int], ...] = ()
+    channel_axis: int | None = None
+    fill_values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

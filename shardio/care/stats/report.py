@@ -11,6 +11,7 @@ MOST_LISTED = 20  # classes, and bad values
 _LISTED_ENDS = 10  # the number of largest and of smallest classes to list where there are more than MOST_LISTED
 _MOST_CHANNELS = 16  # whose mean and standard deviation stand on one line
 _MOST_COMMON = 5  # image sizes and array shapes
+_LEAST_ERROR = 1e-12  # below it, a standard error is rounding
 _LEAST, _LARGEST = 1e-37, 3e38  # about the ends of float32
 _HISTOGRAM_LINES = 12  # a histogram of more bins shows every two as one
 
@@ -79,7 +80,9 @@ def _head(stats: DatasetStats) -> Iterator[Row]:
     mean = f", {format_size(stats.bytes / stats.samples)} per sample" if stats.samples else ""
     yield "bytes", f"{format_size(stats.bytes)}{mean}"
     if stats.sampled:
-        yield "looked at", f"{stats.sampled:,} samples (seed {stats.seed}); figures of these are marked *"
+        how = "all samples" if stats.sampled == stats.samples else f"{stats.sampled:,} samples (seed {stats.seed})"
+        exact = "" if stats.sampled == stats.samples else "; --sample all looks at all"
+        yield "looked at", f"{how}; figures of these are marked *{exact}"
         yield "bad *", f"{len({bad.location.index for bad in stats.bad}):,} samples"
     yield from (("", f"{bad}") for bad in stats.bad[:MOST_LISTED])
     if len(stats.bad) > MOST_LISTED:
@@ -106,18 +109,44 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
         sampled = "" if field.spread is not None else " *"
         if sampled and values.count:
             figures = {"min": values.min, "max": values.max, "mean": values.mean, "std": values.std}
-            yield (
-                "values *",
-                "  ".join(f"{key} {_number(value)}" for key, value in figures.items() if value is not None),
-            )
-        if len(field.channels) > _MOST_CHANNELS:
-            yield "mean, std *", f"of {len(field.channels)} places on the first axis: in --json"
-        elif (code := normalize_arrays(field.channels)) is not None:
-            yield "mean, std *", code
+            words = [f"{key} {_number(value)}" for key, value in figures.items() if value is not None]
+            yield "values *", "  ".join(words) + (f"  (mean +- {values.error:.2g})" if values.error else "")
+        if sampled and values.count:
+            yield from _channels(name, field)
+        if values.filled:
+            fills = ", ".join(map(_number, field.fill_values))
+            yield f"fill values{sampled}", f"{values.filled:,} of {fills}, left out"
         if values.nan or values.inf:
-            yield f"not finite{sampled}", f"{values.nan:,} NaN, {values.inf:,} infinite"
+            yield f"not finite{sampled}", f"{values.nan:,} NaN, {values.inf:,} infinite, left out"
     for number, (shape, count) in enumerate(field.shapes[:_MOST_COMMON]):
         yield "" if number else "shapes *", f"{list(shape)}: {count:,}"
+
+
+def _channels(name: str, field: FieldStats) -> Iterator[Row]:
+    """Rows on the channels of arrays: which axis was taken for them, and their means and standard deviations."""
+    channels, axis = field.channels, field.channel_axis
+    if axis is not None:
+        places = f"{len(channels)} places on axis {axis}"
+        yield "channels *", f"{places}; --channel-axis {name}=none takes all values together"
+    if len(channels) > _MOST_CHANNELS:
+        yield "mean, std *", f"of {len(channels)} places on axis {axis}: in --json"
+    elif axis:
+        for place, channel in enumerate(channels):
+            if channel.mean is not None and channel.std is not None:
+                error = f" +- {channel.error:.2g}" if channel.error else ""
+                yield "" if place else "mean, std *", f"{channel.mean:.6g}{error}, {channel.std:.6g}"
+    elif field.field.fixed and field.field.row_dtype.kind != "c":
+        together = channels or ((field.values,) if field.values is not None else ())
+        if (code := normalize_arrays(together)) is not None:
+            yield "mean, std *", code
+            yield from _errors([channel.error for channel in together])
+
+
+def _errors(errors: Sequence[float | None]) -> Iterator[Row]:
+    """A row of the standard errors of means, unless they are of all samples."""
+    known = [error for error in errors if error is not None]
+    if any(known):
+        yield "mean +- *", ", ".join(f"{error:.2g}" if error > _LEAST_ERROR else "0" for error in known)
 
 
 def _images(images: ImageStats) -> Iterator[Row]:
@@ -137,6 +166,7 @@ def _images(images: ImageStats) -> Iterator[Row]:
         yield from _pixel_classes(images.pixel_classes)
     if images.channels:
         yield "mean, std *", normalize(images.channels)
+        yield from _errors([channel.error for channel in images.channels])
 
 
 def _pixel_classes(shares: Mapping[int, float]) -> Iterator[Row]:

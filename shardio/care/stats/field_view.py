@@ -1,0 +1,95 @@
+"""What of a field's values counts: fill values are left out, and the places on one axis of arrays are its channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ...errors import ConfigError
+from ...format.fields import Field, describe, describe_fields
+
+MOST_CHANNELS = 64
+"""The places on the first axis of arrays that are taken for channels if no axis is chosen."""
+
+FillValues: TypeAlias = float | Sequence[float]
+_ATTRIBUTES = ("_FillValue", "missing_value")  # of the CF conventions, section 2.5.1
+
+
+@dataclass(frozen=True, slots=True)
+class FieldView:
+    """What of a field's values counts.
+
+    Attributes:
+        axis: the axis of arrays whose places are channels; None if all values are taken together.
+        fill_values: numbers that mean "no value".
+    """
+
+    axis: int | None = None
+    fill_values: tuple[float, ...] = ()
+
+
+def views(
+    fields: Mapping[str, Field], fill_values: Mapping[str, FillValues], channel_axis: Mapping[str, int | None]
+) -> dict[str, FieldView]:
+    """Return the view of each field.
+
+    Args:
+        fields: the dataset's fields.
+        fill_values: fill values by field; without them, those that the field's attributes state.
+        channel_axis: the axis of channels by field, None for none; without it, the first one, if it is short.
+
+    Raises ConfigError for a field that has no numbers or no such axis, and a fill value that it cannot hold.
+    """
+    for option, names in (("fill_values", fill_values), ("channel_axis", channel_axis)):
+        for name in names:
+            if name not in fields or fields[name].kind not in ("array", "scalar"):
+                raise ConfigError(f"{option}: {name!r} is no field of numbers; there are {describe_fields(fields)}")
+    return {
+        name: FieldView(
+            _chosen_axis(name, field, channel_axis[name]) if name in channel_axis else _usual_axis(field),
+            _fill_values(name, field, fill_values.get(name)),
+        )
+        for name, field in fields.items()
+    }
+
+
+def _usual_axis(field: Field) -> int | None:
+    if field.kind != "array" or not field.shape or field.row_dtype.kind == "c":
+        return None
+    return 0 if field.shape[0] <= MOST_CHANNELS else None
+
+
+def _chosen_axis(name: str, field: Field, axis: int | None) -> int | None:
+    if axis is None:
+        return None
+    count = len(field.shape or ())
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -count <= axis < count:
+        raise ConfigError(f"channel_axis: field {name!r} is {describe(field)}, which has no axis {axis!r}")
+    return axis % count
+
+
+def _fill_values(name: str, field: Field, given: FillValues | None) -> tuple[float, ...]:
+    if given is not None:
+        values = [_held(field, value) for value in np.atleast_1d(np.asarray(given)).tolist()]
+        if None in values:
+            raise ConfigError(f"fill_values: field {name!r} is {describe(field)}, which cannot hold {given!r}")
+        return tuple(value for value in values if value is not None)
+    attributes: Mapping[str, Any] = getattr(field, "attributes", None) or {}
+    stated = [value for key in _ATTRIBUTES if key in attributes for value in np.atleast_1d(attributes[key]).tolist()]
+    return tuple(dict.fromkeys(held for value in stated if (held := _held(field, value)) is not None))
+
+
+def _held(field: Field, value: Any) -> float | None:
+    """Return a number as the field holds it, None if it does not; NaN is left out of all figures in any case."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or field.kind not in ("array", "scalar"):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            held = np.asarray(value).astype(field.row_dtype)
+    except OverflowError:  # an integer beyond 64 bits
+        return None
+    same = held == value or (held.dtype.kind in "fc" and bool(np.isfinite(held)))  # floats round it
+    return held.item() if same else None
