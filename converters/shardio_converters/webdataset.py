@@ -25,6 +25,8 @@ from shardio.source import Field, Missing, Sample, check_index, listed_names, wi
 from ._fields import choose_fields, rename_remarks, shortened
 
 _KEY_DIGITS = 12
+_MOST_FOLDERS = 1000  # to note of a tar
+_SHOWN_FOLDERS = 3
 
 
 def webdataset(
@@ -87,7 +89,20 @@ def webdataset(
         fields, {name: part.extensions[0] for name, part in parts.items() if not _is_plain(name, part)}
     )
     remarks = (*other_files(src, paths, "tars"), *shortened(lost, "extensions are left out"), *names)
-    return WebDataset(places, parts, remarks, key=(not numbered and "key" not in parts) if key is None else key)
+    adds_key = (not numbered and "key" not in parts) if key is None else key
+    hints = [] if "label" in parts else _folder_hints(found)
+    split = next((scanned.split for scanned in found if scanned.split), "")
+    in_folders = any(folder for scanned in found for folder in scanned.folders)
+    return WebDataset(places, parts, remarks, hints, _Keys(split, in_folders) if adds_key else None)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """The keys of all samples: the first that its tar does not hold in one piece, and whether keys name folders."""
+
+    split: str
+    in_folders: bool
 
 
 @final
@@ -95,15 +110,36 @@ class WebDataset(LocatedSource):
     """The samples of tars. Only the location of each is kept; its headers are read again with the sample."""
 
     def __init__(
-        self, places: ValueLocations, parts: Mapping[str, MemberField], remarks: Sequence[str], *, key: bool
+        self,
+        places: ValueLocations,
+        parts: Mapping[str, MemberField],
+        remarks: Sequence[str],
+        hints: Sequence[str],
+        keys: _Keys | None,
     ) -> None:
-        super().__init__(places, remarks)
-        self._parts, self._key = dict(parts), key
+        super().__init__(places, remarks, hints)
+        self._parts, self._keys = dict(parts), keys
+
+    def in_place(self, key: bool | None) -> "WebDataset":
+        """Return the samples as `shardio index` takes them: without keys that the tars do not hold in one piece.
+
+        With `key=None`, keys that name no folders are left out as well, as they always were.
+        """
+        keys, remarks, hints = self._keys, list(self.remarks), list(self.hints)
+        if keys is not None and keys.split:
+            remarks.append(f"left out the keys, as a tar holds {keys.split!r} in two pieces; converting keeps them")
+        elif keys is not None and key is None and not keys.in_folders:
+            hints.append("the keys are left out; key=True takes them as the field key, as converting does")
+        else:
+            return self
+        source = WebDataset(self._places, self._parts, remarks, (), None)
+        source.hints = tuple(hints)
+        return source
 
     @property
     def fields(self) -> Mapping[str, Field]:
         """The chosen extensions, and `key`."""
-        return {n: part.field for n, part in self._parts.items()} | ({"key": Field("text")} if self._key else {})
+        return {n: part.field for n, part in self._parts.items()} | ({"key": Field("text")} if self._keys else {})
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -120,11 +156,12 @@ class WebDataset(LocatedSource):
         check_index(index, len(self._places))
         files = _open(self._places, index)
         check_uncompressed(files.tar)
-        if self._key:
-            raise SourceError(
-                f"{printable(files.tar.path)}: a tar does not hold keys as shardio stores them: pass key=False"
-            )
         found = {}
+        if self._keys:
+            if files.key_at is None:
+                place = printable(files.tar.path)
+                raise SourceError(f"{place}: the tar does not hold the key {files.key!r} in one piece: pass key=False")
+            found["key"] = files.key_at, len(files.key.encode())
         for name, part in self._parts.items():
             if part.field.kind != "scalar" and (extension := files.extension_of(part)) is not None:
                 offset, size = files.places[extension]
@@ -143,7 +180,7 @@ class WebDataset(LocatedSource):
                 continue
             with bad_samples_at(f"{files}, .{extension}"):
                 sample[name] = part.decode(files.read(extension))
-        return sample | ({"key": files.key} if self._key else {})
+        return sample | ({"key": files.key} if self._keys else {})
 
 
 @final
@@ -153,6 +190,7 @@ class _Files:
 
     tar: File
     key: str
+    key_at: int | None
     places: Mapping[str, tuple[int, int]]
 
     def __str__(self) -> str:
@@ -176,7 +214,7 @@ def _open(places: ValueLocations, index: int) -> _Files:
     file, _, offset, size = places.locate(index)
     with bad_samples_at(printable(file.path)):
         run = sample_at(file, offset, size)
-        return _Files(file, run.key, run.places())
+        return _Files(file, run.key, run.key_at, run.places())
 
 
 class _Layout(NamedTuple):
@@ -201,17 +239,22 @@ class _Scanned:
         spans: the location of each sample.
         running: whether the keys are running numbers, as shardio writes them.
         layouts: the extensions that samples have, and which samples of the tar have just these.
+        split: the first key that the tar does not hold in one piece, "" if there is none.
+        folders: the folders of the first keys, at most 1,000.
     """
 
     spans: Spans
     running: bool
     layouts: Mapping[tuple[str, ...], _Layout]
+    split: str
+    folders: frozenset[str]
 
 
 def _scan(path: Path, damage: list[str]) -> _Scanned:
     offsets, sizes = array("q"), array("q")
     layouts: dict[tuple[str, ...], _Layout] = {}
     running, first = True, 0
+    split, folders = "", set[str]()
     for number, run in enumerate(scan(open_tar(path), damage)):
         extensions, own = tuple([member.extension for member in run.members]), _Layout(number, number, 1, run.key)
         layouts[extensions] = layouts[extensions].and_also(own) if extensions in layouts else own
@@ -220,7 +263,23 @@ def _scan(path: Path, damage: list[str]) -> _Scanned:
         digits = len(run.key) == _KEY_DIGITS and run.key.isdecimal()
         first = first if number or not digits else int(run.key)
         running = running and digits and int(run.key) == first + number
-    return _Scanned((np.array(offsets, np.int64), np.array(sizes, np.int64)), running, layouts)
+        split = split or (run.key if run.key_at is None else "")
+        if len(folders) < _MOST_FOLDERS:
+            folders.add(run.key.rpartition("/")[0])
+    spans = np.array(offsets, np.int64), np.array(sizes, np.int64)
+    return _Scanned(spans, running, layouts, split, frozenset(folders))
+
+
+def _folder_hints(found: Sequence[_Scanned]) -> list[str]:
+    """A hint if the keys are in folders, several samples in each, as those of a tar of class folders are."""
+    folders = sorted(set().union(*(scanned.folders for scanned in found)))
+    if len(folders) < 2 or 2 * len(folders) > sum(len(scanned.spans[0]) for scanned in found):
+        return []
+    shown = ", ".join(map(printable, folders[:_SHOWN_FOLDERS])) + (", ..." if len(folders) > _SHOWN_FOLDERS else "")
+    return [
+        f"no field is called label, and the samples are in folders, {shown}: if these are classes, only the keys tell "
+        "them; labels come from .cls files, or from `shardio convert imagefolder` of the unpacked tars"
+    ]
 
 
 def _layouts(places: ValueLocations, found: Sequence[_Scanned]) -> dict[tuple[str, ...], _Layout]:

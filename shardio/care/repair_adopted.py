@@ -191,20 +191,21 @@ def _source(folder: Directory, old: manifest.Manifest, name: str) -> Any:
         raise ConfigError(f"the manifest names no converter of {', '.join(_CONVERTERS)}")
     there = [folder.path / shard for shard in old.shards.names if (folder.path / shard).is_file()]
     paths = [path.absolute() for path in (there if converter in ("webdataset", "tfrecord") else [folder.path / name])]
-    options: dict[str, Any] = {} if converter == "lmdb" else {"fields": _names(old)}
+    names = _names(old)
+    options: dict[str, Any] = {} if converter == "lmdb" else {"fields": names}
     if converter in ("webdataset", "tfrecord"):
         options["on_error"] = "skip"
     if converter == "webdataset":
-        options["key"] = False
+        options["key"] = "key" in old.fields and "key" not in (names or {})
     if converter == "hdf5":
         options["decode_cf"] = _decodes(old)
     return sources.find(converter)(paths[0] if len(paths) == 1 else paths, **options)
 
 
 def _names(old: manifest.Manifest) -> dict[str, str] | None:
-    """Return the names in the files of the fields, if the manifest tells them."""
+    """Return the names in the files of the fields but the keys of tars, if the manifest tells them."""
     names = old.conversion.get("names")
-    if not isinstance(names, dict) or names.keys() != old.fields.keys():
+    if not isinstance(names, dict) or names.keys() not in (old.fields.keys(), old.fields.keys() - {"key"}):
         return None
     return dict(names) if all(isinstance(name, str) for name in names.values()) else None
 

@@ -39,6 +39,12 @@ def index(
     mask: Annotated[
         str | None, typer.Option(help="Keep the numbers of these fields of images, which are masks.")
     ] = None,
+    key: Annotated[
+        bool | None,
+        typer.Option(
+            help="Take the keys of samples in tars as the field key. By default only those that name folders."
+        ),
+    ] = None,
     kind: Annotated[
         Format | None,
         typer.Option("--format", help="The files' format; by default their content decides."),
@@ -104,6 +110,7 @@ def index(
             fields=fields,
             optional=listed_names(optional),
             mask=listed_names(mask),
+            key=key,
             format=kind,
             decode_cf=decode_cf,
             workers=workers,

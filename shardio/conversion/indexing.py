@@ -41,6 +41,7 @@ def index(
     fields: str | Mapping[str, str] | None = None,
     optional: str | Collection[str] = (),
     mask: str | Collection[str] = (),
+    key: bool | None = None,
     format: Format | None = None,
     decode_cf: bool = False,
     workers: int | None = 1,
@@ -73,6 +74,8 @@ def index(
             `{"image": "jpg", "label": "cls"}`; None takes all.
         optional: the fields that samples of tars and TFRecords may lack.
         mask: fields of images that are masks, see `convert`.
+        key: of tars: whether to take the keys of samples as the text field `key`; None does so if they name folders, as
+            in tars of class folders, and tells it if it does not.
         format: the files' format: `"webdataset"`, `"tfrecord"`, `"lmdb"` or `"hdf5"`; None lets their content decide.
         decode_cf: of HDF5 files, apply the attributes of netCDF that each file has, such as `scale_factor`, whenever
             rows are read; the converter `hdf5` says how.
@@ -93,7 +96,7 @@ def index(
         TooManyBad: more samples are bad than `max_bad` allows.
         OSError: the output cannot be written.
     """
-    choices = {"fields": fields, "optional": optional, "decode_cf": decode_cf}
+    choices = {"fields": fields, "key": key, "optional": listed_names(optional) or None, "decode_cf": decode_cf or None}
     masks = listed_names(mask)
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     access = StoreAccess(store_options=store_options)
@@ -157,6 +160,7 @@ def _index_objects(
     resume: bool,
     overwrite: bool,
     sort: Sort,
+    key: bool | None,
 ) -> Conversion:
     """Adopt objects in a store, see `index`."""
     folder, objects = as_url(out), [url for path in given if (url := as_url(path)) is not None]
@@ -187,14 +191,15 @@ def _source(files: FoundFiles, choices: Mapping[str, Any], on_error: str, sort: 
     kind, paths = files.kind, files.paths
     converter = sources.find(kind)
     parameters = inspect.signature(converter).parameters
-    # A key is a name, not a value in the file, so it cannot be read in place.
-    given = {name: value for name, value in choices.items() if value not in (None, False, (), [])}
-    if unknown := sorted(given.keys() - parameters.keys()):
+    made = {name: value for name, value in choices.items() if value is not None}
+    if unknown := sorted(made.keys() - parameters.keys()):
         raise ConfigError(
-            f"{unknown[0]} is no choice for {printable(paths[0])}, which is {WORDS[kind]}: got {given[unknown[0]]!r}"
+            f"{unknown[0]} is no choice for {printable(paths[0])}, which is {WORDS[kind]}: got {made[unknown[0]]!r}"
         )
-    options = {"key": False, "on_error": on_error, "sort": sort, **given}
-    supported = {name: value for name, value in options.items() if name in parameters}
+    shared = {"on_error": on_error, "sort": sort}
+    options = {name: value for name, value in shared.items() if name in parameters} | made
     if kind == "lmdb" and len(paths) > 1:
         raise ConfigError(f"index takes one LMDB at a time, got {len(paths)} paths")
-    return converter(paths[0] if len(paths) == 1 else list(paths), **supported)
+    given = paths[0] if len(paths) == 1 else list(paths)
+    source: Any = converter(given, **options)
+    return source.in_place(choices["key"]) if kind == "webdataset" else source

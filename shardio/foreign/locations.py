@@ -112,23 +112,20 @@ class LocatedSource:
     Args:
         places: where the records are.
         remarks: see `shardio.source.HasRemarks`.
+        hints: see `shardio.source.HasHints`; files in another order than their numbers are told besides.
     """
 
     threads = True
     container = "indexed"
 
-    def __init__(self, places: ValueLocations, remarks: Sequence[str] = ()) -> None:
+    def __init__(self, places: ValueLocations, remarks: Sequence[str] = (), hints: Sequence[str] = ()) -> None:
         self._places = places
         self.remarks = tuple(remarks)
+        self.hints = (*order_hints(places.paths), *hints)
 
     @property
     def files(self) -> Sequence[Path]:
         return self._places.paths
-
-    @property
-    def hints(self) -> Sequence[str]:
-        """See `shardio.source.HasHints`: files in another order than their numbers."""
-        return order_hints(self.files)
 
     @property
     def starts(self) -> NDArray[np.int64]:

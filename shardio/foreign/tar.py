@@ -56,12 +56,16 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TarSample:
-    """One sample: its key, the offset and size of its headers and data in the tar, and its files."""
+    """One sample: its key, the offset and size of its headers and data in the tar, and its files.
+
+    `key_at` is the offset of the key's UTF-8 in a header; None if the header splits it, or it is not UTF-8.
+    """
 
     key: str
     offset: int
     size: int
     members: tuple[Member, ...]
+    key_at: int | None = None
 
     def places(self) -> dict[str, tuple[int, int]]:
         """Return the (offset, size) of each file's bytes by extension; BadSample if two files share an extension."""
@@ -137,13 +141,15 @@ class _Header(NamedTuple):
     name: bytes
     size: int
     kind: bytes
+    name_at: int | None = None
 
 
 class _Entry(NamedTuple):
-    """A regular file: the offset of its first header, its name, its data, and the offset of the next header."""
+    """A regular file: the offset of its first header, its name and where that stands, its data, and the next header."""
 
     at: int
     name: bytes
+    name_at: int | None
     data: int
     size: int
     after: int
@@ -154,23 +160,29 @@ def _samples(entries: Iterable[_Entry | None]) -> Iterator[TarSample]:
     key = b""
     members: list[Member] = []
     start = end = before = 0
+    key_at: int | None = None
+
+    def sample() -> TarSample:
+        text = _text(key)
+        return TarSample(text, start, end - start, tuple(members), key_at if text.encode() == key else None)
+
     try:
         for entry in entries:
             split = _split(entry.name) if entry else None
             if members and (entry is None or (split and split[0] != key)):
-                yield TarSample(_text(key), start, end - start, tuple(members))
+                yield sample()
                 members, before = [], len(members)
             if entry and split:
-                start = start if members else entry.at
+                start, key_at = (start, key_at) if members else (entry.at, entry.name_at)
                 members.append(Member(_text(split[1]).lower(), entry.data, entry.size))
                 key, end = split[0], entry.after
     except _Damaged as error:
         begun = _split(error.name) if error.name is not None else None
         if members and (begun[0] != key if begun else 0 < before <= len(members)):
-            yield TarSample(_text(key), start, end - start, tuple(members))
+            yield sample()
         raise
     if members:
-        yield TarSample(_text(key), start, end - start, tuple(members))
+        yield sample()
 
 
 def _split(name: bytes) -> tuple[bytes, bytes] | None:
@@ -199,14 +211,15 @@ def _files(file: File, at: int, end: int) -> Iterator[_Entry | None]:
             yield None
             _check_end(file, at)
             return
-        name, size = extended.name or header.name, header.size if extended.size is None else extended.size
+        name, name_at = (extended.name, extended.name_at) if extended.name else (header.name, header.name_at)
+        size = header.size if extended.size is None else extended.size
         kind = _DIRECTORY if header.kind == b"\0" and header.name.endswith(b"/") else header.kind
         if extended.sparse or not (kind in _REGULAR or kind in _NO_FILES):
             what = "a sparse file" if extended.sparse else _REFUSED.get(kind, f"of the unknown type {kind!r}")
             raise _Refused(at, f"{_text(name)!r} is {what}; only files are read")
         data, at = at + _BLOCK, _after(file, at, _Header(name, 0 if kind == _DIRECTORY else size, kind))
         if kind in _REGULAR:
-            yield _Entry(start, name, data, size, at)
+            yield _Entry(start, name, name_at, data, size, at)
 
 
 def _after(file: File, at: int, header: _Header) -> int:
@@ -244,8 +257,8 @@ def _parsed(block: bytes, at: int) -> _Header | None:
         raise _Damaged(at, f"damaged: its size is {block[124:136]!r}")
     name = block[:100].partition(b"\0")[0]
     if block[257:263] == b"ustar\0" and block[345]:
-        name = block[345:500].partition(b"\0")[0] + b"/" + name
-    return _Header(name, size, block[156:157])
+        return _Header(block[345:500].partition(b"\0")[0] + b"/" + name, size, block[156:157])
+    return _Header(name, size, block[156:157], at)
 
 
 def _signed_sum(block: bytes) -> int:
@@ -267,19 +280,20 @@ class _Extended:
 
     def __init__(self) -> None:
         self.name: bytes | None = None
+        self.name_at: int | None = None
         self.size: int | None = None
         self.sparse = False
 
     def add(self, kind: bytes, body: bytes, at: int) -> None:
         """Add the properties of an extended header of this kind, whose data is at the offset `at`."""
         if kind == b"L":
-            self.name = body.partition(b"\0")[0]
+            self.name, self.name_at = body.partition(b"\0")[0], at
         elif kind != b"K":
-            for keyword, value in _records(body, at):
+            for keyword, value, place in _records(body, at):
                 if kind == b"g" and (keyword in (b"path", b"size") or keyword.startswith(b"GNU.sparse")):
                     raise _Refused(at, f"a header for all members may not give them a {_text(keyword)}")
                 if keyword == b"path":
-                    self.name = value.partition(b"\0")[0].rstrip(b"/")
+                    self.name, self.name_at = value.partition(b"\0")[0].rstrip(b"/"), at + place
                 elif keyword == b"size":
                     if not re.fullmatch(rb"\d{1,19}", value):
                         raise _Damaged(at, f"damaged: a size of {value[:40]!r}")
@@ -287,15 +301,15 @@ class _Extended:
                 self.sparse |= keyword.startswith(b"GNU.sparse")
 
 
-def _records(body: bytes, at: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keywords and values of a pax header, whose records are `LENGTH KEYWORD=VALUE` and a newline."""
+def _records(body: bytes, at: int) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield the keyword, the value and its place of each record of a pax header: `LENGTH KEYWORD=VALUE`, a newline."""
     place = 0
     while place < len(body) and body[place]:
         found = _PAX.match(body, place)
         end = place + int(found[1]) if found else 0
         if found is None or not found.end() < end <= len(body) or body[end - 1 : end] != b"\n":
             raise _Damaged(at + place, "damaged: not a record of a pax header")
-        yield found[2], body[found.end() : end - 1]
+        yield found[2], body[found.end() : end - 1], found.end()
         place = end
 
 

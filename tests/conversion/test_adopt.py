@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -348,6 +349,72 @@ class TestCommand:
         assert not (tmp_path / "out").exists()
 
 
+CLASSES = ("cat", "dog", "eel")
+
+
+def class_tar(path: Path, format: int, deep: str = "") -> Path:
+    """A tar of class folders, as `tar cf` makes it of an ImageFolder."""
+    with tarfile.open(path, "w", format=format) as tar:
+        for number in range(9):
+            info = tarfile.TarInfo(f"{deep}{CLASSES[number // 3]}/größe {number}.jpg")
+            info.size = len(data := jpeg(seed=number))
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+class TestKeys:
+    @pytest.mark.parametrize(
+        ("format", "deep"),
+        [
+            (tarfile.USTAR_FORMAT, ""),
+            (tarfile.GNU_FORMAT, ""),
+            (tarfile.GNU_FORMAT, "x" * 120 + "/"),  # GNU tar's long names
+            (tarfile.PAX_FORMAT, ""),  # names that are not ASCII are in extended headers
+            (tarfile.PAX_FORMAT, "x" * 120 + "/"),
+        ],
+    )
+    def test_class_folders_keep_their_keys(self, format: int, deep: str, tmp_path: Path) -> None:
+        """A tar of class folders has the samples and the digest in place that converting gives, keys included."""
+        tar = class_tar(tmp_path / "a.tar", format, deep)
+        converted = shardio.convert(tar, tmp_path / "out", converter="webdataset")
+        told: list[str] = []
+        made = shardio.index(tar, tmp_path / "in place", strict=True, tell=told.append)
+        assert made.manifest.digest == converted.manifest.digest
+        dataset = shardio.open(made.path)
+        assert dataset[4]["key"] == f"{deep}dog/größe 4"
+        assert not shardio.verify(dataset, deep=True).problems
+        folders = ", ".join(deep + name for name in CLASSES)
+        hint = f"no field is called label, and the samples are in folders, {folders}: if these are classes"
+        assert [note.startswith(hint) for note in (*told, *made.notes, *converted.notes)] == [True] * 3
+        assert "key" not in shardio.index(tar, tmp_path / "no key", key=False).fields
+
+    def test_other_keys_are_taken_if_asked_for(self, tmp_path: Path) -> None:
+        """Keys without folders are left out with a hint, as the digests of such datasets stay, unless asked for."""
+        folder = tars(tmp_path / "in")
+        told: list[str] = []
+        plain = shardio.index(folder, tmp_path / "plain", strict=True, tell=told.append)
+        assert told == ["the keys are left out; key=True takes them as the field key, as converting does"]
+        assert "key" not in plain.fields
+        made = shardio.index(folder, tmp_path / "keys", key=True)
+        assert made.manifest.digest == shardio.convert(folder, tmp_path / "c", converter="webdataset").manifest.digest
+        assert made.notes == ()
+        with pytest.raises(ConfigError, match="key is for tars, got HDF5 files"):
+            shardio.index(tables(tmp_path / "tables"), tmp_path / "no", key=True)
+
+    @pytest.mark.parametrize("name", ["image=jpg", None])
+    def test_a_lost_index_is_rebuilt_with_keys(self, name: str | None, tmp_path: Path) -> None:
+        """Repair writes the index of a tar with keys anew as it was, and leaves out keys that it had not."""
+        for key in (True, False):
+            tar = class_tar(tmp_path / f"{key}.tar", tarfile.GNU_FORMAT)
+            shardio.index(tar, tmp_path / f"{key}", fields=name, key=key)
+            (index,) = (tmp_path / f"{key}").glob("shard-000000.idx.npy")
+            before = index.read_bytes()
+            index.unlink()
+            shardio.repair(tmp_path / f"{key}")
+            assert index.read_bytes() == before
+            assert not shardio.verify(tmp_path / f"{key}", deep=True).problems
+
+
 class TestNotAdoptable:
     def test_compressed(self, tmp_path: Path) -> None:
         """Compressed files are refused, because offsets into unpacked data are no offsets in the file."""
@@ -356,10 +423,23 @@ class TestNotAdoptable:
         with pytest.raises(SourceError, match=r"a.tar.gz is compressed by gzip, so it cannot be read in place"):
             adopt(webdataset(tmp_path / "a.tar.gz", key=False), tmp_path / "out")
 
-    def test_keys_of_tars(self, tmp_path: Path) -> None:
-        """Keys of tars are refused, because they are names of members, not stored values."""
-        with pytest.raises(SourceError, match=r"a tar does not hold keys as shardio stores them: pass key=False"):
-            adopt(webdataset(tars(tmp_path / "in")), tmp_path / "out")
+    def test_keys_in_two_pieces(self, tmp_path: Path) -> None:
+        """A key that the tar's header splits is no value in the file: it is left out with a note, or refused."""
+        name = f"{'deep/' * 25}cat/1"
+        with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+            for number in range(3):
+                info = tarfile.TarInfo(f"{name}{number}.jpg")
+                info.size = len(data := jpeg(seed=number))
+                tar.addfile(info, io.BytesIO(data))
+        with pytest.raises(SourceError, match=r"the tar does not hold the key '.*cat/10' in one piece: pass key=False"):
+            adopt(webdataset(tmp_path / "a.tar"), tmp_path / "out")
+        told: list[str] = []
+        for key in (None, True):
+            made = shardio.index(tmp_path / "a.tar", tmp_path / f"{key}", key=key, tell=told.append)
+            assert list(made.fields) == ["image"]
+            assert told[-1] == f"left out the keys, as a tar holds {name + '0'!r} in two pieces; converting keeps them"
+            with pytest.raises(SourceError, match="strict allows nothing to be left out"):
+                shardio.index(tmp_path / "a.tar", tmp_path / "no", key=key, strict=True)
 
     @pytest.mark.parametrize(
         ("array", "told"),
