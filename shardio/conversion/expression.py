@@ -205,10 +205,10 @@ class Expression:
             case ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
                 return self._holds(node, rows, True)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                negated = self._number(operand, rows)
-                if isinstance(negated, np.ndarray) and negated.dtype.kind != "f":
-                    return self._calculate(node, ast.Mult(), negated, -1, rows)
-                return -negated  # a narrow float stays one
+                number = self._number(operand, rows)
+                if isinstance(number, np.ndarray) and number.dtype.kind != "f":
+                    return self._calculate(node, ast.Mult(), number, -1, rows)
+                return -number  # a narrow float stays one
             case ast.UnaryOp(operand=operand):
                 return self._number(operand, rows)
             case ast.BinOp(left=left, op=op, right=right):
@@ -251,10 +251,10 @@ class Expression:
             except ArithmeticError as error:
                 raise ConfigError(f"{ast.unparse(node)!r} cannot be computed, in {self.text!r}: {error}") from error
             return result
-        left, right = np.broadcast_arrays(*(self._wide(node, term) for term in _met(left, right)))
-        if left.dtype.kind == right.dtype.kind == "i" and not isinstance(op, ast.Div):
-            self._check_integers(node, op, left, right, rows)
-        return np.asarray(operate(left, right))
+        first, second = np.broadcast_arrays(*(self._wide(node, term) for term in _met(left, right)))
+        if first.dtype.kind == second.dtype.kind == "i" and not isinstance(op, ast.Div):
+            self._check_integers(node, op, first, second, rows)
+        return np.asarray(operate(first, second))
 
     def _wide(self, node: ast.AST, term: _Term) -> NDArray[Any]:
         """Return a term as int64 or float64."""

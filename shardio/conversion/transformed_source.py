@@ -360,6 +360,6 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], allow_rounding: bool) -> tu
 def _distance(before: NDArray[Any], after: NDArray[Any]) -> NDArray[Any]:
     """Return the absolute differences of numbers, [n]: of integers 0 only if they stay the same."""
     if before.dtype.kind in "fc":
-        return np.abs(after - before.astype(np.result_type(before, after, np.float64)))
+        return np.asarray(np.abs(after - before.astype(np.result_type(before, after, np.float64))))
     # A long double holds more integers than float64; beyond its 64 bits nothing is exact, but those are no floats.
-    return np.abs(after.real.astype(np.longdouble) - before)
+    return np.asarray(np.abs(after.real.astype(np.longdouble) - before))
