@@ -395,8 +395,11 @@ class TestKeys:
         plain = shardio.index(folder, tmp_path / "plain", strict=True, tell=told.append)
         assert told == ["the keys are left out; key=True takes them as the field key, as converting does"]
         assert "key" not in plain.fields
-        made = shardio.index(folder, tmp_path / "keys", key=True)
-        assert made.manifest.digest == shardio.convert(folder, tmp_path / "c", converter="webdataset").manifest.digest
+        fields = "image=jpg,label=cls"
+        made = shardio.index(folder, tmp_path / "keys", fields=fields, key=True)
+        options = {"fields": fields}
+        converted = shardio.convert(folder, tmp_path / "c", converter="webdataset", converter_options=options)
+        assert made.manifest.digest == converted.manifest.digest
         assert made.notes == ()
         with pytest.raises(ConfigError, match="key is for tars, got HDF5 files"):
             shardio.index(tables(tmp_path / "tables"), tmp_path / "no", key=True)
