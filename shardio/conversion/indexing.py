@@ -160,7 +160,6 @@ def _index_objects(
     resume: bool,
     overwrite: bool,
     sort: Sort,
-    key: bool | None,
 ) -> Conversion:
     """Adopt objects in a store, see `index`."""
     folder, objects = as_url(out), [url for path in given if (url := as_url(path)) is not None]

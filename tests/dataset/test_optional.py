@@ -137,3 +137,15 @@ def test_names_of_the_columns_stay_free() -> None:
     """A field cannot be called as the column that says where another one has values."""
     with pytest.raises(ConfigError, match=r"field 'a_present' is what a batch calls .* optional field 'a' has values"):
         shardio.from_samples([], {"a": Field("text", optional=True), "a_present": "bool"})
+
+
+def test_statistics_leave_it_out(tmp_path: Path) -> None:
+    """What samples lack counts in no figure but its own."""
+    found = shardio.stats(written("tar", tmp_path / "data"), sample="all")
+    assert found.bad == ()
+    for name in FIELDS:
+        assert found.fields[name].missing == sum(one[name] is None for one in SAMPLES)
+    score = found.fields["score"].values
+    assert score is not None
+    assert score.count == sum(one["score"] is not None for one in SAMPLES)
+    assert score.mean == pytest.approx(np.mean([one["score"] for one in SAMPLES if one["score"] is not None]))

@@ -17,6 +17,7 @@ import numpy as np
 from ...dataset.dataset import Dataset
 from ...dataset.store_access import StoreAccess
 from ...errors import BadSample, ConfigError
+from ...format.fields import present_column
 from ...order.permutation import Permutation, derive
 from ...system.threads import in_order
 from ...system.types import Indices
@@ -139,17 +140,22 @@ def _inspect_block(
     """Read and decode fields of samples of one shard; return how many samples, what to count by field, bad values."""
     inspected: dict[str, list[Any]] = {name: [] for name in seen}
     bad: list[BadValue] = []
-    for part, columns in read_blocks(dataset, indices, list(seen)):
+    present = {name: present_column(name) for name in seen if dataset.fields[name].optional}
+    for part, columns in read_blocks(dataset, indices, [*seen, *present.values()]):
         if isinstance(columns, Exception):
             location = dataset.locate(int(part[0]))
             bad.append(BadValue(location, None, reason(columns, dataset, location.shard)))
             continue
         for name, view in seen.items():
             field = dataset.fields[name]
+            there = columns[present[name]] if name in present else np.ones(len(part), np.bool_)
             if field.fixed:
-                inspected[name].append(inspect(field, columns[name], view))
+                if there.any():
+                    inspected[name].append(inspect(field, columns[name][there], view))
                 continue
-            for index, stored in zip(part.tolist(), columns[name], strict=True):
+            for index, stored, has in zip(part.tolist(), columns[name], there.tolist(), strict=True):
+                if not has:
+                    continue
                 try:
                     inspected[name].append(inspect(field, bytes(stored), view))
                 except BadSample as error:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...dataset.selection import Selection
 from ...format import images
-from ...format.fields import Field, shape_column
+from ...format.fields import Field, present_column, shape_column
 from ..examine import decode
 from .field_view import FieldView
 from .figures import Channel, Classes, FieldStats, Grid, Histogram, ImageStats, Spread, Values
@@ -258,6 +258,7 @@ class FieldCounter:
         self._jpeg_codings: Counter[str] = Counter()
         self._levels = np.zeros((field.channels or 3, _LEVELS))
         self._pixel_classes: dict[int, float] = defaultdict(float)
+        self._missing = 0
         if field.fixed and samples:
             self._stored_sizes.add(np.array([field.row_bytes]), samples)
         if field.kind == "pixels" and field.shape is not None and samples:
@@ -266,13 +267,17 @@ class FieldCounter:
 
     def count(self, selection: Selection) -> None:
         """Count stored sizes, image sizes and scalars, for which no sample is read."""
+        there: Any = slice(None)
+        if self._field.optional:
+            there = selection.column(present_column(self._name))
+            self._missing += int(np.count_nonzero(~there))
         if not self._field.fixed:
-            self._stored_sizes.add(selection.sizes(self._name))
+            self._stored_sizes.add(selection.sizes(self._name)[there])
         if self._field.kind == "image":
-            heights, widths = selection.column(shape_column(self._name)).astype(np.int64).T
+            heights, widths = selection.column(shape_column(self._name))[there].astype(np.int64).T
             self._image_sizes.add(_pack(heights, widths))
         if self._field.kind == "scalar":
-            numbers = selection.column(self._name)
+            numbers = selection.column(self._name)[there]
             self._values = combine(self._values, values_of(numbers, self._view.fill_values))
             numbers = without(numbers, self._view.fill_values)
             magnitudes = np.abs(numbers) if numbers.dtype.kind == "c" else numbers
@@ -340,6 +345,7 @@ class FieldCounter:
             shapes=() if self._field.fixed else tuple(self._shapes.most_common(MOST_COMMON)),
             channel_axis=self._view.axis,
             fill_values=self._view.fill_values,
+            missing=self._missing,
         )
 
     def _images(self, errors: Sequence[float | None]) -> ImageStats | None:

@@ -77,7 +77,7 @@ def _fill_values(name: str, field: Field, given: FillValues | None) -> tuple[flo
         if None in values:
             raise ConfigError(f"fill_values: field {name!r} is {describe(field)}, which cannot hold {given!r}")
         return tuple(value for value in values if value is not None)
-    attributes: Mapping[str, Any] = getattr(field, "attributes", None) or {}
+    attributes: Mapping[str, Any] = field.attributes or {}
     stated = [value for key in _ATTRIBUTES if key in attributes for value in np.atleast_1d(attributes[key]).tolist()]
     return tuple(dict.fromkeys(held for value in stated if (held := _held(field, value)) is not None))
 

@@ -171,6 +171,7 @@ class FieldStats:
         spread: of the finite values of a scalar that are no fill values.
         lengths: of the sampled texts, in characters.
         shapes: the most common shapes of sampled arrays that differ in shape: shape, number of arrays.
+        missing: the number of samples that lack the value of an optional field; they count in no other figure.
     """
 
     field: Field
@@ -184,6 +185,7 @@ class FieldStats:
     shapes: tuple[tuple[tuple[int, ...], int], ...] = ()
     channel_axis: int | None = None
     fill_values: tuple[float, ...] = ()
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

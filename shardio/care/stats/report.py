@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ...system.units import format_size
+from ...system.units import counted, format_size
 from .figures import Channel, Classes, DatasetStats, FieldStats, Histogram, ImageStats, Spread, Values
 
 BAR_WIDTH = 40  # characters
@@ -90,6 +90,8 @@ def _head(stats: DatasetStats) -> Iterator[Row]:
 
 
 def _rows(name: str, field: FieldStats) -> Iterator[Row]:
+    if field.missing:
+        yield "missing", f"of {counted(field.missing, 'sample')}, left out"
     if field.sizes is not None:
         yield from _spread("stored size", field.sizes, "bytes", bars=field.lengths is None)
     if field.images is not None:
