@@ -36,6 +36,14 @@ def nothing(batch: Batch) -> Batch:
     return batch
 
 
+def hash_long(batch: Batch) -> Batch:
+    """Compute for longer than decoding a batch takes, without the interpreter's lock."""
+    end = time.thread_time() + 0.25
+    while time.thread_time() < end:
+        hashlib.blake2b(_BYTES)
+    return batch
+
+
 def hash_a_while(batch: Batch) -> Batch:
     """Compute without the interpreter's lock, for as many processor seconds as the environment says."""
     end = time.thread_time() + float(os.environ["PLANTED_CPU_SECONDS"])

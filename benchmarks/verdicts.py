@@ -1,7 +1,8 @@
 """How often `shardio bench` names the bottleneck that was planted, as a confusion table.
 
 Each bottleneck is real: reads that a preloaded library delays, large images, functions that wait or hold the
-interpreter's lock, busy processes, a slow rank, a slow consumer, too few threads, a server behind a slow link. Run it
+interpreter's lock, busy processes, a slow rank, a slow consumer, too few threads, a server behind a slow link, chunks
+that are decompressed for one of their rows, a `map` that computes, alone and beside busy processes. Run it
 on a machine that does nothing else: what others do on the processors is a bottleneck too.
 
     python -m benchmarks.verdicts --repeat 5 --json verdicts.json
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 import shardio
@@ -65,7 +67,7 @@ class Plant:
 
 
 def make_data(folder: Path) -> None:
-    """Write the data: photos in tar shards, and vectors in HDF5."""
+    """Write the data: photos in tar shards, vectors in HDF5, and a series in chunks of 64 rows as other programs do."""
     random = np.random.default_rng(0)
     with shardio.create(folder / "photos", fields={"image": "image", "label": "int64"}, shard_size="4MB") as writer:
         for number in range(400):
@@ -75,6 +77,11 @@ def make_data(folder: Path) -> None:
     with shardio.create(folder / "vectors", container="hdf5", fields={"x": ("float32", (256,))}) as writer:
         for number in range(20_000):
             writer.append({"x": np.full(256, number, np.float32)})
+    (folder / "files").mkdir()
+    with h5py.File(folder / "files" / "series.h5", "w") as file:
+        rows = random.integers(0, 50, (2048, 64, 64)).astype(np.float32)
+        file.create_dataset("x", data=rows, chunks=(64, 64, 64), compression="gzip", compression_opts=1)
+    shardio.index(folder / "files", folder / "series")
 
 
 def _jpeg(pixels: "np.ndarray[Any, Any]") -> bytes:
@@ -136,6 +143,12 @@ def vectors(**options: Any) -> Callable[[Path | str], BenchConfig]:
     return lambda folder: BenchConfig(f"{folder}/vectors", **(defaults | options))
 
 
+def series(**options: Any) -> Callable[[Path | str], BenchConfig]:
+    """A measurement of the series."""
+    defaults: dict[str, Any] = {"batch_size": 8, "seconds": SECONDS, "warmup": 1.0}
+    return lambda folder: BenchConfig(f"{folder}/series", **(defaults | options))
+
+
 PLANTS = {
     "consumer": Plant(photos(step_time=0.2), ("consumer",)),
     "storage": Plant(photos(), ("storage",), slow_reads),
@@ -143,6 +156,10 @@ PLANTS = {
     "threads": Plant(photos(threads=1), ("threads",)),
     "start of epochs": Plant(photos(batch_size=100, step_time=0.15), ("start of epochs",)),
     "map": Plant(vectors(map="planted:sleep"), ("map",)),
+    "computing map": Plant(photos(map="planted:hash_long"), ("map",)),
+    "computing map beside others": Plant(photos(map="planted:hash_long"), ("map",), busy_processors),
+    "decompress": Plant(series(), ("decompress",)),
+    "decompress beside others": Plant(series(), ("decompress",), busy_processors),
     "GIL": Plant(vectors(map="planted:compute"), ("GIL",)),
     "other processes": Plant(photos(), ("other processes",), busy_processors),
     "network": Plant(photos(cache_size="6MB"), ("network",), slow_link),

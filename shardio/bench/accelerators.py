@@ -1,4 +1,4 @@
-"""Accelerators that the bench stands in for: how many samples a step takes, and how long.
+"""Accelerators that the bench stands in for: how many samples a step takes, how long, and how large samples are.
 
 The figures are those of the MLPerf Storage benchmark (mlcommons/storage, `configs/**/workload/*.yaml`). A result that
 shardio measures with them is MLPerf-style: it follows the rules for accelerator utilisation, and is no MLPerf result.
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 
+SAME_SIZE = 2.0  # the largest ratio of mean sample sizes for which utilisation says anything about the workload
+
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
@@ -21,12 +23,18 @@ class Accelerator:
         batch_size: samples per step.
         step_seconds: the time that it computes per step.
         pass_mark: the utilisation from which on the input counts as fast enough, 0 to 1.
+        sample_bytes: the mean stored size of the workload's samples; None if any will do.
     """
 
     name: str
     batch_size: int
     step_seconds: float
     pass_mark: float
+    sample_bytes: int | None = None
+
+    def takes(self, sample_bytes: float) -> bool:
+        """Whether a dataset whose samples have so many bytes, on average, can stand for the workload's."""
+        return self.sample_bytes is None or 1 / SAME_SIZE <= sample_bytes / self.sample_bytes <= SAME_SIZE
 
     @property
     def samples_per_second(self) -> float:
@@ -37,15 +45,15 @@ class Accelerator:
 ACCELERATORS = {
     accelerator.name: accelerator
     for accelerator in (
-        Accelerator("unet3d-a100", 7, 0.636, 0.90),
-        Accelerator("unet3d-h100", 7, 0.323, 0.90),
-        Accelerator("unet3d-b200", 7, 0.162, 0.90),
-        Accelerator("resnet50-a100", 400, 0.435, 0.90),
-        Accelerator("resnet50-h100", 400, 0.224, 0.90),
-        Accelerator("cosmoflow-a100", 1, 0.00551, 0.70),
-        Accelerator("cosmoflow-h100", 1, 0.00350, 0.70),
-        Accelerator("retinanet-h100", 16, 0.180, 0.85),
-        Accelerator("retinanet-b200", 24, 0.04755, 0.85),
+        Accelerator("unet3d-a100", 7, 0.636, 0.90, 146_600_628),
+        Accelerator("unet3d-h100", 7, 0.323, 0.90, 146_600_628),
+        Accelerator("unet3d-b200", 7, 0.162, 0.90, 146_600_628),
+        Accelerator("resnet50-a100", 400, 0.435, 0.90, 114_660),
+        Accelerator("resnet50-h100", 400, 0.224, 0.90, 114_660),
+        Accelerator("cosmoflow-a100", 1, 0.00551, 0.70, 2_828_486),
+        Accelerator("cosmoflow-h100", 1, 0.00350, 0.70, 2_828_486),
+        Accelerator("retinanet-h100", 16, 0.180, 0.85, 153_600),
+        Accelerator("retinanet-b200", 24, 0.04755, 0.85, 322_957),
     )
 }
 

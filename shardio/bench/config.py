@@ -1,7 +1,7 @@
 """The configuration of a measurement."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..dataset.store_access import StoreAccess
@@ -10,6 +10,8 @@ from ..engines.fused_images import Decode
 from ..errors import ConfigError
 from ..loader.batch.bad_samples import OnBadSample
 from .accelerators import Accelerator, accelerator
+
+DEFAULT_SIZE = 224  # pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,13 @@ class BenchConfig:
         if self.emulate is not None:
             accelerator(self.emulate)
 
+    def resolved(self) -> "BenchConfig":
+        """Return this configuration with what is used in place of None, where that is known without the dataset."""
+        transforms = self.transforms or ("none" if self.image_size is None else "train")
+        sized = transforms in ("train", "evaluate")
+        image_size = DEFAULT_SIZE if sized and self.image_size is None else self.image_size
+        return replace(self, batch_size=self.samples_per_step, transforms=transforms, image_size=image_size)
+
     @property
     def access(self) -> StoreAccess:
         """How a dataset at a URL is reached."""
@@ -102,7 +111,8 @@ class BenchConfig:
         """The accelerator that each rank stands in for; None if it does not compute."""
         if self.emulate is not None:
             known = accelerator(self.emulate)
-            return Accelerator(known.name, self.samples_per_step, self.step_time or known.step_seconds, known.pass_mark)
+            step_seconds = self.step_time or known.step_seconds
+            return replace(known, batch_size=self.samples_per_step, step_seconds=step_seconds)
         if self.step_time:
             return Accelerator("step time", self.samples_per_step, self.step_time, 0.90)
         return None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..dataset.store_access import without_secrets
 from ..system.units import format_size
+from .config import BenchConfig
 from .rank import StepTimes
 from .result import BenchResult, Timeline
 from .text import summary
@@ -37,7 +38,7 @@ def page(result: BenchResult) -> str:
         _section("Rate", _rates(result)),
         _section("Ranks", _rank_table(result)),
         _section("All figures", f"<pre>{escape(summary(result))}</pre>"),
-        _section("Settings", _table(without_secrets(asdict(config)))),
+        _section("Settings", _table(_settings(config))),
         _section("Machine", _table(result.machine)),
     ]
     return (
@@ -196,6 +197,13 @@ def _rank_table(result: BenchResult) -> str:
     head = "".join(f"<th>{heading}</th>" for heading in headings)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _settings(config: BenchConfig) -> dict[str, object]:
+    """The settings that were in use: neither those that were not given, nor those that others replace."""
+    unused = "seconds" if config.seconds is None else "epochs"
+    given = without_secrets(asdict(config.resolved()) | {"shuffle": config.shuffle or "none"})
+    return {name: value for name, value in given.items() if value is not None and name != unused}
 
 
 def _table(values: dict[str, object]) -> str:

@@ -8,6 +8,7 @@ from ..dataset.store_access import without_secrets
 from ..errors import ConfigError
 from .accelerators import accelerator as known
 from .config import BenchConfig
+from .rank import mean_sample_bytes
 from .standing_ranks import StandingRanks
 
 PRECISION = 0.02  # ratio of the shortest step that held the mark to the longest that did not, less 1
@@ -36,6 +37,7 @@ class Limit:
         accelerators: how many of the emulated accelerators need as many samples per second as steps of that length
             take on all ranks; None without `emulate`.
         probes: the measurements, in order.
+        sample_bytes: the mean stored size of the dataset's samples.
     """
 
     config: BenchConfig
@@ -44,6 +46,7 @@ class Limit:
     samples_per_second: float
     accelerators: float | None
     probes: list[Probe]
+    sample_bytes: float
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values."""
@@ -67,6 +70,7 @@ def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = Non
     if accelerator is None:
         raise ConfigError("find_limit needs an accelerator: give emulate='resnet50-h100' or another one, or step_time")
     seconds = _SECONDS if config.seconds is None else config.seconds
+    sample_bytes = mean_sample_bytes(config)
     probes: list[Probe] = []
     with StandingRanks(config) as ranks:
 
@@ -91,6 +95,7 @@ def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = Non
         if config.emulate is None
         else config.ranks * config.samples_per_step / shortest / known(config.emulate).samples_per_second,
         probes=probes,
+        sample_bytes=sample_bytes,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -12,7 +13,8 @@ from ..errors import PipelineStalled, ShardioError
 from ..order.world import World
 from ..system import cpus, processes
 from .config import BenchConfig
-from .rank import START_LIMIT, Meeting, Progress, RankRecord, build_loader, run_rank
+from .fast_decoding import fast_decoding
+from .rank import START_LIMIT, Meeting, Progress, RankRecord, build_loader, mean_sample_bytes, run_rank
 from .result import BenchResult, RankResult, Spread, StageTimes, Timeline, rank_result, rates
 from .usage_sampler import UsageSampler
 from .verdict import Figures, diagnose
@@ -27,9 +29,11 @@ def measure(config: BenchConfig, progress: Callable[[Progress], None] | None = N
 
     Raises the error that a rank raised; ShardioError if a rank died, PipelineStalled if none says anything for long.
     """
+    config = config.resolved()
     # A loader in this process finds wrong arguments before any process is started.
     loader = build_loader(config, World(0, config.ranks, 0, config.ranks))
     engine = config.engine if config.engine != "auto" else "cpu" if config.device in (None, "cpu") else "engine"
+    sample_bytes = mean_sample_bytes(config)
     del loader
     meeting = Meeting.of(config.ranks)
     pipes = [processes.CONTEXT.Pipe(duplex=False) for _ in range(config.ranks)]
@@ -50,7 +54,7 @@ def measure(config: BenchConfig, progress: Callable[[Progress], None] | None = N
         raise
     finally:
         _join(ranks)
-    return _sum_up(config, records, sampler, engine)
+    return _sum_up(config, records, sampler, engine, sample_bytes)
 
 
 def _join(ranks: Sequence[SpawnProcess]) -> None:
@@ -82,7 +86,9 @@ def _receive(receivers: "list[Connection[Any, Any]]", progress: Callable[[Progre
     return [records[rank] for rank in range(len(receivers))]
 
 
-def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSampler, engine: str) -> BenchResult:
+def _sum_up(
+    config: BenchConfig, records: list[RankRecord], sampler: UsageSampler, engine: str, sample_bytes: float
+) -> BenchResult:
     begun = min(float(record.times.begun[record.counted_from]) for record in records)
     ended = max(float(record.times.ended[-1]) for record in records)
     seconds, cores = ended - begun, cpus.usable()
@@ -116,15 +122,19 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
         at_epoch_start=sum(float(r.waits[r.first_of_epoch].sum()) for r in records) / max(waited, 1e-9),
         prefetch=int(max(record.settings[-1, 2] for record in records)),
         isolate=config.isolate,
-        decode=config.decode,
         engine=engine,
+        unpacked=sum(r.unpacked_bytes for r in records) / max(sum(r.stored_bytes for r in records), 1),
     )
+    verdict = diagnose(figures)
+    if verdict.bottleneck == "decode" and config.decode == "exact" and engine == "cpu":
+        verdict = diagnose(replace(figures, fast_decode=fast_decoding(config)))
     by_part = list(zip(*(rates(config, record) for record in records), strict=False))
     slowest = [min(part) for part in by_part]
     utilisations = [rank.utilisation for rank in ranks if rank.utilisation is not None]
     ceilings = [record.ceiling for record in records if record.ceiling is not None]
     return BenchResult(
         config=config,
+        sample_bytes=sample_bytes,
         samples_per_second=Spread.of(slowest),
         samples_per_second_in_all=Spread.of([math.fsum(part) for part in by_part]),
         rates=slowest,
@@ -138,7 +148,7 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
         machine_busy=min(1.0, busy / capacity),
         others_busy=others,
         bad=len(frozenset().union(*(record.bad for record in records))),
-        verdict=diagnose(figures),
+        verdict=verdict,
         timelines=[Timeline.of(record, min(float(r.times.begun[0]) for r in records)) for record in records],
     )
 

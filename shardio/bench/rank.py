@@ -26,7 +26,7 @@ from ..system import process_usage, processes
 from ..system.named import load_named
 from ..transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, ToFloat, Transform
 from .barrier import Barrier
-from .config import BenchConfig
+from .config import DEFAULT_SIZE, BenchConfig
 
 START_LIMIT = 300.0  # seconds that ranks wait for each other
 TOLD_EVERY = 0.2  # seconds between two messages about progress
@@ -99,6 +99,7 @@ class RankRecord:
         samples: the samples of each step, int64 [steps].
         counted_from: the first step that counts.
         stored_bytes: the stored bytes of the samples that count.
+        unpacked_bytes: the bytes decompressed for them.
         fetched: the bytes fetched from stores while steps counted.
         stage_seconds: the seconds of each stage of the workers, all together, while steps counted.
         stage_cpu_seconds: the part of them on a processor.
@@ -113,6 +114,7 @@ class RankRecord:
     samples: NDArray[np.int64]
     counted_from: int
     stored_bytes: int
+    unpacked_bytes: int
     fetched: FetchCounts
     stage_seconds: Mapping[str, float]
     stage_cpu_seconds: Mapping[str, float]
@@ -156,11 +158,11 @@ class Progress:
 
 def build_loader(config: BenchConfig, world: World) -> Loader:
     """Return the loader that is measured; raise what `shardio.Loader` raises."""
-    dataset = open_dataset(config.dataset, **config.access.keywords_for(config.dataset))
+    dataset, transforms = open_with_transforms(config)
     return Loader(
         dataset,
         config.samples_per_step,
-        transforms=_transforms(dataset, config),
+        transforms=transforms,
         shuffle=config.shuffle,
         seed=config.seed,
         world=world,
@@ -178,13 +180,24 @@ def build_loader(config: BenchConfig, world: World) -> Loader:
     )
 
 
+def open_with_transforms(config: BenchConfig) -> tuple[Dataset, Any]:
+    """Return the dataset, and the transforms for it; raise what `shardio.open` raises."""
+    dataset = open_dataset(config.dataset, **config.access.keywords_for(config.dataset))
+    return dataset, _transforms(dataset, config.resolved())
+
+
+def mean_sample_bytes(config: BenchConfig) -> float:
+    """Return the mean stored size of a sample of the dataset, in bytes."""
+    shards = open_with_transforms(config)[0].manifest.shards
+    return float(shards.bytes.sum() / max(1, shards.samples.sum()))
+
+
 def _transforms(dataset: Dataset, config: BenchConfig) -> Any:
-    preset = config.transforms or ("none" if config.image_size is None else "train")
+    preset, size = str(config.transforms), config.image_size or DEFAULT_SIZE
     if ":" in preset:
         found = load_named(preset, "transforms")
         return found() if callable(found) else found
     images = [kind.shape for kind in dataset.fields.values() if kind.is_image]
-    size = 224 if config.image_size is None else config.image_size
     presets: dict[str, list[Transform]] = {
         "none": [],
         "train": [RandomResizedCrop(size), RandomHorizontalFlip()],
@@ -219,6 +232,7 @@ class _Sums:
     """Statistics of several epochs, added up."""
 
     stored_bytes: int = 0
+    unpacked_bytes: int = 0
     fetched: FetchCounts = field(default_factory=FetchCounts)
     stage_seconds: dict[str, float] = field(default_factory=dict)
     stage_cpu_seconds: dict[str, float] = field(default_factory=dict)
@@ -227,6 +241,7 @@ class _Sums:
         """Return the sums with those of an epoch added, or subtracted."""
         result = _Sums(
             self.stored_bytes + sign * stats.bytes,
+            self.unpacked_bytes + sign * stats.unpacked_bytes,
             self.fetched + stats.fetched if sign > 0 else self.fetched - stats.fetched,
             dict(self.stage_seconds),
             dict(self.stage_cpu_seconds),
@@ -288,6 +303,7 @@ class _Rank:
             samples=np.array(self._samples, np.int64),
             counted_from=min(self._counted_from, len(self._rows)),
             stored_bytes=self._sums.stored_bytes,
+            unpacked_bytes=self._sums.unpacked_bytes,
             fetched=self._sums.fetched,
             stage_seconds=self._sums.stage_seconds,
             stage_cpu_seconds=self._sums.stage_cpu_seconds,

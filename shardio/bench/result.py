@@ -111,6 +111,7 @@ class BenchResult:
 
     Attributes:
         config: what was measured.
+        sample_bytes: the mean stored size of the dataset's samples.
         samples_per_second: per rank, that of the slowest rank, for which an allreduce would wait.
         samples_per_second_in_all: of all ranks together.
         rates: that of the slowest rank in each part of the measurement in turn: an epoch, or a fifth of the seconds.
@@ -130,6 +131,7 @@ class BenchResult:
     """
 
     config: BenchConfig
+    sample_bytes: float
     samples_per_second: Spread
     samples_per_second_in_all: Spread
     rates: list[float]
@@ -148,10 +150,16 @@ class BenchResult:
     machine: dict[str, Any] = field(default_factory=describe)
 
     @property
-    def passed(self) -> bool | None:
-        """Whether the slowest accelerator reached its pass mark; None without one."""
+    def is_workload(self) -> bool:
+        """Whether the samples are about as large as those of the workload that is emulated, if one is."""
         accelerator = self.config.accelerator
-        if accelerator is None or self.utilisation_of_slowest is None:
+        return accelerator is None or accelerator.takes(self.sample_bytes)
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the slowest accelerator reached its pass mark; None without one, and for another workload."""
+        accelerator = self.config.accelerator
+        if accelerator is None or self.utilisation_of_slowest is None or not self.is_workload:
             return None
         return self.utilisation_of_slowest >= accelerator.pass_mark
 
@@ -162,7 +170,9 @@ class BenchResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values; see docs/bench.md."""
-        return without_secrets({"schema": SCHEMA, **asdict(self), "passed": self.passed})
+        return without_secrets(
+            {"schema": SCHEMA, **asdict(self), "is_workload": self.is_workload, "passed": self.passed}
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from ..cache.fetcher import FetchCounts
 from ..system.units import counted, format_size
+from .accelerators import Accelerator
 from .limit_search import Limit
 from .result import BenchResult, RankResult, Spread
 from .storage import StorageRates
@@ -67,6 +68,8 @@ def _accelerator(result: BenchResult) -> list[tuple[str, str]]:
     if result.utilisation is None or result.utilisation_of_slowest is None:
         return [("utilisation", "none: the first step of an epoch does not count, and no epoch had more")]
     reached = "passed" if result.passed else "not reached"
+    if not result.is_workload:
+        reached = _not_this_workload(accelerator, result.sample_bytes)
     if result.passed and result.starved > 1 - accelerator.pass_mark:
         reached += "; the first step of each epoch does not count here, but in `starved`"
     rows = [
@@ -80,6 +83,11 @@ def _accelerator(result: BenchResult) -> list[tuple[str, str]]:
     if result.ceiling is not None:
         rows.append(("ceiling", f"{result.ceiling:,.0f} samples/s per rank with a batch that is always there"))
     return rows
+
+
+def _not_this_workload(accelerator: Accelerator, sample_bytes: float) -> str:
+    here, there = format_size(sample_bytes), format_size(accelerator.sample_bytes or 0)
+    return f"not this workload: samples have {here} on average, and those of {accelerator.name} {there}"
 
 
 def _by_rank(result: BenchResult) -> str:
@@ -116,7 +124,10 @@ def limit_text(limit: Limit) -> str:
         f"shortest step       {limit.step_seconds:.5f} s holds {limit.pass_mark:.0%}: "
         f"{limit.samples_per_second:,.0f} samples/s per rank"
     ]
-    if limit.accelerators is not None:
+    accelerator = limit.config.accelerator
+    if accelerator is not None and not accelerator.takes(limit.sample_bytes):
+        lines.append(f"this machine feeds  {_not_this_workload(accelerator, limit.sample_bytes)}")
+    elif limit.accelerators is not None:
         lines.append(f"this machine feeds  {limit.accelerators:.2f} x {limit.config.emulate} (MLPerf-style)")
     return "\n".join(lines)
 

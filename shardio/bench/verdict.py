@@ -1,15 +1,16 @@
 """What limits the rate of a loader, from where its ranks and workers spend their time, and which setting to change.
 
-`diagnose` is a pure function of a few figures. docs/bench.md explains its rules, and shows how often they are right.
+`diagnose` is a pure function of a few figures. Where workers are the limit, it ranks the causes by how much faster the
+workers would be without them. docs/bench.md explains its rules, and shows how often they are right.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 Bottleneck: TypeAlias = Literal[
-    "consumer", "storage", "decode", "map", "GIL", "read", "copy", "engine", "threads", "other processes", "slow rank",
-    "start of epochs", "hand-over", "network",
+    "consumer", "storage", "decode", "map", "GIL", "read", "decompress", "copy", "engine", "threads", "other processes",
+    "slow rank", "start of epochs", "hand-over", "network",
 ]  # fmt: skip
 
 ENOUGH = 0.05  # starved less than this, input keeps up
@@ -19,6 +20,11 @@ DELAYED = 0.2  # of the workers' busy time, from which on waiting for a processo
 OTHERS = 0.15  # of the processors' time, from which on other processes matter
 ON_CPU = 0.6  # of a stage's time, from which on it computes rather than waits
 ENOUGH_AHEAD = 8  # batches; more of them hide no hand-over
+MORE_THREADS = 4  # times as many, where workers wait
+NOTABLE = 1.25  # times the rate, from which on a cause is worth naming before the work itself
+OWN = 1.5  # times the rate, from which on a cause of one's own is named before other processes, whatever those take
+WORTH_FAST = 1.1  # times the rate, from which on decode="fast" is worth its difference
+WHOLE_CHUNKS = 2.0  # bytes decompressed for a byte of the samples, from which on chunks hold other samples' rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +47,10 @@ class Figures:
         at_epoch_start: the part of the wait, 0 to 1, in which ranks waited for the first batch of an epoch.
         prefetch: the batches made ahead.
         isolate: whether workers are processes.
-        decode: the Loader's argument.
         engine: the engine's name.
+        fast_decode: how many times as fast `decode="fast"` makes these images; None if that is no choice, or not
+            measured.
+        unpacked: the bytes that were decompressed for each byte of the samples.
     """
 
     starved: float
@@ -60,8 +68,9 @@ class Figures:
     at_epoch_start: float = 0.0
     prefetch: int = 2
     isolate: bool = False
-    decode: str = "exact"
     engine: str = "cpu"
+    fast_decode: float | None = None
+    unpacked: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ class Change:
 
     def __str__(self) -> str:
         text = self.setting if self.value is None else f"{self.setting}={self.value!r}"
-        return text if self.expected is None else f"{text} (up to {self.expected:.1f} times the rate)"
+        return text if self.expected is None else f"{text} (up to {self.expected:.3g} times the rate)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +109,37 @@ class Verdict:
     shares: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """What may limit the workers.
+
+    Attributes:
+        bottleneck, sentence: as of a Verdict.
+        change: the setting to change, without what to expect.
+        speedup: how many times as fast the workers would be with that change, at best; None if nothing can be said.
+    """
+
+    bottleneck: Bottleneck
+    sentence: str
+    change: Change
+    speedup: float | None
+
+    def verdict(self, gain: float) -> Verdict:
+        """Return the verdict that names this cause; `gain` is the rate without any wait, as a multiple."""
+        expected = None if self.speedup is None else min(gain, self.speedup)
+        return Verdict(self.bottleneck, self.sentence, replace(self.change, expected=expected))
+
+
 def diagnose(figures: Figures) -> Verdict:
     """Name what limits the rate."""
     verdict = _diagnose(figures)
-    return Verdict(verdict.bottleneck, verdict.sentence, verdict.change, _shares(figures))
+    sentence = verdict.sentence
+    if verdict.bottleneck not in ("consumer", "other processes") and _neighbours(figures) is not None:
+        sentence += (
+            f"; beside that, other processes use {figures.others_busy:.0%} of the processors, and the waits for them "
+            "are left out here"
+        )
+    return replace(verdict, sentence=sentence, shares=_shares(figures))
 
 
 def _shares(figures: Figures) -> dict[str, float]:
@@ -128,58 +164,144 @@ def _diagnose(f: Figures) -> Verdict:
         return Verdict("consumer", f"not input-bound: steps wait {f.starved:.1%} of the time for their batches")
     if f.on_device > 0.5:
         return _device(f, gain)
+    spent = sum(f.stages.values())
+    busy = spent / max(f.workers * f.seconds, spent, 1e-9)
+    neighbours = _neighbours(f)
+    if busy < BUSY:
+        # Workers may be idle because a neighbour keeps the rank itself from a processor.
+        mostly_delayed = 2 * f.delay > spent - sum(f.cpu.values())
+        return (neighbours if neighbours and mostly_delayed else _idle_workers(f, busy)).verdict(gain)
+    own = _busy_workers(_without_neighbours(f) if neighbours else f)
+    if neighbours and (own.speedup or 1.0) < min(neighbours.speedup or 1.0, OWN):
+        return neighbours.verdict(gain)
+    return own.verdict(gain)
+
+
+def _neighbours(f: Figures) -> _Cause | None:
+    """Other processes, if workers wait for the processors that they use."""
     busy = sum(f.stages.values())
-    capacity = max(f.workers * f.seconds, busy, 1e-9)
-    free = f.cores * f.seconds * (1 - f.others_busy) - sum(f.cpu.values())  # processor seconds that nobody used
-    waiting = busy - sum(f.cpu.values()) - f.delay  # for storage, or inside a function of the user's
-    if f.delay > max(DELAYED * busy, waiting) and f.others_busy > OTHERS:
-        return Verdict(
-            "other processes",
-            f"other processes use {f.others_busy:.0%} of the processors: ready threads waited {f.delay:.1f} s for one, "
-            f"and worked {sum(f.cpu.values()):.1f} s",
-            Change("end the other processes, or bind the ranks to processors of their own", None,
-                   min(gain, 1 / max(1 - f.others_busy, 0.1))),
-        )  # fmt: skip
-    if busy < BUSY * capacity:
-        return _idle_workers(f, busy / capacity, gain)
-    stage, spent = max(f.stages.items(), key=lambda item: item[1])
-    share, on_cpu = spent / max(busy, 1e-9), f.cpu.get(stage, 0.0) / max(spent, 1e-9)
-    if stage == "map":
-        return _map(f, share, on_cpu, gain)
-    if stage == "fetch":
-        return Verdict(
-            "network",
-            f"network: workers spend {share:.0%} of their time waiting for the store",
-            Change("give a cache_size that holds all, and shuffle='block', whose requests are longer", None, gain),
-        )
-    if stage in ("read", "verify") and on_cpu < ON_CPU and f.delay < 0.5 * (spent - f.cpu.get(stage, 0.0)):
-        return Verdict(
-            "storage",
-            f"storage: workers spend {share:.0%} of their time in `{stage}`, {1 - on_cpu:.0%} of it waiting; "
-            f"{f.disk_share:.0%} of the bytes came from storage",
-            Change("threads", 4 * max(1, f.workers // len(f.own)), min(gain, 4.0)),
-        )
-    if f.workers < f.cores and free > 0.25 * f.cores * f.seconds:
-        per_rank = -(-f.cores // len(f.own))  # rounded up, so that it is more than there are
-        return Verdict(
-            "threads",
-            f"too few threads: all {f.workers} are busy, {share:.0%} with `{stage}`, and "
-            f"{free / f.seconds:.1f} of {f.cores} processors have nothing to do",
-            Change("threads", per_rank, min(gain, f.cores / f.workers)),
-        )
-    if stage == "decode":
-        change = Change("decode", "fast", min(gain, 1.5)) if f.decode == "exact" and f.engine == "cpu" else None
-        return Verdict(
-            "decode",
-            f"decode: workers spend {share:.0%} of their time decoding and transforming, and all "
-            f"{f.cores} processors are used",
-            change or Change("store smaller images (shardio convert --resize-shorter), or use more processors"),
-        )
-    return Verdict(
-        "read",
-        f"`{stage}` on the processor: {share:.0%} of the workers' time, {on_cpu:.0%} of it computing",
-        Change("use more processors, or samples that are stored raw"),
+    if f.delay <= DELAYED * busy or f.others_busy <= OTHERS:
+        return None
+    return _Cause(
+        "other processes",
+        f"other processes use {f.others_busy:.0%} of the processors: ready threads waited {f.delay:.1f} s for one, "
+        f"and worked {sum(f.cpu.values()):.1f} s",
+        Change("end the other processes, or bind the ranks to processors of their own"),
+        min(1 / max(1 - f.others_busy, 0.1), busy / max(busy - f.delay, 0.1 * busy, 1e-9)),
     )
+
+
+def _without_neighbours(f: Figures) -> Figures:
+    """What the workers' stages take where they need not wait for a processor that others use.
+
+    While a thread waits for one and holds the interpreter's lock, the other threads of its rank wait, too.
+    """
+    off_cpu = {stage: spent - f.cpu.get(stage, 0.0) for stage, spent in f.stages.items()}
+    together = 1 if f.isolate else max(1, f.workers // len(f.own))
+    left = max(0.0, 1 - f.delay * together / max(sum(off_cpu.values()), 1e-9))
+    stages = {stage: spent - (1 - left) * off_cpu[stage] for stage, spent in f.stages.items()}
+    return replace(f, stages=stages, delay=0.0)
+
+
+def _busy_workers(f: Figures) -> _Cause:
+    """The cause without which busy workers would be fastest; the work itself if that is not much faster."""
+    busy = max(sum(f.stages.values()), 1e-9)
+    share = {stage: spent / busy for stage, spent in f.stages.items()}
+    causes = (_map(f, share), _fetch(share), _decompress(f, share), _storage(f, busy), _threads(f, share, busy))
+    largest = max((cause for cause in causes if cause is not None), key=lambda c: c.speedup or 1.0, default=None)
+    if largest is not None and (largest.speedup or 1.0) >= NOTABLE:
+        return largest
+    return _work(f, share)
+
+
+def _speedup(share: float, left: float = 0.0) -> float:
+    """How many times as fast workers are, if `left` is left of what takes this share of their time."""
+    return 1 / max(1 - share * (1 - left), 0.02)
+
+
+def _fetch(share: Mapping[str, float]) -> _Cause | None:
+    if "fetch" not in share:
+        return None
+    return _Cause(
+        "network",
+        f"network: workers spend {share['fetch']:.0%} of their time waiting for the store",
+        Change("give a cache_size that holds all, and shuffle='block', whose requests are longer"),
+        _speedup(share["fetch"]),
+    )
+
+
+def _decompress(f: Figures, share: Mapping[str, float]) -> _Cause | None:
+    """Tell chunks that are decompressed for a few of their rows from those that are decompressed for all."""
+    if "decompress" not in share:
+        return None
+    spent = f"decompress: workers spend {share['decompress']:.0%} of their time decompressing chunks"
+    if f.unpacked < WHOLE_CHUNKS:
+        change = Change("store the arrays without compression (shardio convert)")
+        return _Cause("decompress", spent, change, _speedup(share["decompress"]))
+    return _Cause(
+        "decompress",
+        f"{spent}, {f.unpacked:.3g} bytes for each byte of the samples: a chunk holds rows of other samples",
+        Change("store each sample by itself (shardio convert), or read the rows of a chunk together (shuffle='block')"),
+        _speedup(share["decompress"]),
+    )
+
+
+def _storage(f: Figures, busy: float) -> _Cause | None:
+    """Reads that wait, and for more than a processor."""
+    spent = sum(f.stages.get(stage, 0.0) for stage in ("read", "verify"))
+    off_cpu = spent - sum(f.cpu.get(stage, 0.0) for stage in ("read", "verify"))
+    waiting = off_cpu - f.delay  # at least: some of the delay was in other stages
+    if off_cpu <= (1 - ON_CPU) * spent or waiting <= 0.5 * off_cpu:
+        return None
+    return _Cause(
+        "storage",
+        f"storage: workers spend {spent / busy:.0%} of their time in `read`, {off_cpu / spent:.0%} of it waiting; "
+        f"{f.disk_share:.0%} of the bytes came from storage",
+        Change("threads", MORE_THREADS * max(1, f.workers // len(f.own))),
+        _speedup(off_cpu / busy, 1 / MORE_THREADS),
+    )
+
+
+def _threads(f: Figures, share: Mapping[str, float], busy: float) -> _Cause | None:
+    """Too few workers that compute, beside processors that have nothing to do."""
+    on_cpu = sum(f.cpu.values())
+    free = f.cores * f.seconds * (1 - f.others_busy) - on_cpu  # processor seconds that nobody used
+    if f.workers >= f.cores or free <= 0.25 * f.cores * f.seconds or on_cpu + f.delay < ON_CPU * busy:
+        return None
+    stage = max(share, key=lambda name: share[name])
+    return _Cause(
+        "threads",
+        f"too few threads: all {f.workers} are busy, {share[stage]:.0%} with `{stage}`, and "
+        f"{free / f.seconds:.1f} of {f.cores} processors have nothing to do",
+        Change("threads", -(-f.cores // len(f.own))),  # rounded up, so that it is more than there are
+        _speedup(1 - share.get("map", 0.0), f.workers / f.cores),  # a `map` may hold the interpreter's lock
+    )
+
+
+def _work(f: Figures, share: Mapping[str, float]) -> _Cause:
+    """Name what takes most of the workers' time, where nothing is in its way."""
+    stage = max(share, key=lambda name: share[name], default="read")
+    if stage != "decode":
+        on_cpu = f.cpu.get(stage, 0.0) / max(f.stages.get(stage, 0.0), 1e-9)
+        return _Cause(
+            "read",
+            f"`{stage}` on the processor: {share.get(stage, 0.0):.0%} of the workers' time, {on_cpu:.0%} of it "
+            "computing",
+            Change("use more processors, or samples that are stored raw"),
+            None,
+        )
+    sentence = (
+        f"decode: workers spend {share[stage]:.0%} of their time decoding and transforming, and all "
+        f"{f.cores} processors are used"
+    )
+    smaller = "store smaller images (shardio convert --resize-shorter), or use more processors"
+    if f.fast_decode is None:
+        return _Cause("decode", sentence, Change(smaller), None)
+    speedup = _speedup(share[stage], 1 / f.fast_decode)
+    if speedup < WORTH_FAST:
+        smaller += f"; on these images decode='fast' gains little ({max(1.0, speedup):.3g} times the rate)"
+        return _Cause("decode", sentence, Change(smaller), None)
+    return _Cause("decode", sentence, Change("decode", "fast"), speedup)
 
 
 def _device(f: Figures, gain: float) -> Verdict:
@@ -198,50 +320,58 @@ def _device(f: Figures, gain: float) -> Verdict:
     )
 
 
-def _idle_workers(f: Figures, busy: float, gain: float) -> Verdict:
+def _idle_workers(f: Figures, busy: float) -> _Cause:
     """Tell epochs that begin too often from batches that are handed over too slowly."""
-    gain = min(gain, 1 / max(busy, 0.02))  # if all workers were busy
     if f.at_epoch_start > 0.5:
-        return Verdict(
+        return _Cause(
             "start of epochs",
             f"start of epochs: {f.at_epoch_start:.0%} of the wait is for the first batch of each epoch, and the "
             f"workers are busy only {busy:.0%} of the time",
-            Change(
-                "more samples per epoch: no setting helps", expected=1 / max(1 - f.starved * f.at_epoch_start, 0.02)
-            ),
+            Change("more samples per epoch: no setting helps"),
+            1 / max(1 - f.starved * f.at_epoch_start, 0.02),
         )
-    return Verdict(
+    return _Cause(
         "hand-over",
         f"start and hand-over: the workers are busy only {busy:.0%} of the time, yet steps wait {f.starved:.0%}",
-        Change("prefetch", ENOUGH_AHEAD, gain)
+        Change("prefetch", ENOUGH_AHEAD)
         if f.prefetch < ENOUGH_AHEAD and not f.isolate
-        else Change("a larger batch_size", None, gain),
+        else Change("a larger batch_size"),
+        1 / max(busy, 0.02),  # if all workers were busy
     )
 
 
-def _map(f: Figures, share: float, on_cpu: float, gain: float) -> Verdict:
+def _map(f: Figures, share: Mapping[str, float]) -> _Cause | None:
     """Tell a `map` that computes from one that waits, or whose calls wait for each other for the interpreter's lock."""
-    in_map = f.cpu.get("map", 0.0)
+    if not f.stages.get("map"):
+        return None
+    in_map, spent = f.cpu.get("map", 0.0), f.stages["map"]
+    on_cpu = in_map / spent
     ranks = len(f.own)
     per_rank = f.workers // ranks
-    lock_bound = in_map > 0.7 * ranks * f.seconds and on_cpu < 0.75  # one processor per rank, shared by its threads
-    if not f.isolate and per_rank > 1 and lock_bound:
-        return Verdict(
+    # One processor per rank, which its threads share.
+    lock_bound = not f.isolate and per_rank > 1 and in_map > 0.7 * ranks * f.seconds and on_cpu < 0.75
+    processes = min(per_rank, f.cores / ranks)  # that could compute at once
+    if lock_bound and processes >= NOTABLE:
+        return _Cause(
             "GIL",
             f"`map` holds the interpreter's lock (GIL): {per_rank} threads of a rank compute "
             f"{in_map / ranks / f.seconds:.2f} s of it per second in all",
-            Change("isolate", True, min(gain, per_rank, f.cores / ranks)),
+            Change("isolate", True),
+            _speedup(share["map"], 1 / processes),
         )
-    if on_cpu < 0.3 and f.delay < 0.5 * f.stages["map"]:
-        return Verdict(
+    if not lock_bound and on_cpu < 0.3 and f.delay < 0.5 * spent:
+        return _Cause(
             "map",
-            f"`map` waits: {share:.0%} of the workers' time is in it, and {1 - on_cpu:.0%} of that is no computing",
-            Change("threads", 4 * max(1, per_rank), min(gain, 4.0)),
+            f"`map` waits: {share['map']:.0%} of the workers' time is in it, and {1 - on_cpu:.0%} of that is no "
+            "computing",
+            Change("threads", MORE_THREADS * max(1, per_rank)),
+            _speedup(share["map"], 1 / MORE_THREADS),
         )
-    return Verdict(
+    return _Cause(
         "map",
-        f"`map` computes: {share:.0%} of the workers' time is in it",
+        f"`map` computes: {share['map']:.0%} of the workers' time is in it",
         Change("do the work of `map` once in `shardio convert`, or with shardio's transforms"),
+        _speedup(share["map"]),
     )
 
 

@@ -3,6 +3,8 @@
 Each side has its own rank processes: one side takes batches for a part of a second while the other one's ranks wait.
 """
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -14,11 +16,12 @@ from ..errors import ConfigError
 from .config import BenchConfig
 from .machine import Installation
 from .other_python import OtherPython
-from .significance import Comparison, compare_pairs
+from .significance import Comparison, compare_pairs, least_rounds
 from .standing_ranks import StandingRanks
 
 TURN_SECONDS = 0.5
 ROUNDS = 40
+_NO_SETTING = ("store_options", "epochs", "seconds", "warmup")  # of one side
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +59,37 @@ def versus(
 ) -> Versus:
     """Measure two configurations in turns, and compare their rates.
 
+    With `a.seconds`, the turns of each side take about so long in all, their first steps included: turns are shorter or
+    longer than `turn_seconds` then, and there may be fewer rounds than `rounds`, but as many as a test needs.
+
     Args:
-        a, b: what to measure; `epochs`, `seconds` and `warmup` do not apply.
+        a, b: what to measure; `epochs`, `warmup` and `b.seconds` do not apply.
         python: the interpreter whose shardio measures B; None for this one.
-        rounds: how often each of them has its turn; who begins alternates.
-        turn_seconds: the time that is measured per turn.
-        progress: called with the number of rounds that are done, and their number.
+        rounds: how often each of them has its turn, at most; who begins alternates.
+        turn_seconds: the time that is measured per turn, without `a.seconds`.
+        progress: called with the number of rounds that are done, and their number as far as it is known.
 
     Raises ConfigError for too few rounds or a `python` without a shardio that can do this, and what the ranks raise.
     """
     compare_pairs([1.0] * rounds, [1.0] * rounds)  # refuses too few rounds before anything is measured
+    budget = math.inf if a.seconds is None else 2 * a.seconds  # for both sides
+    if a.seconds is not None:
+        turn_seconds = max(a.seconds / rounds, min(turn_seconds, a.seconds / least_rounds()))
     a_rates: list[float] = []
     b_rates: list[float] = []
     with StandingRanks(a) as first, StandingRanks(b) if python is None else OtherPython(python, b) as second:
         for side in (first, second):
             side.rate(turn_seconds)  # warms up
+        begun, spent = time.monotonic(), 0.0
         for number in range(rounds):
+            if number >= least_rounds() and spent * (number + 0.5) / number > budget:
+                break  # another round would end later than it should by more than half of it
             turns = ((first, a_rates), (second, b_rates))
             for side, rates in turns if number % 2 == 0 else turns[::-1]:
                 rates.append(side.rate(turn_seconds))
+            spent = time.monotonic() - begun
             if progress is not None:
-                progress(number + 1, rounds)
+                progress(number + 1, max(number + 1, round(min(rounds, (number + 1) * budget / spent))))
     comparison = compare_pairs(a_rates, b_rates)
     return Versus(a, b, a_rates, b_rates, comparison, first.installation, second.installation)
 
@@ -93,7 +106,7 @@ def other_side(config: BenchConfig, other: str) -> BenchConfig:
     first = next((number for number, part in enumerate(parts) if "=" in part), len(parts))
     dataset = ",".join(parts[:first])  # a path may have commas
     changes: dict[str, Any] = {"dataset": dataset} if dataset else {}
-    kinds = {name: kind for name, kind in get_type_hints(BenchConfig).items() if name != "store_options"}
+    kinds = {name: kind for name, kind in get_type_hints(BenchConfig).items() if name not in _NO_SETTING}
     for part in parts[first:]:
         typed, equals, text = part.partition("=")
         name = typed.strip().removeprefix("--").replace("-", "_")

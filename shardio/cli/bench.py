@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -180,7 +181,8 @@ def bench(
         int,
         typer.Option(
             help="Turns of each side of --versus and --versus-python, 8 at least. A turn lasts half a second, "
-            "or longer with long steps.",
+            "or longer with long steps. With --seconds, all turns of a side take about so long, and there may be "
+            "fewer.",
             rich_help_panel=MORE,
         ),
     ] = 40,
@@ -359,8 +361,8 @@ def _versus(config: "BenchConfig", other: str | None, python: str | None, rounds
         found = versus(config, b, python=python, rounds=rounds, progress=show)
     a_by, b_by = ("", "") if python is None else (f", {found.a_installation}", f", {found.b_installation}")
     if not write_json(json_file, found.to_json()):
-        print(f"A  {sum(found.a_rates) / rounds:,.0f} samples/s  {config.dataset}{a_by}")
-        print(f"B  {sum(found.b_rates) / rounds:,.0f} samples/s  {other or config.dataset}{b_by}")
+        print(f"A  {mean(found.a_rates):,.0f} samples/s  {config.dataset}{a_by}")
+        print(f"B  {mean(found.b_rates):,.0f} samples/s  {other or config.dataset}{b_by}")
         print(f"B is {comparison_text(found.comparison)}")
         if python is not None and found.a_installation.folder == found.b_installation.folder:
             print(f"note: both interpreters import the shardio in {found.a_installation.folder}")

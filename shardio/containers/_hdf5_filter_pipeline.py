@@ -6,6 +6,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from ..system.timing import unpacking
 from ._hdf5_codecs import compiled
 from ._hdf5_filters import Bytes, Bzip2, Damaged, Deflate, Filter, Fletcher32, Shuffle
 
@@ -47,12 +48,13 @@ class FilterPipeline:
         """
         data = buffers[0][:size]
         applied = [step for i, step in enumerate(self.filters) if not mask >> i & 1]
-        for left, step in zip(range(len(applied) - 1, -1, -1), reversed(applied), strict=True):
-            target = buffers[np.may_share_memory(data, buffers[0])][: self._largest() if left else self.size]
-            try:
-                data = step.undo(data, target if left or out is None else out)
-            except Damaged as error:
-                raise Damaged(f"{step.name}: {error}") from error
+        with unpacking(self.size):
+            for left, step in zip(range(len(applied) - 1, -1, -1), reversed(applied), strict=True):
+                target = buffers[np.may_share_memory(data, buffers[0])][: self._largest() if left else self.size]
+                try:
+                    data = step.undo(data, target if left or out is None else out)
+                except Damaged as error:
+                    raise Damaged(f"{step.name}: {error}") from error
         if len(data) != self.size:
             names = ", ".join(step.name for step in applied) or "no filter"
             raise Damaged(f"{names}: {len(data)} of {self.size} bytes")

@@ -19,12 +19,14 @@ class LoaderStats:
     Attributes:
         samples: the number of samples delivered.
         bytes: the stored bytes read for them.
+        unpacked_bytes: the bytes decompressed for them, of whole chunks of HDF5 files: more than `bytes` where a chunk
+            holds other samples' rows as well.
         seconds: wall time since the start of the epoch; of several epochs, without the time between them.
         wait_seconds: the part of `seconds` that the consumer waited for batches.
         device_seconds: the part of `wait_seconds` that engines for whole batches and copies to a device took.
         stage_seconds: seconds spent in each stage, summed over all threads and worker processes. The stages are `plan`,
-            `fetch` (waiting for a store), `read`, `verify`, `decode` (which includes transforms), `map`, `mix` and
-            `assemble`.
+            `fetch` (waiting for a store), `read`, `decompress` (chunks of HDF5 files), `verify`, `decode` (which
+            includes transforms), `map`, `mix` and `assemble`.
         stage_cpu_seconds: the part of `stage_seconds` on a processor. The rest is waiting: for storage, for a
             processor, for the interpreter's lock (GIL), or inside a function of yours.
         sources: the number of samples delivered from each source of a mixture.
@@ -34,6 +36,7 @@ class LoaderStats:
 
     samples: int = 0
     bytes: int = 0
+    unpacked_bytes: int = 0
     seconds: float = 0.0
     wait_seconds: float = 0.0
     device_seconds: float = 0.0
@@ -117,6 +120,7 @@ class Meter:
         return LoaderStats(
             samples=self._samples,
             bytes=self._bytes,
+            unpacked_bytes=self.clock.unpacked_bytes(),
             seconds=end - self._begun,
             wait_seconds=self._waited(end),
             device_seconds=self.on_device,

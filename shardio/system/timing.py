@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import final
 
 
@@ -20,11 +21,21 @@ class StageClock:
         self._on_stage = on_stage
         self._seconds: dict[str, float] = {}
         self._cpu_seconds: dict[str, float] = {}
+        self._unpacked_bytes = 0
         self._lock = threading.Lock()
 
     def stage(self, name: str) -> "_Stage":
         """Return a `with` block whose time, and the part of it on a processor, count towards stage `name`."""
         return _Stage(self, name)
+
+    def count_unpacked(self, size: int) -> None:
+        """Add bytes that were decompressed."""
+        with self._lock:
+            self._unpacked_bytes += size
+
+    def unpacked_bytes(self) -> int:
+        """Return the bytes that were decompressed in `unpacking` blocks."""
+        return self._unpacked_bytes
 
     def begin(self, name: str, thread: int) -> None:
         """Note that a thread begins a stage."""
@@ -39,9 +50,10 @@ class StageClock:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
             self._cpu_seconds[name] = self._cpu_seconds.get(name, 0.0) + cpu_seconds
 
-    def add(self, seconds: Mapping[str, float], cpu_seconds: Mapping[str, float]) -> None:
-        """Add the seconds, and those on a processor, by stage, that another clock has measured."""
+    def add(self, seconds: Mapping[str, float], cpu_seconds: Mapping[str, float], unpacked_bytes: int) -> None:
+        """Add what another clock has measured: seconds, and those on a processor, by stage, and decompressed bytes."""
         with self._lock:
+            self._unpacked_bytes += unpacked_bytes
             for sums, addends in ((self._seconds, seconds), (self._cpu_seconds, cpu_seconds)):
                 for name, spent in addends.items():
                     sums[name] = sums.get(name, 0.0) + spent
@@ -59,18 +71,43 @@ class StageClock:
 
 @final
 class _Stage:
-    """One stage of one thread. A class, because a generator's `with` block takes as long again as the clocks."""
+    """One stage of one thread. A class, because a generator's `with` block takes as long again as the clocks.
 
-    __slots__ = ("_begun", "_clock", "_name", "_on_cpu", "_thread")
+    The time of a stage within another one, of the same thread, does not count towards the outer one.
+    """
+
+    __slots__ = ("_begun", "_inner", "_inner_cpu", "_name", "_on_cpu", "_outer", "_thread", "clock")
 
     def __init__(self, clock: StageClock, name: str) -> None:
-        self._clock, self._name = clock, name
+        self.clock, self._name = clock, name
 
     def __enter__(self) -> None:
+        self._outer: _Stage | None = getattr(_current, "stage", None)
+        _current.stage = self
+        self._inner = self._inner_cpu = 0.0
         self._thread = threading.get_ident()
-        self._clock.begin(self._name, self._thread)
+        self.clock.begin(self._name, self._thread)
         self._on_cpu, self._begun = time.thread_time(), time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
         seconds, cpu_seconds = time.perf_counter() - self._begun, time.thread_time() - self._on_cpu
-        self._clock.end(self._name, self._thread, seconds, cpu_seconds)
+        self.clock.end(self._name, self._thread, seconds - self._inner, cpu_seconds - self._inner_cpu)
+        _current.stage = outer = self._outer
+        if outer is not None:
+            outer._inner += seconds
+            outer._inner_cpu += cpu_seconds
+            outer.clock.begin(outer._name, outer._thread)
+
+
+_current = threading.local()
+"""`stage`: the innermost stage that a thread is in."""
+
+
+def unpacking(size: int) -> AbstractContextManager[None]:
+    """Return a `with` block that decompresses `size` bytes: a stage `decompress` of the clock whose stage this thread
+    is in, if it is in one."""
+    outer: _Stage | None = getattr(_current, "stage", None)
+    if outer is None:
+        return nullcontext()
+    outer.clock.count_unpacked(size)
+    return _Stage(outer.clock, "decompress")

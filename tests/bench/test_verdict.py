@@ -18,8 +18,15 @@ BUSY = Figures(
     seconds=10.0,
     stages={"read": 2.0, "decode": 37.0, "assemble": 0.5},
     cpu={"read": 1.5, "decode": 36.0, "assemble": 0.5},
+    fast_decode=1.3,
 )
 """Four threads on four processors decode all the time."""
+
+NEIGHBOURS: dict[str, Any] = {"delay": 18.0, "others_busy": 0.5}
+"""Other processes use half of the processors, and the threads wait for them half of the time."""
+
+MAP_64: dict[str, Any] = {"stages": {"decode": 14.0, "map": 25.0}}
+"""A `map` takes 64 % of the workers' time."""
 
 IDLE: dict[str, Any] = {"stages": {"decode": 4.0}, "cpu": {"decode": 4.0}}
 """The same threads have nothing to do most of the time."""
@@ -29,7 +36,9 @@ IDLE: dict[str, Any] = {"stages": {"decode": 4.0}, "cpu": {"decode": 4.0}}
     ("changes", "bottleneck", "setting"),
     [
         ({}, "decode", "decode"),
-        ({"decode": "fast"}, "decode", "store smaller images"),
+        # "fast" is in use, there are no images, or it was measured and gains little on these.
+        ({"fast_decode": None}, "decode", "store smaller images"),
+        ({"fast_decode": 1.05}, "decode", "store smaller images"),
         ({"starved": 0.02}, "consumer", None),
         ({"on_device": 0.8, "engine": "dali"}, "engine", "store smaller images"),
         ({"on_device": 0.8, "engine": "nvimgcodec"}, "engine", "engine"),
@@ -57,8 +66,42 @@ IDLE: dict[str, Any] = {"stages": {"decode": 4.0}, "cpu": {"decode": 4.0}}
         ({"stages": {"map": 39.0}, "cpu": {"map": 9.8}, "isolate": True}, "map", "threads"),
         ({"stages": {"map": 39.0}, "cpu": {"map": 0.4}}, "map", "threads"),
         ({"stages": {"map": 39.0}, "cpu": {"map": 38.0}}, "map", "do the work"),
+        # As many ranks as processors: more processes would not compute it faster.
+        ({"stages": {"map": 39.0}, "cpu": {"map": 9.8}, "cores": 1}, "map", "do the work"),
+        # A `map` takes less time than decoding, which nothing would make much faster.
+        ({"stages": {"decode": 25.0, "map": 14.0}, "cpu": {"decode": 24.5, "map": 13.8}}, "map", "do the work"),
+        # It takes too little to matter.
+        ({"stages": {"decode": 35.0, "map": 4.0}, "cpu": {"decode": 34.0, "map": 3.9}}, "decode", "decode"),
+        # Chunks are decompressed for one of their 64 rows, or for all of them.
+        (
+            {"stages": {"read": 1.0, "decompress": 38.0}, "cpu": {"decompress": 38.0}, "unpacked": 64.0},
+            "decompress",
+            "store each sample by itself",
+        ),
+        (
+            {"stages": {"read": 1.0, "decompress": 38.0}, "cpu": {"decompress": 38.0}, "unpacked": 1.0},
+            "decompress",
+            "store the arrays without compression",
+        ),
+        # Other processes do not hide what is slow here: the waits for them are left out.
+        (MAP_64 | NEIGHBOURS | {"cpu": {"decode": 7.0, "map": 13.0}}, "map", "do the work"),
+        (MAP_64 | {"cpu": {"decode": 1.4, "map": 2.5}, "delay": 34.0, "others_busy": 0.9}, "map", "do the work"),
+        (
+            NEIGHBOURS
+            | {"stages": {"read": 20.0, "decompress": 19.0}, "cpu": {"read": 0.4, "decompress": 9.0}, "unpacked": 64.0},
+            "decompress",
+            "store each sample by itself",
+        ),
+        # Nor does a `map` that takes little hide other processes.
+        (
+            NEIGHBOURS | {"stages": {"decode": 31.0, "map": 8.0}, "cpu": {"decode": 15.0, "map": 4.0}},
+            "other processes",
+            "end the other",
+        ),
         # Workers wait for a processor that others use.
-        ({"cpu": {"decode": 18.0}, "delay": 18.0, "others_busy": 0.5}, "other processes", "end the other"),
+        (NEIGHBOURS | {"cpu": {"decode": 18.0}}, "other processes", "end the other"),
+        # Workers are idle because the consumer waits for a processor.
+        (IDLE | {"delay": 3.6, "others_busy": 0.95}, "other processes", "end the other"),
         # Delayed by each other, with nobody else there.
         ({"cpu": {"decode": 18.0}, "delay": 18.0}, "decode", "decode"),
         ({"own": (0.10, 0.02, 0.02), "waits": (0.09, 0.01, 0.01)}, "slow rank", "look at"),
@@ -79,6 +122,28 @@ def test_bottlenecks(changes: dict[str, Any], bottleneck: str, setting: str | No
         assert verdict.change.setting.startswith(setting)
         assert verdict.change.expected is None or verdict.change.expected >= 1
     assert sum(verdict.shares.values()) == pytest.approx(1)
+
+
+def test_busy_neighbours_are_told_beside_the_cause() -> None:
+    """The sentence on a cause of one's own says what other processes use, and that its share leaves them out."""
+    beside = diagnose(replace(BUSY, **MAP_64, **NEIGHBOURS, cpu={"decode": 7.0, "map": 13.0}))
+    assert beside.sentence == (
+        "`map` computes: 65% of the workers' time is in it; beside that, other processes use 50% of the processors, "
+        "and the waits for them are left out here"
+    )
+    assert "other processes" not in diagnose(replace(BUSY, **MAP_64, cpu={"decode": 13.0, "map": 24.0})).sentence
+
+
+def test_what_is_advised_was_measured() -> None:
+    """What `decode="fast"` gains is what it gained on these images, for the part of the time that decoding takes."""
+    much, little = (diagnose(replace(BUSY, fast_decode=gain)).change for gain in (1.3, 1.05))
+    assert str(much) == "decode='fast' (up to 1.28 times the rate)"
+    assert str(little).endswith("; on these images decode='fast' gains little (1.05 times the rate)")
+    half = diagnose(replace(BUSY, stages={"decode": 39.0}, cpu={"decode": 38.0}, fast_decode=2.0, starved=0.2)).change
+    assert str(half) == "decode='fast' (up to 1.25 times the rate)"  # no step waits any more
+    removed = diagnose(replace(BUSY, **MAP_64, cpu={"decode": 13.0, "map": 24.0})).change
+    assert removed is not None
+    assert removed.expected == pytest.approx(39 / 14)
 
 
 def test_the_slow_rank_is_named() -> None:

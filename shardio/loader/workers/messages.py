@@ -54,6 +54,7 @@ class BatchReady:
         batch: the batch, with a TensorLocation in place of each tensor.
         stage_seconds: seconds that the worker spent in each stage.
         stage_cpu_seconds: the part of them on a processor.
+        unpacked_bytes: the bytes that the worker decompressed.
     """
 
     epoch: int
@@ -62,6 +63,7 @@ class BatchReady:
     batch: HostBatch
     stage_seconds: Mapping[str, float]
     stage_cpu_seconds: Mapping[str, float]
+    unpacked_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class ProcessPipeline(Iterator[list[BatchResult]]):
             self.waited += time.monotonic() - begun
         if isinstance(message, WorkerFailed):
             raise message.error
-        self._clock.add(message.stage_seconds, message.stage_cpu_seconds)
+        self._clock.add(message.stage_seconds, message.stage_cpu_seconds, message.unpacked_bytes)
         self._step += 1
         return [worker.batch(message)]
 

@@ -66,7 +66,8 @@ def run_worker(shared: Shared, pipe: "Connection[Any, Any]", buffers: list[Share
             spec = spec or build_spec()
             clock = StageClock(note.stage)
             used, batch = _make(spec, epoch, step, buffers[number], note, clock)
-            _send(pipe, BatchReady(epoch.number, number, used, batch, clock.seconds(), clock.cpu_seconds()))
+            times = clock.seconds(), clock.cpu_seconds(), clock.unpacked_bytes()
+            _send(pipe, BatchReady(epoch.number, number, used, batch, *times))
         except BaseException as error:  # noqa: BLE001  # raised again in the consumer
             _send(pipe, WorkerFailed(epoch.number, _picklable(error)))
             epoch = None
