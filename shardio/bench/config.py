@@ -95,7 +95,7 @@ class BenchConfig:
             accelerator(self.emulate)
 
     def resolved(self) -> "BenchConfig":
-        """Return this configuration with what is used in place of None, where that is known without the dataset."""
+        """Return this configuration with the batch size, transforms and image size that None stands for."""
         transforms = self.transforms or ("none" if self.image_size is None else "train")
         sized = transforms in ("train", "evaluate")
         image_size = DEFAULT_SIZE if sized and self.image_size is None else self.image_size

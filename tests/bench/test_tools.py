@@ -15,14 +15,16 @@ from _cli import run
 
 import shardio
 from shardio.bench import ACCELERATORS, BenchConfig, BenchResult, Spread, limit_search, measure
+from shardio.bench import versus as versus_module
 from shardio.bench.accelerators import utilisation
 from shardio.bench.compare_files import compare_files
 from shardio.bench.html import page
-from shardio.bench.limit_search import PRECISION, bisect, find_limit
+from shardio.bench.limit_search import PRECISION, Limit, bisect, find_limit
+from shardio.bench.machine import Installation
 from shardio.bench.read_plan import read_plan
 from shardio.bench.result import Timeline
 from shardio.bench.storage import storage_rates
-from shardio.bench.text import summary
+from shardio.bench.text import limit_text, summary
 from shardio.bench.versus import other_side, versus
 from shardio.errors import ConfigError
 
@@ -96,6 +98,57 @@ def test_versus_finds_a_slow_down(photos: Path, tmp_path: Path, monkeypatch: pyt
     json.dumps(found.to_json(), allow_nan=False)
 
 
+class _Stopwatch:
+    """Stands in for ranks, and for the clock: a turn takes as long as it is asked to, and its first steps."""
+
+    now, first_steps = 0.0, 0.0
+    installation = Installation("1", "/", "python", "3")
+
+    def __init__(self, config: BenchConfig) -> None:
+        self.turns: list[float] = []
+
+    def __enter__(self) -> "_Stopwatch":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def rate(self, seconds: float) -> float:
+        """Take a turn."""
+        _Stopwatch.now += seconds + self.first_steps
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first_steps", "rounds", "expected"),
+    [
+        (None, 0.0, 40, 40.0),
+        (10.0, 0.0, 40, 20.0),  # 20 rounds of half a second
+        (60.0, 0.0, 40, 120.0),  # 40 rounds of 1.5 s
+        (1.0, 0.0, 40, 2.0),  # 8 rounds of an eighth of a second
+        (10.0, 0.5, 40, 20.0),  # 10 rounds: first steps take as long as the turns
+        (1.0, 2.0, 40, 34.0),  # 8 rounds all the same
+    ],
+)
+def test_versus_keeps_to_the_seconds(
+    seconds: float | None, first_steps: float, rounds: int, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both sides together take twice the seconds that are asked for, as long as that allows as many rounds as a test
+    needs."""
+    monkeypatch.setattr(versus_module, "StandingRanks", _Stopwatch)
+    monkeypatch.setattr(versus_module.time, "monotonic", lambda: _Stopwatch.now)
+    monkeypatch.setattr(_Stopwatch, "first_steps", first_steps)
+    told: list[tuple[int, int]] = []
+    config = BenchConfig("a", seconds=seconds)
+    found = versus(config, config, rounds=rounds, progress=lambda done, of: told.append((done, of)))
+    turn = (
+        min(0.5, seconds / 8) if seconds is not None and seconds < 20 else 0.5 if seconds is None else seconds / rounds
+    )
+    assert 2 * len(found.a_rates) * (turn + first_steps) == pytest.approx(expected, rel=0.06)
+    assert len(found.a_rates) == len(found.b_rates) >= 8
+    assert told[-1] == (len(found.a_rates), len(found.a_rates))
+
+
 def test_the_other_side() -> None:
     """Another dataset, other settings, or both; settings are written as attributes or as options."""
     config = BenchConfig("a")
@@ -112,6 +165,7 @@ def test_the_other_side() -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
+        ("seconds=4", "there is no setting 'seconds'"),  # of one side
         ("thread=4", "there is no setting 'thread'; give NAME=VALUE, where NAME is one of dataset, batch-size, "),
         ("threads=4,fast", "there is no setting 'fast'; give NAME=VALUE"),
         ("threads=few", "versus: threads must be a whole number or auto, got 'few'"),
@@ -149,6 +203,31 @@ def test_files_of_two_times(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"must be written by `shardio bench --json` \(shardio-bench/1\), its schema"):
         compare_files(a, tmp_path / "c.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"samples_per_second": None}, "a.json is damaged: Expected `object`, got `null`"),
+        ({"samples_per_second": {"median": 1.0}}, "is damaged: Object missing required field `smallest`"),
+        (
+            {"samples_per_second": {"median": "1", "smallest": 1, "largest": 1}},
+            "is damaged: Expected `float`, got `str`",
+        ),
+        ({"samples_per_second": {"median": 0, "smallest": 0, "largest": 0}}, "must be numbers above 0"),
+        ({"samples_per_second": {"median": 1, "smallest": 2, "largest": 3}}, "with the median between the smallest"),
+        ({"samples_per_second": {"median": 10**400, "smallest": 1, "largest": 10**401}}, "is damaged"),
+        ({"config": []}, "is damaged: Expected `object`, got `array`"),
+        ({"machine": "fast"}, "is damaged: Expected `object`, got `str`"),
+    ],
+)
+def test_damaged_files_end_in_words(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """A file of the right schema whose figures are missing, of another type or impossible is refused by name."""
+    whole = written(tmp_path / "b.json", 100)
+    (tmp_path / "a.json").write_text(json.dumps(json.loads(whole.read_text()) | change))
+    for a, b in (("a", "b"), ("b", "a")):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            compare_files(tmp_path / f"{a}.json", tmp_path / f"{b}.json")
 
 
 @pytest.mark.slow
@@ -251,6 +330,70 @@ def test_a_mark_that_short_epochs_reach(measured: BenchResult, starved: float, t
     line = next(line for line in summary(result).splitlines() if line.startswith("utilisation"))
     assert line.endswith(": passed") is not told
     assert line.endswith("passed; the first step of each epoch does not count here, but in `starved`") is told
+
+
+@pytest.mark.parametrize(
+    ("sample_bytes", "passed"),
+    [
+        (3.5e6, None),  # smaller volumes say nothing about those of the workload
+        (73e6, None),
+        (74e6, True),
+        (146.6e6, True),
+        (293e6, True),
+        (294e6, None),
+    ],
+)
+def test_another_workload_is_no_pass(measured: BenchResult, sample_bytes: float, passed: bool | None) -> None:
+    """Samples of less than half, or more than twice, the workload's size reach no mark and miss none."""
+    config = replace(measured.config, emulate="unet3d-h100")
+    result = replace(
+        measured, config=config, sample_bytes=sample_bytes, starved=0.0, utilisation=0.99, utilisation_of_slowest=0.99
+    )
+    assert result.passed is passed
+    assert (result.to_json()["passed"], result.to_json()["is_workload"]) == (passed, passed is True)
+    line = next(line for line in summary(result).splitlines() if line.startswith("utilisation"))
+    if passed:
+        assert line.endswith("mark 90%: passed")
+    else:
+        told = (
+            f"not this workload: samples have {sample_bytes / 1e6:.1f} MB on average, and those of unet3d-h100 146.6 MB"
+        )
+        assert line.endswith(f"mark 90%: {told}")
+
+
+def test_the_size_of_samples_is_that_of_the_dataset(measured: BenchResult, photos: Path) -> None:
+    """It is what the shards take, divided by the samples."""
+    assert measured.sample_bytes == pytest.approx(sum(shardio.open(photos).manifest.shards.bytes) / 96)
+
+
+def test_a_limit_of_another_workload_feeds_nothing(measured: BenchResult) -> None:
+    """The search, too, says that the samples are not the workload's."""
+    config = replace(measured.config, emulate="resnet50-h100", step_time=0.1)
+    limit = Limit(config, 0.9, 0.1, 4000.0, 2.2, [], sample_bytes=1500.0)
+    assert "feeds  not this workload: samples have 1.5 KB on average, and those of resnet50-h100" in limit_text(limit)
+    assert "feeds  2.20 x resnet50-h100" in limit_text(replace(limit, sample_bytes=110e3))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, {"transforms": "none", "batch_size": "256", "epochs": "3", "shuffle": "global"}),
+        ({"image_size": 32}, {"transforms": "train", "image_size": "32"}),
+        ({"transforms": "evaluate"}, {"transforms": "evaluate", "image_size": "224"}),
+        ({"emulate": "resnet50-h100", "seconds": 2.0, "shuffle": None},
+         {"batch_size": "400", "seconds": "2.0", "shuffle": "none"}),
+    ],
+)  # fmt: skip
+def test_the_report_shows_the_settings_that_ran(
+    measured: BenchResult, options: dict[str, Any], expected: dict[str, str]
+) -> None:
+    """Defaults are shown as the values that they stand for, and what was not in use is not shown."""
+    shown = page(replace(measured, config=BenchConfig(measured.config.dataset, **options)))
+    settings = shown[shown.index("<h2>Settings</h2>") : shown.index("<h2>Machine</h2>")]
+    rows = dict(re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td></tr>", settings))
+    assert expected.items() <= rows.items()
+    assert "None" not in rows.values()
+    assert ("seconds" in rows) is ("epochs" not in rows)
 
 
 @pytest.mark.parametrize("tail", ["drop", "pad"])

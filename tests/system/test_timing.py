@@ -1,0 +1,51 @@
+"""The clock of stages: each second counts once, and decompression is told from the stage around it."""
+
+import threading
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import shardio
+from shardio.system.timing import StageClock, unpacking
+
+
+def test_a_stage_within_another_counts_once() -> None:
+    """The time of the inner stage is its own, and the outer one goes on under its name; other threads are apart."""
+    told: list[str] = []
+    clock = StageClock(told.append)
+
+    def doing() -> str | None:
+        return clock.doing.get(threading.get_ident())
+
+    with clock.stage("read"):
+        with unpacking(640):
+            sum(range(200_000))
+            assert doing() == "decompress"
+            elsewhere = threading.Thread(target=lambda: unpacking(10).__enter__())  # a thread that is in no stage
+            elsewhere.start()
+            elsewhere.join()
+        assert doing() == "read"
+    assert told == ["read", "decompress", "read"]
+    assert clock.seconds()["decompress"] > clock.seconds()["read"] > 0
+    assert clock.cpu_seconds().keys() == {"read", "decompress"}
+    assert clock.unpacked_bytes() == 640
+    assert doing() is None
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_chunks_are_decompressed_for_their_rows(isolate: bool, tmp_path: Path) -> None:
+    """A Loader tells the time and the bytes of decompression: whole chunks, also of worker processes."""
+    (tmp_path / "files").mkdir()
+    with h5py.File(tmp_path / "files" / "a.h5", "w") as file:
+        rows = np.arange(64 * 100, dtype=np.float32).reshape(64, 100)
+        file.create_dataset("x", data=rows, chunks=(16, 100), compression="gzip")
+    shardio.index(tmp_path / "files", tmp_path / "d")
+    loader = shardio.Loader(tmp_path / "d", 16, shuffle=None, threads=1, isolate=isolate, world=shardio.World())
+    assert len(list(loader)) == 4
+    stats = loader.stats()
+    assert stats.bytes == 64 * 400
+    assert stats.stage_seconds["decompress"] > 0
+    assert stats.unpacked_bytes >= 64 * 400
+    assert stats.unpacked_bytes % (16 * 400) == 0
