@@ -18,6 +18,7 @@ from ..system.units import format_size, parse_size
 from ._store_options import DATASET, StoreOption, parse_store_options
 
 COST = "The cost of an epoch"
+_NAME = len("global, later epoch") + 2  # columns
 
 
 def info(
@@ -122,12 +123,12 @@ def _cost_lines(costs: Sequence[EpochCost]) -> Iterator[str]:
         return
     priced = costs[0].first_price is not None
     yield ""
-    yield f"estimated cost     {'per node':26}  {'all nodes':26}{'  price' if priced else ''}"
+    yield f"{'estimated cost':{_NAME}}{'per node':26}  {'all nodes':26}{'  price' if priced else ''}"
     for one in costs:
         for epoch, traffic, price in (("first", one.first, one.first_price), ("later", one.later, one.later_price)):
             money = "" if price is None else f"  {price:,.2f}"
             name = f"{one.shuffle}, {epoch} epoch"
-            yield f"{name:19}{_traffic(traffic):26}  {_traffic(traffic * one.nodes):26}{money}".rstrip()
+            yield f"{name:{_NAME}}{_traffic(traffic):26}  {_traffic(traffic * one.nodes):26}{money}".rstrip()
 
 
 def _traffic(traffic: Traffic) -> str:

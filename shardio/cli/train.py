@@ -248,7 +248,8 @@ def train(
       shardio train s3://bucket/train --output runs/one --cache /local/cache --cache-size 200GB \
           --store-option region=eu-west-1
 
-    The exit status is 85 if SIGTERM or SIGUSR1 has stopped the run after a checkpoint. See also docs/training.md.
+    The exit status is 85 if SIGTERM, SIGUSR1 or Ctrl-C has stopped the run after a checkpoint; torchrun makes 1 of it.
+    See also docs/training.md.
     """
     from .. import train as trainer  # imported here because it loads torch
 

@@ -1,7 +1,9 @@
-"""Requests to stop: signals that schedulers send before they end a job, and that all ranks have to agree on."""
+"""Requests to stop: signals of schedulers before they end a job, and Ctrl-C, on which all ranks have to agree."""
 
+import os
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any, final
 
@@ -10,13 +12,18 @@ import torch.distributed as dist
 
 from .distributed import Job
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""The signals that ask a run to save a checkpoint and end: Slurm's at preemption, and that of `sbatch --signal`."""
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+"""The signals that ask a run to save a checkpoint and end: Slurm's at preemption, that of `sbatch --signal`, Ctrl-C."""
+
+SAME_INTERRUPT = 1.0
+"""Seconds in which a second SIGINT is the same Ctrl-C: torchrun sends its ranks what the terminal has sent them."""
+_INTERRUPTED = b"\nshardio: saving a checkpoint after this step; Ctrl-C again ends the run without one\n"
 
 
 @final
 class StopRequest:
-    """Whether any rank has been asked to stop. In the `with` block the signals do nothing else.
+    """Whether any rank has been asked to stop. In the `with` block the signals do nothing else, but for a second
+    Ctrl-C, which raises KeyboardInterrupt.
 
     Only some ranks may get a signal, and not at the same step. So the ranks ask one another at each step, and read the
     answer at the next one, when it has long arrived: no step waits for it.
@@ -28,6 +35,7 @@ class StopRequest:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._got = 0
+        self._interrupted: float | None = None
         self._handlers: dict[signal.Signals, Any] = {}
         # Through host memory, so that a GPU is not waited for.
         self._group = dist.new_group(backend="gloo", timeout=job.timeout) if job.world.size > 1 else None
@@ -50,6 +58,14 @@ class StopRequest:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self._got = number
+        if number != signal.SIGINT:
+            return
+        if self._interrupted is None:
+            self._interrupted = time.monotonic()
+            if self._job.leads:
+                os.write(2, _INTERRUPTED)  # a signal may come while another line is printed
+        elif time.monotonic() - self._interrupted > SAME_INTERRUPT:
+            raise KeyboardInterrupt
 
     def agreed(self) -> signal.Signals | None:
         """Return the signal that some rank had got by the last call. All ranks must call it, and get the same."""

@@ -38,8 +38,8 @@ def run(config: TrainConfig) -> TrainResult:
     Raises ConfigError for a configuration that contradicts the data, the model or the machine, StateMismatch for a
     checkpoint that is damaged or of another model or dataset, ShardioError if the loss is no longer finite, or if
     another rank or the network is gone: at once, or after `config.timeout`. An error ends this rank only; the launcher
-    has to end the others, as torchrun does. Raises Preempted on all ranks after SIGTERM or SIGUSR1 on any of them,
-    after a checkpoint.
+    has to end the others, as torchrun does. Raises Preempted on all ranks after SIGTERM, SIGUSR1 or SIGINT
+    (Ctrl-C) on any of them, after a checkpoint, and KeyboardInterrupt after a second SIGINT.
     """
     with (
         distributed.join(config.device, config.timeout) as job,

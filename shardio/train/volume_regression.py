@@ -112,7 +112,7 @@ class VolumeRegression:
         return [RandomSpatialCrop(self.crop), *augment], [CenterSpatialCrop(self.crop)]
 
     def prepare(self, inputs: Tensor) -> Tensor:
-        """Return standardized volumes."""
+        """Return standardized volumes, as `Normalize` makes them, whatever their dtype."""
         means, deviations = (_on(inputs.device, numbers) for numbers in (self.input_means, self.input_deviations))
         return (inputs.float() - means[:, None, None, None]) / deviations[:, None, None, None]
 
@@ -143,17 +143,20 @@ def _on(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
 
 def _find_fields(config: TrainConfig, dataset: Dataset) -> tuple[str, str]:
     def is_volume(field: Field) -> bool:
-        return field.kind == "array" and field.shape is not None and len(field.shape) == 4 and _is_float(field)
+        numbers = field.dtype is not None and np.dtype(field.dtype).kind in "fiu"
+        return field.kind == "array" and field.shape is not None and len(field.shape) == 4 and numbers
 
     def is_target(field: Field) -> bool:
         return _is_float(field) and (field.kind == "scalar" or (field.shape is not None and len(field.shape) == 1))
 
     found = []
     for given, option, fits, words in (
-        (config.input_field, "input_field", is_volume, "float arrays [C, D, H, W] of one shape"),
+        (config.input_field, "input_field", is_volume, "arrays of numbers [C, D, H, W] of one shape"),
         (config.target_field, "target_field", is_target, "float scalars or vectors of one length"),
     ):
         names = [name for name, field in dataset.fields.items() if fits(field) and given in (None, name)]
+        floats = [name for name in names if _is_float(dataset.fields[name])]
+        names = floats or names  # beside a float volume, one of integers is rather a mask
         if len(names) != 1:
             wanted = f"field {given!r} with" if given is not None else "one field of"
             raise ConfigError(

@@ -83,6 +83,14 @@ def test_info(dataset: Path) -> None:
     assert told["shards"] == len(ds.manifest.shards)
 
 
+def test_the_columns_of_a_cost_are_apart(dataset: Path) -> None:
+    """Each line of `info --cost` has its name, and figures of one node and of all, with blanks between them."""
+    lines = shardio_command("info", dataset, "--cost", "--nodes", 2).stdout.splitlines()
+    rows = [re.split(" {2,}", line) for line in lines if "GETs" in line]
+    assert [row[0] for row in rows] == [f"{s}, {e} epoch" for s in ("global", "block") for e in ("first", "later")]
+    assert {len(row) for row in rows} == {3}
+
+
 def test_verify(dataset: Path, tmp_path: Path) -> None:
     """A whole dataset is told so; damage is named, with exit code 1."""
     assert "shards are intact" in shardio_command("verify", dataset).stdout

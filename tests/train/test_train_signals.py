@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from _launched import command, environ
 from _time_limit import wait_until
 from _tiny import config
 
 from shardio.errors import Preempted
-from shardio.train import TrainConfig, checkpoint, run
+from shardio.order.world import World
+from shardio.train import TrainConfig, checkpoint, run, stop_request
+from shardio.train.distributed import Job
 from shardio.train.learner import Learner
 
 REQUEUE = 85
@@ -53,7 +56,7 @@ def await_epoch(made: TrainConfig, number: int, limit: float = 60) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("ranks", "number"), [(1, signal.SIGTERM), (2, signal.SIGUSR1)])
+@pytest.mark.parametrize(("ranks", "number"), [(1, signal.SIGTERM), (2, signal.SIGUSR1), (1, signal.SIGINT)])
 def test_a_signal_on_one_rank_stops_all(ranks: int, number: signal.Signals, tmp_path: Path) -> None:
     """Every rank exits with 85 after the same step, whichever got the signal; the run then goes on to the bit."""
     made = config(tmp_path, epochs=4000, batch_size=12 // ranks)
@@ -76,6 +79,48 @@ def test_a_signal_on_one_rank_stops_all(ranks: int, number: signal.Signals, tmp_
         lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
         assert [line["epoch"] for line in lines] == list(range(1, epochs + 1))
         assert lines[-1]["step"] == 4 * epochs
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM to a rank", "Ctrl-C of torchrun"])
+def test_what_torchrun_makes_of_a_stopped_run(number: signal.Signals, tmp_path: Path) -> None:
+    """A run that a signal stops under torchrun has a checkpoint, and torchrun ends with 1, not 85."""
+    made = config(tmp_path, epochs=4000, batch_size=6)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    process = subprocess.Popen(
+        [*torchrun, "-m", *command(made)[2:]], env=environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        await_epoch(made, 2, limit=120)
+        if number == signal.SIGTERM:
+            ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(ranks[-1]), number)
+        else:
+            process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1, errors
+    place = checkpoint.load(tmp_path / "out" / "last.pt").place
+    assert f"{number.name} stopped the run in epoch {place.epoch + 1}, after step {place.step}; --resume auto" in errors
+    if number == signal.SIGTERM:
+        assert f"exitcode: {REQUEUE}" in errors
+
+
+def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """The first Ctrl-C asks for a checkpoint and says so; one more ends the run, unless it is the same one's echo."""
+    now = 100.0
+    monkeypatch.setattr(stop_request.time, "monotonic", lambda: now)
+    with stop_request.StopRequest(Job(World(), torch.device("cpu"))) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        now += 0.5  # torchrun sends its ranks what the terminal sent them
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.agreed() == signal.SIGINT
+        now += 1.0
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    told = "shardio: saving a checkpoint after this step; Ctrl-C again ends the run without one"
+    assert capfd.readouterr().err.split("\n") == ["", told, ""]
 
 
 @pytest.mark.parametrize("step", [6, 8], ids=["in an epoch", "at its end"])

@@ -75,6 +75,42 @@ def test_targets_are_standardized(tmp_path: Path) -> None:
     torch.testing.assert_close(prepared.std(dim=(0, 2, 3, 4)), torch.ones(2), atol=1e-2, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", ["int16", "uint8", "uint16", "float32"])
+def test_volumes_of_integers_are_standardized(dtype: str, tmp_path: Path) -> None:
+    """Scans of integers are learned from as they are stored; the model gets float32 of mean 0 and deviation 1."""
+    random = np.random.default_rng(0)
+    fields = {
+        "x": shardio.Field("array", dtype=dtype, shape=(2, 8, 8, 8)),
+        "y": shardio.Field("scalar", dtype="float32"),
+    }
+    with shardio.create(tmp_path / "train", container="hdf5", fields=fields) as writer:
+        for _ in range(24):
+            writer.append({"x": random.integers(20, 220, (2, 8, 8, 8)).astype(dtype), "y": random.normal()})
+    made = regression(tmp_path)
+    data = open_data(made, JOB)
+    batches = torch.cat([data.task.prepare(batch["x"]) for batch in data.train])
+    assert batches.dtype == torch.float32
+    torch.testing.assert_close(batches.mean(dim=(0, 2, 3, 4)), torch.zeros(2), atol=1e-3, rtol=0)
+    torch.testing.assert_close(batches.std(dim=(0, 2, 3, 4)), torch.ones(2), atol=1e-2, rtol=0)
+    assert run(made).metric == "explained"
+
+
+def test_a_mask_is_no_volume(tmp_path: Path) -> None:
+    """Beside one volume of floats, one of integers is not taken for the input, unless it is named."""
+    fields = {
+        "x": shardio.Field("array", dtype="float32", shape=(1, 8, 8, 8)),
+        "mask": shardio.Field("array", dtype="uint8", shape=(1, 8, 8, 8)),
+        "y": shardio.Field("scalar", dtype="float32"),
+    }
+    random = np.random.default_rng(0)
+    with shardio.create(tmp_path / "train", container="hdf5", fields=fields) as writer:
+        for _ in range(12):
+            x = random.normal(size=(1, 8, 8, 8)).astype(np.float32)
+            writer.append({"x": x, "mask": (x > 0).astype(np.uint8), "y": random.normal()})
+    for given, found in ((None, "x"), ("mask", "mask")):
+        assert open_data(regression(tmp_path, input_field=given), JOB).task.inputs == found
+
+
 @pytest.mark.parametrize(("crop", "sides"), [(None, (8, 8, 8)), (4, (4, 4, 4))])
 def test_volumes_are_cropped_flipped_and_turned(crop: int | None, sides: tuple[int, ...], tmp_path: Path) -> None:
     """Training sees other orientations and crops of a volume in every epoch, validation always the same center."""
@@ -106,7 +142,7 @@ def test_only_square_planes_are_turned(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"input_field": "z"}, "input_field needs field 'z' with float arrays"),
+        ({"input_field": "z"}, "input_field needs field 'z' with arrays of numbers"),
         (
             {"target_field": "x"},
             "target_field needs field 'x' with float scalars or vectors of one length; there are x",
