@@ -89,7 +89,8 @@ def versus(
                 rates.append(side.rate(turn_seconds))
             spent = time.monotonic() - begun
             if progress is not None:
-                progress(number + 1, max(number + 1, round(min(rounds, (number + 1) * budget / spent))))
+                expected = round(min(rounds, (number + 1) * budget / spent))
+                progress(number + 1, max(number + 1, least_rounds(), expected))
     comparison = compare_pairs(a_rates, b_rates)
     return Versus(a, b, a_rates, b_rates, comparison, first.installation, second.installation)
 
