@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from multiprocessing.context import get_spawning_popen
 from typing import Any, final
@@ -36,10 +37,10 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
     once (`__getitems__`), which is read and decoded in one call. A sample is a dict of NumPy numbers, tensors and
     texts, and its `index`. You may pickle and fork the dataset, so any number of workers and any start method work.
 
-    `dataset[i]` always gives the same in an epoch: what a Loader delivers. A sample that a sampler names again in an
-    epoch gets other random choices each time that a DataLoader asks for it. Each worker counts this for itself, from
-    the last `set_epoch` on, so which choices a repeat gets depends on the number of workers; and of the times that it
-    comes, the first in each worker are alike. The count takes 4 bytes per sample of the dataset in each worker.
+    `dataset[i]` by hand always gives the same in an epoch: what a Loader delivers. A sample that a sampler names again
+    in an epoch gets other random choices each time that a DataLoader asks for it. Each worker counts this for itself,
+    from the last `set_epoch` on, so the choices of repeats depend on the number of workers, and a sample's first times
+    in two workers are alike. The count takes 4 bytes per sample of the dataset in each worker.
 
     Args:
         dataset: a path or URL, or a Dataset.
@@ -93,6 +94,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._plan = Plan(max(1, len(self.dataset)), whole_number(seed, "seed"))
         self._epoch = _SharedEpoch()
         self._repeats = _Repeats()
+        _alive.add(self)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -147,14 +149,33 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         of its own once it calls this.
         """
         number = self._plan.at_epoch(whole_number(epoch, "epoch")).epoch
-        if not self._epoch.is_own:
-            self._epoch = _SharedEpoch()
+        self._own_epoch()
         self._epoch.set(number)
 
+    def _own_epoch(self) -> None:
+        """Leave the epoch of the process that this one was forked or started by, for one of this process."""
+        if not self._epoch.is_own:
+            number, self._epoch, self._repeats = self._epoch.number, _SharedEpoch(), _Repeats()
+            self._epoch.set(number)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        # Memory can be shared only with a process that is being started; any other copy has an epoch of its own.
-        epoch = self._epoch.number if get_spawning_popen() is None else self._epoch
-        return _rebuild, (self.dataset, self._options, self._plan.seed, epoch)
+        if get_spawning_popen() is None:  # a copy, with an epoch of its own: memory goes only to a new process
+            return _rebuild, (self.dataset, self._options, self._plan.seed, self._epoch.number)
+        _own_epochs()
+        return _rebuild, (self.dataset, self._options, self._plan.seed, self._epoch)
+
+
+_alive: weakref.WeakSet[TorchDataset] = weakref.WeakSet()
+
+
+def _own_epochs() -> None:
+    """Before this process starts workers: they must share an epoch that it can set, and not that of its parent."""
+    if torch.utils.data.get_worker_info() is None:
+        for dataset in list(_alive):
+            dataset._own_epoch()
+
+
+os.register_at_fork(before=_own_epochs)
 
 
 @final

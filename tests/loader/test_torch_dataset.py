@@ -111,14 +111,22 @@ def test_repeats_draw_anew(tmp_path: Path, options: dict[str, Any], alike: int) 
     assert [dataset[5]["image"].numpy().tobytes() for _ in range(2)] == [by_hand] * 2
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork.*:DeprecationWarning")
 def test_processes_that_set_an_epoch_have_their_own(tmp_path: Path) -> None:
-    """A process that was forked with the dataset, such as another rank, changes the epoch of no other."""
+    """A process that was forked with the dataset, such as another rank, sets the epoch of its workers and no other."""
     dataset = shardio.TorchDataset(write(tmp_path / "d"), transforms=CROP)
     before = crops(DataLoader(dataset, 5))
     child = os.fork()
     if child == 0:
-        dataset.set_epoch(1)
-        os._exit(crops(DataLoader(dataset, 5)) == before)
+        code = 1
+        try:
+            batches = DataLoader(dataset, 5, num_workers=1, **FORK)
+            first = crops(batches)  # its workers start before it sets an epoch
+            dataset.set_epoch(1)
+            code = 0 if first == before != crops(batches) else 2
+            del batches
+        finally:
+            os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     copy = pickle.loads(pickle.dumps(dataset))  # noqa: S301
     copy.set_epoch(1)
