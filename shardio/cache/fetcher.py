@@ -1,6 +1,5 @@
 """Pieces of objects brought from their stores into the cache of the node, on threads: ahead of time, or when needed."""
 
-import errno
 import math
 import os
 import threading
@@ -19,7 +18,7 @@ from ..stores.base import Store
 from ..system import at_exit, background, forks
 from ..system.types import Buffer
 from ..system.units import format_size
-from .node_cache import CachedObject, Hold, NodeCache, Parts, Pieces
+from .node_cache import FULL, CachedObject, Hold, Kept, NodeCache, Parts, Pieces
 from .pace import Pace
 from .pieces import PIECE, runs
 
@@ -30,6 +29,8 @@ EXIT_SECONDS = 1.5
 
 FULL_SECONDS = 30.0
 """How long to wait for room on a full disk, where the cache has nothing to drop."""
+
+_FULL_NAPS = 0.02, 1.0  # seconds, the first and the longest: what was fetched in vain is fetched again
 
 PATIENCE = 300.0  # seconds to wait for room in the cache, or for pieces that others fetch
 _LONGEST_NAP = 0.02
@@ -52,6 +53,11 @@ class RemoteFile:
     name: str
     cached: CachedObject
     is_whole: Callable[[int, memoryview], bool] | None = None
+
+
+@final
+class _NoRoom(CacheError):
+    """The disk is full, and nothing of the cache may be dropped for what was fetched."""
 
 
 Wanted: TypeAlias = Sequence[tuple[RemoteFile, Pieces]]
@@ -142,17 +148,25 @@ class Fetcher:
         return hold
 
     def _bring(self, wanted: Wanted) -> Hold:
-        begun = time.monotonic()
-        hold, claims = self._make_hold(wanted, begun)
-        try:
-            if hold.present:
-                return hold
-            self._complete(hold, wanted, claims, begun)
-        except BaseException:
-            hold.release()
-            raise
-        self._count(FetchCounts(wait_seconds=time.monotonic() - begun))
-        return hold
+        begun, (nap, longest) = time.monotonic(), _FULL_NAPS
+        while True:
+            hold, claims = self._make_hold(wanted, begun)
+            try:
+                if hold.present:
+                    return hold
+                if self._complete(hold, wanted, claims, begun):
+                    self._count(FetchCounts(wait_seconds=time.monotonic() - begun))
+                    return hold
+            except _NoRoom:
+                if time.monotonic() > begun + FULL_SECONDS:
+                    hold.release()
+                    raise
+            except BaseException:
+                hold.release()
+                raise
+            hold.release()  # readers that each hold a part of what they need would wait for each other
+            time.sleep(nap)
+            nap = min(longest, 2 * nap)
 
     @property
     def most(self) -> int:
@@ -177,10 +191,14 @@ class Fetcher:
         return hold
 
     def keep(self, wanted: Wanted) -> Hold:
-        """Like `bring`, for pieces that are not let go of before long: indexes, and shards that stay."""
+        """Like `bring`, for pieces that are not let go of before long: indexes."""
         hold = self.bring(wanted)
         self._kept = [*(one for one in self._kept if one.parts), hold]
         return hold
+
+    def keep_while_room(self, wanted: Wanted) -> Kept:
+        """Like `bring`, for pieces that stay until others need the room."""
+        return self.cache.keep_while_room(self.bring(wanted))
 
     def put_right(self, wanted: Wanted) -> bool:
         """Fetch pieces once more, and replace those that are not as the cache has them.
@@ -197,7 +215,7 @@ class Fetcher:
                 for first, stop in runs(pieces, self._pace.longest_run):
                     data = self._read(file, first, stop)
                     if _in_cache(file, first, stop) != memoryview(data):
-                        self._write(file.cached, data, first * PIECE)
+                        self._write(file.cached, data, first * PIECE, ahead=False)
                         differ = True
         finally:
             hold.release()
@@ -207,24 +225,36 @@ class Fetcher:
         parts = [(file.cached, pieces) for file, pieces in wanted]
         needed = sum(len(pieces) for _, pieces in parts) * PIECE
         while (held := self.cache.hold(parts)) is None:
+            self.cache.let_go()
             kept = sum(hold.bytes for hold in self._kept)
             if needed + kept > self.cache.most:
+                self.cache.try_again(needed + kept)
+            if needed + kept > (most := self.cache.most):
                 raise CacheError(
                     f"{self.cache.folder}: {format_size(needed)} are needed at once, beside {format_size(kept)} of "
-                    f"indexes, and the cache holds {format_size(self.cache.most)}: give a cache_size of at least "
-                    f"{format_size(2 * (needed + kept))}"
+                    f"indexes, and the cache holds {format_size(most)}: {self._remedy(2 * (needed + kept))}"
                 )
             if time.monotonic() > begun + PATIENCE:
                 raise CacheError(
                     f"{self.cache.folder}: has had no room for {format_size(needed)} in {PATIENCE:.0f} s, because all "
-                    f"of its {format_size(self.cache.most)} are in use: give a cache_size of at least "
-                    f"{format_size(2 * (self.cache.most + needed))}"
+                    f"of its {format_size(most)} are in use: {self._remedy(2 * (most + needed))}"
                 )
             time.sleep(_LONGEST_NAP)
         return held
 
-    def _complete(self, hold: Hold, wanted: Wanted, claims: Parts, begun: float) -> None:
-        """Fetch the pieces claimed, and wait for those that others fetch."""
+    def _remedy(self, size: int) -> str:
+        """What to say if the cache holds too little, and `size` bytes would do."""
+        if self.cache.disk_was_full:
+            return f"its disk is full: free space on it, or give a folder on a disk with {format_size(size)}"
+        if self.cache.most < self.cache.limit:
+            return (
+                f"another process gave a smaller cache_size than the {format_size(self.cache.limit)} of this one: give "
+                f"at least {format_size(size)} in all of them, or another folder"
+            )
+        return f"give a cache_size of at least {format_size(size)}"
+
+    def _complete(self, hold: Hold, wanted: Wanted, claims: Parts, begun: float) -> bool:
+        """Fetch the pieces claimed, and wait for those that others fetch; return False if there is no room any more."""
         outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
         pending = self._start(self._needed, wanted, claims, outcomes)
         nap, look = 0.0005, time.monotonic() + _LOOK_SECONDS
@@ -239,9 +269,12 @@ class Fetcher:
             nap = min(_LONGEST_NAP, 1.5 * nap)
             if time.monotonic() > look:  # whoever fetches may have died, or failed
                 look = time.monotonic() + _LOOK_SECONDS
-                pending = self._start(self._needed, wanted, self.cache.take_over(hold), outcomes)
+                if (others := self.cache.take_over(hold)) is None:
+                    return False
+                pending = self._start(self._needed, wanted, others, outcomes)
                 if not pending and time.monotonic() > begun + PATIENCE:
                     raise CacheError(f"{self.cache.folder}: pieces that others fetch have not come in {PATIENCE:.0f} s")
+        return True
 
     def _start(
         self, team: "_Team", wanted: Wanted, claims: Parts, outcomes: "SimpleQueue[BaseException | None]"
@@ -252,27 +285,36 @@ class Fetcher:
         for cached, pieces in claims:
             for first, stop in runs(pieces, self._pace.longest_run):
                 count += 1
-                fetch = partial(self._fetch_and_tell, files[id(cached)], first, stop, outcomes)
+                ahead = team is self._ahead
+                fetch = partial(self._fetch_and_tell, files[id(cached)], first, stop, outcomes, ahead=ahead)
                 team.submit(fetch, (stop - first) * PIECE)
         return count
 
     def _fetch_and_tell(
-        self, file: RemoteFile, first: int, stop: int, outcomes: "SimpleQueue[BaseException | None]"
+        self,
+        file: RemoteFile,
+        first: int,
+        stop: int,
+        outcomes: "SimpleQueue[BaseException | None]",
+        *,
+        ahead: bool,
     ) -> None:
         try:
-            self._fetch(file, first, stop)
+            self._fetch(file, first, stop, ahead=ahead)
         except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
             outcomes.put(error)
         else:
             outcomes.put(None)
 
-    def _fetch(self, file: RemoteFile, first: int, stop: int) -> None:
+    def _fetch(self, file: RemoteFile, first: int, stop: int, *, ahead: bool) -> None:
         """Fetch adjacent pieces, which this process has claimed."""
         cached, pieces, present = file.cached, np.arange(first, stop), False
         try:
             if present := cached.table.suspect and _is_there(file, first, stop):
                 return
-            self._write(cached, self._read(file, first, stop), first * PIECE)
+            if ahead and self.cache.used > self.cache.most:  # the room has become less since they were claimed
+                raise _NoRoom(self.cache.full_message)
+            self._write(cached, self._read(file, first, stop), first * PIECE, ahead=ahead)
             present = True
         finally:
             self.cache.fetched(cached, pieces, present=present)
@@ -296,22 +338,16 @@ class Fetcher:
             f"are not those that were written: their checksum differs (tried {TRIES} times)"
         )
 
-    def _write(self, cached: CachedObject, data: Buffer, start: int) -> None:
-        left, begun = memoryview(data), time.monotonic()
+    def _write(self, cached: CachedObject, data: Buffer, start: int, *, ahead: bool) -> None:
+        left = memoryview(data)
         while left:
             try:
                 written = os.pwrite(cached.file, left, start)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in FULL:
                     raise
-                if not self.cache.disk_is_full(len(left)):
-                    if time.monotonic() > begun + FULL_SECONDS:
-                        raise CacheError(
-                            f"{self.cache.folder}: the disk is full, and all that the cache has is in use: give a "
-                            "folder on another disk"
-                        ) from error
-                    time.sleep(_LONGEST_NAP)
-                continue
+                if not (written := self.cache.write_although_full(cached, left, start, ahead=ahead)):
+                    raise _NoRoom(self.cache.full_message) from error
             left, start = left[written:], start + written
 
     def _check(self, file: RemoteFile, size: int, etag: str | None, got: int, start: int, end: int) -> None:

@@ -6,7 +6,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from ..errors import CacheWarning
+from ..errors import CacheWarning, ConfigError
 from ..system import holes
 from ..system.file_systems import file_system
 from ..system.units import format_size, parse_size
@@ -17,11 +17,11 @@ VARIABLE = "SHARDIO_CACHE"
 SHARE = 0.5
 """The share of the free space that a cache takes by default."""
 
-_open: dict[tuple[Path, int | None], NodeCache] = {}  # by what was asked for
+_open: dict[Path, tuple[int | None, NodeCache]] = {}  # with the limit that was asked for last
 
 
 def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) -> NodeCache:
-    """Open a cache; the datasets of a process share one for each folder and size.
+    """Open a cache; the datasets of a process share one for each folder, and the size that was given last holds.
 
     Args:
         folder: the folder; None for `$SHARDIO_CACHE` or `shardio` in the user's cache directory.
@@ -31,12 +31,16 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
     warning.
 
     Raises:
-        ConfigError: the size is none.
+        ConfigError: the size is none, or the folder's name has a NUL byte.
         CacheError: see `NodeCache`; or there is no memory for a cache, either.
     """
     place = (default_folder() if folder is None else Path(folder)).absolute()
+    if "\0" in str(place):
+        raise ConfigError(f"the folder of a cache must have no NUL byte in its name, got {str(place)!r}")
     limit = None if size is None else parse_size(size, "cache_size")
-    if (known := _open.get((place, limit)) or (None if limit is not None else _any_at(place))) is not None:
+    asked, known = _open.get(place, (None, None))
+    if known is not None and limit in (None, asked) and not known.removed:
+        known.make_folders()
         return known
     try:
         cache = _open_at(place, limit)
@@ -48,7 +52,7 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
             CacheWarning,
             stacklevel=3,
         )
-    _open[place, limit] = cache
+    _open[place] = limit, cache
     return cache
 
 
@@ -71,10 +75,6 @@ def _open_at(place: Path, limit: int | None) -> NodeCache:
             file=sys.stderr,
         )
     return NodeCache.shared(place, limit)
-
-
-def _any_at(place: Path) -> NodeCache | None:
-    return next((cache for (path, _), cache in _open.items() if path == place), None)
 
 
 def default_folder() -> Path:

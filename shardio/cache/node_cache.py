@@ -5,7 +5,8 @@ its holder dies. A piece that a process fetches, or needs for what it is about t
 lease, so nobody drops it; the bits of processes that have died count for nothing.
 
     FOLDER/lock             locked while anything changes
-    FOLDER/state            what the processes share: bytes taken, limits, a clock, the boot of the machine
+    FOLDER/state            what the processes share: bytes taken, limits, a clock, the boot of the machine, the room of
+                            a full disk
     FOLDER/leases/N         locked by process number N as long as it lives
     FOLDER/tables/GROUP/NAME  the states of an object's pieces
     FOLDER/files/GROUP/NAME   the object, with holes where pieces are absent
@@ -37,6 +38,7 @@ from numpy.typing import NDArray
 
 from ..errors import CacheError, CacheWarning
 from ..system import background, forks, holes
+from ..system.types import Buffer
 from ..system.units import format_size
 from . import leases
 from .pieces import PIECE, runs
@@ -45,15 +47,20 @@ from .table import ABSENT, PRESENT, SUSPECT, PieceTable
 VERSION = 1
 _STATE = np.dtype(
     [("version", "<i8"), ("changing", "<i8"), ("clock", "<i8"), ("used", "<i8"),
-     ("leases", "<u8", leases.WORDS), ("limits", "<i8", leases.MOST), ("boot", "S36")]
+     ("leases", "<u8", leases.WORDS), ("limits", "<i8", leases.MOST), ("boot", "S36"), ("room", "<i8")]
 )  # fmt: skip
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What the system answers where a disk, or a user's share of it, is full."""
+
+LOCK_SECONDS = 60.0
+"""How long to wait for a process that changes the cache; longer than any change takes."""
+
 _FREED_AT_ONCE = 64  # of the limit: looking for what to drop takes longer than dropping it
-_MOST_TRIES = 8
 _MOST_LOOKED_AT = 512  # objects, for what to drop
 _CHOICE = 4  # times what is to be dropped must be there to choose from
 _WORTH_LOOKING = 0.5  # seconds after which processes may have died unnoticed
+_LONGEST_NAP = 0.005  # seconds
 
 T = TypeVar("T")
 Life: TypeAlias = object
@@ -80,6 +87,12 @@ class CachedObject:
         if self.was_lost:
             os.ftruncate(self.file, 0)
             os.ftruncate(self.file, table.size)
+
+    @property
+    def on_disk(self) -> int:
+        """The bytes of the pieces that the disk has; those that are being written count in part."""
+        there = int(np.count_nonzero(self.table.state >= SUSPECT)) * PIECE
+        return max(there, os.fstat(self.file).st_blocks * 512)  # a compressed file takes fewer, one being written more
 
     def drop(self, pieces: Pieces) -> int:
         """Make pieces absent; return the bytes that this frees."""
@@ -124,6 +137,19 @@ class Hold:
         background.call_when_gone(self, _release, self._cache, self._life, self._ahead, self._held)
 
 
+@final
+class Kept:
+    """Pieces that stay in the cache until others need the room.
+
+    Attributes:
+        hold: holds them; None once they stay no more. Whoever reads them has it in a variable meanwhile.
+    """
+
+    def __init__(self, hold: Hold) -> None:
+        hold.release_when_gone()
+        self.hold: Hold | None = hold
+
+
 def _release(cache: "NodeCache", life: Life, ahead: bool, held: list[Parts]) -> None:
     try:
         parts = held.pop()
@@ -140,7 +166,8 @@ class NodeCache:
 
     Args:
         folder: the folder, which is made if there is none. All processes that use it share what is in it.
-        limit: the most bytes of pieces. Where processes differ, the smallest limit of those alive holds for all.
+        limit: the most bytes of pieces. Where processes differ, the smallest limit of those alive holds for all; where
+            the disk has room for less, what it has room for.
 
     Raises:
         CacheError: the folder belongs to another version, too many processes use it, or its file system cannot free
@@ -150,20 +177,22 @@ class NodeCache:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit = folder.absolute(), limit
-        for name in ("leases", "tables", "files"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self.make_folders()
         if not holes.are_possible(self.folder):
             raise CacheError(f"{folder}: its file system cannot free parts of files: choose a folder on another disk")
-        descriptor = os.open(self.folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
-            self._state = np.frombuffer(mmap.mmap(descriptor, mmap.PAGESIZE), _STATE, 1)[0]
-        finally:
-            os.close(descriptor)
+        self._state_file = os.open(self.folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        weakref.finalize(self, os.close, self._state_file).atexit = False  # threads may use it until the very end
+        os.posix_fallocate(self._state_file, 0, mmap.PAGESIZE)
+        self._state = np.frombuffer(mmap.mmap(self._state_file, mmap.PAGESIZE), _STATE, 1)[0]
         self._lock: int | None = None
         self._begin()
         forks.reset_in_children(self)
         _off_main_thread(self._join)
+
+    def make_folders(self) -> None:
+        """Make the folders of the cache, those that somebody removed, too."""
+        for name in ("leases", "tables", "files"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
 
     def _begin(self) -> None:
         """Begin as a process that holds nothing."""
@@ -172,6 +201,7 @@ class NodeCache:
         # How many holds of this process each piece is in, by object, and by whether they are held ahead.
         self._needs: dict[tuple[Path, bool], NDArray[np.uint16]] = {}
         self._objects: weakref.WeakValueDictionary[Path, CachedObject] = weakref.WeakValueDictionary()
+        self._kept: list[weakref.ref[Kept]] = []
         self._looked, self._told = 0.0, False
         self._notices: list[str] = []
 
@@ -190,10 +220,25 @@ class NodeCache:
 
     @staticmethod
     def shared(folder: Path, limit: int) -> "NodeCache":
-        """Return the cache that this process has open for a folder and a limit."""
-        if (known := _shared.get((folder, limit))) is None:
-            known = _shared[folder, limit] = NodeCache(folder, limit)
+        """Return the cache that this process has open for a folder, with another limit if that was given last."""
+        if (known := _shared.get(folder)) is None or known.removed:
+            known = _shared[folder] = NodeCache(folder, limit)
+        else:
+            known.make_folders()
+            if known.limit != limit:
+                _off_main_thread(partial(known._resize, limit))
         return known
+
+    def _resize(self, limit: int) -> None:
+        with self._changing():
+            self.limit = self._state["limits"][self._own.number] = limit
+            self._state["room"] = 0
+            self._make_room(0)
+
+    @property
+    def removed(self) -> bool:
+        """Whether the folder was removed, or what it had in it."""
+        return os.fstat(self._state_file).st_nlink == 0
 
     def __reduce__(self) -> tuple[Callable[[Path, int], "NodeCache"], tuple[Path, int]]:
         return NodeCache.shared, (self.folder, self.limit)
@@ -205,10 +250,19 @@ class NodeCache:
 
     @property
     def most(self) -> int:
-        """The limit that holds now: the smallest of those of the processes that use the cache."""
-        alive = leases.as_bits(self._state["leases"])
-        limits = [int(limit) for number, limit in enumerate(self._state["limits"]) if alive >> number & 1]
-        return min([self.limit, *limits])
+        """The limit that holds now: the smallest of those of the processes that use the cache, and of the disk."""
+        return min(self._given, int(self._state["room"]) or self._given)
+
+    @property
+    def _given(self) -> int:
+        """The smallest limit of the processes that use the cache."""
+        alive = np.unpackbits(self._state["leases"].view(np.uint8), bitorder="little").astype(np.bool_)
+        return int(self._state["limits"][alive].min(initial=self.limit))
+
+    @property
+    def disk_was_full(self) -> bool:
+        """Whether the disk has had less room than the limits that were given."""
+        return bool(self._state["room"])
 
     def object(self, group: str, name: str, size: int) -> CachedObject:
         """Return an object of the cache, which is made if it is new.
@@ -219,7 +273,7 @@ class NodeCache:
             size: bytes.
 
         Raises:
-            CacheError: the cache has pieces of an object of another size.
+            CacheError: the cache has pieces of an object of another size, or the disk is full.
         """
         return _off_main_thread(partial(self._object, group, name, size))
 
@@ -233,18 +287,20 @@ class NodeCache:
     def _object(self, group: str, name: str, size: int | None) -> CachedObject:
         path, table = (self.folder / kind / group / name for kind in ("files", "tables"))
         with self._changing():
-            for tries in range(_MOST_TRIES):
+            while True:
                 try:
                     if size is not None and not table.exists():
-                        for place in (path, table):
-                            place.parent.mkdir(exist_ok=True)
+                        table.parent.mkdir(exist_ok=True)
                         path.unlink(missing_ok=True)
+                        self._objects.pop(path, None)
                         PieceTable.make(table, self.folder / "unfinished", size)
                     known = self._objects.get(path) or self._load(path, table)
                     break
                 except OSError as error:
-                    if error.errno not in _FULL or tries == _MOST_TRIES - 1 or not self._use_less(PIECE):
+                    if error.errno not in FULL:
                         raise
+                    if not self._free_disk(PIECE):
+                        raise CacheError(self.full_message) from error
             if size is not None and known.table.size != size:
                 raise CacheError(
                     f"{path}: the cache has pieces of an object of {known.table.size} bytes, and it has {size}: "
@@ -256,6 +312,7 @@ class NodeCache:
         return known
 
     def _load(self, path: Path, table: Path) -> CachedObject:
+        path.parent.mkdir(exist_ok=True)
         known = CachedObject(path, PieceTable(table))
         if known.was_lost and known.table.taken:  # somebody removed the file, and not its table
             self._state["used"] += known.table.set_state(np.arange(len(known.table.state)), ABSENT)
@@ -310,41 +367,92 @@ class NodeCache:
             if one.table.etag is None:
                 one.table.etag = etag
 
-    def take_over(self, hold: Hold) -> Parts:
-        """Claim pieces of a hold that nobody fetches any more, because their process died or failed."""
+    def take_over(self, hold: Hold) -> Parts | None:
+        """Claim pieces of a hold that nobody fetches any more, because their process died or failed.
+
+        Returns None if there is no room for them.
+        """
         with self._changing():
             self._bury()
             claims = _to_fetch(hold.parts)
-            if not self._make_room(sum(len(pieces) for _, pieces in claims) * PIECE):
-                return []
+            if claims and not self._make_room(sum(len(pieces) for _, pieces in claims) * PIECE):
+                return None
             for one, pieces in claims:
                 self._state["used"] += one.table.set_state(pieces, self._own.number + 1)
             return claims
 
-    def disk_is_full(self, size: int) -> bool:
-        """Lower the limit, because the disk has no room for `size` bytes that were counted, and drop as many.
+    def keep_while_room(self, hold: Hold) -> Kept:
+        """Keep pieces until `let_go`, or until nobody has the result any more."""
+        kept = Kept(hold)
+        with self._thread_lock:
+            self._kept = [*(one for one in self._kept if one() is not None), weakref.ref(kept)]
+        return kept
 
-        The limit stays lower as long as this process lives, for all processes.
+    def let_go(self) -> None:
+        """Let go of what this process keeps while there is room, as soon as nobody reads it."""
+        with self._thread_lock:
+            kept, self._kept = self._kept, []
+        for one in kept:
+            if (found := one()) is not None:
+                found.hold = None
+
+    def write_although_full(self, one: CachedObject, data: Buffer, start: int, *, ahead: bool) -> int:
+        """Write to an object's file once the disk was full: drop as many bytes as that takes.
+
+        The limit falls to what the disk holds, for all processes, until another one joins.
+
+        Args:
+            one: the object.
+            data: the bytes.
+            start: their offset in it.
+            ahead: whether they are only expected to be needed, so that nothing goes that others expect to need.
 
         Returns:
-            Whether any bytes were free to be dropped.
+            The bytes written; 0 if the disk is full, and nothing there may be dropped.
         """
         with self._changing():
-            freed = self._use_less(size)
+            written = 0
+            while not written:
+                try:
+                    # While the lock is held nobody drops anything: if the disk is full, it is full of what is counted.
+                    written = os.pwrite(one.file, data, start)
+                except OSError as error:
+                    if error.errno not in FULL:
+                        raise
+                    if not self._free_disk(memoryview(data).nbytes, also_expected=not ahead):
+                        break
         self._tell()
-        return freed
+        return written
 
-    def _use_less(self, size: int) -> bool:
-        before, most = self.used, self.most
-        limit = max(PIECE, min(most, before) - size)
-        self._drop(size)
-        if limit < most:
-            self.limit = self._state["limits"][self._own.number] = limit
-            self._notices.append(
-                f"{self.folder}: the disk is full: the cache makes do with {format_size(limit)} or less in place of "
-                f"{format_size(most)}"
-            )
+    def _free_disk(self, size: int, *, also_expected: bool = True) -> bool:
+        """Take a full disk for the limit, and drop `size` bytes; return whether any could be dropped."""
+        before = self.used
+        if before <= self.most:  # else more was claimed than it has room for, as is known
+            room = max(PIECE, sum(one.on_disk for one in self.objects()))
+            if room < self.most:
+                self._notices.append(
+                    f"{self.folder}: the disk is full: the cache makes do with {format_size(room)} in place of "
+                    f"{format_size(self.most)}"
+                )
+                self._state["room"] = room
+        self._drop(size + self.most // _FREED_AT_ONCE)
+        if also_expected and self.used == before:
+            self._drop(size, also_expected=True)
         return self.used < before
+
+    def try_again(self, size: int) -> None:
+        """Raise the limit that a full disk set to `size` bytes, unless a given one is lower: it may have room now."""
+        with self._changing():
+            if self._state["room"]:
+                self._state["room"] = max(self._state["room"], size)
+
+    @property
+    def full_message(self) -> str:
+        """What to say if the disk is full, and nothing of the cache may go."""
+        return (
+            f"{self.folder}: the disk is full, and all that the cache has there is in use: free space on it, or give a "
+            "folder on another disk"
+        )
 
     def _tell(self) -> None:
         """Warn of a full disk, once."""
@@ -354,7 +462,7 @@ class NodeCache:
 
     def give_back(self, parts: Parts, life: Life, ahead: bool) -> None:
         """Let go of held pieces; `Hold.release` calls it."""
-        if life is self._life:  # else they are those of the parent of this process
+        if life is self._life and not self.removed:  # else they are the parent process's, or nobody's any more
             _off_main_thread(partial(self._give_back, parts, life, ahead))
 
     def _give_back(self, parts: Parts, life: Life, ahead: bool) -> None:
@@ -450,12 +558,11 @@ class NodeCache:
     def _take_lease(self) -> leases.Lease:
         if (lease := leases.take(self.folder / "leases")) is None:
             raise CacheError(f"{self.folder}: {leases.MOST} processes use this cache already: give others another")
-        self._state["changing"] = 1
         self._lease = lease
         if leases.as_bits(self._state["leases"]) >> lease.number & 1:  # its former holder died, and nobody has seen it
             self._bury(1 << lease.number)
         self._state["leases"] |= self._bit
-        self._state["limits"][lease.number] = self.limit
+        self._state["limits"][lease.number], self._state["room"] = self.limit, 0
         self._make_room(0)  # the limit may be lower than any before
         return lease
 
@@ -474,28 +581,58 @@ class NodeCache:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Hold the cache's lock; with it, what other processes did and left half-done is known and mended."""
-        with self._thread_lock:
+        deadline = time.monotonic() + LOCK_SECONDS
+        if not self._thread_lock.acquire(timeout=LOCK_SECONDS):
+            raise self._locked()
+        try:
             if self._lock is None:
                 self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._wait_for(self._lock, deadline)
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
-                if self._state["changing"] or self._state["version"] != VERSION:
+                self._check_usable()
+                unfinished, self._state["changing"] = self._state["changing"], os.getpid()
+                if unfinished or self._state["version"] != VERSION:
                     self._recover()
                 if self._lease is None:
                     if bytes(self._state["boot"]) != _boot():
                         self._recover()
                     self._take_lease()
-                self._state["changing"] = 1
                 yield
                 self._state["changing"] = 0
             finally:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
+        except FileNotFoundError as error:
+            raise self._gone(str(error.filename or "a part of it")) from error
+        finally:
+            self._thread_lock.release()
+
+    def _wait_for(self, lock: int, deadline: float) -> None:
+        """Take the lock that processes share."""
+        nap = 0.0001
+        while not _try_lock(lock):
+            if time.monotonic() > deadline:
+                raise self._locked()
+            time.sleep(nap)
+            nap = min(_LONGEST_NAP, 1.5 * nap)
+
+    def _check_usable(self) -> None:
+        if self.removed:
+            raise self._gone(str(self.folder))
+        if self._state["version"] not in (0, VERSION):
+            raise CacheError(f"{self.folder}: another version of shardio made this cache: remove it, or give another")
+
+    def _gone(self, what: str) -> CacheError:
+        return CacheError(f"{what} was removed while the cache in {self.folder} was in use: open the dataset anew")
+
+    def _locked(self) -> CacheError:
+        holder = int(self._state["changing"])
+        return CacheError(
+            f"{self.folder}: process {holder or '(unknown)'} has kept the cache locked for {LOCK_SECONDS:.0f} s: if it "
+            f"was stopped, have it go on (kill -CONT {holder or 'PID'}), or end it"
+        )
 
     def _recover(self) -> None:
         """Count anew what is there, because a process was killed, or failed, in a change, or the machine stopped."""
-        if self._state["version"] not in (0, VERSION):
-            raise CacheError(f"{self.folder}: another version of shardio made this cache: remove it, or give another")
-        self._state["changing"] = 1
         self._state["version"] = VERSION
         if doubt := bytes(self._state["boot"]) != _boot():
             self._state["leases"] = 0
@@ -514,7 +651,6 @@ class NodeCache:
         self._state["used"] = used
         self._bury()
         self._state["boot"] = _boot()
-        self._state["changing"] = 0
 
     def _bury(self, dead: int = 0) -> None:
         """Forget what processes that have died needed, and drop what they were fetching.
@@ -539,7 +675,15 @@ class NodeCache:
         self._state["leases"] &= alive  # last: a process that is killed meanwhile leaves them to be buried again
 
 
-_shared: "weakref.WeakValueDictionary[tuple[Path, int], NodeCache]" = weakref.WeakValueDictionary()
+_shared: "weakref.WeakValueDictionary[Path, NodeCache]" = weakref.WeakValueDictionary()
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _to_fetch(parts: Parts) -> Parts:

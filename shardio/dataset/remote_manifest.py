@@ -5,7 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from ..errors import NotADataset, ObjectChanged, ObjectNotFound
+from ..errors import ManifestError, NotADataset, ObjectChanged, ObjectNotFound
 from ..format import manifest
 from ..stores import open_store
 from ..stores.base import Condition, Store
@@ -75,7 +75,11 @@ def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:
         return manifest.Manifest.from_json(data, str(place))
     folder = cache / "manifests" / hashlib.blake2b(f"{url}\n".encode() + data, digest_size=16).hexdigest()
     table = folder / table_name
-    if not table.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        Directory(folder).write(table.name, read_unharmed(store, (url / table_name).path))
+    if table.exists():
+        try:
+            return manifest.Manifest.from_json(data, str(place), table)
+        except ManifestError:
+            pass  # the cache's copy may be damaged: what is fetched anew tells whether it is the object
+    folder.mkdir(parents=True, exist_ok=True)
+    Directory(folder).write(table.name, read_unharmed(store, (url / table_name).path))
     return manifest.Manifest.from_json(data, str(place), table)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .. import containers, native
 from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
-from ..cache.node_cache import CachedObject, Hold
+from ..cache.node_cache import CachedObject, Hold, Kept
 from ..cache.pieces import PIECE, piece_count, pieces_of, widened_up_to
 from ..containers import piece_sums, row_locator, side_index
 from ..containers.base import Reader
@@ -49,11 +49,12 @@ class _Shard:
         reader: reads the file in the cache.
         file: the shard in the store.
         by_spans: whether rows need only the pieces that they are in, not the whole file.
-        kept: whether all of the shard stays in the cache as long as the shard is open.
+        kept: keeps all of the shard in the cache as long as the shard is open and there is room for it.
     """
 
     def __init__(self, reader: Reader, file: RemoteFile, by_spans: bool) -> None:
-        self.reader, self.file, self.by_spans, self.kept = reader, file, by_spans, False
+        self.reader, self.file, self.by_spans = reader, file, by_spans
+        self.kept: Kept | None = None
 
     def stays(self, hold: Hold) -> None:
         """Have pieces stay in the cache until nobody has the reader any more."""
@@ -159,8 +160,8 @@ class RemoteShards:
             parts: numbers of shards, and the rows in each.
             names: fields or hidden columns.
         """
-        shards = [(self._shard(number), rows) for number, rows in parts]  # open, and what they keep kept, until the end
-        wanted = self._wanted(shards, list(names))
+        shards = [(self._shard(number), rows) for number, rows in parts]  # open until the end, and `kept` kept
+        wanted, kept = self._wanted(shards, list(names))  # noqa: RUF059
         if not wanted:
             yield
             return
@@ -181,7 +182,7 @@ class RemoteShards:
         Returns:
             None if there is no room.
         """
-        wanted = self._wanted([(self._shard(number), rows) for number, rows in parts], list(names))
+        wanted, _ = self._wanted([(self._shard(number), rows) for number, rows in parts], list(names))
         if not wanted:
             return []
         if self._fits:  # all of it will be read and stay
@@ -227,14 +228,20 @@ class RemoteShards:
             self._right.add((number, row))
         return differ
 
-    def _wanted(self, shards: Sequence[tuple[_Shard, Rows]], names: Sequence[str]) -> Wanted:
+    def _wanted(self, shards: Sequence[tuple[_Shard, Rows]], names: Sequence[str]) -> tuple[Wanted, list[Hold]]:
+        """Return the pieces that hold some fields of some rows, and the holds of those shards that are kept whole."""
         wanted: list[tuple[RemoteFile, NDArray[np.int64]]] = []
+        kept: list[Hold] = []
+        if not (fits := self._fits):
+            self._fetcher.cache.let_go()
         for shard, rows in shards:
-            if not shard.kept and not self._keep(shard):
-                pieces = self._pieces(shard, rows, names)
-                if len(pieces):
-                    wanted.append((shard.file, pieces))
-        return wanted
+            if fits and (hold := self._keep(shard)) is not None:
+                kept.append(hold)
+                continue
+            pieces = self._pieces(shard, rows, names)
+            if len(pieces):
+                wanted.append((shard.file, pieces))
+        return wanted, kept
 
     def _pieces(self, shard: _Shard, rows: Rows, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the pieces of a shard that hold some fields of some rows."""
@@ -258,14 +265,12 @@ class RemoteShards:
         """Whether the cache has room for the whole dataset."""
         return self.total <= self._fetcher.most * 7 // 8
 
-    def _keep(self, shard: _Shard) -> bool:
-        """Keep a shard for good if all of it is there, and the cache has room for the whole dataset."""
-        cached = shard.file.cached
-        if not self._fits or not cached.table.complete:
-            return False
-        shard.stays(self._fetcher.keep([_whole(shard.file)]))
-        shard.kept = True
-        return True
+    def _keep(self, shard: _Shard) -> Hold | None:
+        """Keep a shard, for which the cache has room with the whole dataset, if all of it is there; return its hold."""
+        kept = shard.kept
+        if (kept is None or kept.hold is None) and shard.file.cached.table.complete:
+            kept = shard.kept = self._fetcher.keep_while_room([_whole(shard.file)])
+        return None if kept is None else kept.hold
 
     def _shard(self, number: int) -> _Shard:
         if self._pid != os.getpid():

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias, final
 
+from .. import containers
+from ..containers import piece_sums
 from ..errors import ConfigError, NotADataset, ObjectChanged, ObjectNotFound, StoreError
 from ..format import manifest
 from ..format.manifest import Manifest
@@ -161,8 +163,10 @@ class StoreOutput:
     def publish(self, completed: Manifest, condition: Condition) -> None:
         """Write the manifest of shards that are all there, if the one before is still in its state.
 
-        Raises ObjectChanged if it is not: another writer has made a dataset meanwhile.
+        Raises ObjectNotFound if a file of a shard was removed meanwhile, ObjectChanged if one was replaced, or another
+        writer has made a dataset.
         """
+        self._check_there(completed)
         try:
             save_remote(self.store, self.url, completed, condition)
         except (ObjectChanged, ObjectNotFound) as error:
@@ -172,6 +176,28 @@ class StoreOutput:
                 f"{self.url / manifest.FILE_NAME}: another writer has changed it since this one began, and its "
                 "dataset stays; shardio clean removes, after a day, what this one wrote"
             ) from error
+
+    def _check_there(self, completed: Manifest) -> None:
+        """Look up what a manifest names: other programs may have removed it, such as a bucket's lifecycle rule."""
+        listed = {found.name: found.size for found in self.store.list(self.url.path)}
+        kind, shards = containers.get(completed.container), completed.shards
+        for shard, expected in zip(shards.names, shards.bytes, strict=True):
+            files = (shard, *kind.companions(shard, adopted=completed.adopted))
+            sums = () if completed.piece_bytes is None else (f"{shard}{piece_sums.SUFFIX}",)
+            sizes = []
+            for name in (*files, *sums):
+                place = self.name(name)
+                try:
+                    sizes.append(listed[place] if place in listed else self.store.info(place).size)
+                except ObjectNotFound as error:
+                    raise ObjectNotFound(
+                        f"{self.url / name}: was removed since it was written, so no manifest is: begin anew"
+                    ) from error
+            if (size := sum(sizes[: len(files)])) != expected:
+                raise ObjectChanged(
+                    f"{self.url / shard}: was replaced since it was written, so no manifest is: its files have {size} "
+                    f"bytes, not {expected}"
+                )
 
     def holds(self, completed: Manifest) -> bool:
         """Return whether this manifest is there."""
@@ -215,8 +241,12 @@ class StorePlace:
 
     def finish(self, completed: Manifest) -> None:
         """Write the manifest of the shards, all of which are uploaded."""
-        self._uploaded = []  # from here on, they may be a dataset's
-        self._out.publish(completed, self._condition)
+        uploaded, self._uploaded = self._uploaded, []  # from here on, they may be a dataset's
+        try:
+            self._out.publish(completed, self._condition)
+        except ObjectNotFound:  # there is no manifest
+            self._uploaded = uploaded
+            raise
 
     def discard(self) -> None:
         """Remove the temporary folder, and what was uploaded if no manifest can name it, as far as that is possible."""

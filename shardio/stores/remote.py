@@ -14,6 +14,7 @@ from ..errors import AccessDenied, ConfigError, ObjectChanged, ObjectNotFound, S
 from ..system import optional
 from ..system.types import Buffer
 from .base import Condition, Content, ObjectInfo
+from .url import without_secrets
 
 CONNECT_SECONDS = 10
 READ_SECONDS = 20
@@ -22,6 +23,8 @@ READ_SECONDS = 20
 TOTAL_SECONDS = 300
 """The longest that one request takes with its answer; at 8 MiB, that is less than 30 KB/s."""
 
+_ENDPOINTS = ("endpoint", "endpoint_url")  # as options, and after AWS_, AZURE_ and GOOGLE_
+_ENDPOINT = re.compile(r"https?://([\w.~-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?(/[!-~]*)?", re.ASCII)
 _STATUS = re.compile(r"status code: (\d{3})")
 _WORTH_TRYING_AGAIN = (408, 425, 429)  # of those below 500
 _CLIENT_OPTIONS = (
@@ -182,10 +185,12 @@ def _open(root: str, options: Mapping[str, str]) -> Any:
     if root.startswith("http://"):
         client["allow_http"] = True
     settings = {name: value for name, value in options.items() if name not in _CLIENT_OPTIONS and name != "profile"}
-    if any(
-        name.removeprefix("aws_") in ("endpoint", "endpoint_url") and value.startswith("http://")
-        for name, value in settings.items()
-    ) or os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://"):
+    endpoints = {name: value for name, value in settings.items() if _without_cloud(name) in _ENDPOINTS}
+    if root.startswith("s3://") and not endpoints and "AWS_ENDPOINT_URL" in os.environ:
+        endpoints["$AWS_ENDPOINT_URL"] = os.environ["AWS_ENDPOINT_URL"]
+    for name, value in endpoints.items():
+        _check_endpoint(name, value)
+    if any(value.startswith("http://") for value in endpoints.values()):
         client.setdefault("allow_http", True)
     keywords: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
     if root.startswith("s3://") and (profile := options.get("profile", os.environ.get("AWS_PROFILE"))):
@@ -194,6 +199,18 @@ def _open(root: str, options: Mapping[str, str]) -> Any:
         return obstore.store.from_url(root, **({"config": settings} if settings else {}), **keywords)
     except (obstore.exceptions.BaseError, ValueError) as error:
         raise ConfigError(f"{root}: cannot be opened: {_words(error)}") from error
+
+
+def _without_cloud(name: str) -> str:
+    return name.lower().removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
+
+
+def _check_endpoint(name: str, value: str) -> None:
+    """Raise ConfigError unless `value` is the URL of a server: obstore panics at what is none."""
+    found = _ENDPOINT.fullmatch(value)
+    if found is None or int(found["port"] or 0) > 65535:
+        got = without_secrets(value)
+        raise ConfigError(f"{name} must be the URL of a server, such as http://10.0.0.1:9000, got {got!r}")
 
 
 def _credentials_of_profile(profile: str) -> Any:

@@ -11,6 +11,7 @@ SCHEMES = ("s3", "gs", "az", "abfss", "http", "https")
 """The schemes of stores."""
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?P<rest>[^/].*|/.*|)", re.DOTALL)  # Path makes // a /
+_UNUSABLE = re.compile(r"[\\\x00-\x1f\x7f]")  # obstore writes a backslash as another character, or refuses them
 _SECRETS = re.compile(r"[?#].*|(?<=://)[^/@]*@", re.DOTALL)
 
 
@@ -47,14 +48,19 @@ class Url:
         return Url(self.root, self.path.rpartition("/")[0])
 
 
+def without_secrets(text: str) -> str:
+    """Return the text of a URL without its query and its user."""
+    return _SECRETS.sub("...", text)
+
+
 def as_url(place: str | os.PathLike[str]) -> Url | None:
     """Return the URL that `place` is; None if it is a local path.
 
     A local folder whose name looks like the start of a URL can be given as `./s3:/photos`.
 
     Raises:
-        ConfigError: it is a URL of no store that shardio knows, or it names no bucket or host, or it has a query or a
-            password, which would end up in messages.
+        ConfigError: it is a URL of no store that shardio knows, or it names no bucket or host, or it has a backslash or
+            a control character, or a query or a password, which would end up in messages.
     """
     text = os.fspath(place)
     found = _URL.fullmatch(text) if isinstance(text, str) else None
@@ -68,9 +74,11 @@ def as_url(place: str | os.PathLike[str]) -> Url | None:
         raise ConfigError(f"the scheme of a URL must be one of {known}, got {scheme}://")
     if _SECRETS.search(f"{scheme}://{rest}"):
         raise ConfigError(
-            f"a URL must have no query and no user, got {_SECRETS.sub('...', f'{scheme}://{rest}')}: give keys as "
-            "store options"
+            f"a URL must have no query and no user, got {without_secrets(f'{scheme}://{rest}')}: give keys as store "
+            "options"
         )
+    if _UNUSABLE.search(rest):
+        raise ConfigError(f"a URL must have no backslash and no control character, got {f'{scheme}://{rest}'!r}")
     bucket, _, path = rest.partition("/")
     parts = path.split("/") if path else []
     if not bucket or any(part in ("", ".", "..") for part in parts):

@@ -11,15 +11,17 @@ _UNITS = {"": 1, "B": 1} | {p + s: b**e for s, b in (("B", 1000), ("iB", 1024)) 
 def parse_size(value: int | str, name: str = "size") -> int:
     """Return a size in bytes, given as an int or as text such as `64MB` (MB = 10^6) or `64MiB` (MiB = 2^20).
 
-    Raises ConfigError, with `name` in its message, if `value` is no size or less than 1 byte.
+    Raises ConfigError, with `name` in its message, if `value` is no size, less than 1 byte, or 2^63 bytes and more.
     """
     if isinstance(value, str) and value.strip().isdigit():
         raise ConfigError(f"{name} needs a unit, such as 64MB or 1GiB; got {value!r}")
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
     unit = match[2].replace("k", "K") if match else ""
-    if not match or unit not in _UNITS or (size := int(float(match[1]) * _UNITS[unit])) < 1:
+    if not match or unit not in _UNITS or (size := float(match[1]) * _UNITS[unit]) < 1:
         raise ConfigError(f"{name} must be a size such as 64MB or 1GiB, got {value!r}")
-    return size
+    if size >= 1 << 63:
+        raise ConfigError(f"{name} must be less than 2^63 bytes, got {str(value)[:80]}")
+    return int(size)
 
 
 def format_size(size: float) -> str:
