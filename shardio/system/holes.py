@@ -27,7 +27,7 @@ def are_possible(folder: Path) -> bool:
             return False
         raise
     try:
-        os.write(descriptor, bytes(1))
+        os.ftruncate(descriptor, 1)  # takes no space, which a full disk would not have
         punch(descriptor, 0, 1)
     except OSError as error:
         if error.errno in _UNSUPPORTED:
