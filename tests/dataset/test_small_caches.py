@@ -1,15 +1,21 @@
-"""Caches of a node that are smaller than a dataset."""
+"""Caches of a node that are smaller than a dataset, because of their limit or of their disk."""
 
+import multiprocessing
+import os
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from _remote import opened
+from _small_disk import small_disk
+from _time_limit import wait_until
 
 import shardio
 from shardio.errors import CacheWarning
+from shardio.stores.local import LocalStore
 from shardio.testing.stores import MemoryStore
 
 
@@ -35,3 +41,74 @@ def test_a_window_that_the_cache_cannot_hold_is_told(store: MemoryStore, tmp_pat
         shardio.Loader(dataset, shuffle="block", block=4, window=4, **given)
         shardio.Loader(dataset, shuffle="global", **given)
         shardio.Loader(opened(store, tmp_path / "large"), shuffle="block", block=16, window=8, **given)
+
+
+SAMPLES, SAMPLE = 384, 100_000
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
+    """A dataset of 38 MB in a store: nearly four times what the small disks of these tests hold."""
+    folder = tmp_path_factory.mktemp("large")
+    with shardio.create(folder / "d", fields={"x": ("uint8", (SAMPLE,)), "n": "int64"}, shard_size="2MB") as writer:
+        for number in range(SAMPLES):
+            writer.append({"x": values(number), "n": number})
+    return LocalStore(folder)
+
+
+def values(number: int) -> np.ndarray:
+    """The array of a sample: no two are alike."""
+    return np.random.default_rng(number).integers(0, 255, SAMPLE, np.uint8)
+
+
+def epochs_of(
+    store: LocalStore, cache: Path, limit: int, shuffle: str, world: shardio.World, count: int
+) -> list[list[int]]:
+    """The samples of some epochs of a rank, each of them with the bytes that were written."""
+    dataset = opened(store, cache, limit=limit, requests=32)
+    loader = shardio.Loader(dataset, 8, shuffle=shuffle, world=world, threads=2, timeout=60)
+    epochs = []
+    for _ in range(count):
+        numbers: list[int] = []
+        for batch in loader:
+            assert all(np.array_equal(x, values(n)) for x, n in zip(batch["x"], batch["n"].tolist(), strict=True))
+            numbers += batch["n"].tolist()
+        epochs.append(numbers)
+    return epochs
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*window of shuffle='block'")
+@pytest.mark.parametrize("shuffle", ["global", "block"])
+@pytest.mark.parametrize("limit", [15_000_000, 50_000_000, 250_000_000])
+def test_a_disk_that_holds_less_than_the_limit(large: LocalStore, tmp_path: Path, limit: int, shuffle: str) -> None:
+    """On a disk of 10 MB every epoch is complete, whatever cache_size says, and the cache uses what the disk holds."""
+    with small_disk(tmp_path / "disk", "10m") as disk:
+        with pytest.warns(CacheWarning, match=rf"{disk}/cache: the disk is full: the cache makes do with 1\d\.\d MB"):
+            epochs = epochs_of(large, disk / "cache", limit, shuffle, shardio.World(), 3)
+        assert [sorted(numbers) for numbers in epochs] == 3 * [list(range(SAMPLES))]
+        usage = os.statvfs(disk)
+        assert (usage.f_blocks - usage.f_bfree) * usage.f_frsize > 5_000_000  # what is fetched ahead leaves a quarter
+
+
+@pytest.mark.slow
+def test_ranks_on_a_disk_that_another_program_fills(large: LocalStore, tmp_path: Path) -> None:
+    """Ranks that share a cache take each sample once per epoch, although half of its disk is taken from it meanwhile."""
+    context = multiprocessing.get_context("fork")
+    with small_disk(tmp_path / "disk", "20m") as disk, context.Pool(3) as ranks:
+        given = [(large, disk / "cache", 1 << 30, "block", shardio.World(n, 3, n, 3), 3) for n in range(3)]
+        found = ranks.starmap_async(quiet_epochs_of, given, 1)
+        wait_until(lambda: os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize < 2 << 20)
+        with open(disk / "other", "wb", buffering=0) as file:
+            while file.tell() < 8 << 20 and not found.ready():
+                with suppress(OSError):
+                    file.write(bytes(1 << 16))
+        epochs = found.get(120)
+    for epoch in zip(*epochs, strict=True):
+        assert sorted(number for numbers in epoch for number in numbers) == list(range(SAMPLES))
+
+
+def quiet_epochs_of(*given: Any) -> list[list[int]]:
+    """What `epochs_of` returns, without its warnings."""
+    warnings.simplefilter("ignore")
+    return epochs_of(*given)
