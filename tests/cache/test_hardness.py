@@ -2,26 +2,32 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
+from threading import Thread, Timer
 
 import numpy as np
 import pytest
+from _cache_user import content
 from _leftovers import left_behind, names
-from _opened import filled_store, on_disk, opened, read
-from _time_limit import wait_until
+from _opened import OBJECTS, filled_store, on_disk, opened, read
+from _small_disk import small_disk
+from _time_limit import wait_until, within
 
 from shardio.cache import node_cache
 from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.location import open_cache
 from shardio.cache.node_cache import NodeCache
 from shardio.cache.pieces import PIECE
-from shardio.errors import CacheError, CacheWarning
+from shardio.errors import CacheError, CacheWarning, ConfigError
 from shardio.stores.base import Content
 from shardio.testing.stores import Faults, FaultyStore, MemoryStore
 
@@ -88,6 +94,153 @@ def test_a_full_disk_that_others_filled(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "pwrite", pwrite)
     with pytest.warns(CacheWarning), pytest.raises(CacheError, match="the disk is full"):
         read(fetcher, files["a"], 0, 2)
+
+
+def test_a_full_disk_that_has_room_again(tmp_path: Path) -> None:
+    """Where another program has filled the disk, a reader waits for room, goes on, and the limit rises again."""
+    with small_disk(tmp_path / "disk", "8m") as disk:
+        fetcher, files = opened(disk / "cache", 100, filled_store())
+        read(fetcher, files["d"], 0, 2)
+        other = disk / "other"
+        with open(other, "wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+        Timer(0.3, other.unlink).start()
+        with pytest.warns(CacheWarning, match="the disk is full"):
+            assert read(fetcher, files["a"], 0, 20) == content(0, OBJECTS["a"])[: 20 * PIECE]
+        assert fetcher.cache.most >= 20 * PIECE
+
+
+def test_a_full_disk_has_no_room_for_a_table(tmp_path: Path) -> None:
+    """An object whose table of pieces has no room is an error in words; pieces that may be dropped make the room."""
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        cache = NodeCache(disk / "cache", 1 << 30)
+        fetcher, store = Fetcher(cache), MemoryStore({"a": content(0, 40 * PIECE)})
+        file = RemoteFile(store, "a", cache.object("group", "a", 40 * PIECE))
+        hold = fetcher.bring([(file, np.arange(40))])
+        with open(disk / "other", "wb", buffering=0) as other, suppress(OSError):
+            while True:
+                other.write(bytes(4096))
+        with pytest.raises(CacheError, match=rf"{disk}/cache: the disk is full.*folder on another disk"):
+            cache.object("group", "b", 1 << 30)
+        hold.release()
+        with pytest.warns(CacheWarning, match="the disk is full"):
+            assert cache.object("group", "b", 1 << 30).table.size == 1 << 30
+
+
+def test_what_is_kept_while_there_is_room(tmp_path: Path) -> None:
+    """Pieces that stay while there is room go when another reader needs it, but not while somebody reads them."""
+    fetcher, files = opened(tmp_path, 50, filled_store())
+    kept = fetcher.keep_while_room([(files["a"], np.arange(31))])
+    reading = kept.hold
+    assert reading is not None
+    call = Thread(target=read, args=(fetcher, files["d"], 0, 40))
+    call.start()
+    wait_until(lambda: kept.hold is None)
+    assert reading.present
+    call.join(0.2)
+    assert call.is_alive()
+    del reading
+    call.join(30)
+    assert not call.is_alive()
+
+
+def test_the_size_that_was_given_last_holds(tmp_path: Path) -> None:
+    """A cache_size that was too small does not bind later openings of the process, and the same cache is used."""
+    small = open_cache(tmp_path, "1MB")
+    with pytest.raises(CacheError, match="give a cache_size of at least"):
+        opened_in(small, filled_store())
+    larger = open_cache(tmp_path, "10MB")
+    opened_in(larger, filled_store())
+    assert larger.most == 10_000_000
+    assert open_cache(tmp_path, None) is open_cache(tmp_path, "10MB") is larger
+
+
+def opened_in(cache: NodeCache, store: MemoryStore) -> None:
+    """Read an object of 3.3 MB at once."""
+    fetcher = Fetcher(cache)
+    file = RemoteFile(store, "d", cache.object("group", "d", OBJECTS["d"]))
+    fetcher.bring([(file, np.arange(50))]).release()
+
+
+def test_a_limit_that_another_process_gave(tmp_path: Path) -> None:
+    """Where the limit of another process is too small, the error says so, and does not ask for a larger one here."""
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom shardio.cache.node_cache import NodeCache\n"
+        "cache = NodeCache(Path(sys.argv[1]), 1 << 20)\nprint('open', flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, tmp_path], stdin=PIPE, stdout=PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"open\n"
+        with pytest.raises(CacheError, match=r"another process gave a smaller cache_size than the 10\.0 MB"):
+            opened_in(open_cache(tmp_path, "10MB"), filled_store())
+        other.communicate()
+
+
+REMOVED = [
+    (".", "was removed"),  # all of it
+    ("tables", "tables/group was removed"),  # a part
+    ("files", None),  # what was fetched is fetched again
+]
+
+
+@pytest.mark.parametrize(("part", "words"), REMOVED, ids=[part for part, _ in REMOVED])
+def test_a_folder_that_is_removed(tmp_path: Path, part: str, words: str | None) -> None:
+    """A cache removed while it is in use is an error in words; opened again in the same process, it is made anew."""
+    place, store = tmp_path / "cache", filled_store()
+    fetcher = Fetcher(open_cache(place, "10MB"))
+    file = RemoteFile(store, "a", fetcher.cache.object("group", "a", OBJECTS["a"]))
+    hold = fetcher.bring([(file, np.arange(10))])
+    shutil.rmtree(place / part)
+    hold.release()
+    if words is not None:
+        with pytest.raises(CacheError, match=f"{words} while the cache in {place} was in use: open the dataset anew"):
+            fetcher.cache.object("group", "b", OBJECTS["b"])
+    del fetcher, file, hold
+    later = Fetcher(open_cache(place, "10MB"))
+    file = RemoteFile(store, "a", later.cache.object("group", "a", OBJECTS["a"]))
+    assert read(later, file, 5, 15) == content(0, OBJECTS["a"])[5 * PIECE : 15 * PIECE]
+    assert later.cache.used == (place / "files/group/a").stat().st_blocks * 512 == later.counts.bytes
+
+
+@pytest.mark.slow
+def test_a_stopped_process_that_has_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening waits for a process that has the cache's lock for a limited time, and then names it; later it works."""
+    monkeypatch.setattr(node_cache, "LOCK_SECONDS", 0.5)
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom shardio.cache.node_cache import NodeCache\n"
+        "cache = NodeCache(Path(sys.argv[1]), 1 << 20)\n"
+        "with cache._changing():\n    print('locked', flush=True)\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "print('unlocked', flush=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, tmp_path], stdout=PIPE) as other:
+        assert other.stdout is not None
+        try:
+            assert other.stdout.readline() == b"locked\n"
+            with (
+                within(30),
+                pytest.raises(CacheError, match=rf"process {other.pid} has kept the cache locked for .* s"),
+            ):
+                NodeCache(tmp_path, 1 << 20)
+        finally:
+            other.send_signal(signal.SIGCONT)
+        assert other.stdout.readline() == b"unlocked\n"
+        assert NodeCache(tmp_path, 1 << 20).used == 0
+
+
+REFUSED: list[tuple[str | None, int | str, str]] = [
+    (None, 1 << 63, r"cache_size must be less than 2\^63 bytes, got 9223372036854775808"),  # no int64
+    (None, "9e9TB", "cache_size must be a size such as"),
+    (None, "9" * 400 + "TB", r"cache_size must be less than 2\^63 bytes"),  # no float
+    ("a\0b", "1MB", "must have no NUL byte in its name"),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "words"), REFUSED, ids=[words for _, _, words in REFUSED])
+def test_sizes_and_folders_that_are_none(tmp_path: Path, name: str | None, size: int | str, words: str) -> None:
+    """What can be no cache's size or folder is refused in words."""
+    with pytest.raises(ConfigError, match=words):
+        open_cache(tmp_path if name is None else f"{tmp_path}/{name}", size)
 
 
 def test_pieces_of_an_earlier_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
