@@ -191,12 +191,13 @@ class StoreOutput:
                     sizes.append(listed[place] if place in listed else self.store.info(place).size)
                 except ObjectNotFound as error:
                     raise ObjectNotFound(
-                        f"{self.url / name}: was removed since it was written, so no manifest is: begin anew"
+                        f"{self.url / name}: was removed since it was written, so the dataset has no manifest: resume "
+                        "the conversion, or write it anew"
                     ) from error
             if (size := sum(sizes[: len(files)])) != expected:
                 raise ObjectChanged(
-                    f"{self.url / shard}: was replaced since it was written, so no manifest is: its files have {size} "
-                    f"bytes, not {expected}"
+                    f"{self.url / shard}: was replaced since it was written, so the dataset has no manifest: the files "
+                    f"have {size} bytes, not {expected}; resume the conversion, or write it anew"
                 )
 
     def holds(self, completed: Manifest) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _builders import two_classes
+from _time_limit import wait_until
 
 import shardio
 from shardio.conversion import store_ranks
@@ -20,6 +21,7 @@ from shardio.errors import (
     BadSample,
     ConfigError,
     ObjectChanged,
+    ObjectNotFound,
     ShardioError,
     SourceError,
     StoreUnavailable,
@@ -511,6 +513,43 @@ def test_a_writer(store: MemoryStore) -> None:
 def append_all(writer: DatasetWriter, samples: list[dict[str, Any]]) -> None:
     for sample in samples:
         writer.append(sample)
+
+
+LOST = [".tar", ".idx.npy", ".tar.sums.idx.npy"]
+
+
+@pytest.mark.parametrize("ending", LOST)
+@pytest.mark.parametrize("replaced", [False, True])
+def test_no_manifest_names_what_is_not_there(store: MemoryStore, ending: str, replaced: bool) -> None:
+    """A file of a shard that is removed or replaced before the end is an error, and there is no dataset."""
+    place = f"photos/{'a' if replaced else 'b'}"
+    writer = shardio.create(f"s3://bucket/{place}", fields={"x": ("uint8", (100,))}, shard_size=1000)
+    for number in range(30):
+        writer.append({"x": np.full(100, number, np.uint8)})
+    lost = next(name for name in objects(store) if name.endswith(ending))
+    if replaced and ending != LOST[2]:  # tables are compared when they are read
+        store.write(lost, b"another")
+        with pytest.raises(ObjectChanged, match=r"was replaced since it was written, so the dataset has no manifest"):
+            writer.close()
+    else:
+        store.delete([lost])
+        with pytest.raises(ObjectNotFound, match=f"{lost}: was removed since it was written, so the dataset has no"):
+            writer.close()
+        assert objects(store) == {}
+    assert f"{place}/{manifest.FILE_NAME}" not in objects(store)
+
+
+def test_a_conversion_writes_what_was_removed_anew(photos: Path, whole: dict[str, bytes], store: MemoryStore) -> None:
+    """A shard that is removed while the last ones are written is an error that names it; resuming completes it."""
+
+    def remove() -> None:
+        wait_until(lambda: any("shard-000001-" in name for name in objects(store)), seconds=20)
+        store.delete([name for name in objects(store) if "shard-000001-" in name])
+
+    with pytest.raises(ObjectNotFound, match=r"shard-000001-.*: was removed since it was written"):
+        convert(Source(photos, 41, remove), URL, shard_size=SIZE)
+    convert(Source(photos), URL, shard_size=SIZE, resume=True)
+    assert files_of(store) == shards_of(whole)
 
 
 def test_a_writer_whose_upload_fails_completes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

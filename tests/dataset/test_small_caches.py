@@ -93,7 +93,7 @@ def test_a_disk_that_holds_less_than_the_limit(large: LocalStore, tmp_path: Path
 
 @pytest.mark.slow
 def test_ranks_on_a_disk_that_another_program_fills(large: LocalStore, tmp_path: Path) -> None:
-    """Ranks that share a cache take each sample once per epoch, although half of its disk is taken from it meanwhile."""
+    """Ranks that share a cache take each sample once per epoch, although another program takes half of the disk."""
     context = multiprocessing.get_context("fork")
     with small_disk(tmp_path / "disk", "20m") as disk, context.Pool(3) as ranks:
         given = [(large, disk / "cache", 1 << 30, "block", shardio.World(n, 3, n, 3), 3) for n in range(3)]

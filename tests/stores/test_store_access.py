@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from _time_limit import within
 
 import shardio
 from shardio.bench.config import BenchConfig
 from shardio.dataset.store_access import StoreAccess, without_secrets
-from shardio.stores.url import as_url
+from shardio.stores import open_store
+from shardio.stores.url import Url, as_url
 from shardio.train.config import TrainConfig
 
 SECRET = "wJalrXUtnFEMI"
@@ -25,6 +27,33 @@ def test_no_key_is_shown() -> None:
     hidden = dict.fromkeys(OPTIONS, "...")
     expected = {"a": {"store_options": hidden}, "b": [{"store_options": hidden}], "store_options": None, "n": 1}
     assert without_secrets(plain) == expected
+
+
+ENDPOINTS = [
+    ("endpoint", "10.0.0.1:9000"),  # without its scheme, the usual slip
+    ("endpoint_url", "nonsense"),
+    ("AWS_ENDPOINT", "http://"),
+    ("aws_endpoint_url", "ftp://host"),
+    ("endpoint", "http://host name"),
+    ("endpoint", "http://host:99999"),
+    ("endpoint", "http://[::1"),
+    ("endpoint", f"http://user:{SECRET}@host"),
+    ("$AWS_ENDPOINT_URL", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), ENDPOINTS, ids=[value for _, value in ENDPOINTS])
+def test_endpoints_that_are_no_urls(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that is no URL of a server is refused by name, whether an option or the environment gives it."""
+    options = {"access_key_id": "key", "secret_access_key": SECRET}
+    if name.startswith("$"):
+        monkeypatch.setenv(name[1:], value)
+    else:
+        options[name] = value
+    with within(20), pytest.raises(shardio.ConfigError, match="must be the URL of a server, such as http") as found:
+        open_store(Url("s3://bucket", ""), options).info("d/shardio.json")
+    assert name in str(found.value)
+    assert SECRET not in str(found.value)
 
 
 def test_arguments_for_urls_go_to_urls_alone() -> None:

@@ -32,6 +32,8 @@ REFUSED = [
     ("s3://", "BUCKET/PATH"),
     ("s3://bucket/a//b", "empty, . or .. parts"),
     ("s3://bucket/../other", "empty, . or .. parts"),
+    ("s3://bucket/a\\b", "no backslash"),  # written, it could not be listed
+    ("s3://bucket/a\nb", "no control character"),
     ("s3://key:secret@bucket/a", "store options"),
     ("https://host/a?X-Amz-Signature=secret", "store options"),
 ]
@@ -39,7 +41,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("place", "words"), REFUSED, ids=[place for place, _ in REFUSED])
 def test_what_is_refused(place: str, words: str) -> None:
-    """A URL of no store, of no place in it, or with secrets in it is refused; the message does not repeat a secret."""
+    """A URL of no store, of no place in it, of unusable characters or with secrets is refused, without the secrets."""
     with pytest.raises(ConfigError) as found:
         as_url(place)
     assert words in str(found.value)

@@ -1,0 +1,57 @@
+"""The manifest of a dataset in a store, whose table of shards lies in the cache."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardio
+from shardio.dataset.remote_manifest import load_remote
+from shardio.errors import ManifestError
+from shardio.format import manifest
+from shardio.stores.url import Url
+from shardio.testing.stores import MemoryStore
+
+URL = Url("s3://bucket", "d")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    """A dataset of five shards, which are in a table of their own."""
+    monkeypatch.setattr(manifest, "MOST_INLINE", 3)
+    with shardio.create(tmp_path / "d", fields={"x": ("uint8", (100,))}, shard_size=1000) as writer:
+        for number in range(50):
+            writer.append({"x": np.full(100, number, np.uint8)})
+    return MemoryStore({f"d/{path.name}": path.read_bytes() for path in (tmp_path / "d").iterdir()})
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file anew: the old one is mapped."""
+    path.unlink()
+    path.write_bytes(data)
+
+
+DAMAGES: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("a byte", lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]),
+    ("cut short", lambda data: data[: len(data) // 2]),
+    ("empty", lambda data: b""),
+    ("the header", lambda data: b"X" + data[1:]),
+]
+
+
+@pytest.mark.parametrize("damage", [damage for _, damage in DAMAGES], ids=[name for name, _ in DAMAGES])
+def test_a_damaged_table_in_the_cache(store: MemoryStore, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    """A table that is damaged in the cache is fetched again; only one that is damaged in the store is an error."""
+    cache = tmp_path / "cache"
+    names = list(load_remote(store, URL, cache).shards.names)
+    (table,) = cache.rglob(manifest.TABLE_NAME)
+    whole = table.read_bytes()
+    replace(table, damage(whole))
+    assert list(load_remote(store, URL, cache).shards.names) == names
+    assert table.read_bytes() == whole
+    store.write(f"d/{manifest.TABLE_NAME}", damage(whole))
+    load_remote(store, URL, cache)  # that of the cache is whole
+    replace(table, damage(whole))
+    with pytest.raises(ManifestError, match=f"s3://bucket/d/{manifest.FILE_NAME}.*{manifest.TABLE_NAME}"):
+        load_remote(store, URL, cache)
