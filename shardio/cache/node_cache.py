@@ -54,7 +54,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """What the system answers where a disk, or a user's share of it, is full."""
 
 LOCK_SECONDS = 60.0
-"""How long to wait for a process that changes the cache; longer than any change takes."""
+"""How long to wait for a process that changes the cache: much longer than a change takes."""
 
 _FREED_AT_ONCE = 64  # of the limit: looking for what to drop takes longer than dropping it
 _MOST_LOOKED_AT = 512  # objects, for what to drop
@@ -390,6 +390,8 @@ class NodeCache:
 
     def let_go(self) -> None:
         """Let go of what this process keeps while there is room, as soon as nobody reads it."""
+        if not self._kept:
+            return
         with self._thread_lock:
             kept, self._kept = self._kept, []
         for one in kept:
@@ -414,7 +416,7 @@ class NodeCache:
             written = 0
             while not written:
                 try:
-                    # While the lock is held nobody drops anything: if the disk is full, it is full of what is counted.
+                    # Nobody drops anything meanwhile: if the disk is full, it has room for what the cache has there.
                     written = os.pwrite(one.file, data, start)
                 except OSError as error:
                     if error.errno not in FULL:
