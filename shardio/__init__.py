@@ -66,6 +66,7 @@ from .transforms import RandomRotation as RandomRotation
 from .transforms import RandomSpatialCrop as RandomSpatialCrop
 from .transforms import Resize as Resize
 from .transforms import ToFloat as ToFloat
+from .transforms import ToInt64 as ToInt64
 from .transforms import TrivialAugmentWide as TrivialAugmentWide
 from .transforms.torchvision_names import instead_of
 
@@ -138,6 +139,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "ToFloat",
+    "ToInt64",
     "TooManyBad",
     "TorchDataset",
     "TrivialAugmentWide",

@@ -43,7 +43,7 @@ def transform_arrays(arrays: NDArray[Any], recipe: ArrayRecipe, moves: Sequence[
     Write the results to `out`, [B, *out_shape] of `delivered_dtype`; without moves it may be `arrays` itself.
     """
     rows = 1 if moves else max(1, _VALUES_AT_ONCE // max(1, math.prod(recipe.shape)))
-    rounds = recipe.conversion is not None and recipe.conversion.dtype != "float32"
+    rounds = recipe.conversion is not None and recipe.conversion.dtype in ("float16", "bfloat16")
     scratch = np.empty((rows, *recipe.out_shape), np.float32) if rounds else None
     with np.errstate(all="ignore"):  # as torch: what a dtype cannot hold is infinite
         for start in range(0, len(arrays), rows):
@@ -56,28 +56,33 @@ def transform_arrays(arrays: NDArray[Any], recipe: ArrayRecipe, moves: Sequence[
 
 
 def first_overflow(arrays: NDArray[Any], recipe: ArrayRecipe, moves: Sequence[Move]) -> tuple[int, Any] | None:
-    """Return the row and the value of a finite number that the conversion makes infinite; None if there is none.
+    """Return the row and the value of a finite number that the conversion cannot hold; None if there is none.
 
-    Only numbers that the moves keep count. Arrays whose smallest and largest numbers stay finite cost one look at each.
+    Only numbers that the moves keep count. Arrays whose smallest and largest numbers fit cost one look at each.
     """
     conversion = recipe.conversion
     if conversion is None or not arrays.size:
         return None
-    if arrays.dtype.kind in "biu" and conversion.dtype != "float16" and conversion.moments is None:
+    if arrays.dtype.kind in "biu" and conversion.dtype not in ("float16", "int64") and conversion.moments is None:
+        return None
+    if conversion.dtype == "int64" and arrays.dtype != np.uint64:
         return None
     with np.errstate(all="ignore"):  # NaN is no end
         ends = np.array([end.reduce(arrays, axis=None) for end in (np.fmin, np.fmax)])
-    if not _infinite(ends.reshape(2, *(1 for _ in recipe.out_shape)), conversion).any():
+    if not _overflows(ends.reshape(2, *(1 for _ in recipe.out_shape)), conversion).any():
         return None
     for row, array in enumerate(arrays):
         moved = _moved(array, moves, row)
-        if (lost := np.isfinite(moved) & _infinite(moved[None], conversion)[0]).any():
+        if (lost := np.isfinite(moved) & _overflows(moved[None], conversion)[0]).any():
             return row, moved[lost][0]
     return None
 
 
-def _infinite(values: NDArray[Any], conversion: ArrayConversion) -> NDArray[np.bool_]:
-    """Return which of these values, [B, *shape], the conversion makes infinite."""
+def _overflows(values: NDArray[Any], conversion: ArrayConversion) -> NDArray[np.bool_]:
+    """Return which of these values, [B, *shape], the conversion makes infinite, or int64 cannot hold."""
+    if conversion.dtype == "int64":
+        beyond: NDArray[np.bool_] = values > np.iinfo(np.int64).max
+        return beyond
     shape = (
         values.shape if conversion.moments is None else np.broadcast_shapes(values.shape, conversion.moments[0].shape)
     )
@@ -108,7 +113,7 @@ def _convert(
     values: NDArray[Any], conversion: ArrayConversion, out: NDArray[Any], scratch: NDArray[np.float32] | None
 ) -> None:
     """Write converted values to `out`; `scratch` holds float32 of as many rows where `out` does not."""
-    floats = out if scratch is None else scratch[: len(out)]
+    floats = out if scratch is None else scratch[: len(out)]  # whole numbers, for int64
     if conversion.moments is None:
         floats[...] = values
     else:
@@ -131,6 +136,8 @@ def transform_tensor(arrays: torch.Tensor, recipe: ArrayRecipe, moves: Sequence[
     values = _moved_tensor(arrays, recipe.out_shape, moves) if moves else arrays
     if (conversion := recipe.conversion) is None:
         return values
+    if conversion.dtype == "int64":
+        return values.to(torch.int64)
     values = values.to(torch.float32)
     if conversion.moments is not None:
         mean, std = (to_device(numbers, values.device) for numbers in conversion.moments)

@@ -18,6 +18,7 @@ from ..system import background
 from ..system.at_exit import close_at_exit
 from .batch.host_batch import BatchResult, HostBatch
 from .batch.remake import read_on_host, remake_images
+from .batch.token_dtypes import TokenDtypes
 from .batch.types import Batch
 from .device.prefetcher import DevicePrefetcher, HostWork
 from .quarantine import Quarantine
@@ -39,6 +40,7 @@ class EpochIterator(Iterator[Batch]):
         workers: make the batches.
         prefetcher: brings the batches to their device. Another epoch may use it once this one is closed.
         quarantine: counts the bad samples.
+        dtypes: looks at the first batch.
         progress: moves past each step when its batch is delivered.
         source_names: the sources of a mixture, whose samples are counted separately; () for a single dataset.
 
@@ -54,11 +56,12 @@ class EpochIterator(Iterator[Batch]):
         workers: Workers,
         prefetcher: DevicePrefetcher,
         quarantine: Quarantine,
+        dtypes: TokenDtypes,
         progress: EpochProgress,
         source_names: Sequence[str],
     ) -> None:
         self._workers, self._prefetcher, self._quarantine = workers, prefetcher, quarantine
-        self._source_names = source_names
+        self._dtypes, self._source_names = dtypes, source_names
         self.begin(plan, schedule, progress)
 
     def begin(self, plan: Order, schedule: Schedule, progress: EpochProgress) -> None:
@@ -117,6 +120,7 @@ class EpochIterator(Iterator[Batch]):
             self._meter.end_wait()
         self._meter.count(len(result.batch["index"]), result.stored_bytes, self._sources.popleft())
         self._timer.step()
+        self._dtypes.look(result.batch)
         return result.batch
 
     def _send(self) -> None:

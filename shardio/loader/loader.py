@@ -29,6 +29,7 @@ from .batch.bad_samples import BadSampleRecord, OnBadSample
 from .batch.map_function import MapBy, UserFunction, as_map_function
 from .batch.paired_fields import warn_of_equal_views
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
+from .batch.token_dtypes import TokenDtypes
 from .batch_sampler import BatchSampler
 from .dataset_argument import readable
 from .device.gpu_direct import check_gpu_direct
@@ -67,9 +68,9 @@ class Loader:
     and a list of B values otherwise. `index`, int64 [B], holds the samples' numbers. `valid`, bool [B], is False for
     repeated and masked samples; batches have it with `tail="pad"` or `on_bad_sample="mask"`. `source`, int64 [B], holds
     the number of each sample's source; batches of a mixture have it. Images are uint8 `[B, H, W, C]`, or float32
-    `[B, C, H, W]` after ToFloat or Normalize, masks int64 `[B, H, W]`; arrays have the stored dtype, or float32 after
-    these. You may keep a batch without copying it: its memory is reused only when nothing refers to the batch, or to a
-    tensor or view of it, any more.
+    `[B, C, H, W]` after ToFloat or Normalize, masks int64 `[B, H, W]`; arrays have the stored dtype, float32 after
+    these, or int64 after ToInt64. You may keep a batch without copying it: its memory is reused only when nothing refers to the batch, or to
+    a tensor or view of it, any more.
 
     Args:
         dataset: a path or URL, a Dataset or a Mixture (see `shardio.mix`).
@@ -249,6 +250,8 @@ class Loader:
         self._loop: weakref.ref[EpochIterator] | None = None
         self._meters = Meters()
         self._unseen_pairs, self._limits = spec.drawn_alike, spec.limits  # until the first batch tells them apart
+        arrays = [name for name, kind in spec.fields.items() if kind.kind == "array"]
+        self._dtypes = TokenDtypes(arrays if self.world.local_rank == 0 else ())
         if self.world.local_rank == 0:
             native.warn_if_missing()
             if shuffle == "block":
@@ -326,6 +329,7 @@ class Loader:
             workers=self._workers,
             prefetcher=self._prefetcher,
             quarantine=self._quarantine,
+            dtypes=self._dtypes,
             progress=self._progress,
             source_names=self._sources,
         )

@@ -34,10 +34,11 @@ from .mixing import MixUp as MixUp
 from .normalization import Normalize as Normalize
 from .normalization import Precision as Precision
 from .normalization import ToFloat as ToFloat
+from .normalization import ToInt64 as ToInt64
 from .random_generator import RandomGenerator as RandomGenerator
 
 SizeChangingTransform: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop | Resize
 SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | RandAugment | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
-Transform: TypeAlias = ImageTransform | ArrayTransform
+Transform: TypeAlias = ImageTransform | ArrayTransform | ToInt64
 """A transform of images or of arrays, as a loader's `transforms` accept it."""

@@ -1,7 +1,8 @@
 """Transforms of arrays of one shape, such as volumes (C, D, H, W): crops, flips and rotations by quarter turns.
 
-They move values and change none; ToFloat and Normalize may follow them. Axes are counted from the end (-1 is the last),
-so that one transform serves arrays with any number of leading axes, such as channels, which stay in place.
+They move values and change none; ToFloat and Normalize, or ToInt64, may follow them. Axes are counted from the end (-1
+is the last), so that one transform serves arrays with any number of leading axes, such as channels, which stay in
+place.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from .normalization import Normalize, Precision, ToFloat, merged, per_channel
+from .normalization import Normalize, Precision, ToFloat, ToInt64, merged, per_channel
 from .random_generator import RandomGenerator
 from .steps import Mask
 from .validation import check_probability
@@ -192,15 +193,15 @@ ArrayTransform: TypeAlias = RandomSpatialCrop | CenterSpatialCrop | RandomAxisFl
 
 @dataclass(frozen=True, slots=True)
 class ArrayConversion:
-    """The conversion of arrays to floats.
+    """The conversion of arrays to floats, or of whole numbers to int64.
 
     Attributes:
-        dtype: the dtype of the results, to which values are rounded after they were computed in float32.
+        dtype: the dtype of the results, to which floats are rounded after they were computed in float32.
         moments: the mean, which is subtracted, and the standard deviation, by which the difference is divided: float32,
             of a shape that broadcasts over the arrays. None leaves values as they are.
     """
 
-    dtype: Precision
+    dtype: Precision | Literal["int64"]
     moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None
 
     @classmethod
@@ -221,7 +222,7 @@ class ArrayRecipe:
         transforms: the transforms that move values, in order.
         shape: the shape of the stored arrays.
         out_shape: the shape of the results.
-        conversion: the conversion to floats, which comes last; None leaves the stored dtype.
+        conversion: the conversion to floats or int64, which comes last; None leaves the stored dtype.
     """
 
     transforms: tuple[ArrayTransform, ...]
@@ -234,15 +235,23 @@ class ArrayRecipe:
         """Check `transforms` against arrays of this shape and dtype. Raise ConfigError if they do not suit them."""
         checked: list[ArrayTransform] = []
         normalize: Normalize | None = None
+        whole = False
         out_shape = shape
         for position, transform in enumerate(transforms):
             name = type(transform).__name__
-            if isinstance(transform, ToFloat | Normalize):
+            if whole:
+                raise ConfigError(f"transform {position}: {name} must come before ToInt64")
+            if isinstance(transform, ToInt64):
+                if dtype.kind not in "iu" or normalize is not None:
+                    found = "floats" if normalize is not None else dtype
+                    raise ConfigError(f"transform {position}: ToInt64 takes whole numbers, got {found}")
+                whole = True
+            elif isinstance(transform, ToFloat | Normalize):
                 if dtype.kind == "c":
                     raise ConfigError(f"transform {position}: {name} takes real numbers, got arrays of {dtype}")
                 normalize = merged(normalize, transform, transforms[position - 1], position)
             elif not isinstance(transform, ArrayTransform):
-                names = ", ".join(kind.__name__ for kind in (*get_args(ArrayTransform), ToFloat, Normalize))
+                names = ", ".join(kind.__name__ for kind in (*get_args(ArrayTransform), ToFloat, Normalize, ToInt64))
                 advice = _advice(shape, dtype) if _like_pixels(shape) else ""
                 raise ConfigError(
                     f"transform {position} must be a shardio array transform, got {transform!r}: arrays of shape "
@@ -254,6 +263,8 @@ class ArrayRecipe:
                 out_shape = transform.out_shape(out_shape)
                 checked.append(transform)
         conversion = None if normalize is None else ArrayConversion.of(normalize, out_shape)
+        if whole and dtype != np.int64:
+            conversion = ArrayConversion("int64", None)
         return cls(tuple(checked), shape, out_shape, conversion)
 
     def moves(self, *, seed: int, epoch: int, indices: NDArray[np.int64]) -> tuple[Move, ...]:

@@ -1,4 +1,4 @@
-"""Conversion to floats: ToFloat and Normalize, the last transforms but RandomErasing, of images and of arrays."""
+"""Conversions, the last transforms but RandomErasing: ToFloat and Normalize to floats, ToInt64 of whole numbers."""
 
 from __future__ import annotations
 
@@ -79,6 +79,18 @@ class Normalize:
         if any(not np.float32(value) > 0 for value in np.atleast_1d(self.std)):
             raise ConfigError(f"std must be above 0, got {self.std!r}")
         object.__setattr__(self, "dtype", _as_precision(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class ToInt64:
+    """Convert whole numbers to int64, which torch's embeddings, losses and indexing take.
+
+    It is for arrays of one shape, arrays of several, and scalars, of any integer dtype, and comes last. Values do not
+    change: a uint64 that int64 cannot hold makes its sample a bad one.
+
+    Raises:
+        ConfigError: the loader raises it for images, floats, complex numbers and booleans.
+    """
 
 
 def merged(conversion: Normalize | None, transform: ToFloat | Normalize, previous: object, position: int) -> Normalize:

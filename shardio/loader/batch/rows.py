@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import numpy as np
 import torch
@@ -20,14 +20,14 @@ from ...engines.cpu import BadImage
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import are_swapped
 from ...errors import BadSample, ConfigError, ShardCorrupt
-from ...format.fields import Field, presence, present_column, shape_column
+from ...format.fields import presence, present_column, shape_column
 from ...order.plan import Order, PlanSlice
 from ...system import helper_process
 from ...system.timing import StageClock
 from .bad_samples import BadSampleRecord, is_bad_sample, is_damaged
 from .mixing import LABEL
 from .random_params import RandomKeys, array_moves, image_steps
-from .spec import BatchSpec, ImageSpec
+from .spec import BatchSpec
 
 FETCHES = 3
 """The number of times that a sample in a store is read before it counts as damaged."""
@@ -263,7 +263,9 @@ class BatchRows:
                     elif not kind.fixed:
                         has = self._present[name][part] if kind.optional else None
                         values = spec.dataset.decode(name, stored[name], indices, has)
-                        self._lists[name][part] = map(_as_tensor, values) if kind.kind == "array" else values
+                        self._lists[name][part] = (
+                            self._as_tensors(name, part, values) if kind.kind == "array" else values
+                        )
                 for name, there in self._present.items():  # transforms may have made something of zeros
                     if name in self._arrays and not there[part].all():
                         self._arrays[name][part][~there[part]] = 0
@@ -307,12 +309,26 @@ class BatchRows:
         array = self.spec.arrays[name]
         moves = array_moves(array.recipe, self._keys(part))
         if (lost := first_overflow(values, array.recipe, moves)) is not None:
-            row, number = lost
-            place = self.spec.dataset.path / self.spec.dataset.where(int(self._indices[part][row]))
-            dtype = array.recipe.conversion.dtype if array.recipe.conversion else values.dtype
-            raise BadSample(f"{place}, field {name!r}: {dtype} cannot hold what the transforms make of {number}")
+            self._raise_overflow(name, part, *lost)
         if not array.on_device:
             transform_arrays(values, array.recipe, moves, self._arrays[name][part])
+
+    def _as_tensors(self, name: str, part: slice, values: Sequence[NDArray[Any] | None]) -> list[torch.Tensor | None]:
+        """Return arrays whose shapes differ as the tensors to deliver; BadSample if int64 cannot hold a number."""
+        dtype, tensors = self.spec.listed_dtype(name), []
+        for row, value in enumerate(values):
+            if value is not None and value.dtype != dtype:
+                value, given = value.astype(dtype), value
+                if given.dtype == np.uint64 and (value < 0).any():
+                    self._raise_overflow(name, part, row, given[value < 0][0])
+            tensors.append(None if value is None else torch.from_numpy(value))
+        return tensors
+
+    def _raise_overflow(self, name: str, part: slice, row: int, number: Any) -> NoReturn:
+        place = self.spec.dataset.path / self.spec.dataset.where(int(self._indices[part][row]))
+        array = self.spec.arrays.get(name)
+        dtype = "int64" if array is None or array.recipe.conversion is None else array.recipe.conversion.dtype
+        raise BadSample(f"{place}, field {name!r}: {dtype} cannot hold what the transforms make of {number}")
 
     def _check_labels(self, labels: NDArray[Any], indices: NDArray[np.int64]) -> None:
         """Raise BadSample for a label below 0, ConfigError for a label of `num_classes` or more."""
@@ -336,7 +352,7 @@ class BatchRows:
         sizes = np.full((len(rows), 2), kind.shape, np.int32) if kind.fixed else selection.column(shape_column(name))
         if kind.optional and kind.kind == "image" and not (there := self._present[name][part]).all():
             for row in rows[~there].tolist() if name in self._lists else ():
-                self._lists[name][row] = _blank_value(kind, image) if image.batch_engine else None
+                self._lists[name][row] = self._blank_value(name) if image.batch_engine else None
             encoded = [encoded[number] for number in np.flatnonzero(there).tolist()]
             rows, sizes = rows[there], sizes[there]
             out = None if out is None else np.empty((len(rows), *out.shape[1:]), out.dtype)
@@ -433,23 +449,19 @@ class BatchRows:
         for array in self._arrays.values():
             array[row] = 0
         for name, values in self._lists.items():
-            values[row] = _blank_value(self.spec.fields[name], self.spec.images.get(name))
+            values[row] = self._blank_value(name)
         if self._mapped:
             self._mapped[row] = None
 
-
-def _blank_value(kind: Field, image: ImageSpec | None) -> Any:
-    """Return the value of a masked sample in a list."""
-    if image is not None:
-        numbers = image.cpu_engine.output_format
-        return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
-    if kind.kind == "array":
-        return torch.from_numpy(np.zeros((0,), kind.row_dtype))
-    return {"text": "", "bytes": b""}.get(kind.kind)
-
-
-def _as_tensor(value: NDArray[Any] | None) -> torch.Tensor | None:
-    return None if value is None else torch.from_numpy(value)
+    def _blank_value(self, name: str) -> Any:
+        """Return the value of a masked sample in a field's list."""
+        kind, image = self.spec.fields[name], self.spec.images.get(name)
+        if image is not None:
+            numbers = image.cpu_engine.output_format
+            return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
+        if kind.kind == "array":
+            return torch.from_numpy(np.zeros((0,), self.spec.listed_dtype(name)))
+        return {"text": "", "bytes": b""}.get(kind.kind)
 
 
 def _value_sizes(stored: Any) -> Any:

@@ -22,7 +22,7 @@ from ...errors import ConfigError
 from ...format.fields import CHECKSUM, Field, present_column, shape_column
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
-from ...transforms import ArrayRecipe, Mixer, Transform
+from ...transforms import ArrayRecipe, Mixer, ToInt64, Transform
 from ...transforms.recipe import Recipe
 from .bad_samples import OnBadSample
 from .map_function import MapFunction
@@ -98,7 +98,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """The transforms of one array field: crops, flips and quarter turns, and a conversion to floats.
+    """The transforms of one field of arrays or scalars: crops, flips and quarter turns, and a conversion of numbers.
 
     Attributes:
         recipe: the field's transforms.
@@ -112,8 +112,11 @@ class ArraySpec:
 
     @classmethod
     def of(cls, transforms: Sequence[Transform], kind: Field, *, on_device: bool) -> "ArraySpec":
-        """Return the specification for arrays of one shape. Raise ConfigError if the transforms do not suit them."""
+        """Return the specification for arrays or scalars. Raise ConfigError if the transforms do not suit them."""
         recipe = ArrayRecipe.of(transforms, kind.row_shape, kind.row_dtype)
+        # Only workers can tell which sample holds a number that is too large.
+        checked = kind.dtype == "uint64" and recipe.conversion is not None and recipe.conversion.dtype == "int64"
+        on_device = on_device and kind.kind == "array" and not checked
         keeps_layout = not recipe.transforms and delivered_dtype(recipe, kind.row_dtype) == kind.row_dtype
         return cls(recipe, on_device, keeps_layout and not on_device)
 
@@ -126,7 +129,8 @@ class BatchSpec:
         dataset: the dataset to read.
         fields: the fields to deliver.
         images: by name, the decoding and transforms of each image field.
-        arrays: by name, the transforms of each array field that has some.
+        arrays: by name, the transforms of each field of arrays of one shape, or of scalars, that has some.
+        ragged_as_int64: the fields of arrays whose shapes differ that become int64.
         drawn_alike: pairs of fields of one kind that draw the same random choices.
         gpu_direct_fields: the fields that the GPU reads from their files.
         batch_size: samples per batch.
@@ -144,6 +148,7 @@ class BatchSpec:
     fields: Mapping[str, Field]
     images: Mapping[str, ImageSpec]
     arrays: Mapping[str, ArraySpec]
+    ragged_as_int64: frozenset[str]
     drawn_alike: tuple[tuple[str, str], ...]
     gpu_direct_fields: frozenset[str]
     batch_size: int
@@ -173,6 +178,10 @@ class BatchSpec:
         """Whether a batch has one tensor of a field's values, and not a list of them."""
         image = self.images.get(name)
         return self.fields[name].fixed if image is None else image.recipe.size is not None
+
+    def listed_dtype(self, name: str) -> np.dtype[Any]:
+        """Return the dtype of the arrays in a list of them."""
+        return np.dtype(np.int64) if name in self.ragged_as_int64 else self.fields[name].row_dtype
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         """Return rows of a field as the tensor to deliver."""
@@ -215,16 +224,14 @@ def batch_spec(
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
     images = _image_specs(fields, transforms, target, needs_host, options, len(dataset))
     finish_on_device = target.device.type != "cpu" and needs_host is None
-    fixed_arrays = {name: kind for name, kind in fields.items() if kind.kind == "array" and kind.fixed}
-    arrays = {
-        name: _array_spec(name, transforms[name], kind, on_device=finish_on_device)
-        for name, kind in fixed_arrays.items()
-        if name in transforms
+    numbers = {
+        n: _array_spec(n, transforms[n], fields[n], on_device=finish_on_device) for n in transforms if n not in images
     }
+    arrays = {name: spec for name, spec in numbers.items() if fields[name].fixed}
     recipes: dict[str, Recipe | ArrayRecipe] = {name: image.recipe for name, image in images.items()}
     recipes |= {name: array.recipe for name, array in arrays.items()}
     warn_of_unpaired(recipes)
-    large = (n for n, kind in fixed_arrays.items() if kind.row_bytes >= SMALLEST_DIRECT_ROW and not kind.optional)
+    large = (n for n, kind in fields.items() if _is_large(kind) and (n not in arrays or arrays[n].on_device))
     mixing = mixing_spec(
         options.mixing,
         fields,
@@ -238,6 +245,7 @@ def batch_spec(
         fields=fields,
         images=images,
         arrays=arrays,
+        ragged_as_int64=frozenset(numbers.keys() - arrays.keys()),
         drawn_alike=drawn_alike(fields, recipes),
         gpu_direct_fields=frozenset(large) if target.gpu_direct else frozenset(),
         batch_size=options.batch_size,
@@ -249,6 +257,11 @@ def batch_spec(
         read_limit=options.read_limit,
         channels_last=target.channels_last,
     )
+
+
+def _is_large(kind: Field) -> bool:
+    """Return whether the GPU reads a field's rows from their files faster than the host."""
+    return kind.kind == "array" and kind.fixed and kind.row_bytes >= SMALLEST_DIRECT_ROW and not kind.optional
 
 
 def _array_spec(name: str, transforms: Sequence[Transform], kind: Field, *, on_device: bool) -> ArraySpec:
@@ -342,21 +355,22 @@ def _transforms_by_field(
     images = [name for name, kind in fields.items() if kind.is_image]
     all_arrays = [name for name, kind in fields.items() if kind.kind == "array"]
     arrays = [name for name in all_arrays if fields[name].fixed]
+    numbers = [*all_arrays, *(name for name, kind in fields.items() if kind.kind == "scalar")]
     if isinstance(transforms, Mapping):
         for name, listed in transforms.items():
             if name not in fields and name in dataset.fields:
                 raise ConfigError(f"transforms for {name!r}, which fields={list(fields)} leaves out")
-            if name not in images + arrays:
+            if name not in images + arrays and not (name in numbers and _only_casts(listed)):
                 raise ConfigError(
                     f"transforms for {name!r}, but the image fields of {dataset.path} are {images}, and its fields of "
-                    f"arrays of one shape are {arrays}"
+                    f"arrays of one shape are {arrays}; other arrays, and scalars, take only ToInt64"
                 )
             check_listed(listed, f" for {name!r}")
         return transforms
     check_listed(transforms)
     # Arrays whose shapes differ count too: a list may be meant for them, and none would say that it went elsewhere.
     candidates = images or all_arrays
-    if not images and len(all_arrays) == 1 and not arrays:
+    if not images and len(all_arrays) == 1 and not arrays and not _only_casts(transforms):
         raise ConfigError(
             f"transforms need arrays of one shape, and those of {all_arrays[0]!r} in {dataset.path} differ"
         )
@@ -366,3 +380,8 @@ def _transforms_by_field(
             "give a dict of lists by field"
         )
     return {candidates[0]: transforms}
+
+
+def _only_casts(listed: Any) -> bool:
+    """Return whether a list of transforms changes nothing but the dtype of whole numbers."""
+    return isinstance(listed, Sequence) and len(listed) > 0 and all(isinstance(each, ToInt64) for each in listed)
