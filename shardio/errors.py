@@ -75,7 +75,13 @@ class ShardCorrupt(DatasetError):
 
 
 class BadSample(DatasetError):
-    """One sample cannot be stored or decoded; the message names the sample and the reason."""
+    """One sample cannot be stored or decoded; the message names the sample and the reason.
+
+    Attributes:
+        storable: whether an option that the message names would store it.
+    """
+
+    storable: bool = False
 
 
 class TooManyBad(DatasetError):

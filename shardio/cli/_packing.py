@@ -201,6 +201,13 @@ class PackingOptions:
             rich_help_panel=ARRAYS,
         ),
     ] = False
+    ragged: Annotated[
+        str | None,
+        typer.Option(
+            help="Store these fields of arrays without a fixed shape, where the first samples share one: tokens.",
+            rich_help_panel=ARRAYS,
+        ),
+    ] = None
     workers: Annotated[
         int | None, typer.Option(help="The number of processes; by default one per core.", rich_help_panel=WORK)
     ] = None
@@ -303,6 +310,7 @@ class PackingOptions:
             "squeeze": listed_names(self.squeeze),
             "optional": listed_names(self.optional),
             "mask": listed_names(self.mask),
+            "ragged": listed_names(self.ragged),
         }
 
     def _print_estimates(self, out: Path | Url, result: Conversion) -> None:
@@ -333,6 +341,8 @@ def advising(report: Path | None, world: World, *, resumed: bool) -> Iterator[No
         error.args = (f"{error} ({keeping} the shards that are finished)",)
         raise
     except BadSample as error:
+        if error.storable:
+            raise
         ways = "the same command with --on-error skip --resume leaves such samples out and goes on from here"
         raise BadSample(f"{error} ({ways})") from error
     except KeyboardInterrupt:

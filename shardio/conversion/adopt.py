@@ -32,7 +32,7 @@ from .planning import fingerprint
 from .runners import Progress, silent
 from .skipped import Skipped
 from .source import Adoptable, HasNames, HasPacking, HasPlaces, state_of
-from .tasks import BLOCK_SAMPLES, NO_SHARD, Advance, TaskContext
+from .tasks import BLOCK_SAMPLES, NO_SHARD, Advance, TaskContext, of_odd_shape
 
 _BLOCK_BYTES = 32 << 20
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -280,6 +280,13 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> i
 
 def _check(field: Field, name: str, number: int, raw: bytes, value: Any) -> None:
     """Raise BadSample unless the bytes `raw` in the file are `value` as shardio would store it."""
+    if of_odd_shape({name: value}, {name: field}):
+        odd = BadSample(
+            f"sample {number}, field {name!r}: expected shape {field.shape}, got {value.shape}; shapes may differ if "
+            f"you convert the file with --ragged {name}"
+        )
+        odd.storable = True
+        raise odd
     if not _stores(field, raw, value):
         raise BadSample(
             f"sample {number}, field {name!r}: the file does not hold it as shardio stores it: convert the file"

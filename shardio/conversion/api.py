@@ -132,6 +132,7 @@ def convert(
     decode_cf: bool = False,
     mask: str | Collection[str] = (),
     allow_rounding: bool = False,
+    ragged: str | Collection[str] = (),
     workers: int | None = 1,
     dask: str | None = None,
     world: World | None = None,
@@ -203,6 +204,7 @@ def convert(
         mask: fields of images that are masks: palette indices or grey levels of up to 16 bits, which stay as they are.
             A JPEG, or a PNG of RGB colours, is a bad sample. Options that shrink or resize take the nearest pixel.
         allow_rounding: let `dtype` round integers to what a float holds, as float16 makes 2048 of 2049.
+        ragged: fields of arrays whose shapes may differ, where the first samples do not show it: such as `"tokens"`.
         workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
             the machine.
         dask: the address of a Dask scheduler whose workers do the work instead (`"tcp://host:8786"`), or `"local"`
@@ -286,7 +288,8 @@ def convert(
     if classes is not None and (converter is not None or not isinstance(source, list | tuple)):
         raise ConfigError("classes goes with a list of datasets; a converter's own option goes in converter_options")
     optional_fields, masks = listed_names(optional), listed_names(mask)
-    shared = {"on_error": on_error, "optional": optional_fields}
+    ragged_fields = listed_names(ragged)
+    shared = {"on_error": on_error, "optional": optional_fields, "ragged": ragged_fields}
     samples = _source(source, converter, converter_options, shared, classes)
     image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
     remarks = remarks_of(samples, strict=strict)
@@ -294,11 +297,11 @@ def convert(
     follows = getattr(samples, "plain_values", False)
     wanted_container = container or kept_container(samples)
     raw = RawImages(resize, keep_alpha) if store_pixels else None
-    changes = (dtype, image_fields, squeezed_fields, raw, optional_fields, masks, not images.idle)
+    changes = (dtype, image_fields, squeezed_fields, raw, optional_fields, masks, ragged_fields, not images.idle)
     if any(changes):
         samples = TransformedSource(
             samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw, optional_fields, masks,
-            allow_rounding=allow_rounding,
+            ragged_fields, allow_rounding=allow_rounding,
         )  # fmt: skip
     chosen_container, container_note = choose_container(samples, wanted_container, follows=follows)
     shards = replace(shards, container=chosen_container)

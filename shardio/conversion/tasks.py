@@ -12,6 +12,7 @@ from ..dataset.shard_writer import Encoded, ShardWriter, WrittenShard, encode
 from ..dataset.store_output import StoreOutput
 from ..errors import BadSample, DatasetError
 from ..format import images
+from ..format.fields import Field
 from ..system.directory import Directory
 from ..system.types import Indices, Sample
 from .journal import Journal, Record
@@ -202,7 +203,23 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
         try:
             yield number, encode(sample, fields)
         except BadSample as error:
-            yield number, BadSample(f"{_name(number, sample)}: {error}")
+            odd = of_odd_shape(sample, fields)
+            advice = f"; shapes may differ with ragged={','.join(odd)!r}" if odd else ""
+            named = BadSample(f"{_name(number, sample)}: {error}{advice}")
+            named.storable = bool(odd)
+            yield number, named
+
+
+def of_odd_shape(sample: Sample, fields: Mapping[str, Field]) -> list[str]:
+    """Return the fields whose arrays have another shape than the one of all: nothing else may be wrong with them."""
+    return [
+        name
+        for name, field in fields.items()
+        if field.kind == "array"
+        and field.shape is not None
+        and isinstance(value := sample.get(name), np.ndarray)
+        and value.shape != field.shape
+    ]
 
 
 def _in_blocks(source: HasBlocks, numbers: Indices) -> Iterator[Sample | BadSample]:

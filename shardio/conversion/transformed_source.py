@@ -63,14 +63,16 @@ class TransformedSource:
         raw: store the pixels of images instead of files; None stores files, PNGs of arrays.
         optional: the fields that samples may lack.
         masks: the fields of images, or of `as_image`, that are masks; the source's own stay masks.
+        ragged: the fields of arrays whose shapes may differ.
         allow_rounding: whether casts of integers to floats may round them; otherwise such a sample is bad.
 
     Attributes:
         rounded: by field, the most by which a cast has changed a number since its user has cleared it.
 
-    Raises ConfigError for a field that holds no numbers, no pixels, or more than one number, for a cast to another kind
-    of number (float to int), and for images of several sizes whose pixels are to be stored without a resize. Where a
-    field has no fixed shape, the first samples are read: BadSample if they are all bad, SourceError if there are none.
+    Raises ConfigError for a field that holds no numbers, no arrays, no pixels, or more than one number, for a cast to
+    another kind of number (float to int), and for images of several sizes whose pixels are to be stored without a
+    resize. Where a field has no fixed shape, the first samples are read: BadSample if they are all bad, SourceError if
+    there are none.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class TransformedSource:
         raw: RawImages | None = None,
         optional: Collection[str] = (),
         masks: Collection[str] = (),
+        ragged: Collection[str] = (),
         *,
         allow_rounding: bool = False,
     ) -> None:
@@ -91,6 +94,17 @@ class TransformedSource:
         self._squeeze, self._raw, self._masks = frozenset(squeeze), raw, frozenset(masks)
         self._allow_rounding = allow_rounding
         self.rounded: dict[str, float] = {}
+        self._ragged = frozenset(ragged)
+        for name in sorted(self._ragged):
+            if (
+                name not in source.fields
+                or source.fields[name].kind != "array"
+                or name in self._as_image | self._squeeze
+            ):
+                raise ConfigError(
+                    f"ragged takes fields of arrays that as_image and squeeze leave, got {name!r}; "
+                    f"there are {describe_fields(source.fields)}"
+                )
         for name in sorted(self._squeeze):
             field = source.fields.get(name)
             if field is None or field.kind != "array" or field.shape is None or math.prod(field.shape) != 1:
@@ -130,6 +144,8 @@ class TransformedSource:
             return field
         if name in self._squeeze:
             field = label_as_int64(name, replace(field, kind="scalar", shape=None))
+        if name in self._ragged:
+            field = replace(field, shape=None)
         wanted = self._dtypes.get(name, self._dtypes.get("") if field.kind == "array" else None)
         if wanted is not None and field.kind in ("array", "scalar"):
             cast = replace(field, dtype=wanted)
@@ -207,6 +223,7 @@ class TransformedSource:
         raw |= {"keep_alpha": True} if self._raw is not None and self._raw.alpha else {}
         raw |= {"optional": sorted(self._optional)} if self._optional else {}
         raw |= {"mask": sorted(self._masks)} if self._masks else {}
+        raw |= {"ragged": sorted(self._ragged)} if self._ragged else {}
         dtypes = {"dtype": self._dtypes} if self._dtypes else {}
         return {**getattr(self._source, "changes", {}), **images, **dtypes, **as_image, **squeeze, **raw}
 

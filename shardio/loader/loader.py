@@ -69,8 +69,8 @@ class Loader:
     repeated and masked samples; batches have it with `tail="pad"` or `on_bad_sample="mask"`. `source`, int64 [B], holds
     the number of each sample's source; batches of a mixture have it. Images are uint8 `[B, H, W, C]`, or float32
     `[B, C, H, W]` after ToFloat or Normalize, masks int64 `[B, H, W]`; arrays have the stored dtype, float32 after
-    these, or int64 after ToInt64. You may keep a batch without copying it: its memory is reused only when nothing refers to the batch, or to
-    a tensor or view of it, any more.
+    these, or int64 after ToInt64. You may keep a batch without copying it: its memory is reused only when nothing
+    refers to the batch, or to a tensor or view of it, any more.
 
     Args:
         dataset: a path or URL, a Dataset or a Mixture (see `shardio.mix`).
