@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign import cf
-from shardio.foreign.files import Sort, find_files, order_hints, other_files
+from shardio.foreign.files import Sort, order_hints, other_files
+from shardio.foreign.formats import find_hdf5
 from shardio.foreign.names import Paths, printable
-from shardio.source import Field, Sample, check_index, describe_field, label_as_int64
+from shardio.source import Field, Sample, check_index, describe_field, label_as_int64, listed_names
 
 from ._blocks import OneOpenFile
 from ._fields import (
@@ -34,7 +35,6 @@ from ._fields import (
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, datasets_of, open_file, try_in_helper
 
-SUFFIXES = (".h5", ".hdf5", ".he5")
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
 _MOST_NAMED = 10  # columns in a message
 _FEW_ROWS = 1 << 24  # rows that may occupy no bytes in the file: of chunks that were never written
@@ -48,11 +48,13 @@ def hdf5(
     external_links: bool = False,
     read_timeout: float = 60.0,
     sort: Sort = "name",
+    ragged: str | Collection[str] | None = None,
 ) -> "Hdf5":
     """HDF5 files: datasets whose rows, along the first axis, are the samples.
 
-    Takes one file, a directory of *.h5, *.hdf5 and *.he5 files, or a pattern such as "runs/*.h5" (quote it). Several
-    files are read in the order of their names, and must hold the same datasets. Each dataset becomes a field: numbers
+    Takes one file, a directory, or a pattern such as "runs/*.h5" (quote it). Of a directory it takes the files that are
+    HDF5 by their content, whatever their names. Several files are read in the order of their names, and must hold the
+    same datasets. Each dataset becomes a field: numbers
     become scalars or arrays, strings text, opaque values bytes, and enumerations whole numbers. Rows of uint8 that vary
     in length become bytes, or images if they begin like one; such rows of other numbers become arrays without a fixed
     shape. Each member of a compound dataset becomes a field of its own. A group of just `data` (uint8) and `offsets`
@@ -74,6 +76,7 @@ def hdf5(
             does unless they are plain numbers: damage can keep it busy for minutes, or crash it. A sample whose values
             take longer is bad, and may be good in another run.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
+        ragged: the fields of arrays whose shape may differ from file to file.
 
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
@@ -91,7 +94,7 @@ def hdf5(
     """
     if not 0 < read_timeout < math.inf:
         raise ConfigError(f"read_timeout must be a number of seconds above 0, got {read_timeout!r}")
-    paths = find_files(src, lambda name: name.lower().endswith(SUFFIXES), "HDF5 files", sort)
+    paths = find_hdf5(src, sort)
     names: dict[str, str] = {}
     columns: dict[str, Column] = {}
     counts: list[int] = []
@@ -106,6 +109,7 @@ def hdf5(
         if fields is None:
             _check_same_names(names.values(), contents, path, paths[0])
         found = _take(names, contents, path, paths[0], decode_cf, no_effect)
+        found |= {name: _ragged(found[name]) for name in listed_names(ragged) if name in found}
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
@@ -356,7 +360,7 @@ def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], pat
             ours, others = (describe_field(c.field) for c in (column, expected[name]))
             raise SourceError(
                 f"files must agree: field {name!r} is {ours} in {printable(path)}, and {others} in {printable(first)}"
-                + _on_other_dtypes(column.field, expected[name].field)
+                + _on_other_numbers(name, column.field, expected[name].field)
             )
         if difference := cf.difference(column.field.attributes, expected[name].field.attributes):
             raise SourceError(
@@ -370,8 +374,14 @@ def _form(column: Column) -> Column:
     return replace(column, shape=(), field=replace(column.field, attributes=None))
 
 
-def _on_other_dtypes(field: Field, expected: Field) -> str:
-    """The end of a message that says how files become alike whose numbers differ in dtype alone."""
+def _ragged(column: Column) -> Column:
+    return replace(column, field=replace(column.field, shape=None)) if column.field.kind == "array" else column
+
+
+def _on_other_numbers(name: str, field: Field, expected: Field) -> str:
+    """The end of a message that says what to do about files whose numbers differ in shape or in dtype alone."""
+    if field.shape != expected.shape and replace(field, shape=expected.shape) == expected:
+        return f"; converted with ragged={name!r}, shapes may differ"
     if field == expected or replace(field, dtype=expected.dtype) != expected:
         return ""
     return "; convert each file by itself, all with one dtype for the field, and `shardio merge` the datasets"

@@ -102,7 +102,7 @@ class TransformedSource:
                 or name in self._as_image | self._squeeze
             ):
                 raise ConfigError(
-                    f"ragged takes fields of arrays that as_image and squeeze leave, got {name!r}; "
+                    f"ragged takes fields of arrays that no other option makes something else of, got {name!r}; "
                     f"there are {describe_fields(source.fields)}"
                 )
         for name in sorted(self._squeeze):

@@ -1,5 +1,6 @@
 """Files that shardio can read in place, found by their content, whatever their names are."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,9 @@ from ..format import found_instead
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system.local_path import local_path
 from . import tar, tfrecord
-from .files import File, compression_of, find_files, left_out_files, peek, unreadable
+from .files import File, Sort, compression_of, find_files, left_out_files, peek, unreadable
 from .locations import scan_files
-from .names import printable
+from .names import Paths, printable
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _LMDB_MAGIC = b"\xde\xc0\xef\xbe"
@@ -94,6 +95,22 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
         remarks.append(f"left out {printable(path)}: it {_why_not_in_place(compression, kind)}")
     taken = [(path, content) for path, content in taken if path not in dict(compressed)]
     return FoundFiles(kind, tuple(given if kind == "lmdb" else [path for path, _ in taken]), tuple(remarks))
+
+
+def find_hdf5(src: Paths, sort: Sort = "name") -> list[Path]:
+    """Return the HDF5 files that `src` names, see `find_files`; of a directory, those that are so by their content.
+
+    A name counts only where the content is of no known format, as of a damaged file.
+    """
+    files = find_files(src, lambda name: name not in (FILE_NAME, TABLE_NAME), "HDF5 files", sort)
+    given = [src] if isinstance(src, (str, os.PathLike)) else src
+    folders = {path.absolute() for one in given if (path := local_path(one)).is_dir()}
+    listed = [path for path in files if path.parent in folders]
+    contents = scan_files(listed, _content) if listed else []
+    others = {path for path, found in zip(listed, contents, strict=True) if found != _Content("hdf5")}
+    if len(others) == len(files):
+        raise SourceError(f"{', '.join(map(printable, sorted(folders)))}: holds no HDF5 files")
+    return [path for path in files if path not in others]
 
 
 def _why_not_in_place(compression: str, kind: str) -> str:

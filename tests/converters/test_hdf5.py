@@ -240,7 +240,7 @@ class TestFields:
 class TestFiles:
     def test_a_directory(self, tmp_path: Path) -> None:
         """The HDF5 files of a directory are joined by name, whatever their suffix; hidden and others are ignored."""
-        parts = {"-b é.hdf5": [3, 4], "a b.h5": [5], "c.HE5": [], "d.h5": [6, 7, 8]}
+        parts = {"-b é.hdf5": [3, 4], "a b": [5], "c.HE5": [], "d.nc": [6, 7, 8]}
         for name, labels in parts.items():
             write(
                 tmp_path / "in" / name,
@@ -251,6 +251,7 @@ class TestFiles:
         (tmp_path / "in" / "._d.h5").write_text("a Mac was here")
         (tmp_path / "in" / "folder.h5").mkdir()
         source = hdf5(tmp_path / "in")
+        assert source.remarks == (f"left out 1 file beside the HDF5 files in {tmp_path / 'in'}: notes.txt",)
         check_source(source, [{"label": n, "x": f"{n}"} for n in range(3, 9)], tmp_path / "out")
 
     def test_one_file_is_open_at_a_time(self, tmp_path: Path) -> None:
