@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final, get_args
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -16,12 +15,13 @@ from ..errors import BadSample, ConfigError
 from ..format.images import ImageInfo, check_pixels, jpeg_coding, orientation, probe
 from ..format.limits import MAX_IMAGE_PIXELS, Limits
 from ..native import recode
+from ..system.opencv import cv2
 
 Recompress: TypeAlias = Literal["never", "if-needed", "always"]
 
 _LONGEST_JPEG_SIDE = 65500  # libjpeg's limit
 
-_PNG = (cv2.IMWRITE_PNG_COMPRESSION, 6)  # fixed, so that the same pixels always give the same bytes
+_PNG_COMPRESSION = 6  # fixed, so that the same pixels always give the same bytes
 
 
 @final
@@ -161,7 +161,8 @@ def png(pixels: NDArray[Any], place: object) -> bytes:
     """
     done = False
     if pixels.size:
-        done, data = cv2.imencode(".png", pixels[..., ::-1] if pixels.ndim == 3 else pixels, _PNG)
+        level = (cv2.IMWRITE_PNG_COMPRESSION, _PNG_COMPRESSION)
+        done, data = cv2.imencode(".png", pixels[..., ::-1] if pixels.ndim == 3 else pixels, level)
     if not done:
         raise BadSample(f"{place}: cannot be stored as PNG: {list(pixels.shape)} of {pixels.dtype}")
     return bytes(data)

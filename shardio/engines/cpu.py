@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final, get_args
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
 from ..errors import BadSample, ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS
+from ..system.opencv import cv2
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps, fuse
 from ..transforms.recipe import Recipe

@@ -5,7 +5,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import BmpImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
@@ -16,6 +15,7 @@ from ..format import images
 from ..format.fields import Field
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..native.damage import find_damage
+from ..system.opencv import cv2
 
 Levels: TypeAlias = NDArray[Any]
 """The numbers that the pixels of masks are, uint8 or uint16."""

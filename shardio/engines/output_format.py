@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ..errors import BadSample
+from ..system.opencv import cv2
 from ..transforms.recipe import Recipe
 
 PixelArray: TypeAlias = NDArray[np.uint8]

@@ -2,17 +2,15 @@
 
 from functools import cache
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from .. import native
+from ..system.opencv import cv2
 from ..transforms.fuse import FusedSteps
 from ..transforms.steps import Interpolation
 from .fused_images import FusedImages
-
-_OPENCV = {"bilinear": cv2.INTER_LINEAR, "bicubic": cv2.INTER_CUBIC}
 
 
 def cropped(pixels: NDArray[np.uint8], box: list[int]) -> NDArray[np.uint8]:
@@ -49,7 +47,8 @@ def resize(
         image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
         made = np.asarray(image.resize(size[::-1], Image.Resampling[interpolation.upper()]))
     else:
-        made = np.asarray(cv2.resize(pixels, size[::-1], interpolation=_OPENCV[interpolation]), np.uint8)
+        method = cv2.INTER_CUBIC if interpolation == "bicubic" else cv2.INTER_LINEAR
+        made = np.asarray(cv2.resize(pixels, size[::-1], interpolation=method), np.uint8)
     return made.reshape(*size, channels)
 
 

@@ -286,3 +286,21 @@ def _wheel(folder: Path) -> Path:
         for name, text in {**content, f"{info}/RECORD": record + f"{info}/RECORD,,\n"}.items():
             archive.writestr(name, text)
     return path
+
+
+@pytest.mark.slow
+def test_data_without_images_needs_no_opencv(tmp_path: Path) -> None:
+    """Where OpenCV cannot be imported, arrays are converted, verified and loaded; what needs it says how to get it."""
+    (tmp_path / "broken/cv2").mkdir(parents=True)
+    (tmp_path / "broken/cv2/__init__.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')")
+    without = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "broken"), os.environ.get("PYTHONPATH", "")])}
+    np.savez(tmp_path / "a.npz", x=np.zeros((6, 4), np.float32), label=np.arange(6))
+    np.savez(tmp_path / "b.npz", image=np.zeros((6, 32, 32), np.uint8), label=np.arange(6))
+    run("convert", "numpy", tmp_path / "a.npz", tmp_path / "a", "--to", "hdf5", **without)
+    assert "digest matches" in run("verify", "--deep", tmp_path / "a", **without)
+    loaded = "import shardio, sys; len(list(shardio.Loader(sys.argv[1], 2)))"
+    subprocess.run([sys.executable, "-c", loaded, tmp_path / "a"], check=True, env=os.environ | without)
+    command = ["convert", "numpy", tmp_path / "b.npz", tmp_path / "b", "--as-image", "image"]
+    told = run(*command, code=1, **without)
+    assert "images need OpenCV, which cannot be imported (libGL.so.1: cannot open shared object file): pip" in told
+    assert "Traceback" not in told

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any, TypeAlias, final
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ...dataset.selection import Selection
 from ...format import images
 from ...format.fields import Field, present_column, shape_column
+from ...system.opencv import cv2
 from ..examine import decode
 from .field_view import FieldView
 from .figures import Channel, Classes, FieldStats, Grid, Histogram, ImageStats, Spread, Values
