@@ -3,6 +3,7 @@
 import ctypes
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -28,6 +29,16 @@ def script_advice() -> str:
     if script is not None and not os.path.isfile(script):
         return f"each process imports the script, and {script} is no file: save the script as a file, and run that"
     return "a script needs `if __name__ == '__main__':` around what it runs, as each process imports it"
+
+
+def is_of_a_session(thing: Any) -> bool:
+    """Return whether `thing` uses code that only this process has: of a notebook's cells or an interactive session.
+
+    A process of this context imports the script that starts it, and here there is none.
+    """
+    main = sys.modules["__main__"]
+    has_script = getattr(main, "__file__", None) is not None or getattr(main, "__spec__", None) is not None
+    return not has_script and b"__main__" in pickle.dumps(thing)
 
 
 def die_with_parent() -> None:

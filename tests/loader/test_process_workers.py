@@ -276,6 +276,39 @@ def test_what_cannot_be_sent_is_refused_in_words() -> None:
         next(iter(load(photos(), map=lambda batch: batch, isolate=True)))
 
 
+NOTEBOOK = """
+import functools, sys
+import shardio
+
+sys.path.insert(0, {folder!r})
+import my_map
+
+def brighter(batch, by=1):
+    return batch
+
+for function in (brighter, functools.partial(brighter, by=2)):
+    try:
+        next(iter(shardio.Loader({dataset!r}, 1, isolate=True, threads=1, map=function)))
+    except shardio.ConfigError as error:
+        print(error)
+print(len(list(shardio.Loader({dataset!r}, 1, isolate=True, threads=1, map=my_map.brighter))))
+"""
+
+
+@pytest.mark.slow
+def test_a_function_of_a_notebooks_cell_is_refused_in_words(tmp_path: Path) -> None:
+    """A function that only a session has is refused, also in a partial, with what to do; one of a module is taken."""
+    with shardio.create(tmp_path / "d") as writer:
+        writer.append({"n": 1})
+    (tmp_path / "my_map.py").write_text("def brighter(batch):\n    return batch\n")
+    cells = NOTEBOOK.format(folder=str(tmp_path), dataset=str(tmp_path / "d"))
+    run = subprocess.run([sys.executable, "-c", cells], capture_output=True, text=True, timeout=60, check=True)
+    *refused, taken = run.stdout.splitlines()
+    assert refused == [refused[0]] * 2
+    assert "a notebook's cell or an interactive session: write what map= uses into a module" in refused[0]
+    assert taken == "1"
+
+
 @pytest.mark.slow
 def test_leaving_a_loop_and_beginning_another() -> None:
     """Batches of an abandoned loop are not delivered in the next one, and the abandoned loop raises."""

@@ -59,6 +59,11 @@ class WorkerProcesses:
                 f"isolate=True starts processes, and all that they use must be picklable (a function of a module, no "
                 f"lambda): {error}"
             ) from error
+        if processes.is_of_a_session(build_spec):
+            raise ConfigError(
+                "isolate=True starts processes, which have no function or class of a notebook's cell or an interactive "
+                "session: write what map= uses into a module, such as my_map.py, and import it from there"
+            )
         if multiprocessing.current_process().daemon:
             raise ConfigError("isolate=True starts processes, which a daemonic process of multiprocessing cannot do")
         self._timeout = timeout
