@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias, cast, final
 
 import numpy as np
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign import json_text
-from shardio.source import Field, Missing, label_as_int64, load_optional, probe_image
+from shardio.source import Field, Missing, describe_field, label_as_int64, load_optional, probe_image
 
 from ._fields import array_field
+from ._listed_files import read_file
 
 Features: TypeAlias = Mapping[str, Any]
 """Features by column, as in Hugging Face's JSON: `{"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}`."""
@@ -47,12 +49,14 @@ class Column:
         field: the field; of kind `bytes` until values show that they are images.
         lengths: of an array, the length of each list within its lists.
         mean: the average bytes of a value, 0 where that is not known.
+        root: the folder that paths start from, of a column of paths of files, which are the values; None of any other.
     """
 
     name: str
     field: Field
     lengths: tuple[int, ...] = ()
     mean: int = 0
+    root: Path | None = None
 
 
 def arrow() -> Any:
@@ -97,6 +101,16 @@ def columns(names: Mapping[str, str], schema: Any, features: Features, place: st
             raise SourceError(f"{place}: no field holds the column {name!r}, {kind}; choose others with fields")
         found[field] = replace(column, field=label_as_int64(field, column.field))
     return found
+
+
+def of_paths(column: Column, root: Path, place: str) -> Column:
+    """A column of texts, or of Hugging Face's images and sounds, as the files at these paths.
+
+    Raises SourceError, which names `place`, for a column of another type.
+    """
+    if column.field.kind not in ("text", "bytes", "image"):
+        raise SourceError(f"{place}: path must name columns of text, {column.name!r} is {describe_field(column.field)}")
+    return replace(column, field=Field("bytes"), root=root)
 
 
 def classes(chosen: Mapping[str, Column], features: Features) -> dict[str, list[str]]:
@@ -244,6 +258,8 @@ def _column_converter(column: Column, kind: Any, read_file: ReadFile) -> Convert
     match column.field.kind:
         case "array":
             convert: Convert = partial(_array, column.field, column.lengths)
+        case "image" | "bytes" if column.root is not None:
+            convert = partial(_listed_file, column.root, column.field, _is_media(_storage_type(kind)))
         case "image" | "bytes":
             convert = partial(_media_bytes, read_file) if _is_media(_storage_type(kind)) else _python_value
             convert = partial(_image, convert) if column.field.kind == "image" else convert
@@ -304,6 +320,12 @@ def _media_bytes(read_file: ReadFile, scalar: Any) -> bytes:
     if data is None and path is None:
         raise BadSample("neither bytes nor a path")
     return read_file(path) if data is None else cast(bytes, data)
+
+
+def _listed_file(root: Path, field: Field, is_media: bool, scalar: Any) -> bytes:
+    """The file that a text, or the path in a struct of `bytes` and `path`, names."""
+    read = partial(read_file, root, field=field)
+    return _media_bytes(read, scalar) if is_media else read(_python_value(scalar))
 
 
 def _array(field: Field, lengths: tuple[int, ...], scalar: Any) -> NDArray[Any]:

@@ -40,7 +40,8 @@ def choose_fields(given: str | Mapping[str, str] | None, available: Iterable[str
     chosen: dict[str, str] = {}
     for field, name in pairs:
         if name not in known:
-            raise ConfigError(f"{place} has no {name!r}; there are {', '.join(known) or 'none'}")
+            swapped = f"; the field's name comes first: {name}={field}" if field in known else ""
+            raise ConfigError(f"{place} has no {name!r}; there are {', '.join(known) or 'none'}{swapped}")
         if field in chosen:
             raise ConfigError(f"{place}: {chosen[field]!r} and {name!r} would both be the field {field!r}; rename one")
         chosen[field] = name

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.files import open_regular
-from shardio.foreign.image_files import check_image_size
-from shardio.foreign.names import printable
-from shardio.source import Field, Sample, check_index, listed_names, local_path, probe_image, with_optional
+from shardio.foreign.names import field_name, printable
+from shardio.source import Field, Sample, check_index, listed_names, local_path, with_optional
 
 from ._fields import choose_fields, image_or_bytes, rename_remarks
+from ._listed_files import read_bytes, read_file
 from ._string_array import StringArray
 from ._text_tables import Column, TextTable
 
@@ -45,15 +44,16 @@ def filelist(
     Tables have a header. A column of whole numbers becomes an int64 scalar, one of other numbers a float64 scalar, any
     other text. Only numbers in their usual form count as numbers: `007` and `+49` are text. JSON lines are objects with
     the same keys; where all rows hold booleans, numbers or strings, these become scalars or text, anything else becomes
-    json. Files that begin like an image become the field `image`, others `bytes`. The field `key` is the path as
-    listed, unless a sample has several files. Paths may be absolute and may leave the root: shardio trusts the list
-    that you name.
+    json. Files that begin like an image become the field `image`; others, such as audio, the field that their column is
+    called if `path` names it, else `bytes`. The field `key` is the path as listed, unless a sample has several files.
+    Paths may be absolute and may leave the root: shardio trusts the list that you name.
 
     Args:
         src: the list, a .csv, .tsv, .jsonl or .ndjson file; with `delimiter`, a table of any name.
         root: the folder that relative paths start from. Without it: the folder of the list.
-        path: the column that holds the paths, or several columns and their fields, as in "image=photo,mask=mask".
-            Without it: the first that exists of path, file, file_name, filename and image.
+        path: the column that holds the paths, or several columns and their fields, as in "image=photo,mask=mask"; a
+            column without a field gives its own name. Without it: the first that exists of path, file, file_name,
+            filename and image.
         fields: the other columns to take, with names for their fields, as in "label=species,width". Without it: all.
         delimiter: the character between the cells of a row; "\\t" is a tab. Without it: a comma or a tab, by the
             suffix.
@@ -78,17 +78,18 @@ def filelist(
     names = table.names()
     wanted = _default_path_column(names, table) if path is None else path
     alone = isinstance(wanted, str) and wanted in names  # one column, and no word of what to call its field
+    only = field_name(wanted) if isinstance(path, str) and alone and path not in PATHS else "bytes"
     chosen = choose_fields({"file": str(wanted)} if alone else wanted, names, table)
     rest = [name for name in names if name not in chosen.values()]
     others = choose_fields(fields, rest, table) if rest or fields is not None else {}
     lacked = listed_names(optional)
-    if alone and ("image" in lacked or "bytes" in lacked):
+    if alone and ("image" in lacked or only in lacked):
         lacked.append("file")
     lacking = [name for field, name in (chosen | others).items() if field in lacked]
     texts, columns = table.read(chosen.values(), others.values(), lacking, all_columns=fields is None)
     files = {name: _Files(image_or_bytes(_heads(folder, texts[own])), texts[own]) for name, own in chosen.items()}
     if alone:
-        files = {file.field.kind: file for file in files.values()}
+        files = {"image" if file.field.kind == "image" else only: file for file in files.values()}
     taken = {name: columns[own] for name, own in others.items()}
     labels: tuple[str, ...] = ()
     if classes is not None:
@@ -113,7 +114,7 @@ class _Files:
     def read(self, root: Path, row: int) -> bytes | None:
         """Return the file of a row; None if the field is optional and the row names none."""
         path = self.paths[row]
-        return None if self.field.optional and not path else _read(root, path, self.field)
+        return None if self.field.optional and not path else read_file(root, path, self.field)
 
 
 @final
@@ -258,29 +259,6 @@ def _heads(root: Path, paths: StringArray) -> Iterator[bytes]:
     """Yield the first bytes of the first files that can be read."""
     for path in islice(paths, _SNIFFED):
         try:
-            yield _bytes_of(root, path, most=64)
+            yield read_bytes(root, path, most=64)
         except BadSample:
             continue
-
-
-def _read(root: Path, path: str, field: Field) -> bytes:
-    data = _bytes_of(root, path, image=field.kind == "image")
-    if field.kind == "image":
-        try:
-            probe_image(data)
-        except BadSample as error:
-            raise BadSample(f"{printable(root / path)}: {error}") from error
-    return data
-
-
-def _bytes_of(root: Path, path: str, most: int = -1, *, image: bool = False) -> bytes:
-    place = root / path
-    try:
-        with open(place, "rb", opener=open_regular) as file:
-            if image:
-                check_image_size(os.fstat(file.fileno()).st_size, place)
-            return file.read(most)
-    except OSError as error:
-        raise BadSample(f"{printable(place)}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise BadSample(f"{printable(place)!r}: not a valid path: {error}") from error

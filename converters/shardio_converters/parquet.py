@@ -18,12 +18,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, SourceError
+from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import Sort, find_files, order_hints, other_files
 from shardio.foreign.names import Paths, printable
-from shardio.source import Field, Sample, check_index, describe_field, load_optional
+from shardio.source import Field, Sample, check_index, describe_field, load_optional, local_path
 
-from ._arrow import Column, Rows, arrow, classes, columns, damage, noted_features, rows_at_once, scalar_column
+from ._arrow import Column, Rows, arrow, classes, columns, damage, noted_features, of_paths, rows_at_once, scalar_column
 from ._blocks import OneOpenFile
 from ._fields import choose_fields, evenly_spaced, measure_field, rename_remarks
 
@@ -35,7 +35,14 @@ _FIRST = 8  # the number of these rows in each
 _SET = re.compile(r"(.+)-\d{5}-of-\d{5}(-\w+)?\.parquet")
 
 
-def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None, sort: Sort = "name") -> "Parquet":
+def parquet(
+    src: Paths,
+    *,
+    fields: str | Mapping[str, str] | None = None,
+    path: str | Mapping[str, str] | None = None,
+    root: str | os.PathLike[str] | None = None,
+    sort: Sort = "name",
+) -> "Parquet":
     """Parquet files: the rows are the samples, the columns their fields.
 
     Takes one file, a directory of *.parquet files, or a pattern such as "data/train-*.parquet" (quote it). Several
@@ -43,35 +50,52 @@ def parquet(src: Paths, *, fields: str | Mapping[str, str] | None = None, sort: 
     and bytes become bytes, or images if they begin like one. Lists of numbers become arrays, of a fixed shape where the
     lists have a fixed size; other lists, structs and maps become JSON. Decimals, dates and times become text; dates and
     times are in ISO 8601, in UTC where there is a time zone. A null makes a bad sample, except within JSON. Notes of
-    Hugging Face in the files are followed: images, shapes of arrays, and class names; an image that is only a path
-    makes a bad sample.
+    Hugging Face in the files are followed: images, shapes of arrays, and class names.
+
+    Files that a column names by path, such as images and sounds, are read only if `path` names the column: shardio then
+    trusts the table, whose paths may be absolute and lead anywhere. An image or a sound of Hugging Face that is only a
+    path makes a bad sample otherwise.
 
     Args:
         src: the file, the directory, or a pattern with `*`, `?`, `[...]` or ranges `{a..b}`; in Python also a list of
             these. Files in a directory with names such as train-00000-of-00002.parquet must all be of one set.
-        fields: the columns to take, with names for their fields, as in "image=img,label". Without it: all.
+        fields: the columns to take, with names for their fields, as in "image=img,label". Without it: all, but those
+            that `path` names.
+        path: the columns of text that are paths of files, with names for the fields of what the files hold: images, or
+            bytes, as in "image=photo,sound".
+        root: the folder that relative paths start from. Without it: the folder of each Parquet file.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
 
     Example:
         shardio convert parquet train.parquet data/train --fields image=img,label
+        shardio convert parquet clips.parquet data/clips --path sound=file_name --root clips
         shardio convert parquet 'mnist/train-*.parquet' data/mnist
         shardio convert parquet train.parquet data/few --fields image=img,label --where "label < 2"
 
     Raises:
-        SourceError: files are missing, damaged, of several sets or disagree, or no field holds a column's type.
-        ConfigError: `fields` names a column that does not exist.
+        SourceError: files are missing, damaged, of several sets or disagree, no field holds a column's type, or `path`
+            names a column that is not of text.
+        ConfigError: `fields` or `path` names a column that does not exist, both give one field, or `root` is no folder.
     """
     paths = _files(src, sort)
     with _opened(paths[0]) as file:
         schema = file.schema_arrow
-    names = choose_fields(fields, dict.fromkeys(schema.names), printable(paths[0]))
-    first = _layout(schema, names, paths[0])
+    place = printable(paths[0])
+    listed = {} if path is None else choose_fields(path, dict.fromkeys(schema.names), place)
+    rest = [name for name in schema.names if fields is not None or name not in listed.values()]
+    others = choose_fields(fields, dict.fromkeys(rest), place) if rest else {}
+    if both := others.keys() & listed.keys():
+        raise ConfigError(f"{place}: two columns would be the field {min(both)!r}; rename one with path or fields")
+    names, roots = others | listed, dict.fromkeys(listed, _root(root, listed))
+    first = _layout(schema, names, roots, paths[0])
     with ThreadPoolExecutor(_THREADS) as pool:
-        footers = list(pool.map(partial(_footer, names=names, all_columns=fields is None, first=first), paths))
+        read = partial(_footer, names=names, roots=roots, all_columns=fields is None, first=first)
+        footers = list(pool.map(read, paths))
     groups = [(number, group) for number, rows in enumerate(footers) for group in range(len(rows))]
     starts = np.cumsum([0, *chain.from_iterable(footers)], dtype=np.int64)
     places = np.array(groups, np.int64).reshape(-1, 2)
-    remarks = (*other_files(src, paths, "Parquet files"), *rename_remarks(fields, names))
+    renamed = (*rename_remarks(fields, others), *rename_remarks(path, listed))
+    remarks = (*other_files(src, paths, "Parquet files"), *renamed)
     return Parquet(tuple(paths), first.columns, first.classes, places, starts, remarks).measured()
 
 
@@ -178,7 +202,10 @@ class _Reader:
     """An open file. It keeps the batches read from the latest row group, or the last of them if they are too large."""
 
     def __init__(self, path: Path, chosen: Mapping[str, Column]) -> None:
-        self._columns = chosen
+        self._columns = {
+            name: column if column.root is None else replace(column, root=path.parent / column.root)
+            for name, column in chosen.items()
+        }
         self._file = _open(path)
         self._begin(-1, iter(()))
 
@@ -242,6 +269,17 @@ def _files(src: Paths, sort: Sort) -> list[Path]:
     return paths
 
 
+def _root(root: str | os.PathLike[str] | None, listed: Mapping[str, str]) -> Path:
+    """The folder that relative paths start from; an empty path for the folder of the file that they are in."""
+    if root is None:
+        return Path()
+    if not listed:
+        raise ConfigError(f"root goes with path, which names the columns of paths, got {root!r}")
+    if not (folder := local_path(root).absolute()).is_dir():
+        raise ConfigError(f"root must be a folder, got {printable(folder)}")
+    return folder
+
+
 def _open(path: Path) -> Any:
     """Open a pyarrow.parquet.ParquetFile that reads in the calling thread; SourceError if it is not a Parquet file."""
     library = load_optional("pyarrow.parquet", purpose="the converter 'parquet'", extra="parquet")
@@ -276,16 +314,19 @@ class _Layout:
     names: tuple[str, ...]
 
 
-def _layout(schema: Any, names: Mapping[str, str], path: Path) -> _Layout:
+def _layout(schema: Any, names: Mapping[str, str], roots: Mapping[str, Path], path: Path) -> _Layout:
     features = noted_features(schema, printable(path))
     found = columns(names, schema, features, printable(path))
+    found |= {name: of_paths(found[name], root, printable(path)) for name, root in roots.items()}
     return _Layout(path, found, classes(found, features), tuple(schema.names))
 
 
-def _footer(path: Path, names: Mapping[str, str], all_columns: bool, first: _Layout) -> list[int]:
+def _footer(
+    path: Path, names: Mapping[str, str], roots: Mapping[str, Path], all_columns: bool, first: _Layout
+) -> list[int]:
     """The number of rows in each row group; SourceError unless the file has the same columns as the first."""
     with _opened(path) as file:
-        _check_same(_layout(file.schema_arrow, names, path), first, all_columns)
+        _check_same(_layout(file.schema_arrow, names, roots, path), first, all_columns)
         # The metadata of a row group's columns is not touched: where it is damaged, pyarrow crashes the process.
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         if sum(rows) != file.metadata.num_rows or min(rows, default=0) < 0:
@@ -309,4 +350,5 @@ def _check_same(found: _Layout, first: _Layout, all_columns: bool) -> None:
 
 
 def _no_file(path: str) -> bytes:
-    raise BadSample(f"only a path, {path!r}: the file is not read, because a table must not choose files to read")
+    reason = "the file is not read, because a table must not choose files to read; the option path reads what you name"
+    raise BadSample(f"only a path, {path!r}: {reason}")

@@ -335,6 +335,22 @@ class TestPaths:
         assert source[2] == {"bytes": b"\0\1\2", "key": "x.bin"}
         assert source[1]["bytes"] == b""
 
+    def test_a_column_of_other_files_names_its_field(self, tmp_path: Path) -> None:
+        """Files that are no images, of a column given by name, are in a field of that name; images stay `image`."""
+        pictures(tmp_path)
+        (tmp_path / "x.wav").write_bytes(b"RIFF")
+        listed = table(tmp_path / "list.csv", [("a sound", "path", "photo"), ("x.wav", "x.wav", "a.jpg")])
+        assert filelist(listed, path="a sound", fields="photo")[0] == {
+            "a_sound": b"RIFF",
+            "photo": "a.jpg",
+            "key": "x.wav",
+        }
+        assert filelist(listed, path="a sound", fields="photo", optional="a_sound").fields["a_sound"].optional
+        assert list(filelist(listed, path="path", fields="photo").fields) == ["bytes", "photo", "key"]
+        assert list(filelist(listed, path="photo", fields="path").fields) == ["image", "path", "key"]
+        with pytest.raises(ConfigError, match=r"has no 'speech'; .*; the field's name comes first: speech=photo"):
+            filelist(listed, path="photo=speech")
+
     def test_a_key_of_its_own(self, tmp_path: Path) -> None:
         """A column named key keeps its values."""
         assert filelist(with_column(tmp_path, "key", ["mine"]))[0] == {"image": PICTURES["a.jpg"], "key": "mine"}

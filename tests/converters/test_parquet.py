@@ -19,7 +19,7 @@ import pytest
 from _builders import jpeg, png
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.format.fields import Field
+from shardio.format.fields import Field, Missing
 from shardio.testing.sources import check_sample, check_source
 from shardio_converters import parquet as module
 from shardio_converters.parquet import parquet
@@ -352,6 +352,88 @@ class TestFiles:
 
 
 LABEL = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+
+
+class TestPaths:
+    """Columns of paths, whose files are read where the user names the column."""
+
+    @staticmethod
+    def files(folder: Path, names: Sequence[str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in zip(names, PICTURES, strict=True):
+            (folder / name).write_bytes(data)
+            (folder / f"{name}.wav").write_bytes(b"RIFF" + data[:40])
+
+    def test_images_and_sounds(self, tmp_path: Path) -> None:
+        """Files are relative to each Parquet file, images and bytes by their content; other columns stay."""
+        names = [f"{n} é.img" for n in range(COUNT)]
+        sounds = [f"{name}.wav" for name in names]
+        for part in ("a", "b"):
+            self.files(tmp_path / part, names)
+            write(tmp_path / part / "t.parquet", photo=names, sound=pa.array(sounds).dictionary_encode(), n=NUMBERS)
+        source = parquet(str(tmp_path / "*/t.parquet"), path="image=photo,sound")
+        expected = [
+            {"n": n, "image": data, "sound": b"RIFF" + data[:40]} for n, data in zip(NUMBERS, PICTURES, strict=True)
+        ] * 2
+        check_source(source, expected, tmp_path / "out", image="image", sound="bytes")
+        assert source.sizes().tolist() == [int(np.mean([len(p) for p in PICTURES])) + 44 + 8] * 10
+        assert source.remarks == ()
+
+    def test_a_root(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Relative paths start from `root`, also once the working directory is another; absolute ones are taken."""
+        self.files(tmp_path / "photos", names := list("abcde"))
+        names[1] = str(tmp_path / "photos" / "b")
+        path = write(tmp_path / "t.parquet", file=names)
+        monkeypatch.chdir(tmp_path)
+        source = parquet(path, path="image=file", fields="key=file", root="photos")
+        monkeypatch.chdir("/")
+        assert [source[n] for n in range(COUNT)] == [
+            {"key": name, "image": data} for name, data in zip(names, PICTURES, strict=True)
+        ]
+
+    def test_what_hugging_face_stores_beside_its_files(self, tmp_path: Path) -> None:
+        """A struct of bytes and a path is read from the file where there are no bytes."""
+        self.files(tmp_path, list("abcde"))
+        media = [{"bytes": None if n % 2 else PICTURES[n], "path": "abcde"[n]} for n in range(COUNT)]
+        path = write(tmp_path / "t.parquet", notes={"image": {"_type": "Image"}}, image=media)
+        source = parquet(path, path="image")
+        assert [source[n]["image"] for n in range(COUNT)] == PICTURES
+        with pytest.raises(BadSample, match=r"only a path, 'b': .*; the option path reads what you name"):
+            parquet(path)[1]
+
+    def test_bad_files(self, tmp_path: Path) -> None:
+        """A file that is missing, a folder, empty or no image is a bad sample, which names the row and the file."""
+        self.files(tmp_path, list("abcde"))
+        (tmp_path / "b").unlink()
+        (tmp_path / "c").write_bytes(b"words")
+        (tmp_path / "d").unlink()
+        (tmp_path / "d").mkdir()
+        source = parquet(write(tmp_path / "t.parquet", file=[*"abcd", None]), path="image=file")
+        assert source[0] == {"image": PICTURES[0]}
+        for row, reason in ((1, "b: cannot be read: No such file"), (2, "c: not a JPEG"), (3, "d: cannot be read")):
+            with pytest.raises(BadSample, match=rf"t.parquet, row {row}, column 'file': .*{reason}"):
+                source[row]
+        assert isinstance(source[4]["image"], Missing)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"path": "n"}, "path must name columns of text, 'n' is scalar, int64"),
+            ({"path": "gone"}, "has no 'gone'; there are file, n"),
+            ({"path": "file=photo"}, "has no 'photo'; there are file, n; the field's name comes first: photo=file"),
+            ({"path": "n=file"}, "two columns would be the field 'n'"),
+            ({"root": "."}, "root goes with path, which names the columns of paths"),
+            ({"path": "file", "root": "t.parquet"}, "root must be a folder"),
+        ],
+    )
+    def test_wrong_options(
+        self, tmp_path: Path, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Columns of other types, names that clash and a root without paths are refused."""
+        monkeypatch.chdir(tmp_path)
+        path = write(tmp_path / "t.parquet", file=WORDS, n=NUMBERS)
+        with pytest.raises((ConfigError, SourceError), match=message):
+            parquet(path, **options)
 
 
 class TestHuggingFace:
