@@ -78,7 +78,7 @@ def filelist(
     names = table.names()
     wanted = _default_path_column(names, table) if path is None else path
     alone = isinstance(wanted, str) and wanted in names  # one column, and no word of what to call its field
-    only = field_name(wanted) if isinstance(path, str) and alone and path not in PATHS else "bytes"
+    only = field_name(path) if isinstance(path, str) and alone and path not in PATHS else "bytes"
     chosen = choose_fields({"file": str(wanted)} if alone else wanted, names, table)
     rest = [name for name in names if name not in chosen.values()]
     others = choose_fields(fields, rest, table) if rest or fields is not None else {}

@@ -68,6 +68,10 @@ class File:
         self.size = os.fstat(self._fd).st_size
         self._buffer, self._buffer_start = b"", 0
 
+    def fileno(self) -> int:
+        """Return the descriptor of the file, or of the unnamed one that it was unpacked to."""
+        return self._fd
+
     def read(self, offset: int, size: int) -> bytes:
         """Read `size` bytes at `offset`; fewer at the end of the file."""
         parts = []

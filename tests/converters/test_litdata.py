@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from shardio.errors import BadSample, MissingDependency, SourceError
+from shardio.errors import BadSample, ConfigError, MissingDependency, SourceError
 from shardio.format.images import sniff
 from shardio.source import find
 from shardio.testing import check_source
@@ -82,6 +82,99 @@ def test_tuples(tmp_path: Path) -> None:
     check_source(litdata(FILES / "pairs", names="text,label"), expected, tmp_path / "out")
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+NEEDS_ZSTD = pytest.mark.skipif(importlib.util.find_spec("zstd") is None, reason="LitData needs zstd for samples")
+
+
+@needs_litdata
+@pytest.mark.parametrize("level", ["chunk", "batch", pytest.param("sample", marks=NEEDS_ZSTD)])
+def test_compressed(tmp_path: Path, level: str) -> None:
+    """Chunks, batches and samples compressed with zstd are read in any order, and their directory stays as it is."""
+    folder = Path(shutil.copytree(FILES / f"zstd-{level}", tmp_path / "in"))
+    before = contents(folder)
+    expected = [{"array": np.full(40, number, np.int32), "text": f"text {number} " * 20} for number in range(5)]
+    source = litdata(folder)
+    check_source(source, expected, tmp_path / "out", array=("int32", (40,)))
+    for number in (4, 0, 3, 1, 2, 0):
+        assert source[number]["text"] == expected[number]["text"]
+    assert contents(folder) == before
+
+
+@needs_litdata
+@pytest.mark.parametrize("name", ["tokens", "tokens-zstd"])
+def test_documents_of_tokens(tmp_path: Path, name: str) -> None:
+    """What was written for a TokensLoader becomes documents, each as long as it was."""
+    folder = Path(shutil.copytree(FILES / name, tmp_path / "in"))
+    before = contents(folder)
+    source = litdata(folder)
+    expected = [{"tokens": np.arange(n * n + 3, dtype=np.uint16) + np.uint16(65000)} for n in range(5)]
+    check_source(source, expected, tmp_path / "out", tokens={"kind": "array", "dtype": "uint16"})
+    assert source.sizes().tolist() == [(48 + 36 + 50) // 5] * 5
+    assert source.remarks == ()
+    assert contents(folder) == before
+
+
+@needs_litdata
+@pytest.mark.parametrize("name", ["tokens", "tokens-zstd"])
+def test_blocks_of_tokens(tmp_path: Path, name: str) -> None:
+    """`block_size` cuts each chunk as LitData's TokensLoader does, and a remark counts what is left at the ends."""
+    chunks = [np.concatenate([np.arange(n * n + 3) for n in part]) + 65000 for part in ((0, 1, 2), (3,), (4,))]
+    blocks = [chunk[start : start + 5] for chunk in chunks for start in range(0, len(chunk) - 4, 5)]
+    source = litdata(FILES / name, names="text", block_size=5)
+    check_source(
+        source, [{"text": block.astype(np.uint16)} for block in blocks], tmp_path / "out", text=("uint16", (5,))
+    )
+    assert source.remarks == ("left out 10 tokens at the ends of 3 chunks, fewer than 5 each",)
+    if name == "tokens":
+        from litdata import StreamingDataset, TokensLoader
+
+        theirs = StreamingDataset(str(FILES / name), item_loader=TokensLoader(block_size=5))
+        assert [theirs[number].tolist() for number in range(len(theirs))] == [block.tolist() for block in blocks]
+
+
+@needs_litdata
+def test_tokens_that_were_tensors(tmp_path: Path) -> None:
+    """Tensors of tokens keep their dtype."""
+    expected = [{"tokens": np.arange(n + 1, dtype=np.int32) + 100_000} for n in range(5)]
+    check_source(
+        litdata(FILES / "tokens-tensor"), expected, tmp_path / "out", tokens={"kind": "array", "dtype": "int32"}
+    )
+
+
+@needs_litdata
+@pytest.mark.parametrize(
+    ("name", "options"), [("dicts", {"block_size": 4}), ("tokens", {"block_size": 0}), ("tokens", {"block_size": True})]
+)
+def test_block_sizes_that_are_refused(name: str, options: dict[str, Any]) -> None:
+    """A block has at least one token, and samples that are no tokens have no blocks."""
+    with pytest.raises(
+        ConfigError, match="block_size must be at least 1, and goes with tokens for a TokensLoader, got"
+    ):
+        litdata(FILES / name, **options)
+
+
+@needs_litdata
+@pytest.mark.parametrize("keep", [0.5, 0.9])
+@pytest.mark.parametrize("name", ["tokens", "tokens-zstd", "zstd-chunk", "zstd-batch"])
+def test_chunks_that_are_cut_off(tmp_path: Path, name: str, keep: float) -> None:
+    """A chunk that was cut off is refused by the index that says more, or its samples are bad and name it."""
+    folder = Path(shutil.copytree(FILES / name, tmp_path / "in"))
+    (path,) = folder.glob("chunk-0-1.*")
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    if name == "tokens":
+        with pytest.raises(SourceError, match="for which the file is too small"):
+            litdata(folder)
+        return
+    source = litdata(folder)
+    assert source[0]
+    with pytest.raises(BadSample, match=r"in, sample 3: "):
+        source[3]
+
+
 @needs_litdata
 def test_damage_is_a_bad_sample(tmp_path: Path) -> None:
     """A sample that LitData cannot read is named."""
@@ -107,9 +200,14 @@ def test_without_litdata() -> None:
         (of_type("collections.defaultdict"), "single values, they are collections.defaultdict"),
         (lambda i: i["config"].update(data_spec="[2, {}]"), "not an index of LitData: KeyError: 'type'"),
         (lambda i: i["config"].update(data_spec="words"), "cannot be read: Expecting value"),
-        (lambda i: i["config"].update(compression="zstd"), "chunks with compression are not read: write them anew"),
+        (lambda i: i["config"].update(compression="lz4"), "chunks are compressed by lz4, shardio unpacks zstd"),
         (lambda i: i["config"].update(encryption={"algorithm": "fernet"}), "chunks with encryption are not read"),
-        (lambda i: i["config"].update(item_loader="TokensLoader"), "the samples of a TokensLoader have no fields"),
+        (lambda i: i["config"].update(item_loader="ParquetLoader"), "the samples of a ParquetLoader cannot be taken"),
+        (
+            lambda i: i["config"].update(item_loader="TokensLoader"),
+            "chunk-0-0.bin is said to hold 2 samples and None tok",
+        ),
+        (lambda i: i["chunks"][0].update(chunk_size=1 << 40), "for which the file is too small"),
         (lambda i: i["config"]["data_format"].append("video"), "the samples hold video: taken are bool, bytes"),
         (lambda i: i["chunks"][0].update(filename="../x.bin"), r"a chunk called '\.\./x.bin'"),
         (lambda i: i["chunks"][0].update(filename="x.bin"), "x.bin does not exist"),
