@@ -84,6 +84,7 @@ def hdf5(
         shardio convert hdf5 train.h5 data/photos --fields image=data/images --as-image image
         shardio convert hdf5 "months/*.nc" data/months --fields t2m,time --decode-cf --to hdf5
         shardio convert hdf5 runs data/runs --external-links
+        shardio convert hdf5 runs data/waves --fields wave=data/waves --ragged wave
         shardio convert hdf5 damaged.h5 data/rest --read-timeout 10 --on-error skip
 
     Raises:

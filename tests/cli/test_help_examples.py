@@ -98,8 +98,14 @@ def lmdbs(root: Path) -> None:
 
 
 def litdata(root: Path) -> None:
-    """A dataset of pairs."""
+    """A dataset of pairs, and one of tokens whose only chunk, of 5,000, is one document."""
     shutil.copytree(FILES / "litdata" / "pairs", root / "optimized" / "train")
+    text = Path(shutil.copytree(FILES / "litdata" / "tokens-tensor", root / "optimized" / "text"))
+    index = json.loads((text / "index.json").read_text())
+    index["chunks"][0] |= {"chunk_size": 1, "dim": 5000, "chunk_bytes": 12 + 4 * 5000}
+    (text / "index.json").write_text(json.dumps(index))
+    numbers = np.array([1, 12, 12 + 4 * 5000, *range(5000)], np.uint32)
+    (text / index["chunks"][0]["filename"]).write_bytes(numbers.tobytes())
 
 
 def mds(root: Path) -> None:
@@ -119,8 +125,11 @@ def numpy(root: Path) -> None:
 
 
 def parquet(root: Path) -> None:
-    """Images with labels, in one file and in two."""
-    (root / "mnist").mkdir()
+    """Images with labels, in one file and in two, and the paths of sounds."""
+    for folder in ("mnist", "clips"):
+        (root / folder).mkdir()
+    (root / "clips" / "a.wav").write_bytes(b"RIFF")
+    pq.write_table(pa.table({"file_name": ["a.wav"] * 20}), root / "clips.parquet")
     table = pa.table({"img": [png(seed=n) for n in range(20)], "label": list(range(20))})
     for name in ("train.parquet", "mnist/train-00000-of-00002.parquet", "mnist/train-00001-of-00002.parquet"):
         pq.write_table(table, root / name)
