@@ -315,14 +315,12 @@ class BatchRows:
 
     def _as_tensors(self, name: str, part: slice, values: Sequence[NDArray[Any] | None]) -> list[torch.Tensor | None]:
         """Return arrays whose shapes differ as the tensors to deliver; BadSample if int64 cannot hold a number."""
-        dtype, tensors = self.spec.listed_dtype(name), []
-        for row, value in enumerate(values):
-            if value is not None and value.dtype != dtype:
-                value, given = value.astype(dtype), value
-                if given.dtype == np.uint64 and (value < 0).any():
+        if name in self.spec.ragged_as_int64:
+            stored, values = values, [None if value is None else value.astype(np.int64) for value in values]
+            for row, (value, given) in enumerate(zip(values, stored, strict=True)):
+                if given is not None and given.dtype == np.uint64 and value is not None and (value < 0).any():
                     self._raise_overflow(name, part, row, given[value < 0][0])
-            tensors.append(None if value is None else torch.from_numpy(value))
-        return tensors
+        return [None if value is None else torch.from_numpy(value) for value in values]
 
     def _raise_overflow(self, name: str, part: slice, row: int, number: Any) -> NoReturn:
         place = self.spec.dataset.path / self.spec.dataset.where(int(self._indices[part][row]))
