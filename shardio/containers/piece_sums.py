@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from ..cache.pieces import PIECE, piece_count
 from ..errors import ShardCorrupt
 from ..format import checksums
+from ..system import npy
 from ..system.types import Buffer
 from . import store
-from .side_index import npy_header
 
 SUFFIX = ".sums.idx.npy"
 _DTYPE = np.dtype([("xxh3_64", "<u8")])
 _ENTRY = _DTYPE.itemsize
-_HEADER = len(npy_header(_DTYPE, (0,)))
+_HEADER = len(npy.header_of(_DTYPE, (0,)))
 _PAYLOAD = PIECE - _ENTRY
 """Bytes of a block of the table without its own checksum."""
 
@@ -58,7 +58,7 @@ def to_bytes(sums: NDArray[np.uint64], checksum: str) -> bytes:
         checksum: the shard's checksum in the manifest.
     """
     blocks = -(-(_HEADER + _ENTRY * len(sums)) // _PAYLOAD)
-    data = npy_header(_DTYPE, (len(sums) + blocks,)) + np.asarray(sums, "<u8").tobytes()
+    data = npy.header_of(_DTYPE, (len(sums) + blocks,)) + np.asarray(sums, "<u8").tobytes()
     parts = [data[begin : begin + _PAYLOAD] for begin in range(0, len(data), _PAYLOAD)]
     return b"".join(part + _own_checksum(checksum, number, part) for number, part in enumerate(parts))
 
@@ -117,7 +117,7 @@ def matches(shard: Path, table: bytes) -> bool:
 
 def looks_like_one(shard: Path) -> bool:
     """Return whether what lies where a shard's table belongs begins as a table does, so that it may be replaced."""
-    found, begin = load(shard, _HEADER) or b"", npy_header(_DTYPE, (0,))
+    found, begin = load(shard, _HEADER) or b"", npy.header_of(_DTYPE, (0,))
     return found.partition(b"'shape'")[0] == begin.partition(b"'shape'")[0]
 
 

@@ -4,7 +4,6 @@ It says where each value is in the file beside it, and holds scalars and hidden 
 files that others wrote. This module alone knows its layout.
 """
 
-import io
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field
+from ..system import npy
 from ..system.directory import Directory
 from ..system.types import Stored
 from . import store
@@ -59,21 +59,10 @@ def dtype_of(fields: Mapping[str, Field]) -> np.dtype[Any]:
     return np.dtype(columns)
 
 
-def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return the `.npy` header of a C-contiguous array; its size does not depend on the length of the first axis."""
-    description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    stream = io.BytesIO()
-    try:
-        np.lib.format.write_array_header_1_0(stream, description)
-    except ValueError:  # more than 64 KiB
-        np.lib.format.write_array_header_2_0(stream, description)
-    return stream.getvalue()
-
-
 def size_of(fields: Mapping[str, Field], count: int) -> int:
     """Return the bytes of the index of a shard of `count` samples, as `SideIndexWriter` writes it."""
     dtype = dtype_of(fields)
-    return len(npy_header(dtype, (count,))) + count * dtype.itemsize
+    return len(npy.header_of(dtype, (count,))) + count * dtype.itemsize
 
 
 @final
@@ -89,7 +78,7 @@ class SideIndexWriter:
         self._file, self._dtype = file, dtype_of(fields)
         self._held = held(fields)
         self._locations = struct.Struct(f"<{2 * len(located(fields))}q")
-        self._file.write(npy_header(self._dtype, (0,)))
+        self._file.write(npy.header_of(self._dtype, (0,)))
 
     def append(self, locations: Sequence[int], sample: Stored) -> None:
         """Add a row: the offset and size of each located field in turn, and the sample that has the held values."""
@@ -100,7 +89,7 @@ class SideIndexWriter:
     def finish(self, count: int) -> None:
         """Rewrite the header for `count` rows."""
         self._file.seek(0)
-        self._file.write(npy_header(self._dtype, (count,)))
+        self._file.write(npy.header_of(self._dtype, (count,)))
 
 
 def write(directory: Directory, shard: str, index: NDArray[Any]) -> None:
@@ -111,7 +100,7 @@ def write(directory: Directory, shard: str, index: NDArray[Any]) -> None:
         shard: the shard's name.
         index: a structured array [samples] of `dtype_of` the shard's fields.
     """
-    directory.write(path_of(Path(shard)).name, npy_header(index.dtype, (len(index),)) + index.tobytes())
+    directory.write(path_of(Path(shard)).name, npy.header_of(index.dtype, (len(index),)) + index.tobytes())
 
 
 def load(shard: Path) -> NDArray[Any]:

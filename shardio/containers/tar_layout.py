@@ -13,6 +13,7 @@ import numpy as np
 from ..errors import ConfigError
 from ..format import images
 from ..format.fields import Field
+from ..system import npy
 from ..system.types import Buffer
 from . import side_index
 
@@ -85,7 +86,7 @@ def member_bytes(field: Field, stored: Buffer) -> int:
 
 def array_header(field: Field) -> bytes:
     """Return the `.npy` header that precedes the raw bytes of an array of a fixed shape."""
-    return side_index.npy_header(field.row_dtype, field.row_shape)
+    return npy.header_of(field.row_dtype, field.row_shape)
 
 
 def member_header(name: str, size: int) -> bytes:

@@ -18,7 +18,6 @@ A name before the extension is the field's: `mask.png` is the image `mask`, `cap
 `weight.json` the scalar `weight` if it holds numbers, as shardio writes them.
 """
 
-import io
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -222,7 +221,6 @@ def _number(data: bytes, dtype: str) -> Any:
 
 def _array(data: bytes) -> np.ndarray[Any, np.dtype[Any]]:
     try:
-        array = npy.guarded(lambda: np.lib.format.read_array(io.BytesIO(data), allow_pickle=False))
+        return npy.read_array(data)
     except ValueError as error:
         raise BadSample(f"not a .npy file: {error}") from error
-    return np.asarray(array)

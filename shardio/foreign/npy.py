@@ -3,7 +3,6 @@
 The format is described at https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
 """
 
-import io
 import math
 import os
 import shutil
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SourceError
-from ..system.npy import guarded
+from ..system.npy import guarded, read_header
 from ..system.regular_files import check_regular, open_regular
 from .names import printable
 
@@ -104,7 +103,7 @@ def is_npz(path: Path) -> bool:
 def read_npy_header(path: Path) -> NpyArray:
     """Read the header of a .npy; SourceError unless the file has the size that the header implies."""
     with _source_errors(printable(path)), open(path, "rb", opener=open_regular) as file:
-        array = NpyArray(path, "", False, *_header(file))
+        array = NpyArray(path, "", False, *read_header(file)[:4])
         size = os.fstat(file.fileno()).st_size
     if size != array.stop and not array.dtype.hasobject:
         raise SourceError(f"{array} must hold {array.stop} bytes, it holds {size}")
@@ -126,10 +125,11 @@ def read_npz_headers(path: Path) -> dict[str, NpyArray]:
             if not info.filename.endswith(".npy"):
                 continue
             with _source_errors(f"{printable(path)}, {info.filename}"), archive.open(info) as member:
-                start, dtype, shape, fortran = _header(member)
+                header = read_header(member)
             compressed = info.compress_type != zipfile.ZIP_STORED
             before = 0 if compressed else _start(file, info)
-            array = NpyArray(path, info.filename, compressed, before + start, dtype, shape, fortran)
+            start, dtype, shape, fortran = before + header.start, header.dtype, header.shape, header.fortran
+            array = NpyArray(path, info.filename, compressed, start, dtype, shape, fortran)
             if array.stop != before + info.file_size and not array.dtype.hasobject:
                 raise SourceError(f"{array} must hold {array.stop - before} bytes, it holds {info.file_size}")
             found[info.filename.removesuffix(".npy")] = array
@@ -163,26 +163,6 @@ def _start(file: IO[bytes], info: zipfile.ZipInfo) -> int:
     file.seek(info.header_offset)
     _, name, extra = _LOCAL.unpack(file.read(_LOCAL.size))
     return info.header_offset + _LOCAL.size + int(name) + int(extra)
-
-
-def _header(file: IO[bytes]) -> tuple[int, np.dtype[Any], tuple[int, ...], bool]:
-    """Return the numbers' offset, dtype and shape, and whether they are in Fortran order; ValueError if damaged."""
-
-    def read() -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-        file.seek(0)
-        version = np.lib.format.read_magic(file)
-        if version == (1, 0):
-            return np.lib.format.read_array_header_1_0(file)
-        if version == (3, 0):  # UTF-8 instead of version 2's Latin-1: escaped to ASCII, they are the same
-            (length,) = struct.unpack("<I", file.read(4))
-            text = file.read(length).decode().encode("ascii", "backslashreplace")
-            return np.lib.format.read_array_header_2_0(io.BytesIO(struct.pack("<I", len(text)) + text))
-        return np.lib.format.read_array_header_2_0(file)
-
-    shape, fortran, dtype = guarded(read)
-    if any(size < 0 or isinstance(size, bool) for size in shape):
-        raise ValueError(f"its header is damaged: shape {shape}")
-    return file.tell(), dtype, shape, fortran
 
 
 @contextmanager

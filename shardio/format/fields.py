@@ -20,7 +20,6 @@ Names that begin with an underscore are reserved for the columns that shardio ad
 from __future__ import annotations
 
 import difflib
-import io
 import json
 import math
 import operator
@@ -214,9 +213,7 @@ class Field:
                 array = self._array(value, self.row_shape if self.fixed else None)
                 if self.fixed:
                     return array.reshape(-1).view(np.uint8).data
-                stream = io.BytesIO()
-                np.lib.format.write_array(stream, array, version=(1, 0), allow_pickle=False)
-                return stream.getvalue()
+                return npy.header_of(array.dtype, array.shape) + array.tobytes()
 
     def decode(self, stored: Buffer) -> Any:
         """Return the value of stored bytes; arrays are writable copies, scalars are Python numbers.
@@ -236,7 +233,7 @@ class Field:
             case "array" | "pixels":
                 if self.fixed:
                     return np.frombuffer(stored, self.row_dtype).reshape(self.row_shape).copy()
-                array = npy.guarded(lambda: np.lib.format.read_array(io.BytesIO(stored), allow_pickle=False))
+                array = npy.read_array(stored)
                 if array.dtype != self.row_dtype:
                     raise ValueError(f"expected {self.row_dtype}, got {array.dtype}")
                 return array
