@@ -5,7 +5,7 @@ of one kind, and for each row the index of its shard's locator (`shard_of`) and 
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -180,6 +180,10 @@ class PackedValues(Sequence[memoryview]):
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        starts, ends = self.offsets.tolist(), (self.offsets + self.sizes).tolist()
+        return map(self.data.data.__getitem__, map(slice, starts, ends))
 
     def __getitem__(self, number: Any) -> Any:
         start = int(self.offsets[number])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import copy
 import os
 import weakref
@@ -39,6 +40,7 @@ from ..order.plan import Plan, Shuffle
 from ..stores import open_store
 from ..stores.base import Store
 from ..stores.url import Url, as_url
+from ..system import npy
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
 from .classes import KEY, Classes, Renumbering, names_in, numbered_alike
@@ -273,17 +275,19 @@ class Dataset:
     ) -> list[Any]:
         """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode.
 
-        With `present`, bool [n], the value is None where that is False.
+        With `present`, bool [n], the value is None where that is False. Arrays of any shape are views of PackedValues,
+        whose memory must be used for nothing else from then on.
         """
-        field, values = self.field(name), []
-        has = [True] * len(indices) if present is None else present.tolist()
-        for value, index, there in zip(stored, indices.tolist(), has, strict=True):
-            try:
-                values.append(field.decode(value) if there else None)
-            except ValueError as error:  # raised alike for malformed UTF-8, JSON and .npy
-                raise ShardCorrupt(
-                    f"{self.path / self.where(index)}, field {name!r}: not {field.kind}: {error}"
-                ) from error
+        field, values = self.field(name), list[Any]()
+        has = itertools.repeat(True) if present is None or present.all() else present.tolist()
+        decoded: Iterable[Any] = (field.decode(v) if there else None for v, there in zip(stored, has, strict=False))
+        if field.kind == "array" and isinstance(stored, row_locator.PackedValues) and not isinstance(has, list):
+            decoded = npy.read_arrays(stored.data, stored.offsets, stored.sizes, field.row_dtype)
+        try:
+            values.extend(decoded)
+        except ValueError as error:  # raised alike for malformed UTF-8, JSON and .npy
+            place = self.path / self.where(int(indices[len(values)]))
+            raise ShardCorrupt(f"{place}, field {name!r}: not {field.kind}: {error}") from error
         return values
 
     if not TYPE_CHECKING:  # to a type checker, it would be any attribute

@@ -197,6 +197,8 @@ class Mixture:
     ) -> list[Any]:
         values: list[Any] = [None] * len(indices)
         for dataset, local, rows in self._split(indices):
+            if len(rows) == len(indices):
+                return dataset.decode(name, stored, local, present)
             has = None if present is None else present[rows]
             part = dataset.decode(name, [stored[row] for row in rows.tolist()], local, has)
             for row, value in zip(rows.tolist(), part, strict=True):

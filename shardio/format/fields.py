@@ -233,10 +233,7 @@ class Field:
             case "array" | "pixels":
                 if self.fixed:
                     return np.frombuffer(stored, self.row_dtype).reshape(self.row_shape).copy()
-                array = npy.read_array(stored)
-                if array.dtype != self.row_dtype:
-                    raise ValueError(f"expected {self.row_dtype}, got {array.dtype}")
-                return array
+                return npy.read_array(stored, self.row_dtype)
 
     def _array(self, value: Any, shape: tuple[int, ...] | None) -> NDArray[Any]:
         try:

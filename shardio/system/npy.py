@@ -8,7 +8,7 @@ import math
 import re
 import struct
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import IO, Any, NamedTuple
 
@@ -44,18 +44,40 @@ class Header(NamedTuple):
     stop: int
 
 
-def read_array(stored: Buffer) -> NDArray[Any]:
+def read_array(stored: Buffer, expected: np.dtype[Any] | None = None) -> NDArray[Any]:
     """Return the array in the bytes of a `.npy`, as a writable copy; bytes after it are ignored.
 
-    Raises ValueError if the bytes are damaged or hold Python objects.
+    Raises ValueError if the bytes are damaged, hold Python objects or have another dtype than `expected`.
     """
-    header = _usual_header(bytes(stored[:_USUAL_BYTES])) or _header_in(stored)
-    start, dtype, shape, fortran, stop = header
+    start, dtype, shape, fortran, stop = _usual_header(bytes(stored[:_USUAL_BYTES])) or _header_in(stored)
     if dtype.hasobject:
         raise ValueError("arrays of Python objects are not read")
     if stop > len(stored):
         raise ValueError(f"its array ends at byte {stop} of {len(stored)}")
-    return np.ndarray(shape, dtype, stored, start, order="F" if fortran else "C").copy("A")
+    if expected is not None and dtype != expected:
+        raise ValueError(f"expected {expected}, got {dtype}")
+    return np.ndarray(shape, dtype, stored, start, None, "F" if fortran else "C").copy("A")
+
+
+def read_arrays(
+    memory: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[np.int64], expected: np.dtype[Any]
+) -> Iterator[NDArray[Any]]:
+    """Yield the arrays in the bytes of several `.npy` as `read_array` returns them, but as views of `memory`.
+
+    Args:
+        memory: all bytes, writable; they must stay as they are.
+        offsets, sizes: of each `.npy` in `memory`, int64 [n].
+        expected: the dtype of all arrays.
+    """
+    view, item = memory.data, expected.itemsize
+    for offset, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
+        header = _usual_header(bytes(view[offset : offset + _USUAL_BYTES]))
+        if header is not None:
+            start, dtype, shape, fortran, stop = header
+            if dtype == expected and stop <= size and not fortran and not offset % item:
+                yield np.ndarray(shape, dtype, view, offset + start)
+                continue
+        yield read_array(view[offset : offset + size], expected)
 
 
 def read_header(file: IO[bytes]) -> Header:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import World
-from shardio.errors import BadSample, ConfigError, PipelineClosed, StateMismatch, StateWarning
+from shardio.errors import BadSample, ConfigError, PipelineClosed, ShardCorrupt, StateMismatch, StateWarning
 from shardio.format.fields import infer_fields
 from shardio.loader.batch import job
 
@@ -394,6 +394,41 @@ def test_batches_may_be_kept() -> None:
     for batch, (image, label) in zip(list(load(ds, transforms=TRAIN)), seen, strict=True):
         assert torch.equal(batch["image"], image)
         assert torch.equal(batch["label"], label)
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_arrays_of_differing_shapes_are_their_own(tmp_path: Path, container: str) -> None:
+    """Arrays of a batch may be changed in place, padding's repeats too: no other one changes, nor what is stored."""
+    fields = {"array": shardio.Field("array", dtype="float32")}
+    arrays = [np.full((number % 5, 1 + number % 3), number, np.float32) for number in range(21)]
+    for name, own in (("one", arrays), ("other", arrays[:3])):
+        with shardio.create(tmp_path / name, container=container, fields=fields) as writer:
+            for array in own:
+                writer.append({"array": array})
+    datasets = shardio.open(tmp_path / "one"), shardio.open(tmp_path / "other")
+    for loaded in (datasets[0], shardio.mix(dict(zip("ab", datasets, strict=True)), weights={"a": 1, "b": 1})):
+        for _ in range(2):
+            for batch in load(loaded, 8, tail="pad", seed=1):
+                expected = [torch.from_numpy((arrays + arrays[:3])[index]) for index in batch["index"].tolist()]
+                assert all(map(torch.equal, batch["array"], expected))
+                for number, array in enumerate(batch["array"]):
+                    array.fill_(-number)
+                assert all((array == -number).all() for number, array in enumerate(batch["array"]))
+
+
+@pytest.mark.parametrize("broken", [b"(2, ", b"\x93NUMPY"])
+def test_a_damaged_array_is_named(tmp_path: Path, broken: bytes) -> None:
+    """A `.npy` whose header is damaged is named by its shard, row and field, and those before it are delivered."""
+    with shardio.create(tmp_path / "d", fields={"array": shardio.Field("array", dtype="int64")}) as writer:
+        for number in range(9):
+            writer.append({"array": np.zeros((2 if number == 5 else 1, number))})
+    path = tmp_path / "d" / "shard-000000.tar"
+    before, after = (data := path.read_bytes())[: (begin := data.index(b"(2, ") - 128)], data[begin:]
+    path.write_bytes(before + after.replace(broken, b"?" * len(broken), 1))
+    iterator = iter(load(shardio.open(tmp_path / "d"), 3, shuffle=None))
+    assert [array.shape for array in next(iterator)["array"]] == [(1, 0), (1, 1), (1, 2)]
+    with pytest.raises(ShardCorrupt, match=r"shard-000000.tar, row 5 \(sample 5\), field 'array': not array: "):
+        next(iterator)
 
 
 @pytest.mark.parametrize(("job_cost", "most"), [(1, 6), (1 << 20, 6 * 4)])

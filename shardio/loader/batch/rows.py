@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...containers.row_locator import PackedValues
+from ...containers.row_locator import PackedValues, Scratch
 from ...dataset.readable import SelectedSamples
 from ...engines.array_transforms import first_overflow, transform_arrays
 from ...engines.cpu import BadImage
@@ -297,6 +297,8 @@ class BatchRows:
                 if image is not None and image.batch_engine
                 else lent.enter_context(spec.scratch.lend())
             )
+        elif kind.kind == "array" and not kind.fixed:
+            scratch = Scratch()  # which the arrays keep
         return selection.stored(name, out, scratch)
 
     def _hold_scratch(self) -> Any:
