@@ -18,6 +18,7 @@ from ..system import helper_process
 from ..system.types import Rows
 from . import store
 from .base import check_value_bytes
+from .chunk_cache import ChunkSpan
 
 SERVICE = "shardio.containers._hdf5_service"
 """The module that the helper process runs."""
@@ -108,6 +109,11 @@ class LibraryRows:
     name: str
     field: Field
     block: int
+
+    @property
+    def span(self) -> ChunkSpan | None:
+        """What reading one row decompresses; None if that is the row alone."""
+        return ChunkSpan(self.block, self.block * self.field.row_bytes, False) if self.block > 1 else None
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         """Fill `out` [n, *shape] with the rows.

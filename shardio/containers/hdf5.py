@@ -25,12 +25,13 @@ from ..system.types import Column, Rows
 from . import hdf5_index, store
 from ._bounds import within
 from ._files import Handle, RawFile, as_rows, check_request, take_mapped
-from ._hdf5_library import SERVICE, LibraryFile, Unreadable, library_rows, library_values, resolve
+from ._hdf5_library import SERVICE, LibraryFile, LibraryRows, Unreadable, library_rows, library_values, resolve
 from ._hdf5_library import missing_filter as missing_filter
 from ._hdf5_writer import Hdf5Writer
 from ._writing import check_options, parse_fields
 from .base import check_out
-from .hdf5_chunks import chunked_rows
+from .chunk_cache import ChunkSpan
+from .hdf5_chunks import ChunkedRows, chunked_rows
 from .hdf5_index import NOT_PACKED, Packing
 from .row_locator import MAPPED_ROW, FileRows, MemoryRows, OffsetTable, RowLocator
 
@@ -96,6 +97,12 @@ class Hdf5Reader:
     def locator(self, field: str) -> RowLocator | None:
         # None for datasets that are chunked, filtered or of another byte order.
         return self._handle.get().locators.get(field)
+
+    def chunk_spans(self) -> Mapping[str, ChunkSpan]:
+        """What reading one row decompresses, for each field whose chunks hold several rows."""
+        readers = self._handle.get().readers
+        spans = {n: r.span for n, r in readers.items() if isinstance(r, (ChunkedRows, LibraryRows))}
+        return {name: span for name, span in spans.items() if span is not None}
 
     def close(self) -> None:
         self._handle.close()

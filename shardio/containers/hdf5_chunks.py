@@ -20,6 +20,7 @@ from ._hdf5_filter_pipeline import FilterPipeline, pipeline_of
 from ._hdf5_filters import Bytes, Damaged
 from ._hdf5_library import block_parts
 from .base import check_value_bytes
+from .chunk_cache import CHUNKS, ChunkSpan
 
 _COPIED_BYTES = 4096
 """Parts of rows of at least this size are copied one by one, because fancy indexing makes a copy of its own first."""
@@ -28,6 +29,8 @@ _COPIED_BYTES = 4096
 @dataclass(frozen=True, slots=True)
 class ChunkedRows:
     """A chunked dataset `[n, *shape]`, read chunk by chunk with `pread`, each chunk once per call.
+
+    Chunks of which a call needs some rows only are kept for the next calls.
 
     Attributes:
         file: the file.
@@ -40,6 +43,7 @@ class ChunkedRows:
         offsets: of each chunk in the file, int64 [chunks along each axis]; -1 if it was never written.
         sizes: the bytes of each chunk in the file, of the same shape.
         masks: a bit for each filter that was skipped for the chunk, of the same shape.
+        kept: the number by which `CHUNKS` knows the dataset.
     """
 
     file: RawFile
@@ -52,6 +56,15 @@ class ChunkedRows:
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     masks: NDArray[np.int64]
+    kept: int
+
+    @property
+    def span(self) -> ChunkSpan | None:
+        """What reading one row decompresses; None if that is the row alone."""
+        if self.chunk[0] == 1 or (self.chunk[1:] == self.field.row_shape and not self.pipeline.filters):
+            return None
+        size = math.prod(self.offsets.shape[1:]) * self.pipeline.size
+        return ChunkSpan(self.chunk[0], size, CHUNKS.holds(self.pipeline.size))
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         """Fill `out` [n, *shape] with the rows.
@@ -91,12 +104,14 @@ class ChunkedRows:
         """Read the rows of the chunks along one block of rows into `out[order]`."""
         block = int(rows[0]) // self.chunk[0]
         within = rows - block * self.chunk[0]
+        whole = len(rows) >= self.chunk[0]
         for cell in np.ndindex(*self.offsets.shape[1:]):
             starts = [i * size for i, size in zip(cell, self.chunk[1:], strict=True)]
             ends = [min(s + c, n) for s, c, n in zip(starts, self.chunk[1:], self.field.row_shape, strict=True)]
             window: tuple[Any, ...] = tuple(slice(start, end) for start, end in zip(starts, ends, strict=True))
             used: tuple[Any, ...] = tuple(slice(0, end - start) for start, end in zip(starts, ends, strict=True))
-            data = self._chunk((block, *cell), int(rows[0]))
+            read = self._chunk if whole else self._kept_chunk
+            data = read((block, *cell), int(rows[0]))
             if data is None:
                 out[(order, *window)] = self.fill
                 continue
@@ -122,6 +137,18 @@ class ChunkedRows:
         if self.stored.byteorder == ">":
             out.byteswap(inplace=True)
         out[~written] = self.fill
+
+    def _kept_chunk(self, cell: tuple[int, ...], row: int) -> Bytes | None:
+        """Return a chunk's bytes, which others may use as well, as `_chunk` does; keep them for the next call."""
+        if self.offsets[cell] < 0 or not CHUNKS.holds(self.pipeline.size):
+            return self._chunk(cell, row)
+
+        def make() -> Bytes:
+            chunk = np.empty(self.pipeline.size, np.uint8)
+            self._chunk(cell, row, chunk)
+            return chunk
+
+        return CHUNKS.get(self.kept, cell, make)
 
     def _chunk(self, cell: tuple[int, ...], row: int, out: Bytes | None = None) -> Bytes | None:
         """Return a chunk's bytes, in `out` if it is given; None if it was never written.
@@ -169,4 +196,5 @@ def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> Chunke
     if not pipeline.filters and (short := sizes[written & (sizes < pipeline.size)]).size:
         raise ShardCorrupt(f"{file.path}, field {name!r}: a chunk has {short[0]} of {pipeline.size} bytes")
     fill = np.asarray(dataset.fillvalue, field.row_dtype)
-    return ChunkedRows(file, name, field, dataset.chunks, dataset.dtype, fill, pipeline, offsets, sizes, masks)
+    kept = CHUNKS.number_of(file)
+    return ChunkedRows(file, name, field, dataset.chunks, dataset.dtype, fill, pipeline, offsets, sizes, masks, kept)

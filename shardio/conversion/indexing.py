@@ -26,7 +26,7 @@ from .api import Conversion, PathLike
 from .found_objects import find_objects
 from .indexing_objects import MOST_THREADS, ObjectAdoption
 from .masks import masked
-from .notes import own_hints, remarks_of
+from .notes import chunk_hints, own_hints, remarks_of
 from .pack import OnError
 from .runners import Progress
 from .skipped import write_report
@@ -117,13 +117,14 @@ def index(
     files = find_by_content([os.fspath(path) for path in given], format, on_error)
     source, world = _source(files, choices, on_error, sort), world or World()
     remarks = remarks_of(source, files.remarks, strict=strict)
-    notes = (*remarks, *own_hints(source))
+    hints = () if world.rank else chunk_hints(source)
+    notes = (*remarks, *hints, *own_hints(source))
     if tell is not None:
         for note in notes:
             tell(note)
     elif not world.rank:
-        for remark in remarks:
-            warnings.warn(remark, SourceWarning, stacklevel=2)
+        for note in (*remarks, *hints):
+            warnings.warn(note, SourceWarning, stacklevel=2)
     dataset = adopt(
         source,
         local_path(out),

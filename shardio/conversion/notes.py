@@ -1,11 +1,15 @@
 """Notes on a source before it is converted: what it leaves out, and options that its fields may need."""
 
+import contextlib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from ..errors import DatasetError, SourceError
+from ..containers import hdf5
+from ..containers.chunk_cache import CHUNKS, ChunkSpan
+from ..errors import DatasetError, MissingDependency, ShardCorrupt, SourceError
 from ..foreign.names import printable
 from ..format import manifest
 from ..format.fields import Field, describe
@@ -14,6 +18,9 @@ from .source import HasHints, HasRemarks, Source
 _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
 _MOST_DATASETS = 3
+_FEW_TIMES = 4
+"""Decompressing up to so many times the bytes that are used takes little of a loader's time."""
+_MOST_BLOCKS = 16  # in a window, as is the loader's default
 
 
 def hints(source: Source, as_image: Collection[str], squeeze: Collection[str]) -> list[str]:
@@ -38,6 +45,49 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str]) -
 def own_hints(source: Source) -> list[str]:
     """Return the source's own hints, and one if it is made of a dataset's shards."""
     return [*shards_among(source), *(source.hints if isinstance(source, HasHints) else ())]
+
+
+def chunk_hints(source: Any) -> list[str]:
+    """Return a hint if reading rows of adopted HDF5 files at random decompresses many times the bytes of the rows.
+
+    Args:
+        source: the `Adoptable` source, whose first file is looked at.
+
+    Raises SourceError if the file holds values that cannot be adopted.
+    """
+    if source.container != "hdf5":
+        return []
+    fields = {name: field for name, field in source.fields.items() if field.kind != "scalar"}
+    names = {name: source.names[name] for name in fields}
+    try:
+        with contextlib.closing(hdf5.Hdf5Reader(source.files[0], fields, names)) as reader:
+            return chunk_hint(reader.chunk_spans(), fields, int(source.starts[-1]))
+    except (ShardCorrupt, MissingDependency):
+        return []  # the adoption itself says what is wrong
+
+
+def chunk_hint(spans: Mapping[str, ChunkSpan], fields: Mapping[str, Field], samples: int) -> list[str]:
+    """Return a hint on fields whose chunks of several rows make loading slow, with what to do about it.
+
+    Args:
+        spans: what reading one row decompresses, by field.
+        fields: the fields.
+        samples: the number of samples.
+    """
+    once = sum(fields[name].row_bytes for name in spans)
+    size = sum(span.size for span in spans.values())
+    kept, room = all(span.kept for span in spans.values()), CHUNKS.most
+    if size < _FEW_TIMES * max(1, once) or (kept and once * samples <= room):
+        return []
+    rows = max(span.rows for span in spans.values())
+    named = f"fields {', '.join(map(repr, spans))} are" if len(spans) > 1 else f"field {next(iter(spans))!r} is"
+    # A block begins anywhere, so that it reaches into two chunks; and where windows meet, both are read.
+    window = min(_MOST_BLOCKS, room // (2 * size) - 1) if kept else 0
+    blocks = f', or load them with shuffle="block", block={rows}, window={window} (about 2 times)' if window > 0 else ""
+    return [
+        f"{named} in chunks of {rows} samples, each read and decompressed whole: in random order, loading decompresses "
+        f"{size / once:.0f} times the bytes that it uses; convert the files{blocks}"
+    ]
 
 
 def remarks_of(source: Source, others: Sequence[str] = (), *, strict: bool) -> list[str]:

@@ -114,7 +114,8 @@ class Selection:
             if field.row_bytes <= SMALL_ROW:
                 array[places] = reader.read(self._rows[places], name, most=self._most)
             else:
-                for place in places.tolist():
+                # In the order of their rows, so that those of a chunk are read one after the other.
+                for place in places[np.argsort(self._rows[places], kind="stable")].tolist():
                     reader.read(self._rows[place : place + 1], name, array[place : place + 1], most=self._most)
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:

@@ -13,7 +13,10 @@ from _cli import run
 from _foreign import example, write_tar, write_tfrecord
 
 import shardio
+from shardio.containers.chunk_cache import ChunkCache
+from shardio.conversion import notes
 from shardio.conversion.adopt import adopt
+from shardio.conversion.notes import chunk_hints
 from shardio.errors import SourceError
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.tfrecord import tfrecord
@@ -192,6 +195,61 @@ def test_hints_are_no_reason_to_refuse(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 16, 16), np.uint8))
     made = shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", strict=True)
     assert next(note.partition(";")[0] for note in made.notes) == "field 'x' is array, uint8, [16, 16]"
+
+
+@pytest.mark.parametrize(
+    ("layout", "rows", "times", "blocks"),
+    [
+        ({}, 0, 0, ""),  # contiguous
+        ({"chunks": (1, 200, 200), "compression": "gzip"}, 0, 0, ""),
+        ({"chunks": (3, 200, 200), "compression": "gzip"}, 0, 0, ""),  # too few times to matter
+        ({"chunks": (50, 200, 200)}, 0, 0, ""),  # not compressed: rows are read alone
+        ({"chunks": (50, 200, 200), "compression": "gzip"}, 50, 50, "block=50, window=15 "),
+        ({"chunks": (10, 200, 200), "compression": "gzip"}, 10, 10, "block=10, window=16 "),
+        ({"chunks": (800, 200, 150), "compression": "gzip"}, 800, 1200, ""),  # two tiles, wider than the rows
+        ({"chunks": (100, 200, 200), "scaleoffset": 2}, 100, 100, ""),  # libhdf5 reads it, and keeps nothing
+    ],
+)
+def test_what_chunks_of_many_samples_cost(
+    tmp_path: Path, layout: dict[str, Any], rows: int, times: int, blocks: str
+) -> None:
+    """The hint names the field, what reading it in random order costs, and the blocks whose chunks are kept."""
+    with h5py.File(tmp_path / "air.h5", "w") as file:
+        file.create_dataset("air", (2000, 200, 200), "f4", **layout)[7:9] = 1
+        file["time"] = np.arange(2000)
+    hints = chunk_hints(hdf5(tmp_path / "air.h5"))
+    assert [hint.partition(", each")[0] for hint in hints] == (
+        [f"field 'air' is in chunks of {rows} samples"] if rows else []
+    )
+    for hint in hints:
+        assert f"decompresses {times} times the bytes that it uses; convert the files" in hint
+        assert hint.endswith(f"{blocks}(about 2 times)" if blocks else "convert the files")
+
+
+@pytest.mark.parametrize(
+    ("compression", "blocks"),
+    [
+        ({"compression": "gzip"}, ', or load them with shuffle="block", block=10, window=4 (about 2 times)'),
+        ({"scaleoffset": 2}, ""),
+    ],
+)
+def test_chunks_of_many_samples_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: dict[str, Any], blocks: str
+) -> None:
+    """`index` says what chunks of many samples cost, as a note or a warning that `strict` does not refuse."""
+    monkeypatch.setattr(notes, "CHUNKS", ChunkCache(2000))
+    with h5py.File(tmp_path / "air.nc", "w") as file:
+        file.create_dataset("air", data=np.zeros((600, 5), np.float32), chunks=(10, 5), **compression)
+    with pytest.warns(shardio.SourceWarning) as warned:
+        made = shardio.index(tmp_path / "air.nc", tmp_path / "out", strict=True)
+    hint = (
+        "field 'air' is in chunks of 10 samples, each read and decompressed whole: in random order, loading "
+        f"decompresses 10 times the bytes that it uses; convert the files{blocks}"
+    )
+    assert [str(warning.message) for warning in warned] == list(made.notes) == [hint]
+    if not blocks:  # nothing is kept, so that the command says it of a small file, too
+        assert f"note: {hint}\n" in run("index", tmp_path / "air.nc", "-o", tmp_path / "again", "--strict")
+    assert not shardio.convert(tmp_path / "air.nc", tmp_path / "converted", converter="hdf5").notes
 
 
 def test_the_commands_tell_and_refuse(tmp_path: Path) -> None:

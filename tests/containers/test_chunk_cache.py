@@ -1,0 +1,220 @@
+"""Decompressed chunks that a process keeps: each is made once for the rows that are read while it is kept."""
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import shardio
+from shardio import World
+from shardio.containers import hdf5_chunks
+from shardio.containers._hdf5_filter_pipeline import FilterPipeline
+from shardio.containers.chunk_cache import ChunkCache
+from shardio.errors import ShardCorrupt
+
+from .test_hdf5_foreign import adopt
+
+CHUNK = 8 * 6 * 400 * 2  # bytes
+VALUES = np.cumsum(np.random.default_rng(0).integers(0, 3, (40, 6, 400)), axis=1).astype(np.uint16)
+
+
+class Made:
+    """Counts the chunks that are decompressed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def add(self) -> None:
+        with self._lock:
+            self.count += 1
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    """Counts the chunks that are decompressed."""
+    counted, undo = Made(), FilterPipeline.undo
+
+    def counting(*arguments: Any) -> Any:
+        counted.add()
+        return undo(*arguments)
+
+    monkeypatch.setattr(FilterPipeline, "undo", counting)
+    return counted
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChunkCache]:
+    """A cache of this test alone, with room for five chunks."""
+    cache = ChunkCache(5 * CHUNK)
+    monkeypatch.setattr(hdf5_chunks, "CHUNKS", cache)
+    yield cache
+    assert 0 <= cache.used <= cache.most
+
+
+def series(path: Path, values: NDArray[Any] = VALUES, chunk: int = 8) -> Path:
+    """A file in chunks of several rows along the first axis, as NetCDF files are along time."""
+    with h5py.File(path, "w") as file:
+        chunks = (chunk, *values.shape[1:])
+        file.create_dataset("air", data=values, chunks=chunks, compression="gzip", shuffle=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("chunks", "each", "expected"),
+    [
+        ((8, 6, 400), 1, 5),  # row by row
+        ((8, 6, 400), 3, 5),  # a few rows at a time, across chunks
+        ((8, 6, 400), 8, 5),  # whole chunks, which are not kept
+        ((8, 3, 400), 1, 10),  # tiles: two to a row
+        ((1, 3, 400), 1, 80),  # of one row: nobody needs them again
+        ((40, 6, 400), 1, 40),  # larger than what is kept
+    ],
+)
+def test_rows_one_after_another(
+    tmp_path: Path, made: Made, cache: ChunkCache, chunks: tuple[int, ...], each: int, expected: int
+) -> None:
+    """Reading on where the last read ended decompresses each chunk once, unless chunks are too large to be kept."""
+    reader = adopt(tmp_path / "x.h5", VALUES, chunks=chunks, compression="gzip")
+    for start in range(0, 40, each):
+        rows = np.arange(start, min(start + each, 40))
+        np.testing.assert_array_equal(reader.read(rows, "x"), VALUES[rows])
+    assert made.count == expected
+    assert (cache.used > 0) == (each < 8 and chunks[0] == 8)
+    reader.close()
+
+
+def test_what_was_used_last_is_kept(tmp_path: Path, made: Made, cache: ChunkCache) -> None:
+    """The chunk that was used longest ago makes room for a new one."""
+    many = np.concatenate([VALUES, VALUES[:16]])
+    reader = adopt(tmp_path / "x.h5", many, chunks=(8, 6, 400), compression="gzip")
+    for row, expected in ((0, 1), (8, 2), (16, 3), (24, 4), (32, 5), (1, 5), (40, 6), (2, 6), (9, 7), (25, 7), (17, 8)):
+        np.testing.assert_array_equal(reader.read(np.array([row]), "x"), many[[row]])
+        assert made.count == expected
+    assert cache.used == cache.most
+    reader.close()
+
+
+def test_threads_that_need_one_chunk(tmp_path: Path, made: Made, cache: ChunkCache) -> None:
+    """Many threads that ask for rows of the same chunks at once decompress each chunk once."""
+    reader = adopt(tmp_path / "x.h5", VALUES, chunks=(8, 6, 400), compression="gzip")
+    barrier = threading.Barrier(8)
+
+    def work(seed: int) -> bool:
+        barrier.wait()
+        rows = np.random.default_rng(seed).permutation(40)
+        return all(np.array_equal(reader.read(rows[[n]], "x")[0], VALUES[rows[n]]) for n in range(40))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+    assert made.count == 5
+    reader.close()
+
+
+def test_more_than_there_is_room_for(tmp_path: Path, cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that drive out each other's chunks read what is stored, within the limit."""
+    monkeypatch.setattr(cache, "most", 2 * CHUNK)
+    reader = adopt(tmp_path / "x.h5", VALUES, chunks=(8, 6, 400), compression="gzip")
+
+    def work(seed: int) -> bool:
+        rows = np.random.default_rng(seed).integers(0, 40, 30)
+        found = [np.asarray(reader.read(rows[[n]], "x"))[0] for n in range(30)]
+        return np.array_equal(found, VALUES[rows]) and cache.used <= cache.most
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(40)))
+    reader.close()
+
+
+def test_closed_files_leave_nothing(tmp_path: Path, cache: ChunkCache) -> None:
+    """The chunks of a file that nobody has open any more go with the next read of a chunk."""
+    for name in ("x.h5", "y.h5"):
+        reader = adopt(tmp_path / name, VALUES, chunks=(8, 6, 400), compression="gzip")
+        reader.read(np.array([3]), "x")
+        assert cache.used == CHUNK
+        reader.close()
+        del reader
+
+
+def test_a_damaged_chunk_is_not_kept(tmp_path: Path, cache: ChunkCache) -> None:
+    """A chunk that cannot be decompressed is an error for each of its rows, each time; others are read."""
+    reader = adopt(tmp_path / "x.h5", VALUES, chunks=(8, 6, 400), compression="gzip")
+    with h5py.File(tmp_path / "x.h5") as file:
+        info = file["x"].id.get_chunk_info(1)
+    with open(tmp_path / "x.h5", "r+b") as file:
+        file.seek(info.byte_offset)
+        file.write(bytes(info.size))
+    for row in (8, 9, 8):
+        with pytest.raises(ShardCorrupt, match=f"row {row}: the chunk at byte {info.byte_offset} is damaged"):
+            reader.read(np.array([row]), "x")
+    np.testing.assert_array_equal(reader.read(np.array([7]), "x"), VALUES[[7]])
+    assert cache.used == CHUNK
+    reader.close()
+
+
+def test_a_fork_while_a_chunk_is_made(tmp_path: Path, cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that is forked while another thread decompresses a chunk reads that chunk itself."""
+    reader = adopt(tmp_path / "x.h5", VALUES, chunks=(8, 6, 400), compression="gzip")
+    undo, begun, go_on = FilterPipeline.undo, threading.Event(), threading.Event()
+
+    def waiting(*arguments: Any) -> Any:
+        begun.set()
+        go_on.wait()
+        return undo(*arguments)
+
+    monkeypatch.setattr(FilterPipeline, "undo", waiting)
+    thread = threading.Thread(target=reader.read, args=(np.array([3]), "x"))
+    thread.start()
+    begun.wait()
+    if not (child := os.fork()):
+        go_on.set()
+        os._exit(0 if np.array_equal(reader.read(np.array([3]), "x"), VALUES[[3]]) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    go_on.set()
+    thread.join()
+    reader.close()
+
+
+@pytest.mark.parametrize("files", [1, 3])
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({"shuffle": None}, 1),  # as stored
+        ({"shuffle": "block", "block": 8, "window": 2}, 2),  # a block reaches into two chunks
+    ],
+)
+def test_an_epoch_of_a_loader(
+    tmp_path: Path, made: Made, monkeypatch: pytest.MonkeyPatch, files: int, options: dict[str, Any], most: int
+) -> None:
+    """An epoch in stored order decompresses each chunk once, one in blocks twice at most, and gives what is stored."""
+    values = np.arange(files * 160 * 1500, dtype=np.float32).reshape(-1, 1500)  # rows of more than 4 KiB
+    parts = np.split(values, files)
+    paths = [series(tmp_path / f"{number}.nc", part) for number, part in enumerate(parts)]
+    shardio.index(paths, tmp_path / "adopted")
+    monkeypatch.setattr(hdf5_chunks, "CHUNKS", ChunkCache(12 * 8 * values[0].nbytes))
+    made.count = 0
+    loader = shardio.Loader(tmp_path / "adopted", 5, threads=3, world=World(), seed=1, tail="pad", **options)
+    for batch in loader:
+        np.testing.assert_array_equal(batch["air"].numpy(), values[batch["index"].numpy()])
+    assert 20 * files <= made.count <= most * 20 * files + files
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "isolate"), [("global", False), ("block", False), pytest.param("block", True, marks=pytest.mark.slow)]
+)
+def test_the_order_is_that_of_converted_data(tmp_path: Path, shuffle: Any, isolate: bool) -> None:
+    """Rows of large chunks come in the same order and with the same bytes as those that were converted."""
+    shardio.index(series(tmp_path / "x.nc"), tmp_path / "adopted")
+    shardio.convert(tmp_path / "adopted", tmp_path / "converted")
+    options: dict[str, Any] = {"shuffle": shuffle, "seed": 3, "world": World(), "threads": 2, "isolate": isolate}
+    loaders = [shardio.Loader(tmp_path / name, 7, **options) for name in ("adopted", "converted")]
+    for one, other in zip(*loaders, strict=True):
+        assert one["index"].tolist() == other["index"].tolist()
+        assert one["air"].numpy().tobytes() == other["air"].numpy().tobytes()
