@@ -4,7 +4,8 @@
     python -m benchmarks.adopted --work /tmp/shardio-adopted --json adopted.json
 
 Pairs: tars by webdataset's ShardWriter and tars of shardio's (decoded and cropped, and without decoding); HDF5 by plain
-h5py, contiguous and in chunks with gzip, and HDF5 of shardio's from the same arrays, with the same compression.
+h5py, contiguous and in chunks with gzip, and HDF5 of shardio's from the same arrays, with the same compression. A
+series of arrays in chunks of 24, larger than what a process keeps of chunks, is read in three orders.
 
 All files are dropped from the page cache first, and read again before the clock starts: pages that were written in
 small pieces, as by ShardWriter, stay small as long as they are cached, and copying from them takes a fifth longer.
@@ -33,6 +34,12 @@ from shardio_converters.hdf5 import hdf5
 from shardio_converters.webdataset import webdataset
 
 ARRAYS = (4096, 64, 64)  # float32: 64 MiB
+SERIES = (2400, 181, 360)  # float32: 597 MiB
+ORDERS: dict[str, dict[str, Any]] = {
+    "global": {},
+    "block": {"shuffle": "block", "block": 24, "window": 16},
+    "as stored": {"shuffle": None},
+}
 SECONDS = 1.5
 
 
@@ -100,7 +107,15 @@ def _files(work: Path) -> dict[str, dict[str, Callable[[], float]]]:
         source = hdf5(path, fields="scan=scans,label=labels")
         _both(source, path.parent, container="hdf5", **({"compression": "gzip"} if layout else {}))
         found[f"HDF5, {name}"] = _runs(path.parent, 64)
-    return found
+    path = work / "series" / "data.h5"
+    path.parent.mkdir()
+    with h5py.File(path, "w") as file:
+        stored = file.create_dataset("air", SERIES, "f4", chunks=(24, *SERIES[1:]), compression=1, shuffle=True)
+        for start in range(0, len(stored), 24):
+            steps = random.integers(-3, 4, (24, *SERIES[1:]), np.int8)
+            stored[start : start + 24] = np.cumsum(steps, axis=-1, dtype=np.float32)
+    _both(hdf5(path), path.parent, container="hdf5", compression="gzip")
+    return found | {f"HDF5, chunks of 24, {name}": _runs(path.parent, 16, **order) for name, order in ORDERS.items()}
 
 
 def _both(source: Any, folder: Path, **options: Any) -> None:
