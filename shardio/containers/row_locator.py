@@ -159,10 +159,11 @@ class Scratch:
         self._memory = np.empty(0, np.uint8)
 
     def take(self, size: int) -> NDArray[np.uint8]:
-        """Return uint8 [size], uninitialized."""
+        """Return uint8 [size], uninitialized. Every view of the result keeps it, so that its end is theirs."""
         if size > len(self._memory):
             self._memory = np.empty(size + size // 4, np.uint8)
-        return self._memory[:size]
+        # NumPy makes a view of a view refer to the array that owns the memory; a memoryview in between prevents that.
+        return np.frombuffer(self._memory.data, np.uint8, size)
 
 
 @final

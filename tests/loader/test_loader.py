@@ -416,6 +416,23 @@ def test_arrays_of_differing_shapes_are_their_own(tmp_path: Path, container: str
                 assert all((array == -number).all() for number, array in enumerate(batch["array"]))
 
 
+def test_arrays_of_differing_shapes_may_be_kept(tmp_path: Path) -> None:
+    """Arrays, tensors and views of them that are kept do not change, although memory is used again."""
+    fields = {"array": shardio.Field("array", dtype="int64")}
+    with shardio.create(tmp_path / "d", container="hdf5", fields=fields) as writer:
+        for number in range(200):
+            writer.append({"array": np.full(2 + number % 7, number)})
+    loader, kept = load(shardio.open(tmp_path / "d"), 5, seed=1), []
+    for _ in range(3):
+        for batch in loader:
+            arrays = batch["array"]
+            views = (arrays[0], arrays[1].numpy(), arrays[2][1:], arrays[3].numpy()[::-1], arrays[4].view(1, -1))
+            kept += [(views[step % 5], int(batch["index"][step % 5])) for step in (len(kept),)]
+            del arrays, views, batch
+    assert len(kept) == 120
+    assert all((np.asarray(array) == number).all() for array, number in kept)
+
+
 @pytest.mark.parametrize("broken", [b"(2, ", b"\x93NUMPY"])
 def test_a_damaged_array_is_named(tmp_path: Path, broken: bytes) -> None:
     """A `.npy` whose header is damaged is named by its shard, row and field, and those before it are delivered."""

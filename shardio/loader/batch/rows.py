@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...containers.row_locator import PackedValues, Scratch
+from ...containers.row_locator import PackedValues
 from ...dataset.readable import SelectedSamples
 from ...engines.array_transforms import first_overflow, transform_arrays
 from ...engines.cpu import BadImage
@@ -298,7 +298,13 @@ class BatchRows:
                 else lent.enter_context(spec.scratch.lend())
             )
         elif kind.kind == "array" and not kind.fixed:
-            scratch = Scratch()  # which the arrays keep
+            scratch = spec.scratch.take()
+            stored = selection.values(name, scratch)
+            if isinstance(stored, PackedValues):  # of which the batch's arrays are views
+                spec.scratch.give_back_when_gone(stored.data, [scratch])
+            else:
+                spec.scratch.give_back(scratch)
+            return stored
         return selection.stored(name, out, scratch)
 
     def _hold_scratch(self) -> Any:
