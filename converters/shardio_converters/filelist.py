@@ -64,7 +64,7 @@ def filelist(
     Example:
         shardio convert filelist train.csv data/train --root photos --classes auto
         shardio convert filelist train.txt data/train --delimiter ";" --path name
-        shardio convert filelist pairs.jsonl data/pairs --path image=photo,mask=mask --fields width,height
+        shardio convert filelist pairs.jsonl data/pairs --path image=photo,mask=mask --fields width,height --mask mask
         shardio convert filelist train.csv data/few --root photos --classes auto --where "label < 2"
 
     Raises:

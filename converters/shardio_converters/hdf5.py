@@ -80,7 +80,7 @@ def hdf5(
 
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
-        shardio convert hdf5 train.h5 data/half --to hdf5 --dtype float16 --compress gzip
+        shardio convert hdf5 train.h5 data/half --to hdf5 --dtype float16 --allow-rounding --compress gzip
         shardio convert hdf5 train.h5 data/photos --fields image=data/images --as-image image
         shardio convert hdf5 "months/*.nc" data/months --fields t2m,time --decode-cf --to hdf5
         shardio convert hdf5 runs data/runs --external-links

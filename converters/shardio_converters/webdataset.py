@@ -63,6 +63,7 @@ def webdataset(
 
     Example:
         shardio convert webdataset 'cc3m/train-{00000..00003}.tar' data/cc3m --fields image=jpg,caption=txt
+        shardio convert webdataset shards data/some --fields image=jpg,caption=txt --optional caption --sort natural
         shardio convert webdataset shards data/plain --no-key
         shardio convert webdataset shards data/small --resize-shorter 256
 
@@ -302,13 +303,14 @@ def _left_out(
         for extension in dict.fromkeys(extensions):
             if extension not in taken:
                 having.setdefault(extension, []).append(layout)
+    named = members.field_names
     remarks, samples = [], sum(layout.samples for layout in layouts.values())
     for extension, those in having.items():
         count = sum(layout.samples for layout in those)
         first = f"{printable(places.path_of(those[0].first))}, key {those[0].key!r}"
         remarks.append(
             f"left out .{extension}, which {count} of {samples} samples have, the first in {first}; fields takes it, "
-            "and every sample without it is then bad, unless optional names the field"
+            f"and every sample without it is then bad, unless optional={list(named([extension]))} allows that"
         )
     return remarks
 

@@ -177,7 +177,7 @@ def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
             if field.optional and is_missing(value):
                 stored[name] = None
             elif isinstance(value, Missing):
-                raise BadSample(f"{value.reason}, and the field is not optional")
+                raise BadSample(f"{value.reason}; optional=[{name!r}] lets samples lack it")
             elif value is None and field.kind != "json":
                 raise BadSample("there is no value, and the field is not optional")
             else:

@@ -41,16 +41,23 @@ def filelist(root: Path) -> None:
     (root / "photos").mkdir()
     for number in range(20):
         (root / "photos" / f"{number}.jpg").write_bytes(jpeg(seed=number))
+    (root / "photos" / "1.png").write_bytes(png(channels=1))
     rows = "".join(f"{number}.jpg,{'abc'[number % 3]}\n" for number in range(20))
     (root / "train.csv").write_text(f"path,label\n{rows}")
     (root / "train.txt").write_text("name;note\nphotos/0.jpg;first\n")
-    pair = {"photo": "photos/0.jpg", "mask": "photos/1.jpg", "width": 3, "height": 4}
+    pair = {"photo": "photos/0.jpg", "mask": "photos/1.png", "width": 3, "height": 4}
     (root / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
 
 
 def hdf5(root: Path) -> None:
-    """Images and labels in groups, a folder of files, a file."""
+    """Images and labels in groups, a folder of files, a file, and two months of packed temperatures."""
     (root / "runs").mkdir()
+    (root / "months").mkdir()
+    for path in (root / "months" / "1.nc", root / "months" / "2.nc"):
+        with h5py.File(path, "w") as file:
+            file["t2m"], file["time"] = np.zeros((20, 4), np.int16), np.arange(20)
+            file["t2m"].attrs["scale_factor"] = 0.5
+            file["time"].attrs["units"] = "hours since 2000-01-01"
     for path in (root / "train.h5", root / "runs" / "a.h5", root / "damaged.h5"):
         with h5py.File(path, "w") as file:
             file["data/images"] = np.zeros((20, 18, 18, 3), np.uint8)
@@ -172,6 +179,9 @@ def zarrs(root: Path) -> None:
             group.create_array(name, data=data)
         if not isinstance(store, Path):
             store.close()
+    group = zarr.create_group(root / "era5.zarr")
+    group.create_array("t2m", data=np.zeros((20, 4), np.int16), attributes={"scale_factor": 0.5})
+    group.create_array("time", data=np.arange(20), attributes={"units": "hours since 2000-01-01"})
 
 
 DATA: dict[str, Callable[[Path], None]] = {

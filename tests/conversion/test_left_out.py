@@ -105,10 +105,11 @@ def test_hdf5_columns_of_later_files_are_named(tmp_path: Path) -> None:
 def test_members_that_the_first_sample_lacks_are_named(tmp_path: Path) -> None:
     """Members that appear late, however late, are named with the first sample that has them."""
     found = webdataset(tars(tmp_path))
-    after = "fields takes it, and every sample without it is then bad: see on_error and max_bad"
+    after = "fields takes it, and every sample without it is then bad, unless optional=['{}'] allows that"
     assert found.remarks == (
-        f"left out .depth.npy, which 1 of 303 samples have, the first in {tmp_path}/0.tar, key 'b'; {after}",
-        f"left out .mask, which 1 of 303 samples have, the first in {tmp_path}/1.tar, key 'z'; {after}",
+        f"left out .depth.npy, which 1 of 303 samples have, the first in {tmp_path}/0.tar, key 'b'; "
+        + after.format("depth"),
+        f"left out .mask, which 1 of 303 samples have, the first in {tmp_path}/1.tar, key 'z'; {after.format('mask')}",
     )
     assert webdataset(tmp_path, fields="image=jpg,label=cls").remarks == ()
 
@@ -129,7 +130,7 @@ def test_what_a_note_names_can_be_taken(tmp_path: Path) -> None:
     assert "2 samples in 1 indexed shard" in run("index", *names, "-o", tmp_path / "out", *options)
     told = run("index", *names, "-o", tmp_path / "all")
     assert "left out .mask.png, which 2 of 302 samples have" in told
-    assert "--fields takes it, and every sample without it is then bad: see --on-error and --max-bad" in told
+    assert "--fields takes it, and every sample without it is then bad, unless --optional mask allows that" in told
 
 
 def test_members_under_names_that_no_field_has_are_named(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from datasets import (
     Value,
 )
 
+from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.testing.sources import check_sample, check_source
@@ -161,7 +162,7 @@ class TestKinds:
         assert source.sizes()[0] == len(jpeg())
         for row, reason in ((1, r".*b.jpg: cannot be read: No such file"), (2, "not a JPEG"), (3, "null")):
             with pytest.raises(BadSample, match=f"the Dataset, row {row}, column 'image': {reason}"):
-                source[row]
+                encode(source[row], source.fields)
 
     def test_what_no_field_holds(self) -> None:
         """A column that no field can hold is refused with its type, and others can be chosen."""
@@ -236,7 +237,7 @@ class TestSplits:
         bad = Dataset.from_dict({"x": [1, None]})
         source = huggingface(saved(tmp_path / "a", DatasetDict(train=bad, test=bad)), subset="test")
         with pytest.raises(BadSample, match=r".*/a, test, row 1, column 'x': null"):
-            source[1]
+            encode(source[1], source.fields)
 
 
 class TestFields:
@@ -404,9 +405,9 @@ class TestDamage:
         reasons = ["not a JPEG", "the image is empty", "the jpeg image is cut short", "null"]
         for row, reason in enumerate(reasons, 1):
             with pytest.raises(BadSample, match=f"the Dataset, row {row}, column 'image': {reason}"):
-                source[row]
+                encode(source[row], source.fields)
         with pytest.raises(BadSample, match="the Dataset, row 5, column 'label': null"):
-            source[5]
+            encode(source[5], source.fields)
 
     def test_a_pipe(self, tmp_path: Path) -> None:
         """A pipe among the files is refused, and nobody waits for somebody to write into it."""

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from _builders import jpeg, png
 
+from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field, Missing
 from shardio.testing.sources import check_sample, check_source
@@ -311,7 +312,7 @@ class TestFiles:
         source = parquet(path)
         assert source[0] == {"x": 1}
         with pytest.raises(BadSample, match=r"caf\\xe9.parquet, row 1, column 'x': null") as caught:
-            source[1]
+            encode(source[1], source.fields)
         str(caught.value).encode()
 
     @pytest.mark.parametrize(
@@ -495,7 +496,7 @@ class TestHuggingFace:
         assert source[0] == {"image": jpeg()}
         for row, reason in ((1, r"only a path, '.*b.jpg'"), (2, "null"), (3, "neither bytes nor a path")):
             with pytest.raises(BadSample, match=f"a.parquet, row {row}, column 'image': {reason}"):
-                source[row]
+                encode(source[row], source.fields)
 
     @pytest.mark.parametrize(
         "note",
@@ -684,7 +685,7 @@ class TestBadRows:
         assert source[0] is not None
         assert source[1] is not None
         with pytest.raises(BadSample, match=rf"b.parquet, row 1, column 'x': {reason}"):
-            source[2]
+            encode(source[2], source.fields)
 
     def test_an_array_of_another_size(self, tmp_path: Path) -> None:
         """With a noted shape, a row of another shape is a bad sample."""

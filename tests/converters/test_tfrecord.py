@@ -11,6 +11,7 @@ import pytest
 from _builders import jpeg, png
 from _foreign import UnpackedExample, example, framed, write_tfrecord
 
+from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.format.images import sniff
@@ -77,7 +78,7 @@ class TestTensorFlow:
         none = "the record lacks it, or it has no values"
         for number, told in enumerate([none, none, none, "expected int64, got float"], 1):
             with pytest.raises(BadSample, match=rf"gaps.tfrecord, record {number}, feature 'label': {told}"):
-                source[number]
+                encode(source[number], source.fields)
         assert all_of(tfrecord(FILES / "gaps.tfrecord", fields="id")) == [{"id": 0}] * 6
 
     def test_sequence_examples(self) -> None:

@@ -20,6 +20,7 @@ from _foreign import FORMATS, write_tar
 from webdataset import ShardWriter, TarWriter
 
 import shardio
+from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.source import find
@@ -165,7 +166,7 @@ class TestImages:
         source = webdataset(tmp_path / "a.tar")
         assert source[0] == {"jpg": jpeg(), "png": png(), "key": "a"}
         with pytest.raises(BadSample, match=r"a.tar, key 'b': it has no .png, but .jpg"):
-            source[1]
+            encode(source[1], source.fields)
         assert webdataset(tmp_path / "a.tar", fields="image=jpg")[1] == {"image": jpeg(seed=1), "key": "b"}
 
     def test_damaged_ones(self, tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ class TestFields:
         assert list(webdataset(tmp_path).fields) == ["txt", "key"]
         source = webdataset(tmp_path, fields="txt,label=cls")
         with pytest.raises(BadSample, match=r"key 'a': it has no .cls, but .txt"):
-            source[0]
+            encode(source[0], source.fields)
         assert source[1] == {"txt": "y", "label": 1, "key": "b"}
 
     @pytest.mark.parametrize("suffix", ["pth", "pyd", "pickle", "pkl", "feat.pt"])
