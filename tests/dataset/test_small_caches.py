@@ -62,11 +62,16 @@ def values(number: int) -> np.ndarray:
     return np.random.default_rng(number).integers(0, 255, SAMPLE, np.uint8)
 
 
+def fetching() -> set[threading.Thread]:
+    """The threads that fetch."""
+    return {one for one in threading.enumerate() if one.name.startswith("shardio fetch")}
+
+
 def epochs_of(
     store: LocalStore, cache: Path, limit: int, shuffle: str, world: shardio.World, count: int
 ) -> list[tuple[list[int], int]]:
     """The samples of some epochs of a rank, checked by their bytes, and the most bytes that the cache's disk had."""
-    dataset = opened(store, cache, limit=limit, requests=32)
+    dataset, before = opened(store, cache, limit=limit, requests=32), fetching()
     loader = shardio.Loader(dataset, 8, shuffle=shuffle, world=world, threads=2, timeout=60)
     epochs = []
     for _ in range(count):
@@ -77,7 +82,7 @@ def epochs_of(
             usage = os.statvfs(cache)
             most = max(most, (usage.f_blocks - usage.f_bfree) * usage.f_frsize)
         epochs.append((numbers, most))
-    wait_until(lambda: not any(one.name.startswith("shardio fetch") for one in threading.enumerate()))
+    wait_until(lambda: fetching() <= before)
     return epochs
 
 
