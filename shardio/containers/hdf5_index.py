@@ -9,7 +9,6 @@ import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,7 +27,7 @@ ROWS = "_rows"
 Packing: TypeAlias = Mapping[str, Mapping[str, Any]]
 """By field, the attributes of netCDF by which its stored numbers are decoded, as `format.cf.to_json` gives them."""
 
-NOT_PACKED: Packing = MappingProxyType({})
+NOT_PACKED: Packing = {}
 
 
 def path_of(shard: Path) -> Path:
