@@ -293,7 +293,7 @@ def convert(
     samples = _source(source, converter, converter_options, shared, classes)
     image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
     remarks = remarks_of(samples, strict=strict)
-    found_notes = (*remarks, *hints(samples, image_fields, squeezed_fields))
+    found_notes = (*remarks, *hints(samples, image_fields, squeezed_fields, masks))
     follows = getattr(samples, "plain_values", False)
     wanted_container = container or kept_container(samples)
     raw = RawImages(resize, keep_alpha) if store_pixels else None

@@ -11,7 +11,7 @@ from ..containers import hdf5
 from ..containers.chunk_cache import CHUNKS, ChunkSpan
 from ..errors import DatasetError, MissingDependency, ShardCorrupt, SourceError
 from ..foreign.names import printable
-from ..format import manifest
+from ..format import images, manifest
 from ..format.fields import Field, describe
 from .source import HasHints, HasRemarks, Source
 
@@ -23,14 +23,20 @@ _FEW_TIMES = 4
 _MOST_BLOCKS = 16  # in a window, as is the loader's default
 
 
-def hints(source: Source, as_image: Collection[str], squeeze: Collection[str]) -> list[str]:
+def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], masks: Collection[str]) -> list[str]:
     """Return the source's own hints, one if it is made of a dataset's shards, and those on fields of unfit kinds.
 
     Args:
         source: the source to convert.
-        as_image, squeeze: the fields that the user has already named in these options.
+        as_image, squeeze, masks: the fields that the user has already named in these options.
     """
     found = own_hints(source)
+    found += [
+        f"field {name!r} begins with a grey PNG of 16 bits, whose levels a Loader cuts off at 255, as Pillow does: "
+        f"mask=[{name!r}] keeps the numbers of masks; store other pixels as arrays to keep their range"
+        for name in _deep_greys(source)
+        if name not in masks
+    ]
     for name, field in source.fields.items():
         single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
         if name == "label" and single and name not in squeeze:
@@ -40,6 +46,18 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str]) -
             hint = f"if its values are pixels, as_image=[{name!r}] stores images"
             found.append(f"field {name!r} is {describe(field)}; {hint}")
     return found
+
+
+def _deep_greys(source: Source) -> list[str]:
+    """Return the fields whose first image is a grey PNG of 16 bits; masks are meant to be."""
+    names = [name for name, field in source.fields.items() if field.kind == "image" and field.role != "mask"]
+    if not names or not len(source.sizes()):
+        return []
+    try:
+        sample = source[0]
+    except DatasetError:  # a bad sample, which is reported when it is written
+        return []
+    return [name for name in names if isinstance(sample[name], bytes) and images.is_deep_grey(sample[name])]
 
 
 def own_hints(source: Source) -> list[str]:

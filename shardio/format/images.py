@@ -74,6 +74,11 @@ def check_mask(data: Buffer) -> None:
         )
 
 
+def is_deep_grey(data: Buffer) -> bool:
+    """Return whether an image file is a grey PNG of 16 bits, with transparency or without."""
+    return sniff(data) == "png" and data[24] == 16 and data[25] in (0, 4)
+
+
 def check_pixels(data: Buffer, most: int, region: tuple[int, int] | None = None) -> None:
     """Raise BadSample if decoding an image file must hold more than `most` pixels, or its header cannot be read.
 
