@@ -21,6 +21,9 @@ _VALUES_AT_ONCE = 1 << 16
 _MOST_OF_ONE_THREAD = 1 << 15
 """Values up to which torch works on the thread that calls it. Workers are threads enough."""
 
+_SAFE = {"float32": 1e38, "bfloat16": 1e38, "float16": 6e4}
+"""Magnitudes well below the largest of each dtype, whatever is rounded."""
+
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 """The dtypes as which torch moves those of which it cannot reverse an axis."""
 
@@ -69,6 +72,8 @@ def first_overflow(arrays: NDArray[Any], recipe: ArrayRecipe, moves: Sequence[Mo
         return None
     with np.errstate(all="ignore"):  # NaN is no end
         ends = np.array([end.reduce(arrays, axis=None) for end in (np.fmin, np.fmax)])
+    if conversion.dtype != "int64" and _far_within(ends, conversion):
+        return None
     if not _overflows(ends.reshape(2, *(1 for _ in recipe.out_shape)), conversion).any():
         return None
     for row, array in enumerate(arrays):
@@ -76,6 +81,15 @@ def first_overflow(arrays: NDArray[Any], recipe: ArrayRecipe, moves: Sequence[Mo
         if (lost := np.isfinite(moved) & _overflows(moved[None], conversion)[0]).any():
             return row, moved[lost][0]
     return None
+
+
+def _far_within(ends: NDArray[Any], conversion: ArrayConversion) -> bool:
+    """Return whether the smallest and the largest number are so small that none between them can overflow."""
+    magnitude, divisor = max(map(abs, ends.tolist())), 1.0
+    if conversion.moments is not None:
+        mean, std = conversion.moments
+        magnitude, divisor = magnitude + float(np.abs(mean).max()), float(std.min())
+    return bool(magnitude <= _SAFE["float32"] and magnitude / divisor <= _SAFE[conversion.dtype])
 
 
 def _overflows(values: NDArray[Any], conversion: ArrayConversion) -> NDArray[np.bool_]:
