@@ -14,7 +14,7 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("this user may mount nothing")
+        pytest.skip("only a user who may mount file systems can make a small disk")
     try:
         yield folder
     finally:

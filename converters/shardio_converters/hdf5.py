@@ -184,7 +184,7 @@ class Hdf5:
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """What distinguishes a conversion of these samples from one of others."""
+        """The options that change the samples, as JSON values for the conversion's plan, which `--resume` compares."""
         return {"decode_cf": True} if self.decode_cf else {}
 
     def packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:

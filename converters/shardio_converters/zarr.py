@@ -129,7 +129,7 @@ class Zarr:
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """What distinguishes a conversion of these samples from one of others."""
+        """The options that change the samples, as JSON values for the conversion's plan, which `--resume` compares."""
         return {"decode_cf": True} if any(column.decoding for column in self.columns.values()) else {}
 
     @property

@@ -111,7 +111,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """What may limit the workers.
+    """A cause that may limit the workers.
 
     Attributes:
         bottleneck, sentence: as of a Verdict.
@@ -192,7 +192,7 @@ def _neighbours(f: Figures) -> _Cause | None:
 
 
 def _without_neighbours(f: Figures) -> Figures:
-    """What the workers' stages take where they need not wait for a processor that others use.
+    """Return the time of the workers' stages without their waits for processors that other processes use.
 
     While a thread waits for one and holds the interpreter's lock, the other threads of its rank wait, too.
     """

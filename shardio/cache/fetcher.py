@@ -243,7 +243,7 @@ class Fetcher:
         return held
 
     def _remedy(self, size: int) -> str:
-        """What to say if the cache holds too little, and `size` bytes would do."""
+        """Return the message for a cache that is too small, where `size` bytes would be enough."""
         if self.cache.disk_was_full:
             return f"its disk is full: free space on it, or give a folder on a disk with {format_size(size)}"
         if self.cache.most < self.cache.limit:

@@ -51,7 +51,7 @@ _STATE = np.dtype(
 )  # fmt: skip
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What the system answers where a disk, or a user's share of it, is full."""
+"""The error numbers of a full disk, or of a user's exhausted quota."""
 
 LOCK_SECONDS = 60.0
 """How long to wait for a process that changes the cache: much longer than a change takes."""
@@ -450,7 +450,7 @@ class NodeCache:
 
     @property
     def full_message(self) -> str:
-        """What to say if the disk is full, and nothing of the cache may go."""
+        """Return the message for a full disk where no piece of the cache can be evicted."""
         return (
             f"{self.folder}: the disk is full, and all that the cache has there is in use: free space on it, or give a "
             "folder on another disk"

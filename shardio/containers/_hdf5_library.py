@@ -112,7 +112,7 @@ class LibraryRows:
 
     @property
     def span(self) -> ChunkSpan | None:
-        """What reading one row decompresses; None if that is the row alone."""
+        """Return the chunk that reading one row decompresses; None if it decompresses the row alone."""
         return ChunkSpan(self.block, self.block * self.field.row_bytes, False) if self.block > 1 else None
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:

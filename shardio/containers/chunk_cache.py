@@ -22,7 +22,7 @@ Chunk: TypeAlias = NDArray[np.uint8]
 @final
 @dataclass(frozen=True, slots=True)
 class ChunkSpan:
-    """What reading one row of a dataset decompresses, where chunks hold several rows.
+    """The cost of reading one row of a dataset whose chunks hold several rows.
 
     Attributes:
         rows: the rows of a chunk.

@@ -99,7 +99,7 @@ class Hdf5Reader:
         return self._handle.get().locators.get(field)
 
     def chunk_spans(self) -> Mapping[str, ChunkSpan]:
-        """What reading one row decompresses, for each field whose chunks hold several rows."""
+        """Return the chunk that reading one row decompresses, for each field whose chunks hold several rows."""
         readers = self._handle.get().readers
         spans = {n: r.span for n, r in readers.items() if isinstance(r, (ChunkedRows, LibraryRows))}
         return {name: span for name, span in spans.items() if span is not None}

@@ -60,7 +60,7 @@ class ChunkedRows:
 
     @property
     def span(self) -> ChunkSpan | None:
-        """What reading one row decompresses; None if that is the row alone."""
+        """Return the chunk that reading one row decompresses; None if it decompresses the row alone."""
         if self.chunk[0] == 1 or (self.chunk[1:] == self.field.row_shape and not self.pipeline.filters):
             return None
         size = math.prod(self.offsets.shape[1:]) * self.pipeline.size

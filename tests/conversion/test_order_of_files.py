@@ -15,7 +15,7 @@ from _foreign import example, write_tar, write_tfrecord
 
 import shardio
 from shardio.errors import ConfigError
-from shardio.foreign.files import find_files, order_hints
+from shardio.foreign.files import Sort, find_files, order_hints
 
 NUMBERS = (1, 2, 3, 10, 20)
 BY_NAME = [1, 10, 2, 20, 3]
@@ -65,7 +65,8 @@ def test_a_series_is_in_the_order_of_names_or_of_numbers(converter: str, pattern
         f"the {what} are in the order of their names, where s_10{suffix} comes before s_2{suffix}; "
         "sort='natural' goes by the numbers"
     )
-    for sort, expected, hints in (("name", BY_NAME, [hint]), ("natural", list(NUMBERS), [])):
+    orders: list[tuple[Sort, Any, list[str]]] = [("name", BY_NAME, [hint]), ("natural", list(NUMBERS), [])]
+    for sort, expected, hints in orders:
         made = shardio.convert(
             source, tmp_path / sort, converter=converter, converter_options={"sort": sort}, strict=True
         )
@@ -73,7 +74,7 @@ def test_a_series_is_in_the_order_of_names_or_of_numbers(converter: str, pattern
         assert [note for note in made.notes if "order of their names" in note] == hints
         if converter in ("webdataset", "tfrecord", "hdf5"):
             told: list[str] = []
-            adopted = shardio.index(source, tmp_path / f"{sort} index", sort=sort, strict=True, tell=told.append)  # type: ignore[arg-type]
+            adopted = shardio.index(source, tmp_path / f"{sort} index", sort=sort, strict=True, tell=told.append)
             assert numbers(adopted.path) == expected
             assert [*adopted.notes] == told == hints
     with pytest.raises(ConfigError, match="sort must be one of name, natural, got 'size'"):

@@ -1,4 +1,4 @@
-"""What of a field's values counts: fill values are left out, and the places on one axis of arrays are its channels."""
+"""How `stats` reads the values of a field: it leaves out fill values, and takes one axis of arrays for channels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATTRIBUTES = ("_FillValue", "missing_value")  # of the CF conventions, section 
 
 @dataclass(frozen=True, slots=True)
 class FieldView:
-    """What of a field's values counts.
+    """The fill values that `stats` leaves out of a field, and its axis of channels.
 
     Attributes:
         axis: the axis of arrays whose places are channels; None if all values are taken together.
