@@ -90,10 +90,6 @@ class Hdf5Reader:
             reader.read(rows, out, most)
         return out
 
-    def has(self, field: str) -> bool:
-        """Return whether the file has the field: it may lack `ROWS` alone."""
-        return field in self._handle.get().readers
-
     def locator(self, field: str) -> RowLocator | None:
         # None for datasets that are chunked, filtered or of another byte order.
         return self._handle.get().locators.get(field)
