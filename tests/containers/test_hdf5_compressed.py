@@ -82,21 +82,14 @@ def is_left_to_h5py(reader: containers.Reader) -> bool:
 @pytest.mark.parametrize("dtype", ["<u1", "<u2", "<f4", ">i4"])
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("how", COMPRESSIONS)
-def test_read_without_the_lock(tmp_path: Path, how: str, chunks: str, dtype: str) -> None:
-    """Rows in any order and with repeats are read while another thread holds h5py's lock."""
+def test_read_without_the_lock(
+    tmp_path: Path, how: str, chunks: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows in any order and with repeats are read while another thread holds h5py's lock, and h5py opens no file."""
     values = values_of(dtype)
     reader = adopt(tmp_path / "x.h5", values, chunks=CHUNKS[chunks], **COMPRESSIONS[how])
-    np.testing.assert_array_equal(read_under_lock(reader, ROWS), values[ROWS])
-    reader.close()
-
-
-@pytest.mark.parametrize("how", COMPRESSIONS)
-def test_h5py_is_not_asked_again(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the shard is open, h5py opens no file."""
-    values = values_of("u2")
-    reader = adopt(tmp_path / "x.h5", values, chunks=(3, 17, 9), **COMPRESSIONS[how])
     monkeypatch.setattr(h5py, "File", None)
-    np.testing.assert_array_equal(reader.read(ROWS, "x"), values[ROWS])
+    np.testing.assert_array_equal(read_under_lock(reader, ROWS), values[ROWS])
     reader.close()
 
 
@@ -115,20 +108,6 @@ def test_many_threads(tmp_path: Path, how: str, chunks: tuple[int, ...]) -> None
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(80)))
     reader.close()
-
-
-@pytest.mark.parametrize("options", [{"compression": "lzf"}, {"compression": "gzip", "shuffle": True}])
-def test_rows_of_many_pages(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Large rows, several to a chunk, are written completely to their places and nowhere else."""
-    values = np.cumsum(np.random.default_rng(1).integers(0, 2, (20, 1500)), axis=1).astype(np.float64)
-    rows = np.array([5, 6, 7, 3, 19, 0, 1, 1])
-    for chunks in ((7, 1500), (7, 700), (1, 1500), (1, 700)):
-        reader = adopt(tmp_path / "x.h5", values, chunks=chunks, **options)
-        buffer = np.zeros((10, 1500))
-        reader.read(rows, "x", out=buffer[1:9])
-        np.testing.assert_array_equal(buffer[1:9], values[rows])
-        assert not buffer[[0, 9]].any()
-        reader.close()
 
 
 def test_large_chunks_leave_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

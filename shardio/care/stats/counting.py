@@ -18,7 +18,7 @@ from ..examine import decode
 from .field_view import FieldView
 from .figures import Channel, Classes, FieldStats, Grid, Histogram, ImageStats, Spread, Values
 
-MOST_DIFFERENT = 1 << 18  # values that a Tally tells apart
+MOST_DIFFERENT = 1 << 18  # different values that are counted exactly
 MOST_CLASSES = 10_000  # different integers that are taken for classes; more if the metadata names more
 MOST_COMMON = 10  # sizes of images and shapes of arrays to list
 BINS = 20
@@ -35,7 +35,7 @@ NumberArray: TypeAlias = NDArray[Any]
 
 
 @final
-class Tally:
+class ValueCounts:
     """Counts finite numbers by value: exactly up to `MOST_DIFFERENT` different ones, beyond that rounded to fewer bits.
 
     It keeps as many bits as `MOST_DIFFERENT` allows, so the rank of a rounded quantile is off by about one part in
@@ -246,9 +246,9 @@ class FieldCounter:
     def __init__(self, name: str, field: Field, samples: int, view: FieldView) -> None:
         self._name, self._field, self._samples, self._view = name, field, samples, view
         integers = field.kind == "scalar" and field.row_dtype.kind in "iub" and field.row_dtype != np.uint64
-        self._numbers = Tally(np.int64 if integers else np.float64)
-        self._stored_sizes, self._lengths = Tally(np.int64), Tally(np.int64)
-        self._image_sizes = Tally(np.int64, _round_sizes)
+        self._numbers = ValueCounts(np.int64 if integers else np.float64)
+        self._stored_sizes, self._lengths = ValueCounts(np.int64), ValueCounts(np.int64)
+        self._image_sizes = ValueCounts(np.int64, _round_sizes)
         self._values = Values()
         self._channels = (Values(),) * (0 if view.axis is None else field.row_shape[view.axis])
         places = (field.channels or 3) if field.is_image else max(1, len(self._channels)) + 1
@@ -379,10 +379,11 @@ class FieldCounter:
         listed = metadata.get("classes") if labels else None
         names = list(map(str, listed)) if isinstance(listed, list) else []
         limit = max(MOST_CLASSES, len(names))
-        tally = self._numbers
-        if self._field.row_dtype.kind not in "iub" or not tally.exact or not 0 < len(tally.values) <= limit:
+        counted = self._numbers
+        if self._field.row_dtype.kind not in "iub" or not counted.exact or not 0 < len(counted.values) <= limit:
             return None
-        counts = {int(value): count for value, count in zip(tally.values.tolist(), tally.counts.tolist(), strict=True)}
+        pairs = zip(counted.values.tolist(), counted.counts.tolist(), strict=True)
+        counts = {int(value): count for value, count in pairs}
         if max(map(abs, counts)) >= 1 << 53:  # float64, which counts uint64, holds no larger integers exactly
             return None
         numbered = range(max(len(names), max(counts) + 1)) if labels and max(counts) < limit else range(len(names))
@@ -469,7 +470,7 @@ def _grid(heights: NDArray[np.int64], widths: NDArray[np.int64], counts: NDArray
     return Grid(tuple(edges[1].tolist()), tuple(edges[0].tolist()), tuple(map(tuple, cells.tolist())))
 
 
-# An image size is packed into one number, so that a Tally counts sizes; all figures of sizes follow from these counts.
+# An image size is packed into one number, so that ValueCounts counts sizes; all figures of sizes follow from these counts.
 def _pack(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NumberArray:
     return heights << 32 | widths
 
