@@ -470,7 +470,7 @@ def _grid(heights: NDArray[np.int64], widths: NDArray[np.int64], counts: NDArray
     return Grid(tuple(edges[1].tolist()), tuple(edges[0].tolist()), tuple(map(tuple, cells.tolist())))
 
 
-# An image size is packed into one number, so that ValueCounts counts sizes; all figures of sizes follow from these counts.
+# An image size is packed into one number, so that its counts are those of sizes; all figures of sizes follow from them.
 def _pack(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NumberArray:
     return heights << 32 | widths
 
