@@ -1,7 +1,7 @@
 """Small data sets that tests share: photos, tensors, samples of every kind; in memory, in folders, in stores.
 
-Samples are plain functions of their numbers, so that a test knows what it must find, and `packed` makes a dataset of any
-samples. What tests only read is a fixture of the session, at the end.
+Samples are plain functions of their numbers, so that a test knows what it must find, and `packed` makes a dataset of
+any samples. What tests only read is a fixture of the session, at the end.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
