@@ -226,8 +226,8 @@ def _described(folder: Directory, described: manifest.Manifest, number: int, rea
     lost = _lost_rows(path, described) if changed and not rebuilt else np.empty(0, np.int64)
     stay = len(lost) > 0 and kind.index_suffix != side_index.SUFFIX
     if stay:
-        advice = "`shardio reshard IN OUT --on-error skip` leaves them out"
-        reasons.append(f"changed: {_listed(lost)} cannot be read or lack their checksums, and stay in it; {advice}")
+        advice = "`shardio reshard IN OUT --on-error skip` leaves that out"
+        reasons.append(f"changed in {_listed(lost)}, as checksums tell, and stays as it is; {advice}")
     elif len(lost):
         reasons.append(f"cut short or changed; its index now names its whole samples, and not {_listed(lost)}")
         side_index.write(folder, name, np.delete(np.asarray(side_index.load(path)), lost))

@@ -14,6 +14,7 @@ import pytest
 from _adoptable import COUNT, records, tables, tars
 from _builders import jpeg
 from _cli import run
+from _datasets import CONTAINERS, KINDS, files, of_every_kind, packed
 from webdataset import TarWriter
 
 import shardio
@@ -24,30 +25,18 @@ from shardio.containers import side_index
 from shardio.conversion.adopt import adopt
 from shardio.errors import ConfigError, NotADataset
 from shardio.system.directory import Directory
-from shardio.testing import samples as kinds
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.tfrecord import tfrecord
 from shardio_converters.webdataset import webdataset
-
-CONTAINERS = ["tar", "hdf5", "lmdb"]
 
 
 @pytest.fixture
 def dataset(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """40 samples of every kind of field in several shards, of the container that the test names."""
-    out = tmp_path / "data"
     container = request.getfixturevalue("container") if "container" in request.fixturenames else "tar"
-    with shardio.create(
-        out, container=container, fields=kinds.FIELDS, shard_size="30KB", metadata={"classes": ["a"]}
-    ) as writer:
-        for number in range(40):
-            writer.append(kinds.sample(number) | {"image": jpeg(10 + number, 20, seed=number)})
-    return out
-
-
-def content(root: Path) -> dict[str, bytes]:
-    """The content of all files by name."""
-    return {path.name: path.read_bytes() for path in root.iterdir()}
+    samples, metadata = map(of_every_kind, range(40)), {"classes": ["a"]}
+    made = packed(tmp_path / "data", samples, KINDS, container=container, shard_size="30KB", metadata=metadata)
+    return Path(made.path)
 
 
 def values(root: Path) -> list[dict[str, Any]]:
@@ -59,10 +48,10 @@ def values(root: Path) -> list[dict[str, Any]]:
 
 def test_nothing_to_repair(dataset: Path) -> None:
     """Repair leaves an intact dataset unchanged."""
-    before = content(dataset)
+    before = files(dataset)
     result = repair(dataset)
     assert (result.done, result.same) == ((), True)
-    assert content(dataset) == before
+    assert files(dataset) == before
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
@@ -101,7 +90,7 @@ def test_lost_metadata_can_be_added_later(dataset: Path) -> None:
 @pytest.mark.parametrize("damage", ["missing", "cut", "other"])
 def test_a_lost_index(dataset: Path, damage: str) -> None:
     """A lost index is rebuilt from its tar, byte for byte."""
-    before = content(dataset)
+    before = files(dataset)
     index = dataset / "shard-000001.idx.npy"
     if damage == "missing":
         index.unlink()
@@ -114,7 +103,7 @@ def test_a_lost_index(dataset: Path, damage: str) -> None:
     assert result.shards[0].reasons == ("its index shard-000001.idx.npy was lost or damaged; rebuilt",)
     assert (len(result.shards), result.shards[0].lost, result.notes) == (1, 0, ())
     assert result.same
-    assert content(dataset) == before
+    assert files(dataset) == before
 
 
 def test_index_and_manifest_lost(dataset: Path, tmp_path: Path) -> None:
@@ -184,9 +173,9 @@ def test_what_is_kept_and_lost_of_each_shard(dataset: Path, container: str, tmp_
     os.truncate(dataset / names[1], (dataset / names[1]).stat().st_size // 2)
     if container == "tar":
         (dataset / names[3]).with_suffix(".idx.npy").unlink()
-    before = {name: data for name, data in content(dataset).items() if name in names}
+    before = {name: data for name, data in files(dataset).items() if name in names}
     told = run("repair", dataset, "--json", tmp_path / "repaired.json")
-    assert before == {name: data for name, data in content(dataset).items() if name in names}
+    assert before == {name: data for name, data in files(dataset).items() if name in names}
     result = json.loads((tmp_path / "repaired.json").read_text())
     kept = result["shards"][1]["kept"]
     assert (kept > 0) == (container == "tar")
@@ -250,12 +239,12 @@ def test_adopted_files(kind: str, place: str, tmp_path: Path) -> None:
 def test_an_adopted_file_that_comes_back(tmp_path: Path) -> None:
     """A dataset none of whose adopted files is there stays as it is; files that changed are told by checksums."""
     adopt(webdataset(tars(tmp_path / "in"), key=False), tmp_path / "out")
-    before = content(tmp_path / "out")
+    before = files(tmp_path / "out")
     (tmp_path / "in").rename(tmp_path / "away")
     with pytest.raises(NotADataset, match=r"nothing can be saved: .*there is no such file; .*: 0 samples kept, 3 lost"):
         repair(tmp_path / "out")
     (tmp_path / "away").rename(tmp_path / "in")
-    assert content(tmp_path / "out") == before
+    assert files(tmp_path / "out") == before
     changed = sorted((tmp_path / "in").iterdir())[0]
     data = bytearray(changed.read_bytes()) + bytes(512)
     data[data.index(b"\xff\xd8\xff") + 300] ^= 1
@@ -318,7 +307,7 @@ def test_damage_within_a_file_that_grew(dataset: Path, container: str) -> None:
     data[data.index(image) + 50] ^= 1
     shard.write_bytes(data)
     result = repair(dataset)
-    assert "row 0 cannot be read or lack" in str(result.shards[0])
+    assert "changed in row 0, as checksums tell" in str(result.shards[0])
     assert result.lost == 0
     assert verify(shardio.open(dataset)).problems
     told = run("reshard", dataset, dataset.parent / "rest", "--on-error", "skip", "--max-bad", 1)
@@ -437,6 +426,6 @@ def test_a_repair_that_is_killed(dataset: Path, place: str, tmp_path: Path, monk
             else:
                 break
         repair(attempt / place)
-        assert content(attempt / place) == content(whole / place)
+        assert files(attempt / place) == files(whole / place)
         assert repair(attempt / place).done == ()
     assert steps > 2
