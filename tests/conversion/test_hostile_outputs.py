@@ -153,7 +153,7 @@ def test_a_workplace_that_is_a_link(photos: Path, out: Path, tmp_path: Path) -> 
 
 
 def test_links_to_whole_files(photos: Path, tmp_path: Path) -> None:
-    """A dataset of links, as in the cache of a hub, is read and verified; a repair changes no file that a link leads to."""
+    """A dataset of links, as in the cache of a hub, is read and verified; a repair changes no file behind a link."""
     convert(imagefolder(photos), tmp_path / "blobs", shard_size="1KB", on_error="skip", max_bad=1)
     (tmp_path / "snapshot").mkdir()
     for path in (tmp_path / "blobs").iterdir():
