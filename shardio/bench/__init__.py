@@ -5,7 +5,7 @@ from .accelerators import Accelerator as Accelerator
 from .config import BenchConfig as BenchConfig
 from .decoder import tune_decoder as tune_decoder
 from .measurement import measure as measure
-from .rank import Progress as Progress
+from .rank_processes import Progress as Progress
 from .result import BenchResult as BenchResult
 from .result import RankResult as RankResult
 from .result import Spread as Spread

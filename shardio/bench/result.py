@@ -235,7 +235,7 @@ def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankU
         samples=total,
         seconds=seconds,
         samples_per_second=Spread.of(rates(config, record)),
-        bytes_per_second=record.stored_bytes / seconds,
+        bytes_per_second=record.stats.bytes / seconds,
         first_batch_seconds=float(record.times.wait[0]),
         wait_median=float(np.median(wait)),
         wait_p99=float(np.percentile(wait, 99)),
@@ -250,8 +250,8 @@ def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankU
         cpu_seconds_per_1000=1000 * record.cpu_seconds / max(total, 1),
         delay_seconds=usage.delay_seconds,
         disk_bytes=usage.disk_bytes,
-        cached_bytes=max(0, record.stored_bytes - usage.disk_bytes),
-        fetched=record.fetched,
+        cached_bytes=max(0, record.stats.bytes - usage.disk_bytes),
+        fetched=record.stats.fetched,
         peak_memory=usage.peak_memory,
     )
 

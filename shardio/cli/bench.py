@@ -168,21 +168,11 @@ def bench(
             rich_help_panel=MORE,
         ),
     ] = None,
-    versus_python: Annotated[
-        str | None,
-        typer.Option(
-            help="Compare, in the same way, with the shardio that is installed for another interpreter.",
-            metavar="PYTHON",
-            show_default=False,
-            rich_help_panel=MORE,
-        ),
-    ] = None,
     rounds: Annotated[
         int,
         typer.Option(
-            help="Turns of each side of --versus and --versus-python, 8 at least. A turn lasts half a second, "
-            "or longer with long steps. With --seconds, all turns of a side take about so long, and there may be "
-            "fewer.",
+            help="Turns of each side of --versus, 8 at least. A turn lasts half a second, or longer with long "
+            "steps. With --seconds, all turns of a side take about so long, and there may be fewer.",
             rich_help_panel=MORE,
         ),
     ] = 40,
@@ -207,7 +197,7 @@ def bench(
 ) -> None:
     """Measure how fast each rank is fed, name what limits it, and the setting to change.
 
-    With --versus, --versus-python and --compare the exit code is 3 if B is slower than A.
+    With --versus and --compare the exit code is 3 if B is slower than A.
 
     Examples:
 
@@ -220,8 +210,6 @@ def bench(
       shardio bench data/photos --image-size 224 --apply
 
       shardio bench data/photos --image-size 224 --versus decode=fast
-
-      shardio bench data/photos --image-size 224 --versus-python other-venv/bin/python
 
       shardio bench data/photos --storage --json bench.json
 
@@ -272,14 +260,14 @@ def bench(
         cache_size=access.cache_size,
         store_options=access.store_options,
     )
-    alone = {"--versus": versus, "--versus-python": versus_python, "--find-limit": find_limit}
+    alone = {"--versus": versus, "--find-limit": find_limit}
     beside = {"--html": html, "--storage": storage, "--apply": apply, "--tune": tune}
     for name, other in itertools.product(_given(alone), _given(beside)):
         raise ConfigError(f"{name} takes no {other}: run the command once with each")
     for other in _given({"--apply": apply, "--tune": tune}) if json_file == "-" else ():
         raise ConfigError(f"{other} prints text, and --json - prints nothing else than JSON; give --json a file")
-    if versus is not None or versus_python is not None:
-        _versus(config, versus, versus_python, rounds, json_file)
+    if versus is not None:
+        _versus(config, versus, rounds, json_file)
         return
     if find_limit:
         _find_limit(config, json_file)
@@ -353,19 +341,15 @@ def _find_limit(config: "BenchConfig", json_file: str | None) -> None:
         print(limit_text(limit))
 
 
-def _versus(config: "BenchConfig", other: str | None, python: str | None, rounds: int, json_file: str | None) -> None:
+def _versus(config: "BenchConfig", other: str, rounds: int, json_file: str | None) -> None:
     from ..bench.versus import other_side, versus
 
-    b = config if other is None else other_side(config, other)
     with versus_progress() as show:
-        found = versus(config, b, python=python, rounds=rounds, progress=show)
-    a_by, b_by = ("", "") if python is None else (f", {found.a_installation}", f", {found.b_installation}")
+        found = versus(config, other_side(config, other), rounds=rounds, progress=show)
     if not write_json(json_file, found.to_json()):
-        print(f"A  {mean(found.a_rates):,.0f} samples/s  {config.dataset}{a_by}")
-        print(f"B  {mean(found.b_rates):,.0f} samples/s  {other or config.dataset}{b_by}")
+        print(f"A  {mean(found.a_rates):,.0f} samples/s  {config.dataset}")
+        print(f"B  {mean(found.b_rates):,.0f} samples/s  {other}")
         print(f"B is {comparison_text(found.comparison)}")
-        if python is not None and found.a_installation.folder == found.b_installation.folder:
-            print(f"note: both interpreters import the shardio in {found.a_installation.folder}")
     if found.comparison.finding == "slower":
         raise typer.Exit(SLOWER)
 

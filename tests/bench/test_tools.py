@@ -20,7 +20,6 @@ from shardio.bench.accelerators import utilisation
 from shardio.bench.compare_files import compare_files
 from shardio.bench.html import page
 from shardio.bench.limit_search import PRECISION, Limit, bisect, find_limit
-from shardio.bench.machine import Installation
 from shardio.bench.read_plan import read_plan
 from shardio.bench.result import Timeline
 from shardio.bench.storage import storage_rates
@@ -102,7 +101,6 @@ class _Stopwatch:
     """Stands in for ranks, and for the clock: a turn takes as long as it is asked to, and its first steps."""
 
     now, first_steps = 0.0, 0.0
-    installation = Installation("1", "/", "python", "3")
 
     def __init__(self, config: BenchConfig) -> None:
         self.turns: list[float] = []
