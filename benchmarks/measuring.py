@@ -30,7 +30,7 @@ from shardio.bench.rank import build_loader
 from shardio.bench.rank_processes import Barrier
 from shardio.bench.significance import compare_pairs
 from shardio.bench.standing_ranks import WARMUP_STEPS, StandingRanks
-from shardio.bench.usage_sampler import UsageSampler
+from shardio.bench.usage import UsageSampler
 from shardio.system.processes import CONTEXT
 from shardio.system.timing import StageClock
 

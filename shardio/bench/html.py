@@ -32,7 +32,7 @@ def page(result: BenchResult) -> str:
         _verdict(result),
         _cards(result),
         _section("Steps of each rank", _legend() + "".join(_strip(n, t) for n, t in enumerate(result.timelines))),
-        _section("Where the workers' time went", _bars(result.verdict.shares)),
+        _section("Where the workers' time went", _stages(result)),
         _section("Wait for a batch, per step", _histogram(result.timelines)),
         _section("Working threads", "".join(_threads(n, t) for n, t in enumerate(result.timelines))),
         _section("Rate", _rates(result)),
@@ -118,15 +118,20 @@ def _share(first: NDArray[np.float64], seconds: NDArray[np.float64], edges: NDAr
     return np.diff(np.interp(edges, np.maximum.accumulate(moments), filled)) / np.diff(edges)
 
 
-def _bars(shares: dict[str, float]) -> str:
-    rows = []
-    for number, (name, share) in enumerate(shares.items()):
-        y, width = 26 * number, (_WIDTH - 180) * share
-        rows.append(
+def _bars(label: str, rows: dict[str, tuple[float, str]]) -> str:
+    """A picture of rows with a bar each: its length, of 1, and the text behind it."""
+    bars = []
+    for number, (name, (length, text)) in enumerate(rows.items()):
+        y, width = 26 * number, (_WIDTH - 230) * length
+        bars.append(
             f'<text x="0" y="{y + 16}">{escape(name)}</text><rect class="bar" x="110" y="{y + 3}" '
-            f'width="{width:.1f}" height="18"/><text x="{116 + width:.1f}" y="{y + 16}">{share:.1%}</text>'
+            f'width="{width:.1f}" height="18"/><text x="{116 + width:.1f}" y="{y + 16}">{text}</text>'
         )
-    return f'<svg viewBox="0 0 {_WIDTH} {26 * len(rows)}" role="img" aria-label="stages">{"".join(rows)}</svg>'
+    return f'<svg viewBox="0 0 {_WIDTH} {26 * len(rows)}" role="img" aria-label="{label}">{"".join(bars)}</svg>'
+
+
+def _stages(result: BenchResult) -> str:
+    return _bars("stages", {name: (share, f"{share:.1%}") for name, share in result.verdict.shares.items()})
 
 
 def _histogram(timelines: Sequence[Timeline]) -> str:
@@ -170,14 +175,7 @@ def _rates(result: BenchResult) -> str:
     if result.ceiling is not None:
         rows["ceiling"] = result.ceiling
     most = max(rows.values())
-    bars = []
-    for number, (name, rate) in enumerate(rows.items()):
-        y, width = 26 * number, (_WIDTH - 230) * rate / most
-        bars.append(
-            f'<text x="0" y="{y + 16}">{name}</text><rect class="bar" x="110" y="{y + 3}" width="{width:.1f}" '
-            f'height="18"/><text x="{116 + width:.1f}" y="{y + 16}">{rate:,.0f} samples/s</text>'
-        )
-    return f'<svg viewBox="0 0 {_WIDTH} {26 * len(bars)}" role="img" aria-label="rates">{"".join(bars)}</svg>'
+    return _bars("rates", {name: (rate / most, f"{rate:,.0f} samples/s") for name, rate in rows.items()})
 
 
 def _rank_table(result: BenchResult) -> str:

@@ -13,7 +13,7 @@ from .fast_decoding import fast_decoding
 from .rank import RankRecord, build_loader, mean_sample_bytes, measure_rank
 from .rank_processes import Progress, RankProcesses
 from .result import BenchResult, Spread, StageTimes, Timeline, rank_result, rates
-from .usage_sampler import UsageSampler
+from .usage import UsageSampler
 from .verdict import Figures, diagnose
 
 

@@ -18,9 +18,9 @@ from ..loader.batch.types import Batch
 from ..loader.loader import Loader
 from ..loader.stats import LoaderStats
 from ..order.world import World
-from ..system import process_usage
 from ..system.named import load_named
 from ..transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, ToFloat, Transform
+from . import usage
 from .config import DEFAULT_SIZE, BenchConfig
 from .rank_processes import NEVER, START_LIMIT, Meeting, Progress
 
@@ -313,5 +313,5 @@ def warmup_epochs(steps: int) -> int:
 
 def _cpu_seconds() -> float:
     """The seconds that this process and its worker processes have spent on a processor."""
-    children = (child for child in process_usage.descendants(os.getpid()) if child != os.getpid())
-    return time.process_time() + sum(sum(process_usage.usage(child).cpu.values()) for child in children)
+    children = usage.children(os.getpid())
+    return time.process_time() + sum(sum(usage.process_usage(child).cpu.values()) for child in children)

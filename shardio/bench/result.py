@@ -14,7 +14,7 @@ from .accelerators import utilisation
 from .config import BenchConfig
 from .machine import describe
 from .rank import RankRecord, StepTimes
-from .usage_sampler import RankUsage
+from .usage import RankUsage
 from .verdict import Verdict
 
 SCHEMA = "shardio-bench/1"

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from ._progress import LINE_SECONDS, progress
+from ._progress import LINE_SECONDS
 
 if TYPE_CHECKING:
     from ..bench import Progress
@@ -53,13 +53,6 @@ def live(ranks: int) -> Iterator[Callable[["Progress"], None]]:
             screen.update(table)
 
         yield show
-
-
-@contextmanager
-def versus_progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows how many rounds are done."""
-    with progress("rounds") as show:
-        yield lambda done, total: show("in turns", done, total)
 
 
 def comparison_text(comparison: "Comparison") -> str:

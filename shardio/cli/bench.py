@@ -3,7 +3,8 @@
 import itertools
 import sys
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -12,9 +13,10 @@ import typer
 
 from ..errors import ConfigError
 from ..stores.url import as_url
-from ._bench_display import comparison_text, live, versus_progress
+from ._bench_display import comparison_text, live
 from ._options import threads_option
 from ._output import check_place, write_json, write_text
+from ._progress import progress
 from ._store_options import DATASET, StoreOptions, with_store_options
 
 if TYPE_CHECKING:
@@ -299,7 +301,7 @@ def _report(result: "BenchResult", *, storage: bool, json_file: str | None, html
     text, figures = summary(result), result.to_json()
     if storage:
         rates = storage_rates(result.config.dataset)
-        figures["storage"] = rates.to_json()
+        figures["storage"] = asdict(rates)
         text += f"\n{storage_text(result, rates)}"
     if not write_json(json_file, figures):
         print(text)
@@ -318,8 +320,8 @@ def _apply(result: "BenchResult") -> None:
         return
     changes: dict[str, Any] = {change.setting: change.value}
     other = replace(result.config, **changes)
-    with versus_progress() as show:
-        found = versus(result.config, other, rounds=20, progress=show)
+    with progress("rounds") as show:
+        found = versus(result.config, other, rounds=20, progress=partial(show, "in turns"))
     expected = "" if change.expected is None else f", expected up to {change.expected:.2f}"
     print(f"applied             {change.setting}={change.value!r}: {comparison_text(found.comparison)}{expected}")
 
@@ -344,8 +346,8 @@ def _find_limit(config: "BenchConfig", json_file: str | None) -> None:
 def _versus(config: "BenchConfig", other: str, rounds: int, json_file: str | None) -> None:
     from ..bench.versus import other_side, versus
 
-    with versus_progress() as show:
-        found = versus(config, other_side(config, other), rounds=rounds, progress=show)
+    with progress("rounds") as show:
+        found = versus(config, other_side(config, other), rounds=rounds, progress=partial(show, "in turns"))
     if not write_json(json_file, found.to_json()):
         print(f"A  {mean(found.a_rates):,.0f} samples/s  {config.dataset}")
         print(f"B  {mean(found.b_rates):,.0f} samples/s  {other}")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shardio
-from benchmarks import _gpu_data, _gpu_parts, gpu, isolate, other_python, parity, scale, settings, shuffle
+from benchmarks import _gpu_data, _gpu_parts, gpu, isolate, other_python, parity, settings, shuffle
 from benchmarks._results import finish, in_turns
 from benchmarks.before_after import rates_of
 from shardio import World
@@ -37,13 +37,6 @@ def test_a_result_names_its_machine(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert told == json.loads(capsys.readouterr().out)
     assert told["rate"] == 7
     assert {"cores", "processor", "packages", "compiled"} <= told["machine"].keys()
-
-
-def test_plans_of_any_size_cost_the_same(tmp_path: Path) -> None:
-    """The shuffle benchmark measures a real plan."""
-    assert scale.plan(10**12)["memory_mb"] < 100
-    scale.write_manifest(str(tmp_path))
-    assert scale.open_manifest(str(tmp_path))["samples"] == 10**9
 
 
 def test_shuffle_quality_tells_orders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
