@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from ..dataset.store_access import without_secrets
 from ..system.units import format_size
 from .config import BenchConfig
-from .rank import StepTimes
 from .result import BenchResult, Timeline
 from .text import summary
 
@@ -79,11 +79,11 @@ def _strip(rank: int, timeline: Timeline) -> str:
     """The time of a rank from left to right, and what share of each moment it waited, computed, waited for others."""
     begun = np.array(timeline.begun) / 1000
     values = [np.array(getattr(timeline, kind)) / 1000 for kind in _KINDS]
-    times = StepTimes(begun, values[0], np.zeros_like(begun), values[1], values[2])
-    total = float(times.ended[-1])
+    firsts = list(accumulate(values, initial=begun))  # and the end of each step
+    total = float(firsts[-1][-1])
     edges = np.linspace(0, total, _BINS + 1)
     height, left = 44, 56
-    shares = [_share(first, value, edges) for first, value in zip(_firsts(times), values, strict=True)]
+    shares = [_share(first, value, edges) for first, value in zip(firsts, values, strict=False)]
     scale = (_WIDTH - left) / _BINS
     paths = []
     base = np.zeros(_BINS)
@@ -105,10 +105,6 @@ def _strip(rank: int, timeline: Timeline) -> str:
         f'<text x="0" y="{height / 2 + 4:.0f}">rank {rank}</text>{"".join(paths)}{marks}'
         f'<text x="{_WIDTH}" y="{height + 14}" text-anchor="end">{total:.1f} s</text></svg>'
     )
-
-
-def _firsts(times: StepTimes) -> list[NDArray[np.float64]]:
-    return [times.begun, times.begun + times.wait, times.begun + times.wait + times.compute]
 
 
 def _share(first: NDArray[np.float64], seconds: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -207,13 +203,7 @@ def _settings(config: BenchConfig) -> dict[str, object]:
 def _table(values: dict[str, object]) -> str:
     rows = "".join(
         f"<tr><td>{escape(str(name))}</td><td>{escape(str(value))}</td></tr>"
-        for name, value in values.items()
-        if not isinstance(value, dict)
-    )
-    rows += "".join(
-        f"<tr><td>{escape(str(name))}</td><td>{escape(str(value))}</td></tr>"
-        for inner in values.values()
-        if isinstance(inner, dict)
-        for name, value in inner.items()
+        for outer, inner in values.items()
+        for name, value in (inner if isinstance(inner, dict) else {outer: inner}).items()
     )
     return f'<div class="scroll"><table>{rows}</table></div>'

@@ -1,7 +1,6 @@
 """Rank processes that stand ready: they take batches in turns, each of a part of a second, as often as they are asked.
 
-All start once, which takes seconds; a turn begins a loop of its own and ends it, so that no worker goes on
-between turns.
+All start once, which takes seconds. Each turn begins and ends a loop of its own, so no worker runs between turns.
 """
 
 import time

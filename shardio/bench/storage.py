@@ -1,4 +1,4 @@
-"""How fast the place where a dataset lies can be read, without shardio: sequentially and at random, past the cache."""
+"""How fast a dataset's storage can be read without shardio: sequentially and at random, past the page cache."""
 
 import errno
 import mmap

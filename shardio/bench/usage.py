@@ -1,4 +1,4 @@
-"""What the ranks' processes take from the machine while they run: processors, bytes from disk, memory. Linux only."""
+"""Resource usage of the ranks' processes: processor time, waits for a processor, disk reads, memory. Linux only."""
 
 import os
 import threading

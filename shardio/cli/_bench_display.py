@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 def live(ranks: int) -> Iterator[Callable[["Progress"], None]]:
     """Yield a function that shows on stderr how far the ranks are."""
     console = Console(stderr=True)
-    latest: dict[int, Progress] = {}
     if not console.is_terminal:
         said = time.monotonic()
 
         def say(news: "Progress") -> None:
             nonlocal said
-            latest[news.rank] = news
             if news.rank == 0 and time.monotonic() - said >= LINE_SECONDS:
                 said = time.monotonic()
                 phase = "measuring" if news.counting else "warming up"
@@ -35,6 +33,7 @@ def live(ranks: int) -> Iterator[Callable[["Progress"], None]]:
 
         yield say
         return
+    latest: dict[int, Progress] = {}
     with Live(console=console, refresh_per_second=5, transient=True) as screen:
 
         def show(news: "Progress") -> None:
