@@ -24,7 +24,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -120,14 +120,14 @@ def environment(root: Path) -> dict[str, str]:
 def rates_of(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Iterator[Callable[[str], float]]:
     """Start a program that answers each line with a rate; yield a function that asks it. It ends with its input."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, text=True, cwd=folder, env=environ, stdin=pipe, stdout=pipe) as process:
+    with subprocess.Popen(command, 0, cwd=folder, env=environ, stdin=pipe, stdout=pipe) as process:
         to, answers = process.stdin, process.stdout
         if to is None or answers is None:
             raise RuntimeError("the process has no pipes")
 
         def ask(question: str) -> float:
-            to.write(f"{question}\n")
-            to.flush()
+            with suppress(BrokenPipeError):
+                to.write(f"{question}\n".encode())
             answer = answers.readline()
             if not answer:
                 raise RuntimeError(f"{command[0]} has ended with exit code {process.wait()}")

@@ -13,7 +13,7 @@ from ..dataset.store_access import without_secrets
 from .accelerators import utilisation
 from .config import BenchConfig
 from .machine import describe
-from .rank import RankRecord, StepTimes
+from .rank import RankRecord
 from .usage import RankUsage
 from .verdict import Verdict
 
@@ -224,7 +224,7 @@ class Timeline:
 def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankUsage) -> RankResult:
     """Return the figures of one rank."""
     times = record.times[record.counted_from :]
-    samples, seconds = record.samples[record.counted_from :], _seconds(times)
+    samples, seconds = record.samples[record.counted_from :], float(times.ended[-1] - times.begun[0])
     wait = record.waits
     total = int(samples.sum())
     accelerator = config.accelerator
@@ -273,7 +273,3 @@ def _parts(config: BenchConfig, epochs: NDArray[np.int64], moments: NDArray[np.f
         inner = np.searchsorted(moments, moments[-1] * np.arange(1, PARTS) / PARTS).tolist()
         bounds = [0, *inner, len(moments)]
     return [slice(first, last) for first, last in pairwise(bounds) if last > first]
-
-
-def _seconds(times: StepTimes) -> float:
-    return float(times.ended[-1] - times.begun[0])
