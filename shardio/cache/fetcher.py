@@ -14,13 +14,13 @@ from typing import TypeAlias, final
 import numpy as np
 
 from ..errors import CacheError, ObjectChanged, StoreError
+from ..format.pieces import PIECE, runs
 from ..stores.base import Store
 from ..system import at_exit, background, forks
 from ..system.types import Buffer
 from ..system.units import format_size
 from .node_cache import FULL, CachedObject, Hold, Kept, NodeCache, Parts, Pieces
 from .pace import Pace
-from .pieces import PIECE, runs
 
 REQUESTS = 32  # at once and process, for pieces that are fetched ahead; as many more for those that are waited for
 TRIES = 3  # for pieces whose checksums differ

@@ -3,15 +3,12 @@
 import os
 import socket
 import sys
-import warnings
 from pathlib import Path
 
-from ..errors import CacheWarning, ConfigError
-from ..system import holes
+from ..errors import CacheError, ConfigError
 from ..system.file_systems import file_system
 from ..system.units import format_size, parse_size
-from .in_memory import open_in_memory
-from .node_cache import NodeCache
+from .node_cache import OTHER_FOLDER, NodeCache
 
 VARIABLE = "SHARDIO_CACHE"
 SHARE = 0.5
@@ -27,12 +24,9 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
         folder: the folder; None for `$SHARDIO_CACHE` or `shardio` in the user's cache directory.
         size: the most bytes, as a number or as text such as `"200GB"`; None for half of what is free, said on stderr.
 
-    Where the folder cannot be written, or its file system cannot free parts of files, the cache lies in memory, with a
-    warning.
-
     Raises:
-        ConfigError: the size is none, or the folder's name has a NUL byte.
-        CacheError: see `NodeCache`; or there is no memory for a cache, either.
+        ConfigError: `size` is no size, or the folder's name has a NUL byte.
+        CacheError: the folder cannot hold a cache, see `NodeCache`.
     """
     place = (default_folder() if folder is None else Path(folder)).absolute()
     if "\0" in str(place):
@@ -44,20 +38,10 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
         return known
     try:
         cache = _open_at(place, limit)
-    except (OSError, _Unsuitable) as error:
-        cache = open_in_memory(limit)
-        warnings.warn(
-            f"{place}: cannot hold a cache ({error}): what is fetched stays in memory, {format_size(cache.limit)} at "
-            "most and for this process alone; cache= chooses another folder",
-            CacheWarning,
-            stacklevel=3,
-        )
+    except OSError as error:
+        raise CacheError(f"{place}: cannot hold a cache: {error.strerror or error}: {OTHER_FOLDER}") from error
     _open[place] = limit, cache
     return cache
-
-
-class _Unsuitable(Exception):
-    """A folder on a file system that cannot hold a cache."""
 
 
 def _open_at(place: Path, limit: int | None) -> NodeCache:
@@ -65,8 +49,6 @@ def _open_at(place: Path, limit: int | None) -> NodeCache:
     if file_system(place).network:  # its processes on other nodes share neither memory nor locks with this one
         place /= socket.gethostname()
         place.mkdir(exist_ok=True)
-    if not holes.are_possible(place):
-        raise _Unsuitable("its file system cannot free parts of files")
     if limit is None:
         limit = usual_limit(place)
         print(

@@ -37,11 +37,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CacheError, CacheWarning
+from ..format.pieces import PIECE, runs
 from ..system import background, forks, holes
 from ..system.types import Buffer
 from ..system.units import format_size
 from . import leases
-from .pieces import PIECE, runs
 from .table import ABSENT, PRESENT, SUSPECT, PieceTable
 
 VERSION = 1
@@ -52,6 +52,10 @@ _STATE = np.dtype(
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """The error numbers of a full disk, or of a user's exhausted quota."""
+
+NO_HOLES = "its file system cannot free parts of files"
+OTHER_FOLDER = "give a folder on a local disk with cache=, or cache='/dev/shm/shardio' to keep the pieces in memory"
+"""What to do where a folder cannot hold a cache."""
 
 LOCK_SECONDS = 60.0
 """How long to wait for a process that changes the cache: much longer than a change takes."""
@@ -179,7 +183,7 @@ class NodeCache:
         self.folder, self.limit = folder.absolute(), limit
         self.make_folders()
         if not holes.are_possible(self.folder):
-            raise CacheError(f"{folder}: its file system cannot free parts of files: choose a folder on another disk")
+            raise CacheError(f"{folder}: cannot hold a cache: {NO_HOLES}: {OTHER_FOLDER}")
         self._state_file = os.open(self.folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         weakref.finalize(self, os.close, self._state_file).atexit = False  # threads may use it until the very end
         os.posix_fallocate(self._state_file, 0, mmap.PAGESIZE)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CacheError
+from ..format.pieces import PIECE, piece_count
 from . import leases
-from .pieces import PIECE, piece_count
 
 ABSENT, SUSPECT, PRESENT = 0, 254, 255
 """States of a piece: not there, perhaps there, since the machine was started anew after it was fetched, and there.

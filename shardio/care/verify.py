@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers
-from ..cache.pieces import PIECE
 from ..containers import piece_sums
 from ..dataset.dataset import Dataset
 from ..dataset.location import Location
@@ -24,6 +23,7 @@ from ..engines import image_decoding
 from ..errors import BadSample, ConfigError, DatasetError, ObjectNotFound
 from ..format import checksums
 from ..format.fields import CHECKSUM, CHECKSUM_BYTES, Field, content_columns, present_column, shape_column
+from ..format.pieces import PIECE
 from ..stores.stream import checksum_of
 from ..system.threads import in_order
 from ..system.types import Indices

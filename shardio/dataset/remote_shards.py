@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from .. import containers, native
 from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
 from ..cache.node_cache import CachedObject, Hold, Kept
-from ..cache.pieces import PIECE, piece_count, pieces_of, widened_up_to
 from ..containers import piece_sums, row_locator, side_index
 from ..containers.base import Reader
 from ..errors import CacheWarning, ObjectNotFound, ShardCorrupt
 from ..format import manifest
 from ..format.fields import Field
+from ..format.pieces import PIECE, piece_count, pieces_of, widened_up_to
 from ..stores.base import Store
 from ..stores.retrying import RetryingStore
 from ..stores.url import Url

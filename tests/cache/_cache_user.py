@@ -9,7 +9,7 @@ import numpy as np
 
 from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.node_cache import NodeCache
-from shardio.cache.pieces import PIECE, pieces_of
+from shardio.format.pieces import PIECE, pieces_of
 from shardio.stores.local import LocalStore
 from shardio.testing.stores import Faults, FaultyStore
 

@@ -8,7 +8,7 @@ from _cache_user import content
 
 from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.node_cache import NodeCache
-from shardio.cache.pieces import PIECE, piece_count
+from shardio.format.pieces import PIECE, piece_count
 from shardio.stores.base import Store
 from shardio.testing.stores import MemoryStore
 

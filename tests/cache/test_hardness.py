@@ -8,16 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE
+from tempfile import TemporaryDirectory
 from threading import Thread, Timer
 
 import numpy as np
 import pytest
 from _cache_user import content
-from _leftovers import left_behind, names
 from _opened import OBJECTS, filled_store, on_disk, opened, read
 from _small_disk import small_disk
 from _time_limit import wait_until, within
@@ -26,9 +25,10 @@ from shardio.cache import node_cache
 from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.location import open_cache
 from shardio.cache.node_cache import NodeCache
-from shardio.cache.pieces import PIECE
 from shardio.errors import CacheError, CacheWarning, ConfigError
+from shardio.format.pieces import PIECE
 from shardio.stores.base import Content
+from shardio.system import holes
 from shardio.testing.stores import Faults, FaultyStore, MemoryStore
 
 
@@ -330,38 +330,19 @@ def test_a_child_keeps_no_lease_of_a_dead_parent(tmp_path: Path) -> None:
         os.kill(int(done.stdout), signal.SIGKILL)
 
 
-@pytest.mark.slow
-def test_a_folder_that_cannot_hold_a_cache(tmp_path: Path) -> None:
-    """A folder that cannot be written gives way to memory, with a warning, for this process and its children."""
-    before = names()
-    (tmp_path / "file").write_bytes(b"")
-    script = (
-        "import multiprocessing, os, pickle, sys, warnings\nimport numpy as np\nfrom pathlib import Path\n"
-        "from shardio.cache.location import open_cache\n"
-        "with warnings.catch_warnings(record=True) as told:\n"
-        "    warnings.simplefilter('always')\n"
-        "    cache = open_cache(sys.argv[1], '10MB')\n"
-        "    assert open_cache(sys.argv[1], '10MB') is cache\n"
-        "print([str(one.message) for one in told], flush=True)\n"
-        "def child(other):\n    assert other.folder == cache.folder and other.limit == 10_000_000\n"
-        "    assert other.hold([(other.object('group', 'a', 1 << 20), np.arange(16))])\n"
-        "process = multiprocessing.get_context('fork').Process(target=child, args=(cache,))\n"
-        "process.start(); process.join(); assert process.exitcode == 0\n"
-        "print(cache.folder, flush=True)\nos.kill(os.getpid(), 9)\n"
-    )
+@pytest.mark.parametrize("wrong", ["is a file", "cannot free parts of files"])
+def test_a_folder_that_cannot_hold_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    """A folder that cannot hold a cache is an error that names it, `cache=` and the folder in memory, which can."""
     place = tmp_path / "file" / "cache"
-    done = subprocess.run([sys.executable, "-c", script, place], capture_output=True, text=True)
-    assert done.returncode == -9, done.stderr
-    assert done.stdout.startswith(f'["{place}: cannot hold a cache ([Errno 20] Not a directory')
-    assert "10.0 MB at most" in done.stdout
-    assert not left_behind(before, 20)
-
-
-def test_no_warning_where_a_folder_can(tmp_path: Path) -> None:
-    """A folder that can hold a cache is used."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert open_cache(tmp_path, "1MB").folder == tmp_path
+    if wrong == "is a file":
+        (tmp_path / "file").write_bytes(b"")
+    else:
+        monkeypatch.setattr(holes, "are_possible", lambda folder: False)
+    with pytest.raises(CacheError, match=rf"{place}: cannot hold a cache: .*cache=.*/dev/shm"):
+        open_cache(place, "1MB")
+    monkeypatch.undo()
+    with TemporaryDirectory(dir="/dev/shm") as memory:
+        assert open_cache(memory, "1MB").folder == Path(memory)
 
 
 def test_many_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

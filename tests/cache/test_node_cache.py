@@ -15,9 +15,9 @@ from _opened import OBJECTS, filled_store, on_disk, opened, read
 from _time_limit import wait_until
 
 from shardio.cache.node_cache import NodeCache
-from shardio.cache.pieces import PIECE, piece_count
 from shardio.cache.table import PRESENT
 from shardio.errors import CacheError, ObjectChanged, StoreUnavailable
+from shardio.format.pieces import PIECE, piece_count
 from shardio.testing.stores import Faults, FaultyStore
 
 USER = Path(__file__).with_name("_cache_user.py")

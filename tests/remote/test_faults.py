@@ -57,8 +57,9 @@ EXIT = """
 import json, sys, time
 import numpy as np
 from pathlib import Path
-from shardio.cache.fetcher import PIECE, Fetcher, RemoteFile
+from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.node_cache import NodeCache
+from shardio.format.pieces import PIECE
 from shardio.stores import open_store
 from shardio.stores.url import as_url
 from shardio.system import background

@@ -16,10 +16,10 @@ from _s3 import S3Server
 from typer.testing import CliRunner, Result
 
 import shardio
-from shardio.cache.pieces import PIECE
 from shardio.cli import app
 from shardio.dataset.store_access import StoreAccess
 from shardio.diagnosis import Finding, storage
+from shardio.format.pieces import PIECE
 from shardio.stores import open_store
 from shardio.stores.url import as_url
 
@@ -235,7 +235,8 @@ def test_doctor_tells_how_a_store_answers_and_where_the_cache_is(s3: S3Server, u
     assert "100.0 KB at most, less than the dataset's" in small.value
     refused = told_of(tmp_path / "file" / "cache", "64MB")["cache"]
     assert refused.value.endswith("it takes no files: Not a directory")
-    assert refused.advice.startswith("what is fetched stays in memory")
+    assert refused.state == "broken"
+    assert "--cache /dev/shm/shardio" in refused.advice
 
 
 def test_doctor_names_a_dataset_that_is_not_there(s3: S3Server, url: str, tmp_path: Path) -> None:
