@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -46,13 +46,14 @@ class RemoteFile:
         store: the store.
         name: the object's name in it.
         cached: what the cache has of it.
-        is_whole: returns whether a piece, given by its number and its bytes, is what was written; None if nobody knows.
+        is_whole: returns whether a piece, given by its number and its bytes, is what was written, or None if it has no
+            checksum; None if no piece has one.
     """
 
     store: Store
     name: str
     cached: CachedObject
-    is_whole: Callable[[int, memoryview], bool] | None = None
+    is_whole: Callable[[int, memoryview], bool | None] | None = None
 
 
 @final
@@ -200,7 +201,7 @@ class Fetcher:
         """Like `bring`, for pieces that stay until others need the room."""
         return self.cache.keep_while_room(self.bring(wanted))
 
-    def put_right(self, wanted: Wanted) -> bool:
+    def refetch(self, wanted: Wanted) -> bool:
         """Fetch pieces once more, and replace those that are not as the cache has them.
 
         Returns:
@@ -209,16 +210,14 @@ class Fetcher:
         Raises:
             CacheError, StoreError: as `bring` does.
         """
-        hold, differ = self.bring(wanted), False
-        try:
+        differ = False
+        with self.bring(wanted):
             for file, pieces in wanted:
                 for first, stop in runs(pieces, self._pace.longest_run):
                     data = self._read(file, first, stop)
                     if _in_cache(file, first, stop) != memoryview(data):
                         self._write(file.cached, data, first * PIECE, ahead=False)
                         differ = True
-        finally:
-            hold.release()
         return differ
 
     def _make_hold(self, wanted: Wanted, begun: float) -> tuple[Hold, Parts]:
@@ -328,11 +327,11 @@ class Fetcher:
             content = file.store.read(file.name, start, end, etag=file.cached.table.etag)
             self._pace.answered(len(content.data), time.monotonic() - asked)
             self._check(file, content.info.size, content.info.etag, len(content.data), start, end)
-            damaged = _damaged(file, memoryview(content.data), first, stop)
-            if damaged is None:
+            verdicts = list(_verdicts(file, memoryview(content.data), first, stop))
+            if False not in verdicts:
                 self._count(FetchCounts(end - start, 1))
                 return content.data
-            wrong = damaged
+            wrong = first + verdicts.index(False)
         raise StoreError(
             f"{file.store.url}/{file.name}: bytes {wrong * PIECE} to {min((wrong + 1) * PIECE, end) - 1} "
             f"are not those that were written: their checksum differs (tried {TRIES} times)"
@@ -367,15 +366,11 @@ class Fetcher:
             self.counts += more
 
 
-def _damaged(file: RemoteFile, data: memoryview, first: int, stop: int) -> int | None:
-    """Return the first piece whose checksum is not that of its bytes; None if all are whole, or nobody knows."""
-    if file.is_whole is None:
-        return None
+def _verdicts(file: RemoteFile, data: memoryview, first: int, stop: int) -> Iterator[bool | None]:
+    """Yield of adjacent pieces whether each has the bytes that were written; None of one without a checksum."""
     for number in range(first, stop):
         begin = (number - first) * PIECE
-        if not file.is_whole(number, data[begin : begin + PIECE]):
-            return number
-    return None
+        yield None if file.is_whole is None else file.is_whole(number, data[begin : begin + PIECE])
 
 
 def _span(file: RemoteFile, first: int, stop: int) -> tuple[int, int]:
@@ -391,7 +386,7 @@ def _in_cache(file: RemoteFile, first: int, stop: int) -> memoryview:
 
 def _is_there(file: RemoteFile, first: int, stop: int) -> bool:
     """Return whether the cache has the pieces all the same, which only their checksums can tell."""
-    return file.is_whole is not None and _damaged(file, _in_cache(file, first, stop), first, stop) is None
+    return file.is_whole is not None and all(_verdicts(file, _in_cache(file, first, stop), first, stop))
 
 
 @final

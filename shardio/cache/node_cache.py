@@ -112,7 +112,10 @@ Parts: TypeAlias = Sequence[tuple[CachedObject, Pieces]]
 
 @final
 class Hold:
-    """Pieces that nobody drops until `release`, or until the process ends; if held ahead, nobody without need."""
+    """Pieces that nobody evicts until `release`, or until the process ends; if held ahead, nobody without need.
+
+    A hold is also a `with` block, at whose end it is released.
+    """
 
     def __init__(self, cache: "NodeCache", parts: Parts, life: Life, ahead: bool) -> None:
         self._cache, self._life, self._ahead, self._held = cache, life, ahead, [parts]
@@ -135,6 +138,12 @@ class Hold:
     def release(self) -> None:
         """Let go of the pieces; you may call it twice."""
         _release(self._cache, self._life, self._ahead, self._held)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
     def release_when_gone(self) -> None:
         """Have the pieces let go of when nobody has the hold any more."""
