@@ -135,7 +135,7 @@ class RemoteShards:
 
     @property
     def fetched(self) -> FetchCounts:
-        retries = self._store.counts.retries if isinstance(self._store, RetryingStore) else 0
+        retries = self._store.retries if isinstance(self._store, RetryingStore) else 0
         return replace(self._fetcher.counts, retries=retries)
 
     def close(self) -> None:

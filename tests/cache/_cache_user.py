@@ -10,8 +10,11 @@ import numpy as np
 from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.node_cache import NodeCache
 from shardio.format.pieces import PIECE, pieces_of
-from shardio.stores.local import LocalStore
-from shardio.testing.stores import Faults, FaultyStore
+from shardio.stores.base import Store
+from shardio.testing.stores import Faults, FaultyStore, MemoryStore
+
+OBJECTS = {"a": 30 * PIECE + 5, "b": 17 * PIECE, "c": 1000, "d": 50 * PIECE - 1}
+"""The sizes of the objects of the tests."""
 
 
 def content(number: int, size: int) -> bytes:
@@ -19,17 +22,27 @@ def content(number: int, size: int) -> bytes:
     return np.random.default_rng(number).integers(1, 255, size, np.uint8).tobytes()
 
 
-def use(folder: Path, limit: int, objects: dict[str, int], seed: int, rounds: int | None) -> None:
-    """Read from the store beside the cache, `rounds` times or for ever."""
-    store = FaultyStore(LocalStore(folder / "store"), Faults(delay=0.002), seed)
-    cache = NodeCache(folder / "cache", limit)
-    fetcher = Fetcher(cache, requests=4)
-    data = {name: content(number, size) for number, (name, size) in enumerate(objects.items())}
-    files = {name: RemoteFile(store, name, cache.object("group", name, size)) for name, size in objects.items()}
+def filled_store() -> MemoryStore:
+    """A store with OBJECTS, the same in every process."""
+    return MemoryStore({name: content(number, size) for number, (name, size) in enumerate(OBJECTS.items())})
+
+
+def opened(folder: Path, pieces: int, store: Store) -> tuple[Fetcher, dict[str, RemoteFile]]:
+    """A cache of some pieces, and the objects in it."""
+    fetcher = Fetcher(NodeCache(folder, pieces * PIECE), requests=4)
+    files = {n: RemoteFile(store, n, fetcher.cache.object("group", n, size)) for n, size in OBJECTS.items()}
+    return fetcher, files
+
+
+def use(folder: Path, limit: int, seed: int, rounds: int | None) -> None:
+    """Read from the store, `rounds` times or for ever."""
+    whole = filled_store()
+    fetcher, files = opened(folder, limit // PIECE, FaultyStore(whole, Faults(delay=0.002), seed))
+    cache = fetcher.cache
     draw, done = random.Random(seed), 0
     while rounds is None or done < rounds:
         name = draw.choice(list(files))
-        file, size = files[name], objects[name]
+        file, size = files[name], OBJECTS[name]
         start = draw.randrange(size)
         length = min(draw.randrange(1, 6 * PIECE), size - start)
         pieces = pieces_of(np.array([start]), np.array([length]))
@@ -39,7 +52,7 @@ def use(folder: Path, limit: int, objects: dict[str, int], seed: int, rounds: in
             else None
         )
         hold = fetcher.bring([(file, pieces)])
-        if os.pread(file.cached.file, length, start) != data[name][start : start + length]:
+        if os.pread(file.cached.file, length, start) != whole.read(name, start, start + length).data:
             print(f"{name}: bytes {start} to {start + length} are not those of the store", flush=True)
             os._exit(1)
         if cache.used > limit:
@@ -52,6 +65,5 @@ def use(folder: Path, limit: int, objects: dict[str, int], seed: int, rounds: in
 
 
 if __name__ == "__main__":
-    where, most, sizes, number, times = sys.argv[1:]
-    named = {part.split("=")[0]: int(part.split("=")[1]) for part in sizes.split(",")}
-    use(Path(where), int(most), named, int(number), int(times) or None)
+    where, most, number, times = sys.argv[1:]
+    use(Path(where), int(most), int(number), int(times) or None)

@@ -1,30 +1,13 @@
-"""Objects in a store, and a cache that has them open."""
+"""What tests look at in a cache."""
 
 import os
 from pathlib import Path
 
 import numpy as np
-from _cache_user import content
+from _cache_user import OBJECTS
 
 from shardio.cache.fetcher import Fetcher, RemoteFile
-from shardio.cache.node_cache import NodeCache
 from shardio.format.pieces import PIECE, piece_count
-from shardio.stores.base import Store
-from shardio.testing.stores import MemoryStore
-
-OBJECTS = {"a": 30 * PIECE + 5, "b": 17 * PIECE, "c": 1000, "d": 50 * PIECE - 1}
-
-
-def filled_store() -> MemoryStore:
-    """A store with OBJECTS."""
-    return MemoryStore({name: content(number, size) for number, (name, size) in enumerate(OBJECTS.items())})
-
-
-def opened(folder: Path, pieces: int, store: Store) -> tuple[Fetcher, dict[str, RemoteFile]]:
-    """A cache of some pieces, and the objects in it."""
-    fetcher = Fetcher(NodeCache(folder, pieces * PIECE), requests=4)
-    files = {n: RemoteFile(store, n, fetcher.cache.object("group", n, size)) for n, size in OBJECTS.items()}
-    return fetcher, files
 
 
 def read(fetcher: Fetcher, file: RemoteFile, first: int, stop: int) -> bytes:

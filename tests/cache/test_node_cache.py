@@ -1,5 +1,6 @@
 """The cache of a node: what processes that share it see, whatever happens to some of them."""
 
+import multiprocessing
 import os
 import random
 import signal
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _cache_user import content
-from _opened import OBJECTS, filled_store, on_disk, opened, read
+from _cache_user import OBJECTS, content, filled_store, opened
+from _opened import on_disk, read
 from _time_limit import wait_until
 
 from shardio.cache.node_cache import NodeCache
@@ -66,43 +67,27 @@ def test_a_limit_that_is_too_small_says_which_one_would_do(tmp_path: Path) -> No
 
 def test_each_piece_is_fetched_once(tmp_path: Path) -> None:
     """Processes that need the same pieces at once fetch each of them once among them."""
-    (tmp_path / "store").mkdir()
-    for number, (name, size) in enumerate(OBJECTS.items()):
-        (tmp_path / "store" / name).write_bytes(content(number, size))
-    fetched = 0
-    script = (
-        "import sys, numpy as np\nfrom pathlib import Path\n"
-        "from shardio.cache.fetcher import Fetcher, RemoteFile\nfrom shardio.cache.node_cache import NodeCache\n"
-        "from shardio.stores.local import LocalStore\nfrom shardio.testing.stores import FaultyStore, Faults\n"
-        f"root = Path({str(tmp_path)!r})\n"
-        "fetcher = Fetcher(NodeCache(root / 'cache', 1 << 30))\n"
-        "store = FaultyStore(LocalStore(root / 'store'), Faults(delay=0.05), int(sys.argv[1]))\n"
-        f"for name, size in {OBJECTS!r}.items():\n"
-        "    file = RemoteFile(store, name, fetcher.cache.object('group', name, size))\n"
-        "    fetcher.bring([(file, np.arange(len(file.cached.table.state)))]).release()\n"
-        "print(fetcher.counts.bytes)\n"
-    )
-    users = [
-        subprocess.Popen([sys.executable, "-c", script, str(n)], stdout=subprocess.PIPE, text=True) for n in range(4)
-    ]
-    for user in users:
-        out, _ = user.communicate(timeout=60)
-        fetched += int(out)
-    assert fetched == sum(OBJECTS.values())
+    with multiprocessing.get_context("spawn").Pool(4) as users:
+        fetched = users.starmap(fetch_all, [(tmp_path, number) for number in range(4)], 1)
+    assert sum(fetched) == sum(OBJECTS.values())
+
+
+def fetch_all(folder: Path, seed: int) -> int:
+    """Fetch all objects; return the bytes that this process fetched."""
+    fetcher, files = opened(folder, 1 << 14, FaultyStore(filled_store(), Faults(delay=0.05), seed))
+    for name, file in files.items():
+        fetcher.bring([(file, np.arange(piece_count(OBJECTS[name])))]).release()
+    return fetcher.counts.bytes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_processes_that_are_killed(tmp_path: Path, seed: int) -> None:
     """kill -9 at any moment, of any of four processes: the others go on, no byte is wrong, and the limit holds."""
-    (tmp_path / "store").mkdir()
-    for number, (name, size) in enumerate(OBJECTS.items()):
-        (tmp_path / "store" / name).write_bytes(content(number, size))
     limit = 40 * PIECE
-    sizes = ",".join(f"{name}={size}" for name, size in OBJECTS.items())
 
     def start(number: int, rounds: int) -> subprocess.Popen[str]:
-        command = [sys.executable, str(USER), str(tmp_path), str(limit), sizes, str(number), str(rounds)]
+        command = [sys.executable, str(USER), str(tmp_path), str(limit), str(number), str(rounds)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     draw = random.Random(seed)
@@ -117,7 +102,7 @@ def test_processes_that_are_killed(tmp_path: Path, seed: int) -> None:
             victim.send_signal(signal.SIGKILL)
             victim.communicate()
             users[place] = start(number, 0)
-            assert on_disk(tmp_path / "cache") <= limit
+            assert on_disk(tmp_path) <= limit
     finally:
         for user in users:
             user.kill()
@@ -125,10 +110,10 @@ def test_processes_that_are_killed(tmp_path: Path, seed: int) -> None:
     last = start(99, 200)
     out, _ = last.communicate(timeout=60)
     assert (last.returncode, out) == (0, "")
-    cache = NodeCache(tmp_path / "cache", limit)
+    cache = NodeCache(tmp_path, limit)
     counted = sum(int(np.count_nonzero(np.asarray(one.table.state))) for one in cache.objects())
     assert cache.used == counted * PIECE <= limit
-    assert on_disk(tmp_path / "cache") <= limit
+    assert on_disk(tmp_path) <= limit
 
 
 def test_a_failed_fetch_leaves_nothing(tmp_path: Path) -> None:

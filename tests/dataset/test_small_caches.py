@@ -16,7 +16,6 @@ from _time_limit import wait_until
 
 import shardio
 from shardio.errors import CacheWarning
-from shardio.stores.local import LocalStore
 from shardio.testing.stores import MemoryStore
 
 
@@ -26,7 +25,7 @@ def store(tmp_path: Path) -> MemoryStore:
     with shardio.create(tmp_path / "d", fields={"x": ("uint8", (100_000,))}, shard_size="1MB") as writer:
         for number in range(80):
             writer.append({"x": np.full(100_000, number, np.uint8)})
-    return MemoryStore({f"d/{path.name}": path.read_bytes() for path in (tmp_path / "d").iterdir()})
+    return stored(tmp_path / "d")
 
 
 def test_a_window_that_the_cache_cannot_hold_is_told(store: MemoryStore, tmp_path: Path) -> None:
@@ -48,13 +47,18 @@ SAMPLES, SAMPLE = 384, 100_000
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
+def large(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
     """A dataset of 38 MB in a store: nearly four times what the small disks of these tests hold."""
     folder = tmp_path_factory.mktemp("large")
     with shardio.create(folder / "d", fields={"x": ("uint8", (SAMPLE,)), "n": "int64"}, shard_size="2MB") as writer:
         for number in range(SAMPLES):
             writer.append({"x": values(number), "n": number})
-    return LocalStore(folder)
+    return stored(folder / "d")
+
+
+def stored(folder: Path) -> MemoryStore:
+    """The dataset in a folder as objects named d/..."""
+    return MemoryStore({f"d/{path.name}": path.read_bytes() for path in folder.iterdir()})
 
 
 def values(number: int) -> np.ndarray:
@@ -68,7 +72,7 @@ def fetching() -> set[threading.Thread]:
 
 
 def epochs_of(
-    store: LocalStore, cache: Path, limit: int, shuffle: str, world: shardio.World, count: int
+    store: MemoryStore, cache: Path, limit: int, shuffle: str, world: shardio.World, count: int
 ) -> list[tuple[list[int], int]]:
     """The samples of some epochs of a rank, checked by their bytes, and the most bytes that the cache's disk had."""
     dataset, before = opened(store, cache, limit=limit, requests=32), fetching()
@@ -90,7 +94,7 @@ def epochs_of(
 @pytest.mark.filterwarnings("ignore:.*window of shuffle='block'")
 @pytest.mark.parametrize("shuffle", ["global", "block"])
 @pytest.mark.parametrize("limit", [15_000_000, 50_000_000, 250_000_000])
-def test_a_disk_that_holds_less_than_the_limit(large: LocalStore, tmp_path: Path, limit: int, shuffle: str) -> None:
+def test_a_disk_that_holds_less_than_the_limit(large: MemoryStore, tmp_path: Path, limit: int, shuffle: str) -> None:
     """On a disk of 10 MB every epoch is complete, whatever cache_size says, and the cache uses what the disk holds."""
     told = "disk/cache: the disk is full: the cache makes do with 1.* MB in place of"
     with small_disk(tmp_path / "disk", "10m") as disk, pytest.warns(CacheWarning, match=told):
@@ -100,7 +104,7 @@ def test_a_disk_that_holds_less_than_the_limit(large: LocalStore, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_ranks_on_a_disk_that_another_program_fills(large: LocalStore, tmp_path: Path) -> None:
+def test_ranks_on_a_disk_that_another_program_fills(large: MemoryStore, tmp_path: Path) -> None:
     """Ranks that share a cache take each sample once per epoch, although another program takes half of the disk."""
     context = multiprocessing.get_context("fork")
     with small_disk(tmp_path / "disk", "20m") as disk, context.Pool(3) as ranks:
