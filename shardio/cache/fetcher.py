@@ -19,7 +19,8 @@ from ..stores.base import Store
 from ..system import at_exit, background, forks
 from ..system.types import Buffer
 from ..system.units import format_size
-from .node_cache import FULL, CachedObject, Hold, Kept, NodeCache, Parts, Pieces
+from .cached_object import CachedObject, Parts, Pieces
+from .node_cache import FULL, Hold, NodeCache
 from .pace import Pace
 
 REQUESTS = 32  # at once and process, for pieces that are fetched ahead; as many more for those that are waited for
@@ -196,10 +197,6 @@ class Fetcher:
         hold = self.bring(wanted)
         self._kept = [*(one for one in self._kept if one.parts), hold]
         return hold
-
-    def keep_while_room(self, wanted: Wanted) -> Kept:
-        """Like `bring`, for pieces that stay until others need the room."""
-        return self.cache.keep_while_room(self.bring(wanted))
 
     def refetch(self, wanted: Wanted) -> bool:
         """Fetch pieces once more, and replace those that are not as the cache has them.

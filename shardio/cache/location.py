@@ -14,8 +14,6 @@ VARIABLE = "SHARDIO_CACHE"
 SHARE = 0.5
 """The share of the free space that a cache takes by default."""
 
-_open: dict[Path, tuple[int | None, NodeCache]] = {}  # with the limit that was asked for last
-
 
 def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) -> NodeCache:
     """Open a cache; the datasets of a process share one for each folder, and the size that was given last holds.
@@ -32,31 +30,23 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
     if "\0" in str(place):
         raise ConfigError(f"the folder of a cache must have no NUL byte in its name, got {str(place)!r}")
     limit = None if size is None else parse_size(size, "cache_size")
-    asked, known = _open.get(place, (None, None))
-    if known is not None and limit in (None, asked) and not known.removed:
-        known.make_folders()
-        return known
     try:
-        cache = _open_at(place, limit)
+        place.mkdir(parents=True, exist_ok=True)
+        if file_system(place).network:  # its processes on other nodes share neither memory nor locks with this one
+            place /= socket.gethostname()
+            place.mkdir(exist_ok=True)
+        if limit is None and (known := NodeCache.opened(place)) is not None:
+            return known
+        if limit is None:
+            limit = usual_limit(place)
+            print(
+                f"shardio: what is fetched stays in {place}, {format_size(limit)} at most; cache= and cache_size= "
+                "choose another place and size",
+                file=sys.stderr,
+            )
+        return NodeCache.shared(place, limit)
     except OSError as error:
         raise CacheError(f"{place}: cannot hold a cache: {error.strerror or error}: {OTHER_FOLDER}") from error
-    _open[place] = limit, cache
-    return cache
-
-
-def _open_at(place: Path, limit: int | None) -> NodeCache:
-    place.mkdir(parents=True, exist_ok=True)
-    if file_system(place).network:  # its processes on other nodes share neither memory nor locks with this one
-        place /= socket.gethostname()
-        place.mkdir(exist_ok=True)
-    if limit is None:
-        limit = usual_limit(place)
-        print(
-            f"shardio: what is fetched stays in {place}, {format_size(limit)} at most; cache= and cache_size= choose "
-            "another place and size",
-            file=sys.stderr,
-        )
-    return NodeCache.shared(place, limit)
 
 
 def default_folder() -> Path:

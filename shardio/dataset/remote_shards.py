@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers, native
+from ..cache.cached_object import CachedObject
 from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
-from ..cache.node_cache import CachedObject, Hold, Kept
+from ..cache.node_cache import Hold, Kept
 from ..containers import piece_sums, row_locator, side_index
 from ..containers.base import Reader
 from ..errors import CacheWarning, DatasetError, ObjectNotFound, ShardCorrupt
@@ -191,18 +192,14 @@ class RemoteShards:
         rows_of = dict(parts)
         self._prepare(rows_of.keys())
         shards = [self._shard(number) for number in rows_of]
-        wanted: list[tuple[RemoteFile, NDArray[np.int64]]] = []
-        kept: list[Hold] = []
-        if not (fits := self._fits):
+        if self._fits:
+            kept = [hold for shard in shards if (hold := self._keep(shard)) is not None]
+            if len(kept) == len(shards):  # else whoever keeps some and waits for the others may be waited for
+                return shards, [], kept
+        else:
             self._fetcher.cache.let_go()
-        for shard, rows in zip(shards, rows_of.values(), strict=True):
-            if fits and (hold := self._keep(shard)) is not None:
-                kept.append(hold)
-                continue
-            pieces = self._pieces(shard, rows, names)
-            if len(pieces):
-                wanted.append((shard.file, pieces))
-        return shards, wanted, kept
+        pieces = [self._pieces(shard, rows, names) for shard, rows in zip(shards, rows_of.values(), strict=True)]
+        return shards, [(shard.file, some) for shard, some in zip(shards, pieces, strict=True) if len(some)], []
 
     def _pieces(self, shard: _Shard, rows: Rows, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the pieces of a shard that hold some fields of some rows."""
@@ -232,10 +229,9 @@ class RemoteShards:
 
     def _keep(self, shard: _Shard) -> Hold | None:
         """Keep a shard, for which the cache has room with the whole dataset, if all of it is there; return its hold."""
-        kept = shard.kept
-        if (kept is None or kept.hold is None) and shard.file.cached.table.complete:
-            kept = shard.kept = self._fetcher.keep_while_room([_whole(shard.file)])
-        return None if kept is None else kept.hold
+        if shard.kept is None or shard.kept.hold is None:
+            shard.kept = self._fetcher.cache.keep_while_room(shard.file.cached)
+        return None if shard.kept is None else shard.kept.hold
 
     def _prepare(self, numbers: Iterable[int]) -> None:
         """Fetch what opening shards needs, of all of them at once."""

@@ -6,8 +6,9 @@ from typing import final
 
 import xxhash
 
+from ..cache.cached_object import CachedObject
 from ..cache.fetcher import RemoteFile
-from ..cache.node_cache import CachedObject, Hold
+from ..cache.node_cache import Hold
 from ..containers import piece_sums
 from ..stores.base import Store
 

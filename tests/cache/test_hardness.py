@@ -21,7 +21,7 @@ from _opened import on_disk, read
 from _small_disk import small_disk
 from _time_limit import wait_until, within
 
-from shardio.cache import node_cache
+from shardio.cache import eviction, node_cache
 from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.location import open_cache
 from shardio.cache.node_cache import NodeCache
@@ -131,7 +131,10 @@ def test_a_full_disk_has_no_room_for_a_table(tmp_path: Path) -> None:
 def test_what_is_kept_while_there_is_room(tmp_path: Path) -> None:
     """Pieces that stay while there is room go when another reader needs it, but not while somebody reads them."""
     fetcher, files = opened(tmp_path, 50, filled_store())
-    kept = fetcher.keep_while_room([(files["a"], np.arange(31))])
+    assert fetcher.cache.keep_while_room(files["a"].cached) is None
+    read(fetcher, files["a"], 0, 31)
+    kept = fetcher.cache.keep_while_room(files["a"].cached)
+    assert kept is not None
     reading = kept.hold
     assert reading is not None
     call = Thread(target=read, args=(fetcher, files["d"], 0, 40))
@@ -347,7 +350,7 @@ def test_a_folder_that_cannot_hold_a_cache(tmp_path: Path, monkeypatch: pytest.M
 
 def test_many_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a cache has more objects than it looks at for what to drop, room is found all the same."""
-    monkeypatch.setattr(node_cache, "_MOST_LOOKED_AT", 3)
+    monkeypatch.setattr(eviction, "MOST_LOOKED_AT", 3)
     store = MemoryStore({f"{n}": bytes([n + 1]) * PIECE for n in range(40)})
     fetcher = Fetcher(NodeCache(tmp_path, 10 * PIECE))
     for n in [*range(40), *range(40)]:

@@ -15,8 +15,8 @@ from _cache_user import OBJECTS, content, filled_store, opened
 from _opened import on_disk, read
 from _time_limit import wait_until
 
+from shardio.cache.cached_object import PRESENT
 from shardio.cache.node_cache import NodeCache
-from shardio.cache.table import PRESENT
 from shardio.errors import CacheError, ObjectChanged, StoreUnavailable
 from shardio.format.pieces import PIECE, piece_count
 from shardio.testing.stores import Faults, FaultyStore
