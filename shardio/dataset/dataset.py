@@ -47,7 +47,7 @@ from .fetch_ahead import FetchAhead
 from .local_shards import LocalShards
 from .location import Location
 from .methods_of_others import WEBDATASET, no_attribute
-from .remote_manifest import load_remote
+from .remote_manifest import folder_of, load_remote
 from .remote_shards import RemoteShards
 from .selection import Selection
 from .shard_writer import ShardWriter, WrittenShard
@@ -363,28 +363,30 @@ def open(
     CacheError as well.
     """
     if (url := as_url(path)) is not None:
-        return _open_remote(url, cache, cache_size, store_options or {})
+        return _open_remote(folder_of(url), cache, cache_size, store_options or {})
     if cache is not None or cache_size is not None or store_options is not None:
         raise ConfigError(f"cache, cache_size and store_options are for URLs, and {os.fspath(path)!r} is a local path")
     given = Path(path)
     described = manifest.load(given)
     folder = given if given.is_dir() else given.parent
-    if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
-        raise ManifestError(f"{folder / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
+    _check_container(described, folder)
     return Dataset(described, folder)
 
 
 def _open_remote(
-    given: Url, cache: str | os.PathLike[str] | None, cache_size: int | str | None, options: Mapping[str, str]
+    url: Url, cache: str | os.PathLike[str] | None, cache_size: int | str | None, options: Mapping[str, str]
 ) -> Dataset:
-    url = given.parent if given.name == manifest.FILE_NAME else given
     store = open_store(url, options)
     fetcher = Fetcher(open_cache(cache, cache_size))
     described = load_remote(store, url, fetcher.cache.folder)
+    _check_container(described, url)
+    return Dataset(described, url, RemoteShards(described, url, with_hidden(described.fields), store, fetcher))
+
+
+def _check_container(described: manifest.Manifest, place: Path | Url) -> None:
+    """Raise ManifestError if a manifest names no container that lies on disk."""
     if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
-        raise ManifestError(f"{url / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
-    shards = RemoteShards(described, url, with_hidden(described.fields), store, fetcher)
-    return Dataset(described, url, shards)
+        raise ManifestError(f"{place / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
 
 
 def from_samples(

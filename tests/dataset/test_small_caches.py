@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _remote import opened
+from _remote import opened, stored
 from _small_disk import small_disk
 from _time_limit import wait_until
 
@@ -54,11 +54,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
         for number in range(SAMPLES):
             writer.append({"x": values(number), "n": number})
     return stored(folder / "d")
-
-
-def stored(folder: Path) -> MemoryStore:
-    """The dataset in a folder as objects named d/..."""
-    return MemoryStore({f"d/{path.name}": path.read_bytes() for path in folder.iterdir()})
 
 
 def values(number: int) -> np.ndarray:
