@@ -1,4 +1,4 @@
-"""Pieces of objects brought from their stores into the cache of the node, on threads: ahead of time, or when needed."""
+"""Pieces of objects fetched from their stores into the cache of the node, on threads: ahead of time, or when needed."""
 
 import math
 import os
@@ -29,7 +29,7 @@ EXIT_SECONDS = 1.5
 """The longest that the interpreter's end waits for requests that run."""
 
 FULL_SECONDS = 30.0
-"""How long to wait for room on a full disk, where the cache has nothing to drop."""
+"""How long to wait for room on a full disk, where the cache has nothing to evict."""
 
 _FULL_NAPS = 0.02, 1.0  # seconds, the first and the longest: what was fetched in vain is fetched again
 
@@ -59,7 +59,7 @@ class RemoteFile:
 
 @final
 class _NoRoom(CacheError):
-    """The disk is full, and nothing of the cache may be dropped for what was fetched."""
+    """The disk is full, and nothing of the cache may be evicted for what was fetched."""
 
 
 Wanted: TypeAlias = Sequence[tuple[RemoteFile, Pieces]]
@@ -127,7 +127,7 @@ class Fetcher:
         self._needed = _Team(self._requests, lambda: math.inf)
         self._count_lock = threading.Lock()
 
-    def bring(self, wanted: Wanted) -> Hold:
+    def fetch(self, wanted: Wanted) -> Hold:
         """Hold pieces, and wait until all of them are there.
 
         Raises:
@@ -135,8 +135,8 @@ class Fetcher:
             StoreError: a piece cannot be had.
         """
         if threading.current_thread() is not threading.main_thread():
-            return self._bring(wanted)
-        return background.call(partial(self._bring_for_main_thread, wanted))
+            return self._fetch_all(wanted)
+        return background.call(partial(self._fetch_for_main_thread, wanted))
 
     def at_exit(self) -> None:
         """Begin no more requests, and wait a little for those that run: the interpreter must not end inside them."""
@@ -144,12 +144,12 @@ class Fetcher:
         for team in (self._ahead, self._needed):
             team.end(deadline)
 
-    def _bring_for_main_thread(self, wanted: Wanted) -> Hold:
-        hold = self._bring(wanted)
+    def _fetch_for_main_thread(self, wanted: Wanted) -> Hold:
+        hold = self._fetch_all(wanted)
         hold.release_when_gone()  # an interrupt may end the wait for it
         return hold
 
-    def _bring(self, wanted: Wanted) -> Hold:
+    def _fetch_all(self, wanted: Wanted) -> Hold:
         begun, (nap, longest) = time.monotonic(), _FULL_NAPS
         while True:
             hold, claims = self._make_hold(wanted, begun)
@@ -175,12 +175,12 @@ class Fetcher:
         """The most bytes that the cache holds."""
         return self.cache.most
 
-    def ask(self, wanted: Wanted, spare: int) -> Hold | None:
+    def prefetch(self, wanted: Wanted, spare: int) -> Hold | None:
         """Have pieces fetched that are absent, without waiting for them, and keep them until they are read.
 
         Args:
             wanted: the pieces.
-            spare: bytes that are to stay free for those that are needed now, which may also drop these.
+            spare: bytes that are to stay free for those that are needed now, which may also evict these.
 
         Returns:
             None if there is no room.
@@ -193,8 +193,8 @@ class Fetcher:
         return hold
 
     def keep(self, wanted: Wanted) -> Hold:
-        """Like `bring`, for pieces that are not let go of before long: indexes."""
-        hold = self.bring(wanted)
+        """Like `fetch`, for pieces that are not let go of before long: indexes."""
+        hold = self.fetch(wanted)
         self._kept = [*(one for one in self._kept if one.parts), hold]
         return hold
 
@@ -205,10 +205,10 @@ class Fetcher:
             Whether there were any.
 
         Raises:
-            CacheError, StoreError: as `bring` does.
+            CacheError, StoreError: as `fetch` does.
         """
         differ = False
-        with self.bring(wanted):
+        with self.fetch(wanted):
             for file, pieces in wanted:
                 for first, stop in runs(pieces, self._pace.longest_run):
                     data = self._read(file, first, stop)
@@ -221,7 +221,7 @@ class Fetcher:
         parts = [(file.cached, pieces) for file, pieces in wanted]
         needed = sum(len(pieces) for _, pieces in parts) * PIECE
         while (held := self.cache.hold(parts)) is None:
-            self.cache.let_go()
+            self.cache.release_kept()
             kept = sum(hold.bytes for hold in self._kept)
             if needed + kept > self.cache.most:
                 self.cache.try_again(needed + kept)
@@ -296,13 +296,13 @@ class Fetcher:
         ahead: bool,
     ) -> None:
         try:
-            self._fetch(file, first, stop, ahead=ahead)
+            self._fetch_run(file, first, stop, ahead=ahead)
         except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
             outcomes.put(error)
         else:
             outcomes.put(None)
 
-    def _fetch(self, file: RemoteFile, first: int, stop: int, *, ahead: bool) -> None:
+    def _fetch_run(self, file: RemoteFile, first: int, stop: int, *, ahead: bool) -> None:
         """Fetch adjacent pieces, which this process has claimed."""
         cached, pieces, present = file.cached, np.arange(first, stop), False
         try:

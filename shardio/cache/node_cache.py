@@ -2,7 +2,7 @@
 
 There is no server. The processes map the tables of pieces, and change them under one lock, which the kernel releases if
 its holder dies. A piece that a process fetches, or needs for what it is about to read, bears the bit of that process's
-lease, so nobody drops it; the bits of processes that have died count for nothing.
+lease, so nobody evicts it; the bits of processes that have died count for nothing.
 
     FOLDER/lock             locked while anything changes
     FOLDER/state            what the processes share: bytes taken, limits, a clock, the boot of the machine, the room of
@@ -60,7 +60,7 @@ OTHER_FOLDER = "give a folder on a local disk with cache=, or cache='/dev/shm/sh
 LOCK_SECONDS = 60.0
 """How long to wait for a process that changes the cache: much longer than a change takes."""
 
-_FREED_AT_ONCE = 64  # of the limit: looking for what to drop takes longer than dropping it
+_FREED_AT_ONCE = 64  # of the limit: looking for what to evict takes longer than evicting it
 _WORTH_LOOKING = 0.5  # seconds after which processes may have died unnoticed
 _LONGEST_NAP = 0.005  # seconds
 
@@ -301,7 +301,7 @@ class NodeCache:
         Args:
             parts: the pieces.
             spare: bytes.
-            ahead: whether the pieces are only expected to be needed. They may be dropped where there is no other room
+            ahead: whether the pieces are only expected to be needed. They may be evicted where there is no other room
                 for what is needed now: so nobody waits for what others hold ahead.
 
         Returns:
@@ -351,7 +351,7 @@ class NodeCache:
         Returns None if there is no room for them.
         """
         with self._changing():
-            self._bury()
+            self._forget_dead()
             claims = _to_fetch(hold.parts)
             if claims and not self._make_room(sum(len(pieces) for _, pieces in claims) * PIECE):
                 return None
@@ -360,7 +360,7 @@ class NodeCache:
             return claims
 
     def keep_while_room(self, one: CachedObject) -> Kept | None:
-        """Keep an object until `let_go`, or until nobody has the result any more; None unless all of it is there."""
+        """Keep an object until `release_kept`, or until the result is gone; None unless all of it is there."""
         if not one.table.complete or (held := self.hold([(one, np.arange(len(one.table.state)))])) is None:
             return None
         hold, claims = held
@@ -373,7 +373,7 @@ class NodeCache:
             self._kept = [*(one for one in self._kept if one() is not None), weakref.ref(kept)]
         return kept
 
-    def let_go(self) -> None:
+    def release_kept(self) -> None:
         """Let go of what this process keeps while there is room, as soon as nobody reads it."""
         if not self._kept:
             return
@@ -384,7 +384,7 @@ class NodeCache:
                 found.hold = None
 
     def write_although_full(self, one: CachedObject, data: Buffer, start: int, *, ahead: bool) -> int:
-        """Write to an object's file once the disk was full: drop as many bytes as that takes.
+        """Write to an object's file once the disk was full: evict as many bytes as that takes.
 
         The limit falls to what the disk holds, for all processes, until another one joins.
 
@@ -395,13 +395,13 @@ class NodeCache:
             ahead: whether they are only expected to be needed, so that nothing goes that others expect to need.
 
         Returns:
-            The bytes written; 0 if the disk is full, and nothing there may be dropped.
+            The bytes written; 0 if the disk is full, and nothing there may be evicted.
         """
         with self._changing():
             written = 0
             while not written:
                 try:
-                    # Nobody drops anything meanwhile: if the disk is full, it has room for what the cache has there.
+                    # Nobody evicts anything meanwhile: if the disk is full, it has room for what the cache has there.
                     written = os.pwrite(one.file, data, start)
                 except OSError as error:
                     if error.errno not in FULL:
@@ -412,7 +412,7 @@ class NodeCache:
         return written
 
     def _free_disk(self, size: int, *, also_expected: bool = True) -> bool:
-        """Take a full disk for the limit, and drop `size` bytes; return whether any could be dropped."""
+        """Take a full disk for the limit, and evict `size` bytes; return whether any could be evicted."""
         before = self.used
         if before <= self.most:  # else more was claimed than it has room for, as is known
             room = max(PIECE, sum(one.on_disk for one in self.objects()))
@@ -486,7 +486,7 @@ class NodeCache:
         if self.used + size <= self.most:
             return True
         if time.monotonic() > self._looked + _WORTH_LOOKING:
-            self._bury()
+            self._forget_dead()
         most = self.most
         self._evict(self.used + size - most + most // _FREED_AT_ONCE)
         if also_expected and self.used + size > most:
@@ -519,7 +519,7 @@ class NodeCache:
             raise CacheError(f"{self.folder}: {leases.MOST} processes use this cache already: give others another")
         self._lease = lease
         if leases.as_bits(self._state["leases"]) >> lease.number & 1:  # its former holder died, and nobody has seen it
-            self._bury(1 << lease.number)
+            self._forget_dead(1 << lease.number)
         self._state["leases"] |= self._bit
         self._state["limits"][lease.number], self._state["room"] = self.limit, 0
         self._make_room(0)  # the limit may be lower than any before
@@ -608,10 +608,10 @@ class NodeCache:
             used += one.table.recount()
             one.drop(np.flatnonzero(one.table.state == ABSENT))
         self._state["used"] = used
-        self._bury()
+        self._forget_dead()
         self._state["boot"] = _boot()
 
-    def _bury(self, dead: int = 0) -> None:
+    def _forget_dead(self, dead: int = 0) -> None:
         """Forget what processes that have died needed, and drop what they were fetching.
 
         Args:

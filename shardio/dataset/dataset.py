@@ -224,9 +224,9 @@ class Dataset:
         """Begin to fetch what an epoch reads of some fields; None if all of it is local."""
         return FetchAhead(self, fields, plan, schedule) if self.shards.in_store else None
 
-    def ask(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
         """Have what reading samples needs fetched, without waiting for it, as `FetchAhead` asks for it."""
-        return self.shards.ask(by_shard(*self.manifest.shards.locate(indices)), fields, share)
+        return self.shards.prefetch(by_shard(*self.manifest.shards.locate(indices)), fields, share)
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the cache of the node has no room for the `window` samples that a shuffle mixes at a time."""

@@ -28,7 +28,7 @@ _MOST_STEPS = 4  # asked for at once: with more, batches come in clumps; with fe
 class Fetchable(Protocol):
     """A dataset, or several, with shards in stores."""
 
-    def ask(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
         """Have what reading samples needs fetched into the node's cache, without waiting for it.
 
         Args:
@@ -107,11 +107,11 @@ class FetchAhead:
             most = None if most is None else most - 1
             stop = self._stop(asked)
             try:
-                held = self._dataset.ask(self._indices(asked, stop), self._fields, FREE_SHARE)
+                held = self._dataset.prefetch(self._indices(asked, stop), self._fields, FREE_SHARE)
                 if held is None and not ahead:  # the cache has no room for all of it, but perhaps for one step
                     stop = asked + 1
                     own = np.unique(self._schedule.part(self._plan, asked).indices)
-                    held = self._dataset.ask(own, self._fields, FREE_SHARE)
+                    held = self._dataset.prefetch(own, self._fields, FREE_SHARE)
             except (ShardioError, OSError):
                 break  # reading says what is wrong
             if held is None:

@@ -80,10 +80,10 @@ class LocalShards:
             wrong = "does not hold the checksums of its pieces" if files[0].with_name(name).exists() else "is missing"
             raise DatasetError(f"{name} {wrong}; `shardio repair` writes it anew")
 
-    def bring(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> AbstractContextManager[None]:
+    def fetch(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> AbstractContextManager[None]:
         return _NOTHING
 
-    def ask(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
         return []
 
     def refetch(self, number: int, row: int) -> bool:

@@ -233,10 +233,10 @@ class Mixture:
         in_store = any(dataset.shards.in_store for dataset in self._datasets)
         return FetchAhead(self, fields, plan, schedule) if in_store else None
 
-    def ask(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
         holds: list[Hold] = []
         for dataset, local, _ in self._split(indices):
-            if (more := dataset.ask(local, fields, share)) is None:
+            if (more := dataset.prefetch(local, fields, share)) is None:
                 for hold in holds:
                     hold.release()
                 return None
@@ -291,11 +291,11 @@ class MixedSelection:
         self._field, self._count = field, count
 
     @contextmanager
-    def fetched(self, names: Iterable[str], clock: StageClock | None = None) -> Iterator[None]:
-        """Return a `with` block as `Selection.fetched` does."""
+    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> Iterator[None]:
+        """Return a `with` block as `Selection.fetch` does."""
         with ExitStack() as stack:
             for part, _ in self._parts:
-                stack.enter_context(part.fetched(names, clock))
+                stack.enter_context(part.fetch(names, clock))
             yield
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:

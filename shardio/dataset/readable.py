@@ -27,7 +27,7 @@ first byte in its file, int64 [n] each."""
 class SelectedSamples(Protocol):
     """Some samples of a dataset. They are located in their shards once, for all fields that you read."""
 
-    def fetched(self, names: Iterable[str], clock: StageClock | None = None) -> AbstractContextManager[None]:
+    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> AbstractContextManager[None]:
         """Return a `with` block in which some fields are local; it waits for those that come from a store.
 
         That counts as the stage `fetch` of the clock.

@@ -110,7 +110,7 @@ class RemoteShards:
         """Open the shards anew in a forked child: what its parent holds in the cache ends with the parent."""
         self._open: RecentlyUsed[_Shard] = RecentlyUsed(self.limit)
         self._files: RecentlyUsed[_Files] = RecentlyUsed(self.limit)
-        self._right: set[tuple[int, int]] = set()
+        self._verified: set[tuple[int, int]] = set()
 
     def __getitem__(self, number: int) -> Reader:
         return self._shard(number).reader
@@ -144,20 +144,20 @@ class RemoteShards:
         self._files.clear()
 
     @contextmanager
-    def bring(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> Iterator[None]:
+    def fetch(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> Iterator[None]:
         with nullcontext() if clock is None else clock.stage("fetch"):
             shards, wanted, kept = self._wanted(parts, list(names))  # noqa: RUF059  # open and kept until the end
-            hold = self._fetcher.bring(wanted) if wanted else nullcontext()
+            hold = self._fetcher.fetch(wanted) if wanted else nullcontext()
         with hold:
             yield
 
-    def ask(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
         _, wanted, _ = self._wanted(parts, list(names))
         if not wanted:
             return []
         if self._fits:  # all of it will be read and stay
             wanted = [(f, widened_up_to(pieces, _UNIT, len(f.cached.table.state), _WIDER)) for f, pieces in wanted]
-        hold = self._fetcher.ask(wanted, round(share * self._fetcher.most))
+        hold = self._fetcher.prefetch(wanted, round(share * self._fetcher.most))
         return None if hold is None else [hold]
 
     def warn_of_small_cache(self, window: int) -> None:
@@ -173,7 +173,7 @@ class RemoteShards:
 
     def refetch(self, number: int, row: int) -> bool:
         files = self._files_of(number)
-        if (files.sums is not None and not files.sums.missing) or (number, row) in self._right:
+        if (files.sums is not None and not files.sums.missing) or (number, row) in self._verified:
             return False
         if files.companions and self._fetcher.refetch([_whole(file) for file in files.companions]):
             self._open.drop(number)
@@ -184,7 +184,7 @@ class RemoteShards:
             wanted = files.shard, self._pieces(shard, np.array([row]), list(self._fields))
         differ = self._fetcher.refetch([wanted])
         if not differ:
-            self._right.add((number, row))
+            self._verified.add((number, row))
         return differ
 
     def _wanted(self, parts: Parts, names: Sequence[str]) -> tuple[list[_Shard], Wanted, list[Hold]]:
@@ -197,7 +197,7 @@ class RemoteShards:
             if len(kept) == len(shards):  # else whoever keeps some and waits for the others may be waited for
                 return shards, [], kept
         else:
-            self._fetcher.cache.let_go()
+            self._fetcher.cache.release_kept()
         pieces = [self._pieces(shard, rows, names) for shard, rows in zip(shards, rows_of.values(), strict=True)]
         return shards, [(shard.file, some) for shard, some in zip(shards, pieces, strict=True) if len(some)], []
 
@@ -238,9 +238,9 @@ class RemoteShards:
         missing = [number for number in numbers if number not in self._open]
         if len(missing) > 1:
             files = [self._files.get(number, self._find) for number in missing]
-            self._bring_sums([one.sums for one in files if one.sums is not None])
+            self._fetch_sums([one.sums for one in files if one.sums is not None])
             with suppress(ObjectNotFound):  # opening that shard tells which one
-                self._fetcher.bring([part for one in files for part in one.needed_first]).release()
+                self._fetcher.fetch([part for one in files for part in one.needed_first]).release()
 
     def _shard(self, number: int) -> _Shard:
         return self._open.get(number, self._open_shard)
@@ -253,7 +253,7 @@ class RemoteShards:
         by_spans = self._container.touch(fetched, self._fields, adopted=self._described.adopted)
         if by_spans and fetched.pieces:
             holds.append(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
-        with nullcontext() if by_spans else self._fetcher.bring([_whole(file)]):
+        with nullcontext() if by_spans else self._fetcher.fetch([_whole(file)]):
             reader = self._container.reader(file.cached.path, self._fields)
         if len(reader) != samples:
             raise ShardCorrupt(f"{self.path(number)}: {len(reader)} samples, but the manifest says {samples}")
@@ -271,17 +271,17 @@ class RemoteShards:
         """Return the files of a shard, whose pieces can be compared with their checksums."""
         files = self._files.get(number, self._find)
         if files.sums is not None:
-            self._bring_sums([files.sums])
+            self._fetch_sums([files.sums])
         return files
 
-    def _bring_sums(self, tables: Sequence[RemoteSums]) -> None:
+    def _fetch_sums(self, tables: Sequence[RemoteSums]) -> None:
         """Have tables of checksums in the cache as long as somebody uses them; some may be missing in the store."""
         absent = [one for one in tables if not one.ready]
         if not absent:
             return
         if len(absent) > 1:
             with suppress(ObjectNotFound):
-                self._fetcher.bring([_whole(one.file) for one in absent]).release()
+                self._fetcher.fetch([_whole(one.file) for one in absent]).release()
         for one in absent:
             try:
                 one.hold = self._fetcher.keep([_whole(one.file)])
@@ -362,7 +362,7 @@ class _FetchedFile(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         size = max(0, min(len(view), self._file.cached.table.size - self._position))
         pieces = pieces_of(np.array([self._position]), np.array([size]))
-        with self._fetcher.bring([(self._file, pieces)]):
+        with self._fetcher.fetch([(self._file, pieces)]):
             got = os.preadv(self._file.cached.file, [view[:size]], self._position)
         self.pieces.update(pieces.tolist())
         self._position += got

@@ -15,7 +15,7 @@ from ..stores.base import Store
 
 @final
 class RemoteSums:
-    """The table of checksums of one shard. It is brought to the cache, and held there, before any piece is compared.
+    """The table of checksums of one shard. It is fetched into the cache, and held there, before any piece is compared.
 
     Args:
         store: the store.

@@ -60,9 +60,9 @@ class Selection:
         return [self._shards[number] for number in self._numbers] if few else None
 
     @contextmanager
-    def fetched(self, names: Iterable[str], clock: StageClock | None = None) -> Iterator[None]:
+    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> Iterator[None]:
         """Return a `with` block in which some fields are where the readers read them; it waits for them to come."""
-        with self._shards.bring(self._parts(), names, clock):
+        with self._shards.fetch(self._parts(), names, clock):
             self._fetched = frozenset(names)
             try:
                 yield
@@ -84,7 +84,7 @@ class Selection:
             raise ConfigError(f"the values of field {name!r} differ in size; read it with values()")
         array = check_out(out, len(self._rows), field)
         if array.size:
-            with self._brought(name):
+            with self._fetch_field(name):
                 self._read_column(name, field, array)
         if name in self._renumbered and (nameless := self._renumbered[name].apply(array)) is not None:
             shard = self._shards.path(self._numbers[self._which[nameless]])
@@ -115,7 +115,7 @@ class Selection:
         """
         if self._field(name).fixed:
             raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
-        with self._brought(name):
+        with self._fetch_field(name):
             return self._read_values(name, scratch)
 
     def _read_values(self, name: str, scratch: Scratch | None) -> Sequence[Buffer]:
@@ -176,9 +176,9 @@ class Selection:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 
-    def _brought(self, name: str) -> AbstractContextManager[object]:
+    def _fetch_field(self, name: str) -> AbstractContextManager[object]:
         """Return a `with` block in which what reading a field needs is where the readers read it."""
-        return _NOTHING if name in self._fetched else self._shards.bring(self._parts(), [name], None)
+        return _NOTHING if name in self._fetched else self._shards.fetch(self._parts(), [name], None)
 
     def _parts(self) -> Iterator[tuple[int, Rows]]:
         """Yield the number of each shard, and the rows to read of it."""

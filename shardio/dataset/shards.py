@@ -28,12 +28,12 @@ Parts: TypeAlias = Iterable[tuple[int, Rows]]
 class Shards(Protocol):
     """The shards of a dataset by number: `LocalShards` or `RemoteShards`.
 
-    Threads share them; forked and unpickled processes open their own. Whoever reads says so by `bring`; where all files
-    are local, `bring`, `ask`, `refetch` and `warn_of_small_cache` have nothing to do.
+    Threads share them; forked and unpickled processes open their own. Whoever reads says so by `fetch`; where all files
+    are local, `fetch`, `prefetch`, `refetch` and `warn_of_small_cache` have nothing to do.
 
     Attributes:
         limit: the most shards that are open at once.
-        in_store: whether the shards are in a store, so that their files can be read only after `bring`.
+        in_store: whether the shards are in a store, so that their files can be read only after `fetch`.
     """
 
     limit: int
@@ -51,13 +51,13 @@ class Shards(Protocol):
     def check_files(self, number: int) -> None:
         """Raise DatasetError unless a shard's files have the size and the checksum that the manifest says."""
 
-    def bring(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> AbstractContextManager[None]:
+    def fetch(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> AbstractContextManager[None]:
         """Return a `with` block in which fields or hidden columns of some rows are in files that their readers read.
 
         Waiting for them counts as the stage `fetch` of `clock`, if one is given.
         """
 
-    def ask(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
         """Have fields of some rows fetched without waiting, and return what keeps them in the cache.
 
         None if there is no room for them beside a `share` of the cache, which must stay free.

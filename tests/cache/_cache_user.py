@@ -47,11 +47,11 @@ def use(folder: Path, limit: int, seed: int, rounds: int | None) -> None:
         length = min(draw.randrange(1, 6 * PIECE), size - start)
         pieces = pieces_of(np.array([start]), np.array([length]))
         ahead = (
-            fetcher.ask([(file, (pieces + 3) % len(file.cached.table.state))], limit // 2)
+            fetcher.prefetch([(file, (pieces + 3) % len(file.cached.table.state))], limit // 2)
             if draw.random() < 0.3
             else None
         )
-        hold = fetcher.bring([(file, pieces)])
+        hold = fetcher.fetch([(file, pieces)])
         if os.pread(file.cached.file, length, start) != whole.read(name, start, start + length).data:
             print(f"{name}: bytes {start} to {start + length} are not those of the store", flush=True)
             os._exit(1)

@@ -12,7 +12,7 @@ from shardio.format.pieces import PIECE, piece_count
 
 def read(fetcher: Fetcher, file: RemoteFile, first: int, stop: int) -> bytes:
     """The bytes of some pieces, by way of the cache."""
-    hold = fetcher.bring([(file, np.arange(first, min(stop, piece_count(OBJECTS[file.name]))))])
+    hold = fetcher.fetch([(file, np.arange(first, min(stop, piece_count(OBJECTS[file.name]))))])
     data = os.pread(file.cached.file, (stop - first) * PIECE, first * PIECE)
     hold.release()
     return data

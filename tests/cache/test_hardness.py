@@ -57,7 +57,7 @@ def test_a_failure_of_a_thread_that_fetches_is_raised(tmp_path: Path) -> None:
     fetcher, files = opened(tmp_path, 40, Odd(store))
     for _ in range(10):  # more than it has threads
         with pytest.raises(RecursionError, match="odd"):
-            fetcher.bring([(files["a"], np.arange(10))])
+            fetcher.fetch([(files["a"], np.arange(10))])
     good, theirs = opened(tmp_path, 40, store)
     assert read(good, theirs["a"], 0, 10) == store.read("a", 0, 10 * PIECE).data
 
@@ -117,7 +117,7 @@ def test_a_full_disk_has_no_room_for_a_table(tmp_path: Path) -> None:
         cache = NodeCache(disk / "cache", 1 << 30)
         fetcher, store = Fetcher(cache), MemoryStore({"a": content(0, 40 * PIECE)})
         file = RemoteFile(store, "a", cache.object("group", "a", 40 * PIECE))
-        hold = fetcher.bring([(file, np.arange(40))])
+        hold = fetcher.fetch([(file, np.arange(40))])
         with open(disk / "other", "wb", buffering=0) as other, suppress(OSError):
             while True:
                 other.write(bytes(4096))
@@ -163,7 +163,7 @@ def opened_in(cache: NodeCache, store: MemoryStore) -> None:
     """Read an object of 3.3 MB at once."""
     fetcher = Fetcher(cache)
     file = RemoteFile(store, "d", cache.object("group", "d", OBJECTS["d"]))
-    fetcher.bring([(file, np.arange(50))]).release()
+    fetcher.fetch([(file, np.arange(50))]).release()
 
 
 def test_a_limit_that_another_process_gave(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_folder_that_is_removed(tmp_path: Path, part: str, words: str | None) 
     place, store = tmp_path / "cache", filled_store()
     fetcher = Fetcher(open_cache(place, "10MB"))
     file = RemoteFile(store, "a", fetcher.cache.object("group", "a", OBJECTS["a"]))
-    hold = fetcher.bring([(file, np.arange(10))])
+    hold = fetcher.fetch([(file, np.arange(10))])
     shutil.rmtree(place / part)
     hold.release()
     if words is not None:
@@ -305,9 +305,9 @@ def test_an_interrupt_in_the_main_thread(tmp_path: Path) -> None:
     fetcher, files = opened(tmp_path, 12, store)
     threading.Thread(target=lambda: (store.asked.wait(), time.sleep(0.1), os.kill(os.getpid(), signal.SIGINT))).start()
     with pytest.raises(KeyboardInterrupt):
-        fetcher.bring([(files["a"], np.arange(10))])
+        fetcher.fetch([(files["a"], np.arange(10))])
     store.go_on.set()
-    wait_until(lambda: fetcher.ask([(files["d"], np.arange(12))], 0) is not None)  # needs the room of all of them
+    wait_until(lambda: fetcher.prefetch([(files["d"], np.arange(12))], 0) is not None)  # needs the room of all of them
     other = NodeCache(tmp_path, 12 * PIECE)
     assert other.used == 12 * PIECE
 
@@ -355,7 +355,7 @@ def test_many_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetcher = Fetcher(NodeCache(tmp_path, 10 * PIECE))
     for n in [*range(40), *range(40)]:
         file = RemoteFile(store, f"{n}", fetcher.cache.object("group", f"{n}", PIECE))
-        hold = fetcher.bring([(file, np.arange(1))])
+        hold = fetcher.fetch([(file, np.arange(1))])
         assert os.pread(file.cached.file, PIECE, 0) == bytes([n + 1]) * PIECE
         assert on_disk(tmp_path) <= 10 * PIECE
         hold.release()

@@ -46,14 +46,14 @@ def test_what_is_held_stays(tmp_path: Path) -> None:
     store = filled_store()
     fetcher, files = opened(tmp_path, 20, store)
     other, theirs = opened(tmp_path, 20, store)
-    hold = fetcher.bring([(files["a"], np.arange(12))])
+    hold = fetcher.fetch([(files["a"], np.arange(12))])
     for first in range(0, 48, 4):
         read(other, theirs["d"], first, first + 4)
     assert hold.present
     assert (files["a"].cached.table.state[:12] == PRESENT).all()
-    assert other.ask([(theirs["b"], np.arange(9))], 0) is None  # 12 + 9 pieces are more than 20
+    assert other.prefetch([(theirs["b"], np.arange(9))], 0) is None  # 12 + 9 pieces are more than 20
     hold.release()
-    held = other.ask([(theirs["b"], np.arange(9))], 0)
+    held = other.prefetch([(theirs["b"], np.arange(9))], 0)
     assert held is not None
 
 
@@ -61,7 +61,7 @@ def test_a_limit_that_is_too_small_says_which_one_would_do(tmp_path: Path) -> No
     """A read that needs more pieces at once than the cache can hold is an error that names a size."""
     fetcher, files = opened(tmp_path, 4, filled_store())
     with pytest.raises(CacheError, match=r"cache_size of at least 655\.4 KB"):
-        fetcher.bring([(files["a"], np.arange(5))])
+        fetcher.fetch([(files["a"], np.arange(5))])
     assert fetcher.cache.used == 0
 
 
@@ -76,7 +76,7 @@ def fetch_all(folder: Path, seed: int) -> int:
     """Fetch all objects; return the bytes that this process fetched."""
     fetcher, files = opened(folder, 1 << 14, FaultyStore(filled_store(), Faults(delay=0.05), seed))
     for name, file in files.items():
-        fetcher.bring([(file, np.arange(piece_count(OBJECTS[name])))]).release()
+        fetcher.fetch([(file, np.arange(piece_count(OBJECTS[name])))]).release()
     return fetcher.counts.bytes
 
 
@@ -122,7 +122,7 @@ def test_a_failed_fetch_leaves_nothing(tmp_path: Path) -> None:
     faulty = FaultyStore(store, Faults(refused=1.0))
     fetcher, files = opened(tmp_path, 40, faulty)
     with pytest.raises(StoreUnavailable):
-        fetcher.bring([(files["a"], np.arange(10))])
+        fetcher.fetch([(files["a"], np.arange(10))])
     wait_until(lambda: fetcher.cache.used == 0)
     good, theirs = opened(tmp_path, 40, store)
     assert read(good, theirs["a"], 0, 10) == store.read("a", 0, 10 * PIECE).data
@@ -142,7 +142,7 @@ def test_an_object_that_was_replaced_is_an_error(tmp_path: Path) -> None:
 def test_a_forked_process_has_holds_of_its_own(tmp_path: Path) -> None:
     """A forked child that holds and releases pieces leaves the parent's holds alone."""
     fetcher, files = opened(tmp_path, 20, filled_store())
-    hold = fetcher.bring([(files["a"], np.arange(10))])
+    hold = fetcher.fetch([(files["a"], np.arange(10))])
     child = os.fork()
     if not child:
         code = 1

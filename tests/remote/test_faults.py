@@ -67,8 +67,8 @@ fetcher = Fetcher(NodeCache(Path(sys.argv[2]), 1 << 30))
 file = RemoteFile(
     open_store(as_url("s3://exits"), json.loads(sys.argv[1])), "data", fetcher.cache.object("group", "data", 16 << 20)
 )
-background.start(lambda: fetcher.bring([(file, np.arange((16 << 20) // PIECE))]), "reader")
-hold = fetcher.ask([(file, np.arange(3))], 0)
+background.start(lambda: fetcher.fetch([(file, np.arange((16 << 20) // PIECE))]), "reader")
+hold = fetcher.prefetch([(file, np.arange(3))], 0)
 time.sleep(float(sys.argv[3]))
 print("the end", flush=True)
 """

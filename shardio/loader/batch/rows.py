@@ -236,7 +236,7 @@ class BatchRows:
             lent.enter_context(helper_process.time_limit(spec.read_limit))
             selection = spec.dataset.select(indices, spec.limits.max_value_bytes)
             # All at once: two threads that hold some and wait for more could wait for each other.
-            lent.enter_context(selection.fetched(spec.columns, self.clock))
+            lent.enter_context(selection.fetch(spec.columns, self.clock))
             with self.clock.stage("read"):
                 for name, there in self._present.items():
                     there[part] = selection.column(present_column(name))
