@@ -5,7 +5,7 @@ import io
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, final
@@ -248,17 +248,18 @@ class RemoteShards:
     def _open_shard(self, number: int) -> _Shard:
         files, samples = self._files_of(number), int(self._table.samples[number])
         file = files.shard
-        holds = [self._fetcher.keep(files.needed_first)] if files.companions else []
-        fetched: Any = _FetchedFile(file, self._fetcher)
-        by_spans = self._container.touch(fetched, self._fields, adopted=self._described.adopted)
-        if by_spans and fetched.pieces:
-            holds.append(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
-        with nullcontext() if by_spans else self._fetcher.fetch([_whole(file)]):
-            reader = self._container.reader(file.cached.path, self._fields)
-        if len(reader) != samples:
-            raise ShardCorrupt(f"{self.path(number)}: {len(reader)} samples, but the manifest says {samples}")
-        for one in holds:
-            background.call_when_gone(reader, one.release)
+        with ExitStack() as kept:
+            if files.companions:
+                kept.enter_context(self._fetcher.keep(files.needed_first))
+            fetched: Any = _FetchedFile(file, self._fetcher)
+            by_spans = self._container.touch(fetched, self._fields, adopted=self._described.adopted)
+            if by_spans and fetched.pieces:
+                kept.enter_context(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
+            with nullcontext() if by_spans else self._fetcher.fetch([_whole(file)]):
+                reader = self._container.reader(file.cached.path, self._fields)
+            if len(reader) != samples:
+                raise ShardCorrupt(f"{self.path(number)}: {len(reader)} samples, but the manifest says {samples}")
+            background.call_when_gone(reader, kept.pop_all().close)
         return _Shard(reader, file, by_spans)
 
     def _objects(self, number: int) -> list[str]:

@@ -263,6 +263,9 @@ def test_pieces_of_an_earlier_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert read(later, checked, 9, 20) == whole[9 * PIECE : 20 * PIECE]
     assert later.counts.bytes == 4 * PIECE  # nothing more
     assert later.cache.used == 20 * PIECE
+    unknown = RemoteFile(counting, "a", theirs["a"].cached, lambda number, data: None)
+    assert read(later, unknown, 0, 2) == whole[: 2 * PIECE]
+    assert later.counts.bytes == 6 * PIECE
 
 
 def test_a_table_that_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
