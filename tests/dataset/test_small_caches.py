@@ -15,7 +15,9 @@ from _small_disk import small_disk
 from _time_limit import wait_until
 
 import shardio
+from shardio.cache.node_cache import NodeCache
 from shardio.errors import CacheWarning
+from shardio.stores.base import Content
 from shardio.testing.stores import MemoryStore
 
 
@@ -41,6 +43,38 @@ def test_a_window_that_the_cache_cannot_hold_is_told(store: MemoryStore, tmp_pat
         shardio.Loader(dataset, shuffle="block", block=4, window=4, **given)
         shardio.Loader(dataset, shuffle="global", **given)
         shardio.Loader(opened(store, tmp_path / "large"), shuffle="block", block=16, window=8, **given)
+
+
+class Holding:
+    """A store that answers reads of one object when the test lets it."""
+
+    def __init__(self, store: MemoryStore, held: str) -> None:
+        self._store, self._held, self.asked, self.go_on = store, held, threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, name: str, *span: int | None, etag: str | None = None) -> Content:
+        if name.endswith(self._held):
+            self.asked.set()
+            assert self.go_on.wait(60)
+        return self._store.read(name, *span, etag=etag)  # type: ignore[arg-type]  # as it was given
+
+
+def test_who_waits_for_a_shard_keeps_no_other(store: MemoryStore, tmp_path: Path) -> None:
+    """A cache that becomes smaller has room for others while a reader waits, whatever shards it had kept whole."""
+    holding: Any = Holding(store, "shard-000003.tar")
+    dataset = opened(holding, tmp_path / "cache", limit=10 << 20, requests=4)
+    assert (dataset.read(range(20))["x"][:, 0] == range(20)).all()
+    dataset.read(range(20))  # keeps these shards
+    waiting = threading.Thread(target=dataset.read, args=([1, 35],))
+    waiting.start()
+    assert holding.asked.wait(30)
+    NodeCache(tmp_path / "cache", 1_400_000)  # as another process would
+    assert (dataset.read(range(50, 58))["x"][:, 0] == range(50, 58)).all()
+    holding.go_on.set()
+    waiting.join(30)
+    assert not waiting.is_alive()
 
 
 SAMPLES, SAMPLE = 384, 100_000
