@@ -1,4 +1,4 @@
-"""A process that uses a cache until it is killed: it reads spans at random, and checks every byte."""
+"""A cache with objects in a store; run as a program, it reads spans at random until it is killed, and checks bytes."""
 
 import os
 import random
@@ -9,7 +9,7 @@ import numpy as np
 
 from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.node_cache import NodeCache
-from shardio.format.pieces import PIECE, pieces_of
+from shardio.format.pieces import PIECE, piece_count, pieces_of
 from shardio.stores.base import Store
 from shardio.testing.stores import Faults, FaultyStore, MemoryStore
 
@@ -32,6 +32,19 @@ def opened(folder: Path, pieces: int, store: Store) -> tuple[Fetcher, dict[str, 
     fetcher = Fetcher(NodeCache(folder, pieces * PIECE), requests=4)
     files = {n: RemoteFile(store, n, fetcher.cache.object("group", n, size)) for n, size in OBJECTS.items()}
     return fetcher, files
+
+
+def read(fetcher: Fetcher, file: RemoteFile, first: int, stop: int) -> bytes:
+    """The bytes of some pieces, by way of the cache."""
+    hold = fetcher.fetch([(file, np.arange(first, min(stop, piece_count(OBJECTS[file.name]))))])
+    data = os.pread(file.cached.file, (stop - first) * PIECE, first * PIECE)
+    hold.release()
+    return data
+
+
+def on_disk(folder: Path) -> int:
+    """Bytes that the objects of a cache take on the disk."""
+    return sum(path.stat().st_blocks * 512 for path in (folder / "files").rglob("*") if path.is_file())
 
 
 def use(folder: Path, limit: int, seed: int, rounds: int | None) -> None:

@@ -16,8 +16,7 @@ from threading import Thread, Timer
 
 import numpy as np
 import pytest
-from _cache_user import OBJECTS, content, filled_store, opened
-from _opened import on_disk, read
+from _cache_user import OBJECTS, content, filled_store, on_disk, opened, read
 from _small_disk import small_disk
 from _time_limit import wait_until, within
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _cache_user import OBJECTS, content, filled_store, opened
-from _opened import on_disk, read
+from _cache_user import OBJECTS, content, filled_store, on_disk, opened, read
 from _time_limit import wait_until
 
 from shardio.cache.cached_object import PRESENT
