@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, final, get_args
 
 from .. import containers
-from ..errors import ConfigError, MissingDependency, SourceError
+from ..errors import BadSample, ConfigError, MissingDependency, SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import optional as _optional
 from ..system.local_path import local_path
@@ -82,6 +82,13 @@ class File:
             parts.append(part)
             offset, size = offset + len(part), size - len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_exactly(self, offset: int, size: int) -> bytes:
+        """Read `size` bytes at `offset`; BadSample if the file ends before."""
+        data = self.read(offset, size)
+        if len(data) < size:
+            raise BadSample(f"the file ends within it, after {len(data)} of {size} bytes")
+        return data
 
     def read_buffered(self, offset: int, size: int) -> bytes:
         """Like `read`, through a buffer: for a few bytes whose neighbours are read next. Not thread-safe."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardio.errors import BadSample, MissingDependency, SourceError
 from shardio.foreign.tfrecord import is_tfrecord_name, open_tfrecord, read_record, scan
-from shardio.foreign.tfrecord import parse_example as parse
+from shardio_converters.tfrecord import parse_example as parse
 
 FILES = Path(__file__).parents[1] / "converters" / "files"
 
