@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign import json_text
 from shardio.source import Field, Missing, describe_field, label_as_int64, load_optional, probe_image
 
 from ._fields import array_field
-from ._listed_files import read_file
+from ._files import parse_json, read_listed
 
 Features: TypeAlias = Mapping[str, Any]
 """Features by column, as in Hugging Face's JSON: `{"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}`."""
@@ -73,7 +72,7 @@ def damage() -> tuple[type[Exception], ...]:
 def noted_features(schema: Any, place: str) -> Features:
     """The features that Hugging Face notes in a schema's metadata, none without them; SourceError if not JSON."""
     try:
-        note = json_text.parse((schema.metadata or {}).get(b"huggingface", b"{}"))
+        note = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))
     except ValueError as error:
         raise SourceError(f"{place}: what Hugging Face notes in it is not JSON: {error}") from error
     match note:
@@ -324,7 +323,7 @@ def _media_bytes(read_file: ReadFile, scalar: Any) -> bytes:
 
 def _listed_file(root: Path, field: Field, is_media: bool, scalar: Any) -> bytes:
     """The file that a text, or the path in a struct of `bytes` and `path`, names."""
-    read = partial(read_file, root, field=field)
+    read = partial(read_listed, root, field=field)
     return _media_bytes(read, scalar) if is_media else read(_python_value(scalar))
 
 

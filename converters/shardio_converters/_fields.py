@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError
-from shardio.foreign import cf
 from shardio.foreign.names import field_name
+from shardio.format import cf
 from shardio.source import Field, Missing, probe_image, sniff_image
 
 _LISTED = 20  # the most arrays that a message names
@@ -94,7 +94,7 @@ def with_attributes(field: Field, attributes: Mapping[str, Any], name: str, deco
 
     Args:
         field: the field of the numbers as they are stored.
-        attributes: what the source states of them, see `shardio.foreign.cf`.
+        attributes: what the source states of them, see `shardio.format.cf`.
         name: what the source calls them.
         decode_cf: whether they are decoded; the field is then that of decoded values.
 

@@ -12,25 +12,18 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardio.containers.hdf5 import is_raw
+from shardio.containers.hdf5_chunks import ChunkedRows, chunked_rows
+from shardio.containers.store import open_hdf5
 from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError
-from shardio.foreign import cf
-from shardio.foreign.hdf5 import (
-    ChunkedRows,
-    LibraryFile,
-    RawFile,
-    Unreadable,
-    chunked_rows,
-    is_raw,
-    missing_filter,
-    open_hdf5,
-    resolve,
-)
+from shardio.foreign.hdf5 import LibraryFile, RawFile, Unreadable, missing_filter, resolve
 from shardio.foreign.names import printable
+from shardio.format import cf
 
 from ._blocks import BlockCache, rows_at_once
 from ._fields import array_field, sample_value
 from ._hdf5_blocks import decode
-from ._hdf5_columns import Column
+from ._hdf5_columns import Column, cf_attributes
 
 DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
 """The errors that h5py raises for unreadable data; MemoryError where damage is taken for a length."""
@@ -128,10 +121,10 @@ class Reader:
     def _add(self, column: Column) -> None:
         if column.decoded:
             dataset = self._datasets[column.path]
-            attributes = cf.of_hdf5(dataset)
+            attributes = cf_attributes(dataset)
             if column.units_from:
                 times = take(self._file, column.units_from, self._path, self._external_links)
-                attributes = cf.with_units_of(attributes, cf.of_hdf5(times))
+                attributes = cf.with_units_of(attributes, cf_attributes(times))
             how = cf.decoding(attributes, dataset.dtype)
             if not how.idle:
                 self._attributes[column.path], self._decodings[column.path] = attributes, how

@@ -14,10 +14,10 @@ from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import order_hints
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import bad_samples_at, printable
-from shardio.foreign.npy import NpyArray, read_npz, read_npz_headers
 from shardio.source import Field, Sample, check_index, label_as_int64
 
 from ._fields import array_field, check_characters, choose_fields, decode_utf8, rename_remarks, shortened, unheld
+from ._npy import NpyArray, read_npz, read_npz_headers
 from ._string_array import StringArray
 
 _Headers: TypeAlias = Mapping[str, NpyArray]

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign import json_text
-from shardio.foreign.files import open_regular
 from shardio.foreign.names import printable
 from shardio.source import Field
+from shardio.system.regular_files import open_regular
 
+from ._files import parse_json
 from ._string_array import StringArray
 
 _MOST = 16 << 20  # characters of one cell: an unclosed quote must not exhaust memory
@@ -190,7 +190,7 @@ class _Cells:
         text.encode()
         if "NaN" in text or "Infinity" in text:  # perhaps within a string
             try:
-                json_text.parse(text, nan=False)
+                parse_json(text, nan=False)
             except ValueError as error:
                 self.not_json[len(self.texts)] = str(error)
         self.texts.append(text)
@@ -254,7 +254,7 @@ def _objects(table: TextTable) -> Rows:
             if text.isspace():
                 continue
             try:
-                row = json_text.parse(text)
+                row = parse_json(text)
             except ValueError as error:
                 raise SourceError(f"{table}, line {line}: not JSON: {error}") from error
             if not isinstance(row, dict):

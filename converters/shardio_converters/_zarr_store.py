@@ -16,12 +16,14 @@ from typing import Any, final
 import numpy as np
 
 from shardio.errors import SourceError
-from shardio.foreign import cf, json_text
-from shardio.foreign.files import check_regular, open_regular
 from shardio.foreign.names import printable
+from shardio.format import cf
 from shardio.source import Field, load_optional
+from shardio.system import strict_json
+from shardio.system.regular_files import check_regular, open_regular
 
 from ._fields import array_field, unheld
+from ._files import parse_json
 
 DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, EOFError, ArithmeticError),
@@ -48,7 +50,7 @@ class Column:
         field: the field that holds its rows.
         problem: why it cannot be a field; empty if it can.
         mean: the average bytes of a row; 0 where that is not known yet.
-        attributes: its attributes of netCDF that say what its numbers mean, see `shardio.foreign.cf`; None for none.
+        attributes: its attributes of netCDF that say what its numbers mean, see `shardio.format.cf`; None for none.
         decoding: how its numbers are decoded; None if they are taken as they are stored.
     """
 
@@ -229,7 +231,7 @@ def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             for name in file.namelist():
                 folder, _, base = name.rpartition("/")
                 if base in _METADATA:
-                    json_text.check_size(file.getinfo(name).file_size)
+                    strict_json.check_size(file.getinfo(name).file_size)
                     yield from _array_metadata(file.read(name), folder, f"{printable(root)}, {name}")
     except DAMAGE as error:
         raise SourceError(f"{printable(root)} cannot be read: {error}") from error
@@ -240,7 +242,7 @@ def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[
     known = [folder / name for name in _METADATA if (folder / name).exists()]
     if inode in above or not (known or (folder / ".zgroup").exists()):  # in above: a link to a folder that contains it
         return
-    arrays = [array for file in known for array in _array_metadata(json_text.read_bytes(file), path, printable(file))]
+    arrays = [array for file in known for array in _array_metadata(strict_json.read_bytes(file), path, printable(file))]
     yield from arrays
     if not arrays:
         with os.scandir(folder) as entries:
@@ -252,7 +254,7 @@ def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[
 def _array_metadata(data: bytes, path: str, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the path and metadata of an array; nothing for a group."""
     try:
-        metadata = json_text.parse(data)
+        metadata = parse_json(data)
     except ValueError as error:
         raise SourceError(f"{place}: not JSON: {error}") from error
     if not isinstance(metadata, dict):

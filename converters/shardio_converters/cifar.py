@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
-from shardio.foreign.files import check_regular, open_regular
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, encode_png, local_path
+from shardio.system.regular_files import check_regular, open_regular
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE

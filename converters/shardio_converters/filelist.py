@@ -17,7 +17,7 @@ from shardio.foreign.names import field_name, printable
 from shardio.source import Field, Sample, check_index, listed_names, local_path, with_optional
 
 from ._fields import choose_fields, image_or_bytes, rename_remarks
-from ._listed_files import read_bytes, read_file
+from ._files import read_head, read_listed
 from ._string_array import StringArray
 from ._text_tables import Column, TextTable
 
@@ -114,7 +114,7 @@ class _Files:
     def read(self, root: Path, row: int) -> bytes | None:
         """Return the file of a row; None if the field is optional and the row names none."""
         path = self.paths[row]
-        return None if self.field.optional and not path else read_file(root, path, self.field)
+        return None if self.field.optional and not path else read_listed(root, path, self.field)
 
 
 @final
@@ -259,6 +259,6 @@ def _heads(root: Path, paths: StringArray) -> Iterator[bytes]:
     """Yield the first bytes of the first files that can be read."""
     for path in islice(paths, _SNIFFED):
         try:
-            yield read_bytes(root, path, most=64)
+            yield read_head(os.fspath(root / path), 64)
         except BadSample:
             continue

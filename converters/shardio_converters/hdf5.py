@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign import cf
 from shardio.foreign.files import Sort, order_hints, other_files
 from shardio.foreign.formats import find_hdf5
 from shardio.foreign.names import Paths, printable
+from shardio.format import cf
 from shardio.source import Field, Sample, check_index, describe_field, label_as_int64, listed_names
 
 from ._blocks import OneOpenFile

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.image_files import read_image
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, load_optional, local_path
 
 from ._arrow import Column, Rows, classes, columns, damage, rows_at_once, scalar_column
 from ._fields import choose_fields, measure_field, rename_remarks
+from ._files import read_image
 
 _COLUMN_ROWS = 1 << 16  # rows of scalars to read at once
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
-from shardio.foreign.files import check_regular, open_regular
 from shardio.source import Field, Sample, check_index, encode_png, local_path
+from shardio.system.regular_files import check_regular, open_regular
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _CHUNK = 1 << 20

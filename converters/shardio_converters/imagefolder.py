@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import Sort, order_hints, order_key
-from shardio.foreign.image_files import read_image, read_images
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, local_path
 
+from ._files import read_image, read_images
 from ._string_array import StringArray
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")

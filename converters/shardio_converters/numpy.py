@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import Sort, find_files
 from shardio.foreign.names import printable
-from shardio.foreign.npy import NpyArray, is_npz, read_npy_header, read_npz_headers
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 
 from ._fields import array_field, check_characters, choose_fields, rename_remarks, sample_value, shortened, unheld
+from ._npy import NpyArray, is_npz, read_npy_header, read_npz_headers
 from ._npz_folder import NpzFolder, npz_folder
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign import cf
 from shardio.foreign.names import printable
+from shardio.format import cf
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 
 from ._blocks import BlockCache, OneOpenFile, rows_at_once

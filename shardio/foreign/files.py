@@ -21,8 +21,7 @@ from ..errors import BadSample, ConfigError, MissingDependency, SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import optional as _optional
 from ..system.local_path import local_path
-from ..system.regular_files import check_regular as check_regular
-from ..system.regular_files import open_regular as open_regular
+from ..system.regular_files import open_regular
 from ..system.units import counted
 from .names import Paths, printable
 

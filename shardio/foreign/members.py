@@ -28,8 +28,7 @@ import numpy as np
 from ..errors import BadSample, ConfigError, SourceError
 from ..format import images
 from ..format.fields import Field
-from ..system import npy
-from . import json_text
+from ..system import npy, strict_json
 from .names import field_name
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp")
@@ -207,7 +206,7 @@ def _value(extension: str, field: Field, data: bytes) -> Any:
 
 def _json(data: bytes, *, nan: bool) -> Any:
     try:
-        return json_text.parse(data, nan=nan)
+        return strict_json.parse(data, foreign=True, nan=nan)
     except ValueError as error:
         raise BadSample(f"not JSON: {error}") from error
 

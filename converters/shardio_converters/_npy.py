@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any, final
@@ -21,10 +20,10 @@ from typing import IO, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SourceError
-from ..system.npy import guarded, read_header
-from ..system.regular_files import check_regular, open_regular
-from .names import printable
+from shardio.errors import SourceError
+from shardio.foreign.names import printable
+from shardio.system.npy import read_array, read_header
+from shardio.system.regular_files import check_regular, open_regular
 
 _ZIP = (b"PK\3\4", b"PK\5\6")  # with members, and without
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: its mark, and the bytes of name and extra that follow
@@ -141,20 +140,17 @@ def read_npz(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
 
     Raises SourceError for what cannot be read, and arrays of Python objects.
     """
-    headers = read_npz_headers(path)
     found = {}
     with (
         _source_errors(printable(path)),
         open(path, "rb", opener=open_regular) as file,
         zipfile.ZipFile(file) as archive,
     ):
+        members = set(archive.namelist())
         for name in names:
-            if (array := headers.get(name)) is None:
-                continue
-            with _source_errors(array), archive.open(array.member) as member:
-                read = partial(np.lib.format.read_array, member, allow_pickle=False)
-                found[name] = guarded(read)
-                member.read(1)  # compares the checksum even if there is nothing more
+            if (member := f"{name}.npy") in members:
+                with _source_errors(f"{printable(path)}, {member}"):
+                    found[name] = read_array(archive.read(member))
     return found
 
 
