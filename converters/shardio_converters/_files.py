@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,16 @@ from shardio.system.regular_files import open_regular
 
 _MOST_IMAGE = 2**31 - 1  # bytes: OpenCV takes no more, and a file of zeros could take all memory
 _TOGETHER = 16 << 20  # bytes of files that are read at once
+
+
+@contextmanager
+def source_errors(place: object, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise an OSError, or an error of these kinds, as the SourceError that `place` cannot be read."""
+    try:
+        yield
+    except (OSError, *kinds) as error:
+        where = printable(place) if isinstance(place, (str, Path)) else place
+        raise SourceError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
 def read_head(path: str, most: int) -> bytes:
@@ -97,11 +108,8 @@ def parse_json(text: bytes | str, *, nan: bool = True) -> Any:
 
 def read_json(path: Path) -> Any:
     """The value in a JSON file; SourceError if it cannot be read."""
-    try:
+    with source_errors(path, ValueError):
         return parse_json(strict_json.read_bytes(path))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SourceError(f"{printable(path)} cannot be read: {reason}") from error
 
 
 def plain_name(name: Any) -> str:

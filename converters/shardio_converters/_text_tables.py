@@ -21,7 +21,7 @@ from shardio.foreign.names import printable
 from shardio.source import Field
 from shardio.system.regular_files import open_regular
 
-from ._files import parse_json
+from ._files import parse_json, source_errors
 from ._string_array import StringArray
 
 _MOST = 16 << 20  # characters of one cell: an unclosed quote must not exhaust memory
@@ -265,14 +265,12 @@ def _objects(table: TextTable) -> Rows:
 @contextmanager
 def _opened(table: TextTable) -> Iterator[Iterable[str]]:
     # Bytes that are not UTF-8 become surrogates, because they are valid in paths.
-    newline = "" if table.delimiter else "\n"
-    try:
-        with open(
-            table.path, encoding="utf-8-sig", errors="surrogateescape", newline=newline, opener=open_regular
-        ) as file:
-            yield file
-    except OSError as error:
-        raise SourceError(f"{table} cannot be read: {error.strerror}") from error
+    newline, path = "" if table.delimiter else "\n", table.path
+    with (
+        source_errors(path),
+        open(path, encoding="utf-8-sig", errors="surrogateescape", newline=newline, opener=open_regular) as file,
+    ):
+        yield file
 
 
 @contextmanager

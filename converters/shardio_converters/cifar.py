@@ -22,6 +22,8 @@ from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, encode_png, local_path
 from shardio.system.regular_files import check_regular, open_regular
 
+from ._files import source_errors
+
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
 
@@ -40,6 +42,10 @@ class _Kind:
     folder: str
     files: Mapping[str, str]
     labels: Mapping[str, str]
+
+    def takes(self, name: str) -> bool:
+        """Whether a file of this name is one of the data set's."""
+        return any(re.fullmatch(pattern, name) for pattern in self.files.values())
 
 
 _KINDS = (
@@ -85,7 +91,7 @@ def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "tr
     names.sort(key=lambda name: (len(name), name))  # data_batch_10 after data_batch_9
     classes = {field: _lines(folder / name) for field, name in kind.labels.items()}
     width = len(kind.labels) + _PIXELS
-    files = tuple((folder / name, _count(folder / name, width)) for name in names)
+    files = tuple((folder / name, len(_mapped(folder / name, width))) for name in names)
     source = Cifar(files, classes)
     source.check()
     return source
@@ -126,7 +132,12 @@ class Cifar:
 
     @cached_property
     def _records(self) -> list[NDArray[np.uint8]]:
-        return [_mapped(path, count, len(self.names) + _PIXELS) for path, count in self.files]
+        found = []
+        for path, count in self.files:
+            found.append(_mapped(path, len(self.names) + _PIXELS))
+            if len(found[-1]) != count:
+                raise SourceError(f"{printable(path)} held {count} records before, now {len(found[-1])}")
+        return found
 
     @cached_property
     def _labels(self) -> dict[str, NDArray[np.int64]]:
@@ -172,7 +183,7 @@ def _find(root: Path) -> tuple[Path, _Kind]:
     if root.is_file():
         raise SourceError(f"cifar takes a directory, {printable(root)} is a file; unpack an archive with tar -xzf")
     below = [root / kind.folder for kind in _KINDS if (root / kind.folder).is_dir()]
-    found = [(folder, kind) for folder in (root, *below) for kind in _KINDS if _holds(folder, kind)]
+    found = [(folder, kind) for folder in (root, *below) for kind in _KINDS if any(map(kind.takes, _names(folder)))]
     if len(found) > 1:
         listed = ", ".join(f"{kind.folder} in {printable(folder)}" for folder, kind in found)
         raise SourceError(f"{printable(root)} holds more than one data set: {listed}; point at one of them")
@@ -188,46 +199,23 @@ def _find(root: Path) -> tuple[Path, _Kind]:
     )
 
 
-def _holds(folder: Path, kind: _Kind) -> bool:
-    patterns = kind.files.values()
-    return any(re.fullmatch(pattern, name) for name in _names(folder) for pattern in patterns)
-
-
 def _names(folder: Path) -> list[str]:
-    try:
+    with source_errors(f"cifar takes a directory, {printable(folder)}"):
         return sorted(os.listdir(folder))
-    except OSError as error:
-        raise SourceError(f"cifar takes a directory, {printable(folder)} cannot be read: {error.strerror}") from error
 
 
 def _lines(path: Path) -> tuple[str, ...]:
     """The names in a text file, one per line; none if the file does not exist."""
-    try:
-        with open(path, encoding="utf-8", errors="backslashreplace", opener=open_regular) as file:
-            text = file.read()
-    except FileNotFoundError:
+    if not path.exists():
         return ()
-    except OSError as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
+    with source_errors(path), open(path, encoding="utf-8", errors="backslashreplace", opener=open_regular) as file:
+        return tuple(name for line in file if (name := line.strip()))
 
 
-def _count(path: Path, width: int) -> int:
-    try:
-        check_regular(path)
-        size = path.stat().st_size
-    except OSError as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
-    if not size or size % width:
-        raise SourceError(f"{printable(path)} must hold records of {width} bytes, it holds {size} bytes")
-    return size // width
-
-
-def _mapped(path: Path, count: int, width: int) -> NDArray[np.uint8]:
-    """The records, `[count, width]`, memory-mapped."""
-    try:
-        if _count(path, width) != count:
-            raise SourceError(f"{printable(path)} held {count} records before, now {_count(path, width)}")
-        return np.memmap(path, np.uint8, "r", shape=(count, width))
-    except OSError as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
+def _mapped(path: Path, width: int) -> NDArray[np.uint8]:
+    """The records of a file, `[n, width]`, memory-mapped."""
+    with source_errors(path):
+        size = check_regular(path).st_size
+        if not size or size % width:
+            raise SourceError(f"{printable(path)} must hold records of {width} bytes, it holds {size} bytes")
+        return np.memmap(path, np.uint8, "r", shape=(size // width, width))
