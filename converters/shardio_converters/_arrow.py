@@ -130,32 +130,41 @@ def rows_at_once(mean: int) -> int:
 
 @final
 class Rows:
-    """The rows of a table, as samples.
+    """Rows of a table, as samples by number.
 
     Args:
         table: a pyarrow.Table; not a RecordBatch, whose arrays of extension types may give other scalars than Arrow's.
         chosen: the columns to take, by field.
         read_file: reads the file that a cell names.
+        place: the source, for messages.
+        first: the number there of the table's first row.
     """
 
-    def __init__(self, table: Any, chosen: Mapping[str, Column], read_file: ReadFile) -> None:
+    def __init__(self, table: Any, chosen: Mapping[str, Column], read_file: ReadFile, place: str, first: int) -> None:
+        self._place, self._first, self._count = place, first, table.num_rows
         self._columns = {
             field: (column.name, data, _column_converter(column, data.type, read_file), column.field.kind == "json")
             for field, column in chosen.items()
             for data in [table.column(column.name)]
         }
 
-    def sample(self, row: int, place: str) -> dict[str, Any]:
-        """Row `row` as a sample, with `Missing` for a null beside JSON; BadSample names `place` and the column."""
+    def __len__(self) -> int:
+        return int(self._count)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        """Row `row` as a sample, with `Missing` for a null beside JSON; BadSample names the row and the column."""
         sample: dict[str, Any] = {}
         for field, (name, data, convert, holds_null) in self._columns.items():
             try:
                 scalar = data[row]
                 lacks = not (holds_null or scalar.is_valid)
-                sample[field] = Missing(f"{place}, column {name!r}: null") if lacks else convert(scalar)
+                sample[field] = Missing(f"{self._cell(row, name)}: null") if lacks else convert(scalar)
             except damage() as error:
-                raise BadSample(f"{place}, column {name!r}: {error}") from error
+                raise BadSample(f"{self._cell(row, name)}: {error}") from error
         return sample
+
+    def _cell(self, row: int, name: str) -> str:
+        return f"{self._place}, row {self._first + row}, column {name!r}"
 
 
 def scalar_column(column: Any, field: Field) -> NDArray[Any]:

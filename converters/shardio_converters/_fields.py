@@ -167,21 +167,23 @@ def sample_value(element: Any, field: Field) -> Any:
             return data
 
 
-def measure_field(field: Field, count: int, read: Callable[[int], Any], most: int = 100) -> tuple[Field, int]:
-    """Return a field's final kind and the average bytes of its values, from reading some rows if these vary.
+def measure(column: Any, count: int, read: Callable[[int], Any], most: int = 100) -> Any:
+    """Return a column with the final kind of its field and the mean bytes of its values, from reading some that vary.
 
     Args:
-        field: the field by its type; `bytes` becomes `image` if the first value that is not empty begins like one.
+        column: a dataclass with a `field`, by the column's type, and the `mean`; `bytes` becomes `image` if the first
+            value that is not empty begins like one.
         count: the number of rows.
         read: returns the value of a row, or raises BadSample.
-        most: the most rows to read for the average.
+        most: the most rows to read for the mean.
     """
+    field = column.field
     if field.fixed:
-        return field, field.row_bytes
+        return replace(column, mean=field.row_bytes)
     if field.kind == "bytes":
-        field = image_or_bytes(islice(_good(range(count), read), _SNIFFED))
+        field = replace(field, kind=image_or_bytes(islice(_good(range(count), read), _SNIFFED)).kind)
     lengths = [len(field.encode(value)) for value in _good(evenly_spaced(count, most), read)]
-    return field, sum(lengths) // max(1, len(lengths))
+    return replace(column, field=field, mean=sum(lengths) // max(1, len(lengths)))
 
 
 def _good(rows: Iterable[int], read: Callable[[int], Any]) -> Iterator[Any]:

@@ -18,6 +18,7 @@ from shardio.source import Field, Sample, check_index, label_as_int64
 
 from ._fields import array_field, check_characters, choose_fields, decode_utf8, rename_remarks, shortened, unheld
 from ._npy import NpyArray, read_npz, read_npz_headers
+from ._source_base import PicklesFields
 from ._string_array import StringArray
 
 _Headers: TypeAlias = Mapping[str, NpyArray]
@@ -58,7 +59,7 @@ def npz_folder(root: Path, paths: Sequence[Path], fields: str | Mapping[str, str
 
 @final
 @dataclass(frozen=True, eq=False)
-class NpzFolder:
+class NpzFolder(PicklesFields):
     """The .npz files in a folder, by number.
 
     Attributes:
@@ -77,9 +78,6 @@ class NpzFolder:
     hints: tuple[str, ...] = ()
     threads = True
     plain_values = True
-
-    def __reduce__(self) -> tuple[type["NpzFolder"], tuple[Any, ...]]:
-        return NpzFolder, (self.root, self.paths, self.names, self.arrays)
 
     @property
     def fields(self) -> Mapping[str, Field]:

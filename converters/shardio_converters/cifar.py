@@ -23,6 +23,7 @@ from shardio.source import Field, Sample, check_index, encode_png, local_path
 from shardio.system.regular_files import check_regular, open_regular
 
 from ._files import source_errors
+from ._source_base import PicklesFields
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
@@ -99,7 +100,7 @@ def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "tr
 
 @final
 @dataclass(frozen=True, eq=False)
-class Cifar:
+class Cifar(PicklesFields):
     """The records of one subset. It pickles as paths; each worker maps the files itself.
 
     Attributes:
@@ -110,9 +111,6 @@ class Cifar:
     files: tuple[tuple[Path, int], ...]
     names: dict[str, tuple[str, ...]]
     threads = True
-
-    def __reduce__(self) -> tuple[type["Cifar"], tuple[Any, ...]]:
-        return Cifar, (self.files, self.names)
 
     def check(self) -> None:
         """Raise SourceError if a label has no class name although there are class names."""

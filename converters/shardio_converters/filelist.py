@@ -18,6 +18,7 @@ from shardio.source import Field, Sample, check_index, listed_names, local_path,
 
 from ._fields import choose_fields, image_or_bytes, rename_remarks
 from ._files import read_head, read_listed
+from ._source_base import PicklesFields
 from ._string_array import StringArray
 from ._text_tables import Column, TextTable
 
@@ -119,7 +120,7 @@ class _Files:
 
 @final
 @dataclass(frozen=True, eq=False)
-class FileList:
+class FileList(PicklesFields):
     """The rows of a list. It pickles as columns, so that a worker needs the files but not the list.
 
     Attributes:
@@ -136,9 +137,6 @@ class FileList:
     classes: tuple[str, ...]
     remarks: tuple[str, ...] = ()
     threads = True
-
-    def __reduce__(self) -> tuple[type["FileList"], tuple[Any, ...]]:
-        return FileList, (self.root, self.files, self.columns, self.classes)
 
     @property
     def _keys(self) -> StringArray:

@@ -3,6 +3,7 @@
 The format is described at https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html.
 """
 
+import contextlib
 import math
 from bisect import bisect_right
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import ConfigError, SourceError
 from shardio.foreign.files import Sort, order_hints, other_files
 from shardio.foreign.formats import find_hdf5
 from shardio.foreign.names import Paths, printable
@@ -27,13 +28,15 @@ from ._fields import (
     as_stored,
     choose_fields,
     listed_shapes,
-    measure_field,
+    measure,
     rename_remarks,
     shortened,
     with_attributes,
 )
+from ._files import source_errors
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, datasets_of, open_file, try_in_helper
+from ._source_base import ColumnSource
 
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
 _MOST_NAMED = 10  # columns in a message
@@ -126,7 +129,7 @@ def hdf5(
 
 @final
 @dataclass(frozen=True, eq=False)
-class Hdf5:
+class Hdf5(ColumnSource):
     """The rows of HDF5 files. It pickles as paths; each worker opens the files itself, one at a time.
 
     Attributes:
@@ -135,7 +138,7 @@ class Hdf5:
         starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
         external_links: whether to read data in other files that they name.
         read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
-        remarks: see `shardio.source.HasRemarks`; workers do not need them.
+        remarks: see `shardio.source.HasRemarks`.
     """
 
     paths: tuple[Path, ...]
@@ -146,18 +149,15 @@ class Hdf5:
     remarks: tuple[str, ...] = ()
     container = "hdf5"
 
-    def __reduce__(self) -> tuple[type["Hdf5"], tuple[Any, ...]]:
-        return Hdf5, (self.paths, self.columns, self.starts, self.external_links, self.read_timeout)
+    @property
+    def _count(self) -> int:
+        return int(self.starts[-1])
 
     @cached_property
     def _readers(self) -> OneOpenFile[Reader]:
-        columns = tuple(self.columns.values())
-        return OneOpenFile(partial(_reader, self.paths, columns, self.external_links, self.read_timeout))
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """A field for each chosen dataset, member or group."""
-        return {name: column.field for name, column in self.columns.items()}
+        # A closure over self would keep the open file alive in a cycle.
+        paths, columns, options = self.paths, tuple(self.columns.values()), (self.external_links, self.read_timeout)
+        return OneOpenFile(lambda number: Reader(paths[number], columns, *options))
 
     @property
     def files(self) -> Sequence[Path]:
@@ -200,61 +200,35 @@ class Hdf5:
 
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of each sample, `[n]`: exact for numbers and offsets, an average over up to 100 rows for others."""
-        sizes = np.full(self.starts[-1], sum(column.mean for column in self.columns.values()), np.int64)
+        sizes = super().sizes()
         if ragged := [column for column in self.columns.values() if column.ragged]:
-            for number in range(len(self.paths)):
+            for number, part in enumerate(np.split(sizes, self.starts[1:-1])):
                 for column in ragged:
-                    part = sizes[self.starts[number] : self.starts[number + 1]]
                     self._readers.get(number).add_lengths(column, part)
         return sizes
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, int(self.starts[-1]))
+        check_index(index, self._count)
         return {name: self._value(column, index) for name, column in self.columns.items()}
 
     def _value(self, column: Column, index: int, *, alone: bool = False) -> Any:
         number = bisect_right(self.starts, index) - 1
         return self._readers.get(number).value(column, index - int(self.starts[number]), alone=alone)
 
-    def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: any scalar. None if a part is damaged: reading row by row tells where."""
-        column = self.columns.get(name)
-        if column is None or column.field.kind != "scalar":
-            return None
-        values = np.empty(self.starts[-1], column.field.row_dtype)
-        try:
-            for number in range(len(self.paths)):
-                self._readers.get(number).fill(column, values[self.starts[number] : self.starts[number + 1]])
-        except BadSample:
-            return None
-        return values
+    def _fill(self, name: str, out: NDArray[Any]) -> None:
+        for number, part in enumerate(np.split(out, self.starts[1:-1])):
+            self._readers.get(number).fill(self.columns[name], part)
 
-    def measured(self) -> "Hdf5":
-        """This source with the kinds and average sizes of columns that vary from row to row, from reading some rows."""
-        return replace(self, columns={name: self._measure(column) for name, column in self.columns.items()})
-
-    def _measure(self, column: Column) -> Column:
+    def _measured(self, column: Column) -> Any:
+        # Offsets tell the sizes of a ragged column.
         read = partial(self._value, column, alone=True)
-        # Offsets tell the size of a ragged column.
-        field, mean = measure_field(column.field, int(self.starts[-1]), read, 0 if column.ragged else 100)
-        return replace(column, field=field, mean=mean)
-
-
-def _reader(
-    paths: Sequence[Path], columns: Sequence[Column], external_links: bool, read_timeout: float, number: int
-) -> Reader:
-    return Reader(paths[number], columns, external_links, read_timeout)
+        return measure(column, self._count, read, 0 if column.ragged else 100)
 
 
 def _contents(path: Path, external_links: bool, read_timeout: float) -> Contents:
     try_in_helper(path, read_timeout, "walk", external_links=external_links)
-    file = open_file(path)
-    try:
+    with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
         return Contents(file, path, external_links)
-    except DAMAGE as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error}") from error
-    finally:
-        file.close()
 
 
 def _check_whole(contents: Contents, path: Path) -> None:

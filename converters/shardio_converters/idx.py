@@ -25,6 +25,7 @@ from shardio.source import Field, Sample, check_index, encode_png, listed_names,
 from shardio.system.regular_files import open_regular
 
 from ._files import source_errors
+from ._source_base import PicklesFields
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -106,7 +107,7 @@ class _File:
 
 @final
 @dataclass(frozen=True)
-class Idx:
+class Idx(PicklesFields):
     """The images of one IDX file and the labels of another. It pickles as paths; each worker reads the files itself."""
 
     _images: _File
@@ -141,9 +142,6 @@ class Idx:
     @cached_property
     def _numbers(self) -> NDArray[Any]:
         return self._labels.load() if self._labels else np.empty(0, np.uint8)
-
-    def __reduce__(self) -> tuple[type["Idx"], tuple[_File, _File | None, tuple[str, ...]]]:
-        return Idx, (self._images, self._labels, self._classes)
 
     @property
     def fields(self) -> Mapping[str, Field]:
