@@ -1,17 +1,20 @@
 """Fields of a source: which columns become fields, of what kind, and how an element becomes a value."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError
+from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.names import field_name
 from shardio.format import cf
 from shardio.source import Field, Missing, probe_image, sniff_image
+
+T = TypeVar("T")
 
 _LISTED = 20  # the most arrays that a message names
 _SNIFFED = 16  # the most rows to search for an image
@@ -186,14 +189,28 @@ def measure(column: Any, count: int, read: Callable[[int], Any], most: int = 100
     return replace(column, field=field, mean=sum(lengths) // max(1, len(lengths)))
 
 
+def readable(numbers: Iterable[int], read: Callable[[int], T], what: str) -> list[tuple[int, T]]:
+    """Return what `read` returns for those of the numbered samples that can be read, with their numbers.
+
+    Raises SourceError, which calls the samples `what`, if there are some, and `read` raises BadSample for all of them.
+    """
+    found: list[tuple[int, T]] = []
+    wrong = None
+    for number in numbers:
+        try:
+            found.append((number, read(number)))
+        except BadSample as error:
+            wrong = wrong or error
+    if wrong and not found:
+        raise SourceError(f"no {what} can be read: {wrong}") from wrong
+    return found
+
+
 def _good(rows: Iterable[int], read: Callable[[int], Any]) -> Iterator[Any]:
     for row in rows:
-        try:
-            value = read(row)
-        except BadSample:
-            continue
-        if not isinstance(value, Missing):
-            yield value
+        with contextlib.suppress(BadSample):
+            if not isinstance(value := read(row), Missing):
+                yield value
 
 
 def image_or_bytes(values: Iterable[bytes]) -> Field:

@@ -24,9 +24,10 @@ _TOGETHER = 16 << 20  # bytes of files that are read at once
 @contextmanager
 def source_errors(place: object, *kinds: type[Exception]) -> Iterator[None]:
     """Raise an OSError, or an error of these kinds, as the SourceError that `place` cannot be read."""
+    refused: tuple[type[Exception], ...] = (OSError, *kinds)
     try:
         yield
-    except (OSError, *kinds) as error:
+    except refused as error:
         where = printable(place) if isinstance(place, (str, Path)) else place
         raise SourceError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 

@@ -6,11 +6,9 @@ and 1024 of blue, row by row, after the label (CIFAR-10), or the coarse and the 
 
 import os
 import re
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -18,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
-from shardio.foreign.names import printable
+from shardio.foreign.files import open_file
+from shardio.foreign.locations import LocatedSource, ValueLocations
+from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_index, encode_png, local_path
 from shardio.system.regular_files import check_regular, open_regular
 
 from ._files import source_errors
-from ._source_base import PicklesFields
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
@@ -91,89 +90,62 @@ def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "tr
         raise SourceError(f"{printable(folder)} holds no files of {subset}")
     names.sort(key=lambda name: (len(name), name))  # data_batch_10 after data_batch_9
     classes = {field: _lines(folder / name) for field, name in kind.labels.items()}
-    width = len(kind.labels) + _PIXELS
-    files = tuple((folder / name, len(_mapped(folder / name, width))) for name in names)
-    source = Cifar(files, classes)
-    source.check()
-    return source
+    paths, width = [folder / name for name in names], len(kind.labels) + _PIXELS
+    records = [_mapped(path, width) for path in paths]
+    spans = [(np.arange(len(rows)) * width, np.full(len(rows), width)) for rows in records]
+    places = ValueLocations(paths, spans, partial(open_file, compressions=()))
+    labels = np.concatenate([rows[:, : len(kind.labels)] for rows in records]).astype(np.int64)
+    for column, (field, known) in enumerate(classes.items()):
+        outside = np.flatnonzero(labels[:, column] >= len(known)) if known else ()
+        if len(outside):
+            file, row, _, _ = places.locate(int(outside[0]))
+            told = f"must be in [0, {len(known)}), got {labels[outside[0], column]}"
+            raise SourceError(f"{printable(file.path)}, record {row}: {field} {told}")
+    return Cifar(places, labels, classes)
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Cifar(PicklesFields):
-    """The records of one subset. It pickles as paths; each worker maps the files itself.
+class Cifar(LocatedSource):
+    """The records of one subset.
 
-    Attributes:
-        files: the files, and the number of records in each.
+    Args:
+        places: where the records are.
+        labels: the labels of each record, in its order, int64 `[n, labels]`.
         names: the class names of each label, by field in the order of a record; () where they are unknown.
     """
 
-    files: tuple[tuple[Path, int], ...]
-    names: dict[str, tuple[str, ...]]
-    threads = True
-
-    def check(self) -> None:
-        """Raise SourceError if a label has no class name although there are class names."""
-        for field, names in self.names.items():
-            labels = self._labels[field]
-            if names and labels.max() >= len(names):
-                index = int((labels >= len(names)).argmax())
-                file, row = self._place(index)
-                raise SourceError(
-                    f"{printable(self.files[file][0])}, record {row}: {field} must be in [0, {len(names)}), "
-                    f"got {labels[index]}"
-                )
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        return list(accumulate((count for _, count in self.files), initial=0))
-
-    @cached_property
-    def _records(self) -> list[NDArray[np.uint8]]:
-        found = []
-        for path, count in self.files:
-            found.append(_mapped(path, len(self.names) + _PIXELS))
-            if len(found[-1]) != count:
-                raise SourceError(f"{printable(path)} held {count} records before, now {len(found[-1])}")
-        return found
-
-    @cached_property
-    def _labels(self) -> dict[str, NDArray[np.int64]]:
-        columns = enumerate(self.names)
-        return {field: np.concatenate([part[:, n] for part in self._records]).astype(np.int64) for n, field in columns}
-
-    def _place(self, index: int) -> tuple[int, int]:
-        file = bisect_right(self._starts, index) - 1
-        return file, index - self._starts[file]
+    def __init__(self, places: ValueLocations, labels: NDArray[np.int64], names: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(places)
+        self._labels, self._names = labels, dict(names)
 
     @property
     def fields(self) -> Mapping[str, Field]:
         """`image`, 32x32 and RGB, `label`, and for CIFAR-100 `coarse_label`."""
         image = Field("image", shape=(_SIDE, _SIDE), channels=3)
-        return {"image": image, **{field: Field("scalar", dtype="int64") for field in reversed(self.names)}}
+        return {"image": image, **{field: Field("scalar", dtype="int64") for field in reversed(self._names)}}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The converter's name, and the known class names as `classes` and `coarse_classes`."""
         keys = {"label": "classes", "coarse_label": "coarse_classes"}
-        return {"source": "cifar", **{keys[field]: list(names) for field, names in self.names.items() if names}}
+        return {"source": "cifar", **{keys[field]: list(names) for field, names in self._names.items() if names}}
 
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of the raw pixels, `[n]`: more than their PNG takes, unless they are noise."""
-        return np.full(self._starts[-1], _PIXELS, np.int64)
+        return np.full(len(self._places), _PIXELS, np.int64)
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, self._starts[-1])
-        file, row = self._place(index)
-        record = self._records[file][row]
-        labels = [(field, int(record[column])) for column, field in enumerate(self.names)]
-        planes = record[len(labels) :].reshape(3, _SIDE, _SIDE)
-        image = encode_png(planes.transpose(1, 2, 0), f"{printable(self.files[file][0])}, record {row}")
-        return {"image": image, **dict(reversed(labels))}
+        check_index(index, len(self._places))
+        file, row, offset, size = self._places.locate(index)
+        with bad_samples_at(place := f"{printable(file.path)}, record {row}"):
+            record = np.frombuffer(file.read_exactly(offset, size), np.uint8)
+        planes = record[len(self._names) :].reshape(3, _SIDE, _SIDE)
+        labels = dict(zip(self._names, self._labels[index].tolist(), strict=True))
+        return {"image": encode_png(planes.transpose(1, 2, 0), place), **dict(reversed(labels.items()))}
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `shardio.source.HasColumns`: the labels."""
-        return self._labels.get(name)
+        return self._labels[:, [*self._names].index(name)] if name in self._names else None
 
 
 def _find(root: Path) -> tuple[Path, _Kind]:

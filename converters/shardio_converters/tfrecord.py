@@ -5,6 +5,7 @@ Source: tensorflow/core/example/feature.proto and example.proto.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
@@ -19,7 +20,7 @@ from shardio.foreign.tfrecord import scan as scan_file
 from shardio.source import Field, Missing, Sample, check_index, probe_image, sniff_image, with_optional
 
 from . import _protobuf
-from ._fields import choose_fields, decode_utf8, rename_remarks, shortened
+from ._fields import choose_fields, decode_utf8, readable, rename_remarks, shortened
 from ._protobuf import BYTES, FIXED32, VARINT, Record, Span
 
 Kind: TypeAlias = Literal["bytes", "float", "int64"]
@@ -76,7 +77,7 @@ def tfrecord(
     places = ValueLocations(paths, spans, open_tfrecord, damage)
     if not len(places):
         raise SourceError(f"{printable(src)} holds no records")
-    probed = _probe(places, crc)
+    probed = [found for _, found in readable(places.probes().tolist(), partial(_seen, places, crc), "record")]
     if not (first := next((seen for _, seen in probed if seen), None)):
         raise SourceError(
             f"{printable(src)}: its records have no features: they are not tf.train.Example, or are empty"
@@ -272,22 +273,9 @@ def _left_out(taken: Collection[str], probed: Sequence[tuple[str, Mapping[str, _
     return list(remarks.values())
 
 
-def _probe(places: ValueLocations, crc: bool) -> list[tuple[str, dict[str, _Seen]]]:
-    """The names and features of the first records and the last; SourceError if none of them can be read."""
-    found: list[tuple[str, dict[str, _Seen]]] = []
-    wrong = None
-    for number in places.probes().tolist():
-        try:
-            data, features, place = _read(places, number, crc)
-            found.append((place, _seen(data, features, place)))
-        except BadSample as error:
-            wrong = wrong or error
-    if wrong and not found:
-        raise SourceError(f"no record can be read: {wrong}") from wrong
-    return found
-
-
-def _seen(data: bytes, features: Mapping[str, Feature], place: str) -> dict[str, _Seen]:
+def _seen(places: ValueLocations, crc: bool, index: int) -> tuple[str, dict[str, _Seen]]:
+    """A record's name in messages, and its features."""
+    data, features, place = _read(places, index, crc)
     found = {}
     for name, feature in features.items():
         with bad_samples_at(f"{place}, feature {name!r}"):
@@ -296,7 +284,7 @@ def _seen(data: bytes, features: Mapping[str, Feature], place: str) -> dict[str,
         if len(values):
             image = all(sniff_image(value) is not None for value in texts)
             found[name] = _Seen(feature.kind, len(values), image, all(map(_is_text, texts)))
-    return found
+    return place, found
 
 
 def _is_text(value: bytes) -> bool:

@@ -164,6 +164,9 @@ def _unpacked(path: Path, compression: str) -> File:
 
 def _chunks(path: Path, compression: str, size: int = _CHUNK) -> Iterator[bytes]:
     try:
+        if compression == "zlib":
+            yield from _inflated(path, size)
+            return
         with _stream(path, compression) as stream:
             while chunk := stream.read(size):
                 yield chunk
@@ -180,34 +183,21 @@ def _stream(path: Path, compression: str) -> AbstractContextManager[Any]:
             return bz2.BZ2File(path)
         case "xz":
             return lzma.LZMAFile(path)
-        case "zlib":
-            return _Zlib(path)
     arrow = _optional.load("pyarrow", purpose=f"reading {path.name}, compressed with Zstandard,", extra="parquet")
     stream: AbstractContextManager[Any] = arrow.input_stream(str(path), compression="zstd")
     return stream
 
 
-@final
-class _Zlib(AbstractContextManager["_Zlib"]):
-    """A zlib stream (RFC 1950) in a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        self._codec = zlib.decompressobj()
-
-    def read(self, size: int) -> bytes:
-        """Read up to `size` bytes, b"" at the end; EOFError if the file ends before the stream does."""
-        while not self._codec.eof:
-            packed = self._codec.unconsumed_tail or self._file.read(_CHUNK)
-            data = self._codec.decompress(packed, size)
-            if data:
-                return data
-            if not packed:
+def _inflated(path: Path, size: int) -> Iterator[bytes]:
+    """Yield the content of a zlib stream (RFC 1950) in parts of at most `size` bytes; EOFError if it is cut off."""
+    codec = zlib.decompressobj()
+    with path.open("rb") as file:
+        while not codec.eof:
+            packed = codec.unconsumed_tail or file.read(_CHUNK)
+            data = codec.decompress(packed, size)
+            if not packed and not data:
                 raise EOFError("the file ends before its zlib stream does")
-        return b""
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
+            yield data
 
 
 def order_key(sort: Sort) -> Callable[[str], Any]:
