@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardio.containers.lmdb_pages import Pages
-from shardio.errors import BadSample, SourceError
+from shardio.errors import SourceError
 from shardio_converters.lmdb import open_lmdb, scan
 
 MAP = 1 << 28
@@ -73,13 +73,6 @@ class TestEntries:
         entries = entries_of(count, largest, longest)
         path = write(tmp_path / "db", entries, deleted)
         assert found(path) == sorted(entries.items())
-
-    def test_a_file(self, tmp_path: Path) -> None:
-        """The path may be an environment of a single file, or the data file of a directory."""
-        entries = entries_of(10, 100)
-        write(tmp_path / "a b-ü.mdb", entries, subdir=False)
-        write(tmp_path / "db", entries)
-        assert found(tmp_path / "a b-ü.mdb") == found(tmp_path / "db" / "data.mdb") == sorted(entries.items())
 
     def test_nothing_is_written_beside_it(self, tmp_path: Path) -> None:
         """Reading creates no lock file, and the file may be open elsewhere in this process."""
@@ -157,14 +150,6 @@ class TestDamage:
             path.write_bytes(data[:size])
             with pytest.raises(SourceError, match=r"data.mdb: damaged or cut off: "):
                 found(path)
-
-    def test_a_value_cut_after_the_scan(self, tmp_path: Path) -> None:
-        """A value beyond the end of a file truncated after the scan is a bad sample."""
-        file = open_lmdb(write(tmp_path / "db", {b"a": b"x" * 9000}))
-        place = scan(file)[0]
-        os.truncate(file.path, int(place["offset"]) + 100)
-        with pytest.raises(BadSample, match="the file ends within it, after 100 of 9000 bytes"):
-            file.read_exactly(int(place["offset"]), int(place["size"]))
 
     def test_pages_that_lead_round(self, tmp_path: Path) -> None:
         """A branch page that refers to itself or repeatedly to others is an error, not an endless loop."""

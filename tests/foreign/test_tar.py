@@ -164,14 +164,6 @@ class TestSamples:
         assert first.places() == {"txt": (BLOCK, 600)}
         assert path.read_bytes()[BLOCK : BLOCK + 600] == b"x" * 600
 
-    def test_two_files_with_one_extension(self, tmp_path: Path) -> None:
-        """Two files of one sample with the same extension make only that sample bad."""
-        path = write_tar(tmp_path / "a.tar", [("a.jpg", b"1"), ("a.JPG", b"2"), ("b.jpg", b"3")])
-        bad, good = scan(open_tar(path))
-        with pytest.raises(BadSample, match=r"key 'a' has two files with the extension 'jpg'"):
-            bad.places()
-        assert list(good.places()) == ["jpg"]
-
     @pytest.mark.parametrize("kind", FORMATS)
     @settings(max_examples=60, deadline=None)
     @given(data=st.data())
