@@ -102,7 +102,7 @@ def columns(names: Mapping[str, str], schema: Any, features: Features, place: st
     return found
 
 
-def of_paths(column: Column, root: Path, place: str) -> Column:
+def path_column(column: Column, root: Path, place: str) -> Column:
     """A column of texts, or of Hugging Face's images and sounds, as the files at these paths.
 
     Raises SourceError, which names `place`, for a column of another type.

@@ -77,7 +77,7 @@ def rename_remarks(given: str | Mapping[str, str] | None, chosen: Mapping[str, s
 
 
 def shortened(remarks: Sequence[str], rest: str) -> tuple[str, ...]:
-    """At most 20 of these remarks, and one that counts the others, as in `3 more columns are renamed`."""
+    """The first 20 remarks, and one that counts the others, such as `3 more columns are renamed`."""
     more = [f"{len(remarks) - _REMARKS} more {rest}"] if len(remarks) > _REMARKS else []
     return (*remarks[:_REMARKS], *more)
 
@@ -110,17 +110,17 @@ def with_attributes(field: Field, attributes: Mapping[str, Any], name: str, deco
         return replace(field, dtype=how.dtype.name, attributes=stated), remark
     stated = cf.stated(attributes)
     changes = cf.changes(stated)
-    return replace(field, attributes=stated), as_stored(name, changes) if changes else ""
+    return replace(field, attributes=stated), remark_on_packing(name, changes) if changes else ""
 
 
-def as_stored(name: str, changes: Mapping[str, Any]) -> str:
-    """A remark on attributes that are not applied."""
+def remark_on_packing(name: str, changes: Mapping[str, Any]) -> str:
+    """The remark that attributes of netCDF are not applied."""
     rest = f"its attributes {cf.told(changes)} are not applied, which decode_cf=True does"
     return f"the values of {name!r} are taken as they are stored: {rest}"
 
 
-def unheld(dtype: np.dtype[Any]) -> str:
-    """A dtype that no field holds as text, with what to do about it."""
+def dtype_in_words(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype that no field holds, with advice for a long double."""
     advice = " (a long double, which differs from machine to machine: write it as float64)"
     return f"{dtype}{advice if dtype.kind in 'fc' and dtype.char in 'gG' else ''}"
 

@@ -32,6 +32,14 @@ def source_errors(place: object, *kinds: type[Exception]) -> Iterator[None]:
         raise SourceError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
+def file_size(path: str | Path) -> int:
+    """The bytes of a file; 0 for one that is missing."""
+    try:
+        return os.stat(path).st_size
+    except (OSError, ValueError):
+        return 0
+
+
 def read_head(path: str, most: int) -> bytes:
     """The file's first `most` bytes; BadSample, naming it, if it cannot be read."""
     return _read(path, most, image=False)

@@ -19,7 +19,7 @@ from shardio.format import cf
 from shardio.format.fields import CHECKSUM, present_column, shape_column
 from shardio.source import Field
 
-from ._fields import array_field, unheld
+from ._fields import array_field, dtype_in_words
 
 _MOST_NUMBERS = 1024  # in an attribute
 _MOST_BYTES = 1 << 16  # of an attribute
@@ -259,7 +259,7 @@ def _field(dtype: Any, shape: tuple[int, ...]) -> Field | str:
         return "datetimes"
     if dtype.kind == "V" and not shape:
         return Field("bytes")
-    return array_field(dtype, shape) or unheld(dtype)
+    return array_field(dtype, shape) or dtype_in_words(dtype)
 
 
 def _classes(dtype: Any) -> tuple[str, ...]:

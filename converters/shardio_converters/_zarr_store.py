@@ -22,7 +22,7 @@ from shardio.source import Field, load_optional
 from shardio.system import strict_json
 from shardio.system.regular_files import check_regular, open_regular
 
-from ._fields import array_field, unheld
+from ._fields import array_field, dtype_in_words
 from ._files import parse_json, source_errors
 
 DAMAGE = (
@@ -85,7 +85,7 @@ class Store:
             array = self._zarr.open_array(store=self._store, path=path, mode="r")
             chunks = tuple(array.chunks)
         except DAMAGE as error:
-            raise SourceError(f"{place} cannot be read: {told(error)}") from error
+            raise SourceError(f"{place} cannot be read: {error_text(error)}") from error
         if any(size < 1 for size in chunks):
             raise SourceError(f"{place} must have chunks of at least one element, it has {list(chunks)}")
         return array
@@ -95,7 +95,7 @@ class Store:
             self._store.close()
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Zarr's error in words, with the file if it is about one."""
     return str(error) if getattr(error, "filename", None) else repr(error)
 
@@ -160,14 +160,14 @@ def _column(array: Any, path: str, codecs: set[str]) -> Column:
         return column
     field = array_field(dtype, rows)
     if not field:
-        return replace(column, problem=f"no field holds {list(rows)} of {unheld(dtype)}")
+        return replace(column, problem=f"no field holds {list(rows)} of {dtype_in_words(dtype)}")
     count = math.prod(-(-side // chunk) for side, chunk in zip(rows, array.chunks[1:], strict=True))
     if count > _MOST_CHUNKS:
         return replace(column, problem=f"a row lies in {count} chunks, more than {_MOST_CHUNKS}")
     try:
         return replace(column, field=field, attributes=_attributes(array))
     except DAMAGE as error:
-        raise SourceError(f"the attributes of the array {path!r} cannot be read: {told(error)}") from error
+        raise SourceError(f"the attributes of the array {path!r} cannot be read: {error_text(error)}") from error
 
 
 def _attributes(array: Any) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "tr
     places = ValueLocations(paths, spans, partial(open_file, compressions=()))
     labels = np.concatenate([rows[:, : len(kind.labels)] for rows in records]).astype(np.int64)
     for column, (field, known) in enumerate(classes.items()):
-        outside = np.flatnonzero(labels[:, column] >= len(known)) if known else ()
+        outside = np.flatnonzero(labels[:, column] >= (len(known) or 256))  # a label is one byte
         if len(outside):
             file, row, _, _ = places.locate(int(outside[0]))
             told = f"must be in [0, {len(known)}), got {labels[outside[0], column]}"

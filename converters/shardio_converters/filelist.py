@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -13,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.foreign.locations import scan_files
 from shardio.foreign.names import field_name, printable
 from shardio.source import Field, Sample, check_index, listed_names, local_path, with_optional
 
 from ._fields import choose_fields, image_or_bytes, rename_remarks
-from ._files import read_head, read_listed
+from ._files import file_size, read_head, read_listed
 from ._source_base import PicklesFields
 from ._string_array import StringArray
 from ._text_tables import Column, TextTable
@@ -26,7 +26,6 @@ PATHS = ("path", "file", "file_name", "filename", "image")
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".ndjson": None}
 
 _SNIFFED = 100  # the most files to try until one can be read
-_THREADS = 16  # a network file system answers many requests in the time of one
 _AT_ONCE = 4096  # file sizes that a thread asks for per task
 
 
@@ -164,11 +163,17 @@ class FileList(PicklesFields):
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            sizes = np.zeros(len(self._keys), np.int64)
-            for file in self.files.values():
-                sizes += _sizes(self.root, file.paths, pool)
-            return sizes
+        count = len(self._keys)
+
+        def sizes(part: tuple[StringArray, int]) -> list[int]:
+            paths, start = part
+            rows = range(start, min(start + _AT_ONCE, count))
+            return [file_size(os.path.join(self.root, paths[row])) for row in rows]
+
+        parts = [(file.paths, start) for file in self.files.values() for start in range(0, count, _AT_ONCE)]
+        found = np.concatenate(scan_files(parts, sizes)).reshape(len(self.files), count)
+        total: NDArray[np.int64] = found.sum(axis=0, dtype=np.int64)
+        return total
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._keys))
@@ -236,21 +241,6 @@ def _with_labels(
         )
     changed = Column(Field("scalar", dtype="int64"), labels, missing=missing)
     return {"label" if n == own else n: changed if n == own else c for n, c in columns.items()}, tuple(known)
-
-
-def _sizes(root: Path, paths: StringArray, pool: ThreadPoolExecutor) -> NDArray[np.int64]:
-    def part(start: int) -> NDArray[np.int64]:
-        stop = min(start + _AT_ONCE, len(paths))
-        return np.fromiter((_size(root, paths[row]) for row in range(start, stop)), np.int64, stop - start)
-
-    return np.concatenate(list(pool.map(part, range(0, len(paths), _AT_ONCE))))
-
-
-def _size(root: Path, path: str) -> int:
-    try:
-        return os.stat(os.path.join(root, path)).st_size
-    except (OSError, ValueError):
-        return 0
 
 
 def _heads(root: Path, paths: StringArray) -> Iterator[bytes]:

@@ -25,10 +25,10 @@ from shardio.source import Field, Sample, check_index, describe_field, label_as_
 
 from ._blocks import OneOpenFile
 from ._fields import (
-    as_stored,
     choose_fields,
     listed_shapes,
     measure,
+    remark_on_packing,
     rename_remarks,
     shortened,
     with_attributes,
@@ -124,7 +124,8 @@ def hdf5(
     left_out = shortened([f"left out {name!r}: {why}" for name, why in lost.items()], "datasets are left out")
     not_applied = shortened(list(no_effect.values()), "datasets have such attributes")
     remarks = (*other_files(src, paths, "HDF5 files"), *left_out, *rename_remarks(fields, names), *not_applied)
-    return Hdf5(tuple(paths), columns, starts, external_links, read_timeout, remarks).measured()
+    hints = order_hints(paths)
+    return Hdf5(tuple(paths), columns, starts, external_links, read_timeout, remarks, hints).measured()
 
 
 @final
@@ -133,20 +134,21 @@ class Hdf5(ColumnSource):
     """The rows of HDF5 files. It pickles as paths; each worker opens the files itself, one at a time.
 
     Attributes:
-        paths: the files.
+        files: the files.
         columns: the columns to read, by field.
         starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
         external_links: whether to read data in other files that they name.
         read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
-        remarks: see `shardio.source.HasRemarks`.
+        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
-    paths: tuple[Path, ...]
+    files: tuple[Path, ...]
     columns: Mapping[str, Column]
     starts: NDArray[np.int64]
     external_links: bool
     read_timeout: float
     remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     container = "hdf5"
 
     @property
@@ -156,17 +158,8 @@ class Hdf5(ColumnSource):
     @cached_property
     def _readers(self) -> OneOpenFile[Reader]:
         # A closure over self would keep the open file alive in a cycle.
-        paths, columns, options = self.paths, tuple(self.columns.values()), (self.external_links, self.read_timeout)
-        return OneOpenFile(lambda number: Reader(paths[number], columns, *options))
-
-    @property
-    def files(self) -> Sequence[Path]:
-        return self.paths
-
-    @property
-    def hints(self) -> tuple[str, ...]:
-        """See `shardio.source.HasHints`: files in another order than their numbers."""
-        return order_hints(self.paths)
+        files, columns, options = self.files, tuple(self.columns.values()), (self.external_links, self.read_timeout)
+        return OneOpenFile(lambda number: Reader(files[number], columns, *options))
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -174,7 +167,7 @@ class Hdf5(ColumnSource):
         members = [column for column in self.columns.values() if column.members and column.field.kind != "scalar"]
         if members:
             name = "/".join([members[0].path, *members[0].members])
-            raise SourceError(f"{printable(self.paths[0])}: {name!r} is a member of records, not a dataset: convert it")
+            raise SourceError(f"{printable(self.files[0])}: {name!r} is a member of records, not a dataset: convert it")
         return {name: column.path for name, column in self.columns.items()}
 
     @property
@@ -300,7 +293,7 @@ def _described(column: Column, attributes: Mapping[str, Any], decode_cf: bool) -
         return column, ""
     if decode_cf:
         raise SourceError(f"its attributes {cf.told(changes)} are for numbers of one shape, which are no members")
-    return column, as_stored(column.path, changes)
+    return column, remark_on_packing(column.path, changes)
 
 
 def _count(columns: Mapping[str, Column], path: Path, external_links: bool) -> int:

@@ -18,7 +18,15 @@ from shardio.foreign.files import Sort, find_files
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 
-from ._fields import array_field, check_characters, choose_fields, rename_remarks, sample_value, shortened, unheld
+from ._fields import (
+    array_field,
+    check_characters,
+    choose_fields,
+    dtype_in_words,
+    rename_remarks,
+    sample_value,
+    shortened,
+)
 from ._npy import NpyArray, is_npz, read_npy_header, read_npz_headers
 from ._npz_folder import NpzFolder, npz_folder
 from ._source_base import ColumnSource
@@ -220,5 +228,5 @@ def _unsuited(column: _Column) -> str:
     if not column.shape:
         return "is a single value, it has no rows"
     if not _field(column):
-        return f"holds {list(column.shape)} of {unheld(column.dtype)}, which no field holds"
+        return f"holds {list(column.shape)} of {dtype_in_words(column.dtype)}, which no field holds"
     return ""

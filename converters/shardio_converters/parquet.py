@@ -23,7 +23,18 @@ from shardio.foreign.files import Sort, find_files, order_hints, other_files
 from shardio.foreign.names import Paths, printable
 from shardio.source import Sample, check_index, describe_field, load_optional, local_path
 
-from ._arrow import Column, Rows, arrow, classes, columns, damage, noted_features, of_paths, rows_at_once, scalar_column
+from ._arrow import (
+    Column,
+    Rows,
+    arrow,
+    classes,
+    columns,
+    damage,
+    noted_features,
+    path_column,
+    rows_at_once,
+    scalar_column,
+)
 from ._blocks import OneOpenFile
 from ._fields import choose_fields, evenly_spaced, measure, rename_remarks
 from ._files import source_errors
@@ -98,7 +109,8 @@ def parquet(
     places = np.array(groups, np.int64).reshape(-1, 2)
     renamed = (*rename_remarks(fields, others), *rename_remarks(path, listed))
     remarks = (*other_files(src, paths, "Parquet files"), *renamed)
-    return Parquet(tuple(paths), first.columns, first.classes, places, starts, remarks).measured()
+    hints = order_hints(paths)
+    return Parquet(tuple(paths), first.columns, first.classes, places, starts, remarks, hints).measured()
 
 
 @final
@@ -107,20 +119,21 @@ class Parquet(ColumnSource):
     """The rows of Parquet files. It pickles as paths and the starts of row groups; each worker opens the files itself.
 
     Attributes:
-        paths: the files.
+        files: the files, which must not change while they are converted.
         columns: the columns to read, by field.
         classes: the class names, as metadata has them.
         groups: the file of each row group, and its number within the file, `[groups, 2]`.
         starts: the number of each row group's first sample, followed by the number of samples, `[groups + 1]`.
-        remarks: see `shardio.source.HasRemarks`.
+        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
-    paths: tuple[Path, ...]
+    files: tuple[Path, ...]
     columns: Mapping[str, Column]
     classes: Mapping[str, list[str]]
     groups: NDArray[np.int64]
     starts: NDArray[np.int64]
     remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
 
     threads = True  # see `shardio.source.Source`: each copy opens the files itself
 
@@ -130,18 +143,8 @@ class Parquet(ColumnSource):
 
     @cached_property
     def _readers(self) -> "OneOpenFile[_Reader]":
-        paths, found = self.paths, self.columns  # a closure over self would keep the open file alive in a cycle
-        return OneOpenFile(lambda number: _Reader(paths[number], found))
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files, which must not change while they are converted."""
-        return self.paths
-
-    @property
-    def hints(self) -> tuple[str, ...]:
-        """See `shardio.source.HasHints`: files in another order than their numbers."""
-        return order_hints(self.paths)
+        files, found = self.files, self.columns  # a closure over self would keep the open file alive in a cycle
+        return OneOpenFile(lambda number: _Reader(files[number], found))
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -166,7 +169,7 @@ class Parquet(ColumnSource):
             try:
                 part[:] = self._readers.get(number).numbers(group, self.columns[name])
             except damage() as error:
-                raise BadSample(f"{printable(self.paths[number])}: {error}") from error
+                raise BadSample(f"{printable(self.files[number])}: {error}") from error
 
     def _measured(self, column: Column) -> Any:
         """The column with the kind and the average size that the first rows of some row groups tell."""
@@ -299,7 +302,7 @@ class _Layout:
 def _layout(schema: Any, names: Mapping[str, str], roots: Mapping[str, Path], path: Path) -> _Layout:
     features = noted_features(schema, printable(path))
     found = columns(names, schema, features, printable(path))
-    found |= {name: of_paths(found[name], root, printable(path)) for name, root in roots.items()}
+    found |= {name: path_column(found[name], root, printable(path)) for name, root in roots.items()}
     return _Layout(path, found, classes(found, features), tuple(schema.names))
 
 

@@ -30,7 +30,7 @@ from ._fields import (
     with_attributes,
 )
 from ._source_base import ColumnSource
-from ._zarr_store import DAMAGE, Column, Store, columns, told
+from ._zarr_store import DAMAGE, Column, Store, columns, error_text
 
 _MEASURED = 20  # rows to read for their average size: each may lie in another chunk
 
@@ -187,6 +187,6 @@ class _Reader:
         try:
             rows = np.asarray(self._arrays[path][start:stop])
         except DAMAGE as error:
-            raise BadSample(f"cannot be read, zarr says: {told(error)}") from error
+            raise BadSample(f"cannot be read, zarr says: {error_text(error)}") from error
         how = self._decodings[path]
         return check_characters(rows) if how is None else how.apply(rows)
