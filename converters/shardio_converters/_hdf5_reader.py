@@ -23,6 +23,7 @@ from shardio.format import cf
 
 from ._blocks import BlockCache, rows_at_once
 from ._fields import array_field, sample_value
+from ._files import source_errors
 from ._hdf5_columns import Column, cf_attributes
 
 DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
@@ -95,16 +96,14 @@ class Reader:
         columns = tuple(columns)
         self._file = open_file(path)
         try:
-            self._library = LibraryFile(path, read_timeout)
-            for name in datasets_of(columns):
-                self._datasets[name] = take(self._file, name, path, external_links)
-                if (read := reader_in_process(self._datasets[name], name)) is not None:
-                    self._in_process[name] = read
-            for column in columns:
-                self._add(column)
-        except (*DAMAGE, ShardCorrupt) as error:
-            self.close()
-            raise SourceError(f"{printable(path)} cannot be read: {error}") from error
+            with source_errors(path, *DAMAGE, ShardCorrupt):
+                self._library = LibraryFile(path, read_timeout)
+                for name in datasets_of(columns):
+                    self._datasets[name] = take(self._file, name, path, external_links)
+                    if (read := reader_in_process(self._datasets[name], name)) is not None:
+                        self._in_process[name] = read
+                for column in columns:
+                    self._add(column)
         except SourceError:
             self.close()
             raise
