@@ -29,8 +29,8 @@ ReadFile: TypeAlias = Callable[[str], bytes]
 Convert: TypeAlias = Callable[[Any], Any]
 """Turn a pyarrow.Scalar that is not null into a sample's value; raise BadSample if it is none."""
 
-_BLOCK = 1 << 20
-_MOST_ROWS = 1024
+MOST_ROWS = 1024
+"""The most rows to read at once: few enough if some are far longer than the mean."""
 
 # By name, because older versions of pyarrow lack functions that recognize some of these types.
 _LISTS = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view")
@@ -121,11 +121,6 @@ def classes(chosen: Mapping[str, Column], features: Features) -> dict[str, list[
     }
     main = "label" if "label" in named else next(iter(named), None) if len(named) == 1 else None
     return {"classes" if field == main else f"classes.{field}": names for field, names in named.items()}
-
-
-def rows_at_once(mean: int) -> int:
-    """The number of rows of `mean` bytes to read at once: about a megabyte, but few enough if some are far longer."""
-    return max(1, min(_MOST_ROWS, _BLOCK // max(1, mean)))
 
 
 @final

@@ -94,7 +94,7 @@ def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "tr
     records = [_mapped(path, width) for path in paths]
     spans = [(np.arange(len(rows)) * width, np.full(len(rows), width)) for rows in records]
     places = ValueLocations(paths, spans, partial(open_file, compressions=()))
-    labels = np.concatenate([rows[:, : len(kind.labels)] for rows in records]).astype(np.int64)
+    labels = np.concatenate([rows[:, : len(kind.labels)] for rows in records])
     for column, (field, known) in enumerate(classes.items()):
         outside = np.flatnonzero(labels[:, column] >= (len(known) or 256))  # a label is one byte
         if len(outside):
@@ -110,11 +110,11 @@ class Cifar(LocatedSource):
 
     Args:
         places: where the records are.
-        labels: the labels of each record, in its order, int64 `[n, labels]`.
+        labels: the labels of each record, in its order, uint8 `[n, labels]`.
         names: the class names of each label, by field in the order of a record; () where they are unknown.
     """
 
-    def __init__(self, places: ValueLocations, labels: NDArray[np.int64], names: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(self, places: ValueLocations, labels: NDArray[np.uint8], names: Mapping[str, tuple[str, ...]]) -> None:
         super().__init__(places)
         self._labels, self._names = labels, dict(names)
 
@@ -145,7 +145,9 @@ class Cifar(LocatedSource):
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `shardio.source.HasColumns`: the labels."""
-        return self._labels[:, [*self._names].index(name)] if name in self._names else None
+        if name not in self._names:
+            return None
+        return self._labels[:, [*self._names].index(name)].astype(np.int64)
 
 
 def _find(root: Path) -> tuple[Path, _Kind]:

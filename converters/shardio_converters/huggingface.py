@@ -15,8 +15,8 @@ from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.names import printable
 from shardio.source import Sample, check_index, load_optional, local_path
 
-from ._arrow import Column, Rows, classes, columns, damage, rows_at_once, scalar_column
-from ._blocks import BlockCache
+from ._arrow import MOST_ROWS, Column, Rows, classes, columns, damage, scalar_column
+from ._blocks import BlockCache, rows_at_once
 from ._fields import choose_fields, measure, rename_remarks
 from ._files import read_image
 from ._source_base import ColumnSource
@@ -85,6 +85,11 @@ class HuggingFace(ColumnSource):
     def _blocks(self) -> BlockCache:
         return BlockCache()
 
+    @cached_property
+    def _step(self) -> int:
+        """The number of rows to read at once."""
+        return min(MOST_ROWS, rows_at_once(sum(column.mean for column in self.columns.values())))
+
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The converter's name, and the class names where the Dataset states them."""
@@ -92,8 +97,7 @@ class HuggingFace(ColumnSource):
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, self._count)
-        step = rows_at_once(sum(column.mean for column in self.columns.values()))
-        sample: Sample = self._blocks.row("", index, self._count, step, self._rows)
+        sample: Sample = self._blocks.row("", index, self._count, self._step, self._rows)
         return sample
 
     def _measured(self, column: Column) -> Any:

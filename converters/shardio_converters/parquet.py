@@ -24,6 +24,7 @@ from shardio.foreign.names import Paths, printable
 from shardio.source import Sample, check_index, describe_field, load_optional, local_path
 
 from ._arrow import (
+    MOST_ROWS,
     Column,
     Rows,
     arrow,
@@ -32,10 +33,9 @@ from ._arrow import (
     damage,
     noted_features,
     path_column,
-    rows_at_once,
     scalar_column,
 )
-from ._blocks import OneOpenFile
+from ._blocks import OneOpenFile, rows_at_once
 from ._fields import choose_fields, evenly_spaced, measure, rename_remarks
 from ._files import source_errors
 from ._source_base import ColumnSource
@@ -155,7 +155,7 @@ class Parquet(ColumnSource):
     def _step(self) -> int:
         """The number of rows to read at once."""
         mean = sum(column.mean for column in self.columns.values())
-        return rows_at_once(mean) if mean else _FIRST
+        return min(MOST_ROWS, rows_at_once(mean)) if mean else _FIRST
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, self._count)
