@@ -1,7 +1,7 @@
 """WebDataset tars: a sample is a group of adjacent files in a tar with the same name and different extensions.
 
 The convention is that of https://github.com/webdataset/webdataset. `shardio.foreign.tar` documents what is read and
-what is refused, `shardio.foreign.members` the meaning of extensions.
+what is refused, `_members` the meaning of extensions.
 """
 
 import re
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign import members
 from shardio.foreign.files import File, Sort, check_uncompressed, find_files, other_files
 from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
-from shardio.foreign.members import MemberField
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tar import SUFFIXES, open_tar, sample_at, scan
 from shardio.source import Field, Missing, Sample, check_index, listed_names, with_optional
 
+from . import _members as members
 from ._fields import choose_fields, readable, rename_remarks, shortened
+from ._members import MemberField
 
 _KEY_DIGITS = 12
 _MOST_FOLDERS = 1000  # to note of a tar
