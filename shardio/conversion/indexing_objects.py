@@ -30,7 +30,7 @@ from ..errors import (
 from ..foreign.formats import WORDS, FoundFiles, find_by_content
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, describe_fields, shape_column
-from ..loader import quarantine
+from ..loader.batch import quarantine
 from ..stores.base import Condition
 from ..stores.stream import download
 from ..stores.url import Url

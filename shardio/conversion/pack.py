@@ -12,7 +12,7 @@ from ..dataset.writer import describe, finish_dataset
 from ..errors import ConfigError, SourceError, TooManyBad
 from ..foreign.names import printable
 from ..format import manifest
-from ..loader import quarantine
+from ..loader.batch import quarantine
 from ..order.world import World
 from ..stores.url import Url
 from . import ranks

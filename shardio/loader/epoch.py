@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import final
 
 import numpy as np
@@ -17,11 +16,10 @@ from ..order.plan import Order, Schedule
 from ..system import background
 from ..system.at_exit import close_at_exit
 from .batch.host_batch import BatchResult, HostBatch
-from .batch.remake import read_on_host, remake_images
+from .batch.quarantine import Quarantine
 from .batch.token_dtypes import TokenDtypes
 from .batch.types import Batch
-from .device.prefetcher import DevicePrefetcher, HostWork
-from .quarantine import Quarantine
+from .device.prefetcher import DevicePrefetcher
 from .state import EpochProgress
 from .stats import Meter
 from .workers.fetch_ahead import FetchAhead
@@ -110,7 +108,7 @@ class EpochIterator(Iterator[Batch]):
         try:
             self._send()
             received = time.monotonic()
-            result = self._receive()
+            result = self._prefetcher.receive()
             self._meter.on_device += (time.monotonic() - received) * bool(self._prefetcher.ahead)
             if isinstance(result, Exception):
                 raise result
@@ -143,17 +141,6 @@ class EpochIterator(Iterator[Batch]):
             begun = time.monotonic()
             self._prefetcher.send(result)
             self._meter.on_device += (time.monotonic() - begun) * bool(self._prefetcher.ahead)
-
-    def _receive(self) -> BatchResult:
-        """Receive the oldest batch from the device; the host makes the parts that the device refused."""
-        received = self._prefetcher.receive()
-        if not isinstance(received, HostWork):
-            return received
-        if received.error is not None:
-            remake = partial(read_on_host, received.batch, received.error)
-        else:
-            remake = partial(remake_images, received.batch, received.refused, self._workers.threads)
-        return self._prefetcher.complete(received, background.call(remake))
 
     def close(self) -> None:
         """End the epoch's threads; may be called twice."""

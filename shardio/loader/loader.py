@@ -25,9 +25,9 @@ from ..order.world import World, rank_in_torch_distributed
 from ..system import cpus
 from ..transforms import Mixer
 from .arguments import check_switches, count_or_auto, rank_and_size, time_limit, torch_device, whole_number
-from .batch.bad_samples import BadSampleRecord, OnBadSample
 from .batch.map_function import MapBy, UserFunction, as_map_function
 from .batch.paired_fields import warn_of_equal_views
+from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine, report_path
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
 from .batch.token_dtypes import TokenDtypes
 from .batch_sampler import BatchSampler
@@ -35,7 +35,6 @@ from .dataset_argument import readable
 from .device.gpu_direct import check_gpu_direct
 from .device.prefetcher import MOST_HELD, prefetcher_for
 from .epoch import EpochIterator, RunningEpoch
-from .quarantine import Quarantine, report_path
 from .state import MOST_PEEKS, VERSION, EpochPlace, EpochProgress, checked_state, drawn_by_source
 from .stats import LoaderStats, Meters
 from .words_of_others import refuses_words_of_others

@@ -21,9 +21,10 @@ from ..order.plan import Plan, PlanSlice
 from ..system import allocation
 from ..system.timing import StageClock
 from .arguments import whole_number
-from .batch.bad_samples import OnBadSample
+from .batch.bad_samples import fill
 from .batch.paired_fields import warn_of_equal_views
-from .batch.rows import BatchRows
+from .batch.quarantine import OnBadSample
+from .batch.rows import Rows
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
 from .dataset_argument import readable
 from .workers.shared_buffers import SharedBuffer, new_shared_buffer
@@ -122,22 +123,22 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             self._plan = self._plan.at_epoch(self._epoch.number)
         keys = self._repeats.keys(asked, self._plan.n, self._epoch.calls) if repeats else asked
         layout = self._spec.array_layout(len(asked))
-        rows = BatchRows(
+        rows = Rows(
             self._spec,
             self._plan,
             PlanSlice(asked, keys, np.ones(len(asked), np.bool_)),
             {name: allocation.empty(shape, dtype) for name, (shape, dtype) in layout.items()},
-            mark_valid=False,
+            pads=False,
             clock=StageClock(),
         )
-        rows.fill(slice(0, len(asked)))
-        filled = rows.filled(slice(0, len(asked)))
+        fill(rows, slice(0, len(asked)))
+        values = rows.values
         # A NumPy number keeps its type when DataLoader collates it; a Python number would become 64 bits wide.
-        numbers = {name: array for name, array in filled.arrays.items() if array.ndim == 1}
+        numbers = {name: array for name, array in values.arrays.items() if array.ndim == 1}
         return [
-            {name: numbers[name][row] if name in numbers else rows.value(name, row) for name in self._spec.fields}
-            | rows.presence_columns(row)
-            | {"index": int(filled.indices[row])}
+            {name: numbers[name][row] if name in numbers else values.value(name, row) for name in self._spec.fields}
+            | values.presence_columns(row)
+            | {"index": int(rows.indices[row])}
             for row in range(len(asked))
         ]
 

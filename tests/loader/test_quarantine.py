@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import shardio
 from shardio import World
 from shardio.errors import BadSample, ConfigError, MapError, ShardCorrupt, TooManyBad
-from shardio.loader.batch.rows import BatchRows
+from shardio.loader.batch.rows import Rows
 from shardio.testing import samples
 
 CROP = [shardio.RandomResizedCrop(8), shardio.RandomHorizontalFlip()]
@@ -278,7 +278,7 @@ def test_a_bad_sample_keeps_no_memory(action: str) -> None:
             for _ in loader:
                 break
         deadline = time.monotonic() + 5
-        while (alive := [o for o in gc.get_objects() if type(o) is BatchRows]) and time.monotonic() < deadline:
+        while (alive := [o for o in gc.get_objects() if type(o) is Rows]) and time.monotonic() < deadline:
             del alive
             time.sleep(0.05)
         assert not alive

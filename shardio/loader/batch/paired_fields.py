@@ -30,7 +30,7 @@ from ...transforms import (
     Resize,
 )
 from ...transforms.recipe import Recipe
-from .bad_samples import is_bad_sample
+from .quarantine import is_bad_sample
 
 _MOVING = (
     *(RandomResizedCrop, RandomCrop, RandomHorizontalFlip, RandomRotation),

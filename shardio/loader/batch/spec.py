@@ -1,7 +1,7 @@
 """The specification of a loader's batches: everything that all of them have in common.
 
 `batch_spec` builds a `BatchSpec` once from the loader's arguments. It determines how rows are read and decoded
-(`rows`), how batches are assembled (`assemble`) and how work is cut into jobs (`job`).
+(`make_rows`), how batches are assembled (`assemble`) and how work is cut into jobs (`job`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,11 +24,11 @@ from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Mixer, ToInt64, Transform
 from ...transforms.recipe import Recipe
-from .bad_samples import OnBadSample
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
 from .paired_fields import drawn_alike, warn_of_unpaired
+from .quarantine import OnBadSample
 from .transforms_argument import check_listed
 from .unmarked_masks import UnmarkedMasks
 
@@ -174,6 +174,15 @@ class BatchSpec:
         present = [present_column(name) for name, kind in fields.items() if kind.optional]
         return [*fields, *shapes, *present, *([CHECKSUM] if self.verify else [])]
 
+    @property
+    def maps_samples(self) -> bool:
+        """Whether the user's function is for samples, and not for batches."""
+        return self.map_function is not None and self.map_function.by == "sample"
+
+    def place_of(self, index: int) -> str:
+        """Return the path of a sample's shard, with its row and key, for messages."""
+        return str(self.dataset.path / self.dataset.where(index))
+
     def stacked(self, name: str) -> bool:
         """Whether a batch has one tensor of a field's values, and not a list of them."""
         image = self.images.get(name)
@@ -182,6 +191,16 @@ class BatchSpec:
     def listed_dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of the arrays in a list of them."""
         return np.dtype(np.int64) if name in self.ragged_as_int64 else self.fields[name].row_dtype
+
+    def blank_value(self, name: str) -> Any:
+        """Return the value of a masked sample in a field's list."""
+        kind, image = self.fields[name], self.images.get(name)
+        if image is not None:
+            numbers = image.cpu_engine.output_format
+            return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
+        if kind.kind == "array":
+            return torch.from_numpy(np.zeros((0,), self.listed_dtype(name)))
+        return {"text": "", "bytes": b""}.get(kind.kind)
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         """Return rows of a field as the tensor to deliver."""

@@ -1,16 +1,54 @@
-"""The bad samples that one rank has met, counted against `max_bad` and reported."""
+"""The bad samples that one rank has met: what counts as one, counted against `max_bad` and reported."""
 
+import errno
 import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import final, get_args
+from typing import Literal, TypeAlias, final, get_args
 
-from ..errors import ConfigError, TooManyBad
-from ..system.os_errors import naming
-from .batch.bad_samples import BadSampleRecord, OnBadSample
+from ...dataset.location import Location
+from ...errors import BadSample, ConfigError, DatasetError, MapError, ShardCorrupt, TooManyBad
+from ...system.os_errors import naming
+
+OnBadSample: TypeAlias = Literal["raise", "replace", "mask"]
+
+_RESOURCE_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+
+
+@dataclass(frozen=True, slots=True)
+class BadSampleRecord:
+    """One sample that could not be delivered.
+
+    Attributes:
+        epoch: the epoch that it belongs to.
+        location: the sample's shard, row, index and key.
+        reason: the message of the error.
+        replaced_by: the index of the sample that was delivered instead; None if the sample was masked.
+    """
+
+    epoch: int
+    location: Location
+    reason: str
+    replaced_by: int | None
+
+    def __str__(self) -> str:
+        place = str(self.location)
+        return self.reason if place in self.reason else f"{place}: {self.reason}"
+
+
+def is_damaged(error: BaseException) -> bool:
+    """Return whether an error means that the stored bytes of a sample are not what they should be."""
+    return isinstance(error, (BadSample, ShardCorrupt))
+
+
+def is_bad_sample(error: BaseException) -> bool:
+    """Return whether an error means that a sample is bad, rather than the process or the program in trouble."""
+    if isinstance(error, OSError) and not isinstance(error, DatasetError):
+        return error.errno not in _RESOURCE_ERRORS
+    return isinstance(error, (DatasetError, MapError))
 
 
 @final
