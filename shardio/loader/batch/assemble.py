@@ -29,13 +29,12 @@ def assemble(rows: Rows, part: slice) -> HostBatch:
         batch = _fields(rows, part) | _loader_columns(rows, part)
     if spec.mixing is not None:
         params = mix_params(spec.mixing.mixers, spec.mixing.size, rows.keys(part), rows.valid[part])
-        batch[LABEL] = _zero_rows(spec.mixing.class_shares(batch[LABEL], params), _masked(rows, part))
+        batch[LABEL] = _zero_rows(spec.mixing.class_shares(batch[LABEL], params), rows.masked(part))
         finish = spec.mixing.mix_images(params)
         if not spec.mixing.on_device:
             batch, finish = finish(batch), None
     refusable = spec.has_batch_engine or bool(spec.gpu_direct_fields)
-    stored_bytes = int(rows.values.stored_bytes[part].sum())
-    return HostBatch(batch, stored_bytes, rows.bad_in(part), finish, (rows, part) if refusable else None)
+    return HostBatch(batch, rows.stored_bytes(part), rows.bad_in(part), finish, (rows, part) if refusable else None)
 
 
 def _mapped_batch(rows: Rows, part: slice, function: MapFunction) -> Batch:
@@ -88,18 +87,12 @@ def _field(rows: Rows, part: slice, name: str) -> Any:
     if finish is None:
         return tensor
     absent = np.flatnonzero(~values.present[name][part]).tolist() if name in values.present else []
-    return _deferred(tensor, finish, [*_masked(rows, part), *absent])
-
-
-def _masked(rows: Rows, part: slice) -> list[int]:
-    """Return the rows of `part`, counted from its start, that a bad sample left blank."""
-    masked: list[int] = np.flatnonzero(rows.blank[part]).tolist()
-    return masked
+    return _deferred(tensor, finish, [*rows.masked(part), *absent])
 
 
 def _field_in_files(rows: Rows, part: slice, name: str, finish: TensorFunction | None) -> FieldInFiles | DeferredField:
     """Return the places of a field's rows in files; if all rows are masked, zeros, as nothing needs to be read."""
-    spec, indices, masked = rows.spec, rows.indices[part], _masked(rows, part)
+    spec, indices, masked = rows.spec, rows.indices[part], rows.masked(part)
     dataset, kind = spec.dataset, spec.fields[name]
     if masked:  # their shards may not open: they read another row instead, and are zeroed afterwards
         readable = np.delete(np.arange(len(indices)), masked)

@@ -118,7 +118,7 @@ def _mask(rows: Rows, row: int) -> None:
     """Blank a row: zeros, empty texts and bytes, or None."""
     rows.valid[row], rows.blank[row] = False, True
     values = rows.values
-    values.stored_bytes[row] = 0
+    values.varying_bytes[row] = 0
     for column in (*values.present.values(), *values.arrays.values()):
         column[row] = 0
     for name, listed in values.lists.items():

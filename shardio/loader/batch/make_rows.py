@@ -84,10 +84,8 @@ def make_rows(
                 sample["index"] = index
                 own_keys = keys[slice(row, row + 1)]
                 values.mapped[row] = spec.map_function.apply_to_sample(sample, index, own_keys)
-    values.stored_bytes[:] = sum(kind.row_bytes for kind in spec.fields.values() if kind.fixed)
-    for name, kind in spec.fields.items():
-        if not kind.fixed:
-            values.stored_bytes[:] += _sizes(stored[name])
+    for name in spec.varying:
+        values.varying_bytes += _sizes(stored[name])
     return values
 
 
@@ -100,7 +98,7 @@ def _read(name: str, selection: SelectedSamples, values: RowValues, lent: ExitSt
         array is not None and not (array.on_device or array.in_place)
     )
     if kind.fixed and from_scratch:  # transforms write the batch
-        count = len(values.stored_bytes)
+        count = len(values.varying_bytes)
         memory = lent.enter_context(spec.scratch.lend()).take(count * kind.row_bytes)
         out = memory.view(kind.row_dtype).reshape(count, *kind.row_shape)
     if kind.kind == "image" and image is not None and image.batch_engine:  # its files must outlive this call

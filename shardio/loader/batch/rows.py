@@ -19,7 +19,7 @@ from .spec import BatchSpec
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowValues:
     """The values of n rows.
 
@@ -30,7 +30,7 @@ class RowValues:
         present: for each optional field, bool [n]: which samples have its value.
         image_sizes: by name, int32 [n, 2], the heights and widths of images that an engine for whole batches makes.
         mapped: the results of the user's function for samples; None for masked samples. [] without such a function.
-        stored_bytes: the number of stored bytes that were read, int64 [n].
+        varying_bytes: the number of stored bytes that were read of fields whose values differ in size, int64 [n].
         scratches: the memory that holds image files for an engine for whole batches.
     """
 
@@ -40,7 +40,7 @@ class RowValues:
     present: dict[str, NDArray[np.bool_]]
     image_sizes: dict[str, NDArray[np.int32]]
     mapped: list[Mapping[str, Any] | None]
-    stored_bytes: NDArray[np.int64]
+    varying_bytes: NDArray[np.int64]
     scratches: list[Scratch] = field(default_factory=list)
 
     @classmethod
@@ -54,7 +54,7 @@ class RowValues:
             present={name: np.ones(count, np.bool_) for name, kind in spec.fields.items() if kind.optional},
             image_sizes={name: np.ones((count, 2), np.int32) for name in batch_engine},
             mapped=[None] * count if spec.maps_samples else [],
-            stored_bytes=np.zeros(count, np.int64),
+            varying_bytes=np.zeros(count, np.int64),
         )
 
     def put(self, part: slice, made: RowValues) -> None:
@@ -66,8 +66,8 @@ class RowValues:
         for name, sizes in made.image_sizes.items():
             self.image_sizes[name][part] = sizes
         self.mapped[part] = made.mapped
-        self.stored_bytes[part] = made.stored_bytes
-        self.scratches.extend(made.scratches)
+        self.varying_bytes[part] = made.varying_bytes
+        self.scratches += made.scratches
 
     def value(self, name: str, row: int) -> Any:
         """Return one field of one row: a number, a tensor, a text, ..."""
@@ -131,10 +131,19 @@ class Rows:
         """Return what determines the random parameters of some rows."""
         return RandomKeys(self.order.seed, self.order.epoch, self.rng_keys[part])
 
+    def masked(self, part: slice) -> list[int]:
+        """Return the rows of `part`, counted from its start, that a bad sample left blank."""
+        masked: list[int] = np.flatnonzero(self.blank[part]).tolist()
+        return masked
+
+    def stored_bytes(self, part: slice) -> int:
+        """Return the number of stored bytes that were read for some rows."""
+        varying = self.values.varying_bytes[part]
+        return int(varying.sum()) + (len(varying) - len(self.masked(part))) * self.spec.fixed_bytes
+
     def bad_in(self, part: slice) -> tuple[BadSampleRecord, ...]:
         """Return the bad samples of some rows, in order."""
-        numbers = range(*part.indices(len(self)))
-        return tuple(self.bad[row] for row in sorted(self.bad) if row in numbers)
+        return tuple(self.bad[row] for row in sorted(self.bad) if part.start <= row < part.stop)
 
     def describe(self, part: slice, most: int = 8) -> str:
         """Name the samples of `part` and their shards, for messages."""

@@ -142,6 +142,8 @@ class BatchSpec:
         read_limit: seconds that a library may take to parse one stored value.
         channels_last: whether float images are stored pixel by pixel.
         scratch: memory for stored values.
+        fixed_bytes: the stored bytes of a sample's fields of one size.
+        varying: the fields whose values differ in size.
     """
 
     dataset: ReadableDataset
@@ -160,6 +162,13 @@ class BatchSpec:
     read_limit: float
     channels_last: bool
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
+    fixed_bytes: int = field(init=False)
+    varying: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        kinds = self.fields.items()
+        object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for _, kind in kinds if kind.fixed))
+        object.__setattr__(self, "varying", tuple(name for name, kind in kinds if not kind.fixed))
 
     @property
     def has_batch_engine(self) -> bool:
