@@ -20,13 +20,12 @@ from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Plan, PlanSlice
 from ..system import allocation
 from ..system.timing import StageClock
-from .arguments import whole_number
+from .arguments import readable, whole_number
 from .batch.bad_samples import fill
-from .batch.paired_fields import warn_of_equal_views
+from .batch.field_warnings import warn_of_equal_views
 from .batch.quarantine import OnBadSample
 from .batch.rows import Rows
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
-from .dataset_argument import readable
 from .workers.shared_buffers import SharedBuffer, new_shared_buffer
 
 

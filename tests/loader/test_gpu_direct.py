@@ -62,7 +62,7 @@ def kvikio(monkeypatch: pytest.MonkeyPatch) -> type[CuFile]:
     CuFile.opened, CuFile.reads = [], []
     module = SimpleNamespace(CuFile=CuFile, cufile_driver={"is_gds_available": True})
     monkeypatch.setitem(sys.modules, "kvikio", module)  # type: ignore[arg-type]
-    monkeypatch.setattr("shardio.loader.loader.check_gpu_direct", lambda device, others: None)
+    monkeypatch.setattr("shardio.loader.loader.check_gpu_direct", lambda device, dataset, others: None)
     monkeypatch.setattr("shardio.loader.device.prefetcher.copier_to", BlockingCopier)
     return CuFile
 

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, final, get_args
 
 from ...dataset.location import Location
 from ...errors import BadSample, ConfigError, DatasetError, MapError, ShardCorrupt, TooManyBad
+from ...order.world import World
 from ...system.os_errors import naming
 
 OnBadSample: TypeAlias = Literal["raise", "replace", "mask"]
@@ -59,19 +60,21 @@ class Quarantine:
         action: the treatment of a bad sample.
         max_bad: the number of bad samples that an epoch may have: a count, or below 1 a share of the rank's samples,
             rounded up.
-        file: the file that gets a line of JSON for each bad sample; None keeps the records in memory only.
-        rank: the rank that the lines name.
+        file: the file that gets a line of JSON for each bad sample, see `report_path`; None keeps the records in memory
+            only.
+        world: the rank that the lines name, and the number of ranks.
 
     Attributes:
         all: the records of all epochs, in order.
     """
 
-    def __init__(self, action: OnBadSample, max_bad: float, file: Path | None, rank: int) -> None:
+    def __init__(self, action: OnBadSample, max_bad: float, file: str | os.PathLike[str] | None, world: World) -> None:
         if action not in get_args(OnBadSample):
             raise ConfigError(f"on_bad_sample must be 'raise', 'replace' or 'mask', got {action!r}")
         check_max_bad(max_bad)
         self.all: list[BadSampleRecord] = []
-        self._max_bad, self._rank, self._path = max_bad, rank, file
+        self._max_bad, self._rank = max_bad, world.rank
+        self._path = None if file is None else report_path(file, "quarantine_file", world.rank, world.size)
         self._allowed = self._count = 0
 
     def begin(self, samples: int) -> None:

@@ -24,13 +24,12 @@ from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Mixer, ToInt64, Transform
 from ...transforms.recipe import Recipe
+from .field_warnings import UnmarkedMasks, drawn_alike, warn_of_unpaired
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
-from .paired_fields import drawn_alike, warn_of_unpaired
 from .quarantine import OnBadSample
 from .transforms_argument import check_listed
-from .unmarked_masks import UnmarkedMasks
 
 Transforms: TypeAlias = Sequence[Transform] | Mapping[str, Sequence[Transform]] | None
 """A list for the one image field, or a list for each field."""
@@ -67,6 +66,10 @@ class DeviceOptions:
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     channels_last: bool = False
     gpu_direct: bool = False
+
+    def __post_init__(self) -> None:
+        if self.engine_options and self.engine == "cpu":
+            raise ConfigError(f"the engine 'cpu' takes no engine_options, got {self.engine_options}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from ...dataset.readable import ReadableDataset
 from ...errors import ConfigError, MissingDependency, ShardCorrupt
 from ..batch.host_batch import FieldInFiles
 
@@ -116,8 +117,10 @@ class GpuDirect:
         return file
 
 
-def check_gpu_direct(device: torch.device, *, others: Sequence[str]) -> None:
+def check_gpu_direct(device: torch.device, dataset: ReadableDataset, *, others: Sequence[str]) -> None:
     """Raise ConfigError unless arrays can be read straight to `device`; `others` are arguments that prevent it."""
+    if dataset.is_remote:
+        raise ConfigError(f"gpu_direct reads local files, and {dataset.path} is in a store: leave it out")
     if device.type != "cuda":
         raise ConfigError(f"gpu_direct=True reads to a GPU, and needs device='cuda', got {str(device)!r}")
     if others:
