@@ -131,12 +131,11 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             clock=StageClock(),
         )
         fill(rows, slice(0, len(asked)))
-        values = rows.values
         # A NumPy number keeps its type when DataLoader collates it; a Python number would become 64 bits wide.
-        numbers = {name: array for name, array in values.arrays.items() if array.ndim == 1}
+        numbers = {name: array for name, array in rows.arrays.items() if array.ndim == 1}
         return [
-            {name: numbers[name][row] if name in numbers else values.value(name, row) for name in self._spec.fields}
-            | values.presence_columns(row)
+            {name: numbers[name][row] if name in numbers else rows.value(name, row) for name in self._spec.fields}
+            | rows.presence_columns(row)
             | {"index": int(rows.indices[row])}
             for row in range(len(asked))
         ]

@@ -34,14 +34,15 @@ def assemble(rows: Rows, part: slice) -> HostBatch:
         if not spec.mixing.on_device:
             batch, finish = finish(batch), None
     refusable = spec.has_batch_engine or bool(spec.gpu_direct_fields)
-    return HostBatch(batch, rows.stored_bytes(part), rows.bad_in(part), finish, (rows, part) if refusable else None)
+    bad = tuple(rows.bad[row] for row in sorted(rows.bad) if part.start <= row < part.stop)
+    return HostBatch(batch, rows.stored_bytes(part), bad, finish, (rows, part) if refusable else None)
 
 
 def _mapped_batch(rows: Rows, part: slice, function: MapFunction) -> Batch:
     """Return the batch that the user's function made, with the loader's own columns unchanged."""
     loader_columns = _loader_columns(rows, part)
     if function.by == "sample":
-        return collate(rows.values.mapped[part], partial(mapped_example, rows)) | loader_columns
+        return collate(rows.mapped[part], partial(mapped_example, rows)) | loader_columns
     batch = _fields(rows, part)
     argument = batch | {name: tensor.clone() for name, tensor in loader_columns.items()}
     return function.apply_to_batch(argument, rows.indices[part].tolist(), rows.keys(part)) | loader_columns
@@ -61,32 +62,32 @@ def _fields(rows: Rows, part: slice) -> Batch:
     batch: Batch = {}
     for name in rows.spec.fields:
         batch[name] = _field(rows, part, name)
-        if name in rows.values.present and rows.spec.stacked(name):
-            batch[presence(name)] = torch.from_numpy(rows.values.present[name][part])
+        if name in rows.present and rows.spec.stacked(name):
+            batch[presence(name)] = torch.from_numpy(rows.present[name][part])
     return batch
 
 
 def _field(rows: Rows, part: slice, name: str) -> Any:
-    spec, values = rows.spec, rows.values
+    spec = rows.spec
     image, array = spec.images.get(name), spec.arrays.get(name)
     if image is not None and image.batch_engine:
-        sizes = values.image_sizes[name][part]
-        return EncodedImages(values.lists[name][part], sizes, image_steps(image.recipe, sizes, rows.keys(part)))
+        sizes = rows.image_sizes[name][part]
+        return EncodedImages(rows.lists[name][part], sizes, image_steps(image.recipe, sizes, rows.keys(part)))
     finish: TensorFunction | None = None
     if array is not None and array.on_device:
         moves = array_moves(array.recipe, rows.keys(part))
         finish = partial(transform_tensor, recipe=array.recipe, moves=moves)
     if name in spec.gpu_direct_fields:
         return _field_in_files(rows, part, name, finish)
-    if name not in values.arrays:
-        return values.lists[name][part]
-    tensor = spec.tensor(name, values.arrays[name][part])
+    if name not in rows.arrays:
+        return rows.lists[name][part]
+    tensor = spec.tensor(name, rows.arrays[name][part])
     if image is not None and image.finished_on_device:
         boxes = erased_boxes(image.recipe, rows.keys(part))
         finish = partial(convert_and_erase, recipe=image.recipe, erasings=boxes, channels_last=spec.channels_last)
     if finish is None:
         return tensor
-    absent = np.flatnonzero(~values.present[name][part]).tolist() if name in values.present else []
+    absent = np.flatnonzero(~rows.present[name][part]).tolist() if name in rows.present else []
     return _deferred(tensor, finish, [*rows.masked(part), *absent])
 
 

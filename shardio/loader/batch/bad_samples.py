@@ -77,19 +77,19 @@ def mapped_example(rows: Rows) -> Mapping[str, Any]:
     """Return the result of the user's function for another sample, whose names a batch of masked samples takes."""
     index, key = rows.order.replacement(int(rows.indices[0]), int(rows.rng_keys[0]), REPLACEMENTS + 1)
     sample = PlanSlice(np.array([index]), np.array([key]), np.ones(1, np.bool_))
-    arrays = {name: np.empty((1, *array.shape[1:]), array.dtype) for name, array in rows.values.arrays.items()}
+    arrays = {name: np.empty((1, *array.shape[1:]), array.dtype) for name, array in rows.arrays.items()}
     other = Rows(replace(rows.spec, on_bad_sample="replace"), rows.order, sample, arrays, pads=False, clock=rows.clock)
     fill(other, slice(0, 1))
-    (example,) = other.values.mapped
+    (example,) = other.mapped
     if example is None:
         raise BadSample("no sample could be read for the map function")
     return example
 
 
 def _make(rows: Rows, part: slice, *, images_on_host: bool = False) -> None:
-    arrays = {name: array[part] for name, array in rows.values.arrays.items()}
-    made = make_rows(rows.spec, rows.indices[part], rows.keys(part), arrays, rows.clock, images_on_host=images_on_host)
-    rows.values.put(part, made)
+    made = rows.unmade(part)
+    make_rows(made, images_on_host=images_on_host)
+    rows.put(part, made)
 
 
 def _make_alone(rows: Rows, row: int, *, images_on_host: bool) -> None:
@@ -117,11 +117,10 @@ def _record(rows: Rows, row: int, index: int, error: Exception, replaced_by: int
 def _mask(rows: Rows, row: int) -> None:
     """Blank a row: zeros, empty texts and bytes, or None."""
     rows.valid[row], rows.blank[row] = False, True
-    values = rows.values
-    values.varying_bytes[row] = 0
-    for column in (*values.present.values(), *values.arrays.values()):
+    rows.varying_bytes[row] = 0
+    for column in (*rows.present.values(), *rows.arrays.values()):
         column[row] = 0
-    for name, listed in values.lists.items():
-        listed[row] = rows.spec.blank_value(name)
-    if values.mapped:
-        values.mapped[row] = None
+    for name, values in rows.lists.items():
+        values[row] = rows.spec.blank_value(name)
+    if rows.mapped:
+        rows.mapped[row] = None

@@ -38,7 +38,7 @@ def read_on_host(batch: HostBatch, error: Exception) -> HostBatch:
     if rows.spec.on_bad_sample == "raise" or rows.spec.has_batch_engine:
         raise error
     spec, planned = rows.spec.reading_on_host(), rows.planned[part]
-    arrays = {name: array[part] for name, array in rows.values.arrays.items()}
+    arrays = {name: array[part] for name, array in rows.arrays.items()}
     for name, (shape, dtype) in spec.array_layout(len(planned.indices)).items():
         if name not in arrays:
             arrays[name] = np.empty(shape, dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -19,72 +18,8 @@ from .spec import BatchSpec
 
 
 @final
-@dataclass(slots=True)
-class RowValues:
-    """The values of n rows.
-
-    Attributes:
-        spec: the specification of the batches.
-        arrays: by name, `[n, ...]`, the fields whose values all have one shape.
-        lists: by name, the n values of each other field.
-        present: for each optional field, bool [n]: which samples have its value.
-        image_sizes: by name, int32 [n, 2], the heights and widths of images that an engine for whole batches makes.
-        mapped: the results of the user's function for samples; None for masked samples. [] without such a function.
-        varying_bytes: the number of stored bytes that were read of fields whose values differ in size, int64 [n].
-        scratches: the memory that holds image files for an engine for whole batches.
-    """
-
-    spec: BatchSpec
-    arrays: Mapping[str, NDArray[Any]]
-    lists: dict[str, list[Any]]
-    present: dict[str, NDArray[np.bool_]]
-    image_sizes: dict[str, NDArray[np.int32]]
-    mapped: list[Mapping[str, Any] | None]
-    varying_bytes: NDArray[np.int64]
-    scratches: list[Scratch] = field(default_factory=list)
-
-    @classmethod
-    def empty(cls, spec: BatchSpec, count: int, arrays: Mapping[str, NDArray[Any]]) -> RowValues:
-        """Return `count` rows without values, with the memory of the fields in `spec.array_layout`."""
-        batch_engine = [name for name, image in spec.images.items() if image.batch_engine]
-        return cls(
-            spec=spec,
-            arrays=arrays,
-            lists={name: [None] * count for name in spec.fields if name not in arrays},
-            present={name: np.ones(count, np.bool_) for name, kind in spec.fields.items() if kind.optional},
-            image_sizes={name: np.ones((count, 2), np.int32) for name in batch_engine},
-            mapped=[None] * count if spec.maps_samples else [],
-            varying_bytes=np.zeros(count, np.int64),
-        )
-
-    def put(self, part: slice, made: RowValues) -> None:
-        """Take the values of the rows of `part`, whose arrays are in the memory of these ones."""
-        for name, values in made.lists.items():
-            self.lists[name][part] = values
-        for name, there in made.present.items():
-            self.present[name][part] = there
-        for name, sizes in made.image_sizes.items():
-            self.image_sizes[name][part] = sizes
-        self.mapped[part] = made.mapped
-        self.varying_bytes[part] = made.varying_bytes
-        self.scratches += made.scratches
-
-    def value(self, name: str, row: int) -> Any:
-        """Return one field of one row: a number, a tensor, a text, ..."""
-        array = self.arrays.get(name)
-        if array is None:
-            return self.lists[name][row]
-        value = array[row]
-        return value.item() if isinstance(value, np.generic) else self.spec.tensor(name, value)
-
-    def presence_columns(self, row: int) -> dict[str, bool]:
-        """Return by name what says, beside the values of one row that are stacked, whether an optional one is there."""
-        return {presence(n): bool(there[row]) for n, there in self.present.items() if self.spec.stacked(n)}
-
-
-@final
 class Rows:
-    """The rows of one or more batches, which threads may fill part by part at once; see `bad_samples.fill`.
+    """Rows of samples, and the memory of their values. Threads may `bad_samples.fill` disjoint parts at once.
 
     Args:
         spec: the specification of the batches.
@@ -100,7 +35,12 @@ class Rows:
         valid: False for padding and for masked samples, bool [n].
         blank: the rows that a bad sample left blank, bool [n].
         bad: by row, the bad samples that were replaced or masked.
-        values: the values of the rows.
+        lists: by name, the n values of each field that is in no array.
+        present: for each optional field, bool [n]: which samples have its value.
+        image_sizes: by name, int32 [n, 2], the heights and widths of images that an engine for whole batches makes.
+        mapped: the results of the user's function for samples; None for masked samples. [] without such a function.
+        varying_bytes: the number of stored bytes that were read of fields whose values differ in size, int64 [n].
+        scratches: the memory that holds image files for an engine for whole batches.
     """
 
     def __init__(
@@ -113,23 +53,62 @@ class Rows:
         pads: bool,
         clock: StageClock,
     ) -> None:
-        self.spec, self.order, self.planned, self.pads, self.clock = spec, order, planned, pads, clock
+        self.spec, self.order, self.planned, self.arrays = spec, order, planned, arrays
+        self.pads, self.clock = pads, clock
         # Replacing a bad sample changes its row. The planned samples stay, for rows that are made again.
         changes = spec.on_bad_sample != "raise"
         self.indices = planned.indices.copy() if changes else planned.indices
         self.rng_keys = planned.rng_keys.copy() if changes else planned.rng_keys
         self.valid = planned.valid.copy() if changes else planned.valid
-        self.blank = np.zeros(len(self), np.bool_)
+        count = len(planned.indices)
+        self.blank = np.zeros(count, np.bool_)
         self.bad: dict[int, BadSampleRecord] = {}
-        self.values = RowValues.empty(spec, len(self), arrays)
-        spec.scratch.give_back_when_gone(self, self.values.scratches)
+        self.lists: dict[str, list[Any]] = {name: [None] * count for name in spec.fields if name not in arrays}
+        self.present = {name: np.ones(count, np.bool_) for name in spec.optional}
+        self.image_sizes = {name: np.ones((count, 2), np.int32) for name in spec.batch_engine_images}
+        self.mapped: list[Mapping[str, Any] | None] = [None] * count if spec.maps_samples else []
+        self.varying_bytes = np.zeros(count, np.int64)
+        self.scratches: list[Scratch] = []
+        if spec.batch_engine_images:
+            spec.scratch.give_back_when_gone(self, self.scratches)
 
     def __len__(self) -> int:
         return len(self.planned.indices)
 
-    def keys(self, part: slice) -> RandomKeys:
+    def unmade(self, part: slice) -> Rows:
+        """Return rows without values of the samples that are now in the rows of `part`, in the same memory."""
+        samples = PlanSlice(self.indices[part], self.rng_keys[part], self.valid[part])
+        arrays = {name: array[part] for name, array in self.arrays.items()}
+        return Rows(self.spec, self.order, samples, arrays, pads=self.pads, clock=self.clock)
+
+    def put(self, part: slice, made: Rows) -> None:
+        """Take the values of rows that were `unmade(part)` before they were made."""
+        for name, values in made.lists.items():
+            self.lists[name][part] = values
+        for name, there in made.present.items():
+            self.present[name][part] = there
+        for name, sizes in made.image_sizes.items():
+            self.image_sizes[name][part] = sizes
+        self.mapped[part] = made.mapped
+        self.varying_bytes[part] = made.varying_bytes
+        self.scratches += made.scratches
+        made.scratches.clear()  # these rows give them back
+
+    def keys(self, part: slice = slice(None)) -> RandomKeys:
         """Return what determines the random parameters of some rows."""
         return RandomKeys(self.order.seed, self.order.epoch, self.rng_keys[part])
+
+    def value(self, name: str, row: int) -> Any:
+        """Return one field of one row: a number, a tensor, a text, ..."""
+        array = self.arrays.get(name)
+        if array is None:
+            return self.lists[name][row]
+        value = array[row]
+        return value.item() if isinstance(value, np.generic) else self.spec.tensor(name, value)
+
+    def presence_columns(self, row: int) -> dict[str, bool]:
+        """Return by name what says, beside the values of one row that are stacked, whether an optional one is there."""
+        return {presence(n): bool(there[row]) for n, there in self.present.items() if self.spec.stacked(n)}
 
     def masked(self, part: slice) -> list[int]:
         """Return the rows of `part`, counted from its start, that a bad sample left blank."""
@@ -138,12 +117,8 @@ class Rows:
 
     def stored_bytes(self, part: slice) -> int:
         """Return the number of stored bytes that were read for some rows."""
-        varying = self.values.varying_bytes[part]
+        varying = self.varying_bytes[part]
         return int(varying.sum()) + (len(varying) - len(self.masked(part))) * self.spec.fixed_bytes
-
-    def bad_in(self, part: slice) -> tuple[BadSampleRecord, ...]:
-        """Return the bad samples of some rows, in order."""
-        return tuple(self.bad[row] for row in sorted(self.bad) if part.start <= row < part.stop)
 
     def describe(self, part: slice, most: int = 8) -> str:
         """Name the samples of `part` and their shards, for messages."""

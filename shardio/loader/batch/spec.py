@@ -147,6 +147,8 @@ class BatchSpec:
         scratch: memory for stored values.
         fixed_bytes: the stored bytes of a sample's fields of one size.
         varying: the fields whose values differ in size.
+        optional: the fields that a sample may lack.
+        batch_engine_images: the image fields that an engine for whole batches makes.
     """
 
     dataset: ReadableDataset
@@ -167,16 +169,21 @@ class BatchSpec:
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
     fixed_bytes: int = field(init=False)
     varying: tuple[str, ...] = field(init=False)
+    optional: tuple[str, ...] = field(init=False)
+    batch_engine_images: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         kinds = self.fields.items()
         object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for _, kind in kinds if kind.fixed))
         object.__setattr__(self, "varying", tuple(name for name, kind in kinds if not kind.fixed))
+        object.__setattr__(self, "optional", tuple(name for name, kind in kinds if kind.optional))
+        images = tuple(name for name, image in self.images.items() if image.batch_engine)
+        object.__setattr__(self, "batch_engine_images", images)
 
     @property
     def has_batch_engine(self) -> bool:
         """Whether an engine for whole batches makes some of the images."""
-        return any(image.batch_engine for image in self.images.values())
+        return bool(self.batch_engine_images)
 
     @property
     def columns(self) -> list[str]:
@@ -191,9 +198,9 @@ class BatchSpec:
         """Whether the user's function is for samples, and not for batches."""
         return self.map_function is not None and self.map_function.by == "sample"
 
-    def place_of(self, index: int) -> str:
+    def place_of(self, index: int | np.integer[Any]) -> str:
         """Return the path of a sample's shard, with its row and key, for messages."""
-        return str(self.dataset.path / self.dataset.where(index))
+        return str(self.dataset.path / self.dataset.where(int(index)))
 
     def stacked(self, name: str) -> bool:
         """Whether a batch has one tensor of a field's values, and not a list of them."""
