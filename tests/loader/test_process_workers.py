@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import jpeg
+from _datasets import packed
 from _time_limit import wait_until
 from _workers import workers_of
 
@@ -298,8 +299,7 @@ print(len(list(shardio.Loader({dataset!r}, 1, isolate=True, threads=1, map=my_ma
 @pytest.mark.slow
 def test_a_function_of_a_notebooks_cell_is_refused_in_words(tmp_path: Path) -> None:
     """A function that only a session has is refused, also in a partial, with what to do; one of a module is taken."""
-    with shardio.create(tmp_path / "d") as writer:
-        writer.append({"n": 1})
+    packed(tmp_path / "d", [{"n": 1}])
     (tmp_path / "my_map.py").write_text("def brighter(batch):\n    return batch\n")
     cells = NOTEBOOK.format(folder=str(tmp_path), dataset=str(tmp_path / "d"))
     run = subprocess.run([sys.executable, "-c", cells], capture_output=True, text=True, timeout=60, check=True)
@@ -324,10 +324,12 @@ def test_leaving_a_loop_and_beginning_another() -> None:
 @pytest.mark.slow
 def test_an_error_in_a_worker_process_names_the_shard(tmp_path: Path) -> None:
     """A truncated shard gives the same error as on threads."""
-    with shardio.create(tmp_path / "d", fields={"x": ("uint8", (5000,))}) as writer:
-        for _ in range(30):
-            writer.append({"x": np.zeros(5000, np.uint8)})
-    dataset = shardio.open(tmp_path / "d")
+    dataset = packed(
+        tmp_path / "d",
+        [{"x": np.zeros(5000, np.uint8)} for _ in range(30)],
+        {"x": ("uint8", (5000,))},
+        shard_size="1MB",
+    )
     loader = load(dataset, isolate=True, shuffle=None)
     assert len(list(loader)) == 5
     (shard,) = (tmp_path / "d").glob("*.tar")
@@ -386,8 +388,7 @@ def test_a_worker_process_that_dies_is_named() -> None:
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     """Worker processes import the script: the error of one that starts them at its top level names the guard."""
     dataset = tmp_path / "d"
-    with shardio.create(dataset) as writer:
-        writer.append({"n": 1})
+    packed(dataset, [{"n": 1}])
     script = tmp_path / "run.py"
     script.write_text(f"import shardio\nlist(shardio.Loader({str(dataset)!r}, 1, isolate=True, threads=1))\n")
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
