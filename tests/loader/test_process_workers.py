@@ -324,12 +324,8 @@ def test_leaving_a_loop_and_beginning_another() -> None:
 @pytest.mark.slow
 def test_an_error_in_a_worker_process_names_the_shard(tmp_path: Path) -> None:
     """A truncated shard gives the same error as on threads."""
-    dataset = packed(
-        tmp_path / "d",
-        [{"x": np.zeros(5000, np.uint8)} for _ in range(30)],
-        {"x": ("uint8", (5000,))},
-        shard_size="1MB",
-    )
+    samples = [{"x": np.zeros(5000, np.uint8)} for _ in range(30)]
+    dataset = packed(tmp_path / "d", samples, {"x": ("uint8", (5000,))}, shard_size="1MB")
     loader = load(dataset, isolate=True, shuffle=None)
     assert len(list(loader)) == 5
     (shard,) = (tmp_path / "d").glob("*.tar")

@@ -11,6 +11,7 @@ from ...engines.array_transforms import transform_tensor
 from ...engines.torch_steps import convert_and_erase
 from ...errors import ConfigError
 from ...format.fields import presence
+from ...transforms.mixing import mixed_labels
 from .bad_samples import mapped_example
 from .host_batch import DeferredField, EncodedImages, FieldInFiles, HostBatch
 from .map_function import MapFunction, collate
@@ -29,7 +30,8 @@ def assemble(rows: Rows, part: slice) -> HostBatch:
         batch = _fields(rows, part) | _loader_columns(rows, part)
     if spec.mixing is not None:
         params = mix_params(spec.mixing.mixers, spec.mixing.size, rows.keys(part), rows.valid[part])
-        batch[LABEL] = _zero_rows(spec.mixing.class_shares(batch[LABEL], params), rows.masked(part))
+        shares = mixed_labels(batch[LABEL].numpy(), params, spec.mixing.num_classes)
+        batch[LABEL] = _zero_rows(torch.from_numpy(shares), rows.masked(part))
         finish = spec.mixing.mix_images(params)
         if not spec.mixing.on_device:
             batch, finish = finish(batch), None

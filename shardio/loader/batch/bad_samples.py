@@ -13,11 +13,13 @@ import numpy as np
 from ...errors import BadSample, ShardCorrupt
 from ...order.plan import PlanSlice
 from .make_rows import make_rows
-from .quarantine import BadSampleRecord, is_bad_sample, is_damaged
+from .quarantine import BadSampleRecord, is_bad_sample
 from .rows import Rows
 
 FETCHES = 3
 """The number of times that a sample in a store is read before it counts as damaged."""
+
+_DAMAGE = (BadSample, ShardCorrupt)  # the stored bytes are not what they should be, or the copy in a cache
 
 REPLACEMENTS = 16
 """The number of samples that are tried in place of a bad one."""
@@ -32,7 +34,7 @@ def fill(rows: Rows, part: slice) -> None:
     except Exception as error:
         # One sample may have asked for all memory: made alone, it shows which, and the others are good. And what a
         # cache has of one may be damaged, and then comes again from the store.
-        alone = isinstance(error, MemoryError) or (spec.dataset.is_remote and is_damaged(error))
+        alone = isinstance(error, MemoryError) or (spec.dataset.is_remote and isinstance(error, _DAMAGE))
         if not (alone or (replaces and is_bad_sample(error))):
             raise
     else:
@@ -101,7 +103,7 @@ def _make_alone(rows: Rows, row: int, *, images_on_host: bool) -> None:
         except MemoryError as error:
             message = f"{spec.place_of(index)}: there is not enough memory to read or decode it: {error}"
             raise BadSample(message) from error
-        except (BadSample, ShardCorrupt):
+        except _DAMAGE:
             if attempt + 1 == FETCHES or not spec.dataset.put_right(index):
                 raise
         else:

@@ -17,6 +17,7 @@ from ...engines.orientation import are_swapped
 from ...errors import BadSample, ConfigError
 from ...format.fields import present_column, shape_column
 from ...system import helper_process
+from ...transforms.mixing import first_invalid_label
 from .mixing import LABEL
 from .random_params import array_moves, image_steps
 from .rows import Rows
@@ -130,7 +131,7 @@ def _raise_overflow(rows: Rows, name: str, row: int, number: Any) -> NoReturn:
 def _check_labels(rows: Rows, labels: NDArray[Any]) -> None:
     """Raise BadSample for a label below 0, ConfigError for a label of `num_classes` or more."""
     mixing = rows.spec.mixing
-    if mixing is None or (wrong := mixing.first_wrong_label(labels)) is None:
+    if mixing is None or (wrong := first_invalid_label(labels, mixing.num_classes)) is None:
         return
     place, label, largest = rows.spec.place_of(rows.indices[wrong]), labels[wrong], mixing.num_classes - 1
     message = f"{place}, field {LABEL!r}: mixing needs labels from 0 to {largest}, got {label}"

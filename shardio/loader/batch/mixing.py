@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from ...engines.torch_steps import mix_images
 from ...errors import ConfigError
 from ...format.fields import Field, describe_fields
 from ...transforms import MixUp
-from ...transforms.mixing import Mixer, MixParams, as_mixers, first_invalid_label, mixed_labels
+from ...transforms.mixing import Mixer, MixParams, as_mixers
 from ...transforms.recipe import Recipe
 from .types import Batch, BatchFunction
 
@@ -39,14 +37,6 @@ class MixingSpec:
     def num_classes(self) -> int:
         """The number of classes, the same for all mixers."""
         return self.mixers[0].num_classes
-
-    def first_wrong_label(self, labels: NDArray[np.integer]) -> int | None:
-        """Return the first row whose label is not in [0, num_classes); None if there is none."""
-        return first_invalid_label(labels, self.num_classes)
-
-    def class_shares(self, labels: torch.Tensor, params: MixParams) -> torch.Tensor:
-        """Convert labels, int [B], to shares of classes, float32 [B, num_classes]."""
-        return torch.from_numpy(mixed_labels(labels.numpy(), params, self.num_classes))
 
     def mix_images(self, params: MixParams) -> BatchFunction:
         """Return the function that mixes the images of a batch, on whatever device they are."""

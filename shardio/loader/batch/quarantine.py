@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, final, get_args
 
 from ...dataset.location import Location
-from ...errors import BadSample, ConfigError, DatasetError, MapError, ShardCorrupt, TooManyBad
+from ...errors import ConfigError, DatasetError, MapError, TooManyBad
 from ...order.world import World
 from ...system.os_errors import naming
 
@@ -38,11 +38,6 @@ class BadSampleRecord:
     def __str__(self) -> str:
         place = str(self.location)
         return self.reason if place in self.reason else f"{place}: {self.reason}"
-
-
-def is_damaged(error: BaseException) -> bool:
-    """Return whether an error means that the stored bytes of a sample are not what they should be."""
-    return isinstance(error, (BadSample, ShardCorrupt))
 
 
 def is_bad_sample(error: BaseException) -> bool:

@@ -64,12 +64,13 @@ class Rows:
         self.blank = np.zeros(count, np.bool_)
         self.bad: dict[int, BadSampleRecord] = {}
         self.lists: dict[str, list[Any]] = {name: [None] * count for name in spec.fields if name not in arrays}
-        self.present = {name: np.ones(count, np.bool_) for name in spec.optional}
-        self.image_sizes = {name: np.ones((count, 2), np.int32) for name in spec.batch_engine_images}
+        self.present = {name: np.ones(count, np.bool_) for name, kind in spec.fields.items() if kind.optional}
+        engine_images = [name for name, image in spec.images.items() if image.batch_engine]
+        self.image_sizes = {name: np.ones((count, 2), np.int32) for name in engine_images}
         self.mapped: list[Mapping[str, Any] | None] = [None] * count if spec.maps_samples else []
         self.varying_bytes = np.zeros(count, np.int64)
         self.scratches: list[Scratch] = []
-        if spec.batch_engine_images:
+        if engine_images:
             spec.scratch.give_back_when_gone(self, self.scratches)
 
     def __len__(self) -> int:

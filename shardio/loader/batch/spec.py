@@ -147,8 +147,6 @@ class BatchSpec:
         scratch: memory for stored values.
         fixed_bytes: the stored bytes of a sample's fields of one size.
         varying: the fields whose values differ in size.
-        optional: the fields that a sample may lack.
-        batch_engine_images: the image fields that an engine for whole batches makes.
     """
 
     dataset: ReadableDataset
@@ -169,21 +167,16 @@ class BatchSpec:
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
     fixed_bytes: int = field(init=False)
     varying: tuple[str, ...] = field(init=False)
-    optional: tuple[str, ...] = field(init=False)
-    batch_engine_images: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         kinds = self.fields.items()
         object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for _, kind in kinds if kind.fixed))
         object.__setattr__(self, "varying", tuple(name for name, kind in kinds if not kind.fixed))
-        object.__setattr__(self, "optional", tuple(name for name, kind in kinds if kind.optional))
-        images = tuple(name for name, image in self.images.items() if image.batch_engine)
-        object.__setattr__(self, "batch_engine_images", images)
 
     @property
     def has_batch_engine(self) -> bool:
         """Whether an engine for whole batches makes some of the images."""
-        return bool(self.batch_engine_images)
+        return any(image.batch_engine for image in self.images.values())
 
     @property
     def columns(self) -> list[str]:

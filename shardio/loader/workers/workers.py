@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import TypeAlias, final
 
 from ...cache.fetcher import FetchCounts
 from ...order.plan import Order, Schedule
@@ -14,7 +14,7 @@ from ..batch.memory import BatchMemory
 from ..batch.spec import BatchSpec
 from .fetch_ahead import FetchAhead
 from .pipeline import Pipeline
-from .process_workers import WorkerProcesses
+from .process_workers import ProcessPipeline, WorkerProcesses
 from .tuning import Setting, Tuner, Window
 
 MOST_PREFETCH = 32  # batches
@@ -47,30 +47,8 @@ class WorkerOptions:
     name: str
 
 
-class BatchPipeline(Protocol):
-    """Yields batches in order, one or several at a time: a `Pipeline` of threads or a `ProcessPipeline`.
-
-    Attributes:
-        waited: seconds that the consumer has waited.
-        idle: seconds that workers have waited for room or for tasks, summed over all workers.
-    """
-
-    waited: float
-
-    @property
-    def idle(self) -> float: ...
-
-    def __next__(self) -> list[BatchResult]: ...
-
-    @property
-    def ready(self) -> bool:
-        """Whether `next` would return at once."""
-
-    def resize(self, threads: int, depth: int) -> None:
-        """Let `threads` of the workers work on at most `depth` jobs at once."""
-
-    def close(self) -> None:
-        """End the epoch; may be called twice."""
+BatchPipeline: TypeAlias = Pipeline[list[BatchResult]] | ProcessPipeline
+"""Yields batches in order, one or several at a time, from threads or from processes."""
 
 
 @final
