@@ -14,7 +14,7 @@ from typing import Any, final
 import torch
 
 from ..errors import PipelineStalled, ShardioError
-from ..loader.batch.types import Batch
+from ..loader.batch.host_batch import Batch
 from ..loader.loader import Loader
 from ..order.world import World
 from ..system import processes

@@ -18,9 +18,8 @@ from ..order.plan import Order, Schedule
 from ..system import background
 from ..system.at_exit import close_at_exit
 from .batch.field_warnings import FirstBatch
-from .batch.host_batch import BatchResult, HostBatch
+from .batch.host_batch import Batch, BatchResult, HostBatch
 from .batch.quarantine import Quarantine
-from .batch.types import Batch
 from .device.prefetcher import DevicePrefetcher
 from .state import EpochProgress
 from .stats import Meter

@@ -44,7 +44,7 @@ from .state import EpochProgress, LoaderState
 from .stats import LoaderStats, Meters
 from .words_of_others import refuses_words_of_others
 from .workers.tuning import Setting
-from .workers.workers import WorkerOptions, Workers
+from .workers.workers import Workers
 
 _INSTEAD = {
     **WEBDATASET,
@@ -230,16 +230,14 @@ class Loader:
         self._workers = Workers(
             spec,
             build_spec,
-            WorkerOptions(
-                threads=count_or_auto(threads, "threads") or cpus.share(self.world.local_size),
-                prefetch=count_or_auto(prefetch, "prefetch"),
-                tune_threads=threads == "auto",
-                isolate=isolate,
-                pin=target.device.type == "cuda",
-                held=0 if target.device.type == "cpu" else MOST_HELD + 1,
-                timeout=timeout,
-                name=f"shardio rank {self.world.rank}",
-            ),
+            threads=count_or_auto(threads, "threads") or cpus.share(self.world.local_size),
+            prefetch=count_or_auto(prefetch, "prefetch"),
+            tune_threads=threads == "auto",
+            isolate=isolate,
+            pin=target.device.type == "cuda",
+            held=0 if target.device.type == "cpu" else MOST_HELD + 1,
+            timeout=timeout,
+            name=f"shardio rank {self.world.rank}",
         )
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
         self._prefetcher = prefetcher_for(spec, target, threads=self._workers.threads)

@@ -15,8 +15,7 @@ from _datasets import tensors
 
 import shardio
 from shardio.errors import BadSample
-from shardio.loader.batch.host_batch import HostBatch
-from shardio.loader.batch.types import Batch
+from shardio.loader.batch.host_batch import Batch, HostBatch
 from shardio.loader.device.copier import BlockingCopier
 from shardio.loader.device.prefetcher import MOST_HELD, DevicePrefetcher
 

@@ -13,12 +13,11 @@ from ...errors import ConfigError
 from ...format.fields import presence
 from ...transforms.mixing import mixed_labels
 from .bad_samples import mapped_example
-from .host_batch import DeferredField, EncodedImages, FieldInFiles, HostBatch
+from .host_batch import Batch, DeferredField, EncodedImages, FieldInFiles, HostBatch, TensorFunction
 from .map_function import MapFunction, collate
 from .mixing import LABEL
 from .random_params import array_moves, erased_boxes, image_steps, mix_params
 from .rows import Rows
-from .types import Batch, TensorFunction
 
 
 def assemble(rows: Rows, part: slice) -> HostBatch:

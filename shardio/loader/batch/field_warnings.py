@@ -39,7 +39,6 @@ from ...transforms import (
 )
 from ...transforms.recipe import Recipe
 from .quarantine import is_bad_sample
-from .types import Batch
 
 _MOVING = (
     *(RandomResizedCrop, RandomCrop, RandomHorizontalFlip, RandomRotation),
@@ -233,7 +232,7 @@ class FirstBatch:
             indices = schedule.part(order, 0).indices
             warn_of_equal_views(self._dataset, pairs, indices, self._limits, stacklevel=4)
 
-    def look(self, batch: Batch) -> None:
+    def look(self, batch: Mapping[str, Any]) -> None:
         """Warn of rows of uint16 or uint32 in the first batch as it is delivered; later ones are passed over.
 
         Arrays of more axes are no tokens: images and volumes of 16 bits are common, and cropped or converted to floats.

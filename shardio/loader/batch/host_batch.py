@@ -20,11 +20,17 @@ from numpy.typing import NDArray
 
 from ...system.types import Buffer
 from ...transforms.steps import Sizes, Step
+from .mixing import BatchFunction
 from .quarantine import BadSampleRecord
 from .rows import Rows
-from .types import Batch, BatchFunction, TensorFunction
 
 T = TypeVar("T")
+
+Batch: TypeAlias = dict[str, Any]
+"""A batch as the consumer gets it: for each field a tensor `[B, ...]` or a list of B values, and the columns `index`,
+`source` (of mixtures) and `valid` (if rows may be invalid)."""
+
+TensorFunction: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 @final

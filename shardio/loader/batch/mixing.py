@@ -1,8 +1,9 @@
 """MixUp and CutMix in a loader: which field is mixed, with which mixers, and whether workers or the device do it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -12,8 +13,8 @@ from ...format.fields import Field, describe_fields
 from ...transforms import MixUp
 from ...transforms.mixing import Mixer, MixParams, as_mixers
 from ...transforms.recipe import Recipe
-from .types import Batch, BatchFunction
 
+BatchFunction: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 LABEL = "label"
 
 
@@ -74,5 +75,5 @@ def mixing_spec(
     return MixingSpec(mixers, image, recipe.size, on_device)
 
 
-def _mix_images(batch: Batch, field: str, params: MixParams) -> Batch:
+def _mix_images(batch: dict[str, Any], field: str, params: MixParams) -> dict[str, Any]:
     return batch | {field: mix_images(batch[field], params)}

@@ -5,8 +5,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
-from ..batch.host_batch import map_nested
-from ..batch.types import Batch
+from ..batch.host_batch import Batch, map_nested
 
 
 class DeviceCopier(Protocol):

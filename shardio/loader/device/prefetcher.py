@@ -23,6 +23,7 @@ from ...engines.factory import make_engine
 from ...errors import EngineWarning
 from ...system import background
 from ..batch.host_batch import (
+    Batch,
     BatchResult,
     DeferredField,
     EncodedImages,
@@ -33,7 +34,6 @@ from ..batch.host_batch import (
 )
 from ..batch.host_fallback import make_refused_images, read_on_host
 from ..batch.spec import BatchSpec, DeviceOptions
-from ..batch.types import Batch
 from .copier import DeviceCopier, HostCopier, copier_to
 from .gpu_direct import GpuDirect
 
