@@ -573,6 +573,11 @@ def test_a_bad_sample_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         next(iterator)
 
 
+def zip_with(batch: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Take two arguments."""
+    return batch | other
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -597,6 +602,20 @@ def test_a_bad_sample_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         ({"fields": ["nope"]}, "no field 'nope'"),
         ({"transforms": {"label": TRAIN}}, "transforms for 'label', but the image fields"),
         ({"transforms": [shardio.ToFloat(), *TRAIN]}, "RandomResizedCrop must come before"),
+        ({"on_bad_sample": "skip"}, "on_bad_sample must be 'raise', 'replace' or 'mask', got 'skip'"),
+        ({"max_bad": -1}, "max_bad must be a count, or a share of at least 0 and below 1, got -1"),
+        ({"max_bad": 1.5}, "max_bad must be a whole number, or below 1 for a share, got 1.5"),
+        ({"max_bad": float("nan")}, "max_bad must be"),
+        ({"max_bad": "all"}, "max_bad must be"),
+        ({"quarantine_file": "/no/such/folder/bad.jsonl"}, "quarantine_file must be a file in a writable folder"),
+        ({"quarantine_file": "/tmp"}, "quarantine_file must be a file in a writable folder, got /tmp"),
+        ({"map": 3}, "map must be a function, got 3"),
+        (
+            {"map": zip_with},
+            r"map must be a function of a batch, which may also take rng, seed, epoch by keyword, got "
+            r"zip_with\(batch.*, other.*\).*: missing a required argument: 'other'",
+        ),
+        ({"map": zip_with, "map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:

@@ -114,11 +114,6 @@ def unlucky(batch: dict[str, Any]) -> dict[str, Any]:
     return batch
 
 
-def zip_with(batch: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Take two arguments."""
-    return batch | other
-
-
 def deadly(batch: dict[str, Any]) -> dict[str, Any]:
     """End the process."""
     os._exit(5)
@@ -244,24 +239,6 @@ def test_a_function_that_fails_is_named(function: Callable[..., Any], message: s
     loader = load(photos(), map=function, isolate=isolate)
     with pytest.raises(MapError, match=message):
         list(loader)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"map": 3}, "map must be a function, got 3"),
-        (
-            {"map": zip_with},
-            r"map must be a function of a batch, which may also take rng, seed, epoch by keyword, got "
-            r"zip_with\(batch.*, other.*\).*: missing a required argument: 'other'",
-        ),
-        ({"map": per_sample, "map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
-    ],
-)
-def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
-    """Invalid arguments are refused before anything runs."""
-    with pytest.raises(ConfigError, match=message):
-        load(photos(), **options)
 
 
 def test_samples_of_different_names_are_refused() -> None:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import World
-from shardio.errors import BadSample, ConfigError, MapError, ShardCorrupt, TooManyBad
+from shardio.errors import BadSample, MapError, ShardCorrupt, TooManyBad
 from shardio.loader.batch.rows import Rows
 from shardio.testing import samples
 
@@ -437,24 +437,6 @@ def test_this_process_in_trouble_is_no_bad_sample(monkeypatch: pytest.MonkeyPatc
             patch.setattr(shardio.Dataset, "select", fail)
             with pytest.raises(type(error)):
                 list(load(dataset, 4))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"on_bad_sample": "skip"}, "on_bad_sample must be 'raise', 'replace' or 'mask', got 'skip'"),
-        ({"max_bad": -1}, "max_bad must be a count, or a share of at least 0 and below 1, got -1"),
-        ({"max_bad": 1.5}, "max_bad must be a whole number, or below 1 for a share, got 1.5"),
-        ({"max_bad": float("nan")}, "max_bad must be"),
-        ({"max_bad": "all"}, "max_bad must be"),
-        ({"quarantine_file": "/no/such/folder/bad.jsonl"}, "quarantine_file must be a file in a writable folder"),
-        ({"quarantine_file": "/tmp"}, "quarantine_file must be a file in a writable folder, got /tmp"),
-    ],
-)
-def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
-    """Each message names the rule and the value."""
-    with pytest.raises(ConfigError, match=message):
-        load(photos(8, set()), 4, **options)
 
 
 def damage(path: Path, container: str, rows: list[int], change: Callable[[bytes], bytes]) -> None:
