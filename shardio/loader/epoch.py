@@ -41,7 +41,6 @@ class EpochIterator(Iterator[Batch]):
         quarantine: counts the bad samples.
         first_batch: looks at the first batch.
         source_names: the sources of a mixture, whose samples are counted separately; () for a single dataset.
-
     """
 
     def __init__(
