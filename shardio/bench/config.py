@@ -8,7 +8,7 @@ from ..dataset.store_access import StoreAccess
 from ..engines.factory import EngineName
 from ..engines.fused_images import Decode
 from ..errors import ConfigError
-from ..loader.batch.bad_samples import OnBadSample
+from ..loader.batch.quarantine import OnBadSample
 from .accelerators import Accelerator, accelerator
 
 DEFAULT_SIZE = 224  # pixels

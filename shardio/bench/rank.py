@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..errors import ConfigError
-from ..loader.batch.types import Batch
+from ..loader.batch.host_batch import Batch
 from ..loader.loader import Loader
 from ..loader.stats import LoaderStats
 from ..order.world import World

@@ -14,7 +14,7 @@ from ..dataset.store_access import StoreAccess
 from ..engines import image_decoding
 from ..errors import AccessDenied, BadSample, ConfigError, DatasetError, StoreUnavailable
 from ..format.fields import Field
-from ..loader.batch.bad_samples import is_bad_sample
+from ..loader.batch.quarantine import is_bad_sample
 from ..system import cpus
 from ..system.types import Indices
 

@@ -24,9 +24,8 @@ from ...system.at_exit import close_at_exit
 from ...system.background import Departures, call_on_lasting_thread, call_when_gone
 from ...system.shared_memory import Shared
 from ...system.timing import StageClock
-from ..batch.host_batch import BatchResult, HostBatch, map_nested
+from ..batch.host_batch import Batch, BatchResult, HostBatch, map_nested
 from ..batch.spec import BatchSpec
-from ..batch.types import Batch
 from .messages import BatchReady, BufferFree, FromWorker, StartEpoch, ToWorker, WorkerFailed
 from .shared_buffers import ProgressNote, TensorLocation, new_shared_buffer
 from .worker_process import run_worker

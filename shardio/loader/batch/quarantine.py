@@ -1,16 +1,50 @@
-"""The bad samples that one rank has met, counted against `max_bad` and reported."""
+"""The bad samples that one rank has met: what counts as one, counted against `max_bad` and reported."""
 
+import errno
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import final, get_args
+from typing import Literal, TypeAlias, final, get_args
 
-from ..dataset.bad_budget import allowance, check_max_bad
-from ..errors import ConfigError, TooManyBad
-from ..system.os_errors import naming
-from .batch.bad_samples import BadSampleRecord, OnBadSample
+from ...dataset.bad_budget import allowance, check_max_bad
+from ...dataset.location import Location
+from ...errors import ConfigError, DatasetError, MapError, TooManyBad
+from ...order.world import World
+from ...system.os_errors import naming
+
+OnBadSample: TypeAlias = Literal["raise", "replace", "mask"]
+
+_RESOURCE_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+
+
+@dataclass(frozen=True, slots=True)
+class BadSampleRecord:
+    """One sample that could not be delivered.
+
+    Attributes:
+        epoch: the epoch that it belongs to.
+        location: the sample's shard, row, index and key.
+        reason: the message of the error.
+        replaced_by: the index of the sample that was delivered instead; None if the sample was masked.
+    """
+
+    epoch: int
+    location: Location
+    reason: str
+    replaced_by: int | None
+
+    def __str__(self) -> str:
+        place = str(self.location)
+        return self.reason if place in self.reason else f"{place}: {self.reason}"
+
+
+def is_bad_sample(error: BaseException) -> bool:
+    """Return whether an error means that a sample is bad, rather than the process or the program in trouble."""
+    if isinstance(error, OSError) and not isinstance(error, DatasetError):
+        return error.errno not in _RESOURCE_ERRORS
+    return isinstance(error, (DatasetError, MapError))
 
 
 @final
@@ -21,19 +55,21 @@ class Quarantine:
         action: the treatment of a bad sample.
         max_bad: the number of bad samples that an epoch may have: a count, or below 1 a share of the rank's samples,
             rounded up.
-        file: the file that gets a line of JSON for each bad sample; None keeps the records in memory only.
-        rank: the rank that the lines name.
+        file: the file that gets a line of JSON for each bad sample, see `report_path`; None keeps the records in memory
+            only.
+        world: the rank that the lines name, and the number of ranks.
 
     Attributes:
         all: the records of all epochs, in order.
     """
 
-    def __init__(self, action: OnBadSample, max_bad: float, file: Path | None, rank: int) -> None:
+    def __init__(self, action: OnBadSample, max_bad: float, file: str | os.PathLike[str] | None, world: World) -> None:
         if action not in get_args(OnBadSample):
             raise ConfigError(f"on_bad_sample must be 'raise', 'replace' or 'mask', got {action!r}")
         check_max_bad(max_bad)
         self.all: list[BadSampleRecord] = []
-        self._max_bad, self._rank, self._path = max_bad, rank, file
+        self._max_bad, self._rank = max_bad, world.rank
+        self._path = None if file is None else report_path(file, "quarantine_file", world.rank, world.size)
         self._allowed = self._count = 0
 
     def begin(self, samples: int) -> None:
