@@ -1,6 +1,6 @@
 """A soak test of datasets in object storage: ranks that share a cache are killed while the network fails.
 
-    python tests/remote_soak.py --faults 5000 --seed 1
+    python tests/attacks/remote_soak.py --faults 5000 --seed 1
 
 A real S3 server holds the dataset, behind a proxy that delays, cuts, corrupts, resets and refuses by a seeded script.
 Four rank processes share one cache on this machine. Each logs its batches with the loader's state after them; now and
@@ -33,6 +33,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
 from _faulty_proxy import FAULTS, ProxyProcess, Script, proxy_process
 from _s3 import S3Server, s3_server
 

@@ -34,7 +34,7 @@ from shardio.format import manifest
 from shardio.source import Converter, find
 from shardio.train import run
 
-sys.path.append(str(Path(__file__).parent / "train"))
+sys.path.append(str(Path(__file__).parents[1] / "train"))
 from _tiny import config
 
 COUNT = 12

@@ -1,6 +1,6 @@
 """A stress of interrupts: loops over a loader are interrupted at random moments, thousands of times.
 
-    python tests/interrupts.py --count 5000 --seed 1
+    python tests/attacks/interrupts.py --count 5000 --seed 1
 
 Each job is a process of its own, which loops over one loader: tar, HDF5 or LMDB, threads or processes, a loop body of
 0, 0.1 or 1 ms. An interrupt comes from a timer of the process itself, or as a real SIGINT from outside; some come in
