@@ -13,7 +13,6 @@ import pytest
 
 from shardio.errors import BadSample, ConfigError, MissingDependency, SourceError
 from shardio.format.images import sniff
-from shardio.source import find
 from shardio.testing import check_source
 from shardio_converters.litdata import litdata
 
@@ -36,11 +35,6 @@ def changed(folder: Path, change: Callable[[Any], object]) -> Path:
 def of_type(kind: str) -> Callable[[Any], object]:
     """A change of the type of samples."""
     return lambda i: i["config"].update(data_spec=i["config"]["data_spec"].replace("builtins.dict", kind))
-
-
-def test_it_is_registered() -> None:
-    """The command line finds the converter by its name."""
-    assert find("litdata") is litdata
 
 
 @needs_litdata

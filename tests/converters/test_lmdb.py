@@ -15,7 +15,6 @@ from _foreign import Datum
 import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
-from shardio.source import find
 from shardio.testing import check_source
 from shardio_converters.lmdb import Lmdb, lmdb
 
@@ -61,11 +60,6 @@ def decoded(image: bytes) -> Any:
 def all_of(source: Lmdb) -> list[dict[str, Any]]:
     """All samples."""
     return [dict(source[number]) for number in range(len(source.sizes()))]
-
-
-def test_it_is_registered() -> None:
-    """The command line finds the converter by its name."""
-    assert find("lmdb") is lmdb
 
 
 class TestDatums:
@@ -209,13 +203,6 @@ class TestBadSamples:
             lmdb(path)
         assert lmdb(path, layout="datum")[1]["label"] == 3
 
-    def test_a_file_cut_after_the_scan(self, tmp_path: Path) -> None:
-        """Values beyond the end of a file truncated after the scan are bad samples."""
-        source = lmdb(written(tmp_path / "db", {b"a": datum(data=jpeg(200, 200)), b"b": datum(data=jpeg(200, 200))}))
-        os.truncate(tmp_path / "db" / "data.mdb", 3 * 4096)
-        with pytest.raises(BadSample, match=r"data.mdb, (key|entry) .*: the file ends within it"):
-            source[1]
-
 
 class TestRefusals:
     def test_shards_of_shardio(self, tmp_path: Path) -> None:
@@ -257,10 +244,3 @@ class TestRefusals:
                 SourceError, match=r"lmdb takes a directory that holds data.mdb, or a file; .*No such file"
             ):
                 lmdb(path)
-
-    def test_cut_off(self, tmp_path: Path) -> None:
-        """A truncated file is refused before anything is converted."""
-        path = written(tmp_path / "db", {b"%03d" % n: datum(data=jpeg(100, 100)) for n in range(50)}) / "data.mdb"
-        os.truncate(path, path.stat().st_size // 2)
-        with pytest.raises(SourceError, match=r"data.mdb: damaged or cut off"):
-            lmdb(tmp_path / "db")

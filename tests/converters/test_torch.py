@@ -104,7 +104,6 @@ class TestSamples:
         ]
         source = torch(Samples(samples))
         assert source.metadata == {"source": "torch"}
-        (tmp_path / "out").mkdir()
         kinds: dict[str, Any] = {
             "steps": {"kind": "array", "dtype": "int64", "shape": (4, 3)},
             "zero-d": {"kind": "scalar", "dtype": "int16"},
@@ -147,7 +146,6 @@ class TestSamples:
         """An array whose shape differs in the last sample has no fixed shape."""
         samples = [(np.ones((n, 2)), np.zeros(3)) for n in (1, 5, 3)]
         source = torch(Samples(samples), names="x,y")
-        (tmp_path / "out").mkdir()
         check_source(
             source,
             [{"x": x, "y": y} for x, y in samples],

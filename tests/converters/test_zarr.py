@@ -2,9 +2,7 @@
 
 import io
 import json
-import multiprocessing
 import os
-import pickle
 import shutil
 import warnings
 import zipfile
@@ -183,31 +181,6 @@ class TestSizes:
 
 
 class TestWorkers:
-    def test_after_a_fork(self, tmp_path: Path) -> None:
-        """A forked child opens the store itself and reads the same values."""
-        source = zarr(write_array(tmp_path / "a", data=numbers("u1", 100)))
-        assert source[0]["array"][1] == 1
-        context = multiprocessing.get_context("fork")
-        receiver, sender = context.Pipe(duplex=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn when a process with threads forks
-            child = context.Process(target=lambda: sender.send(source[4]["array"].tolist()))
-            child.start()
-        assert receiver.poll(20)
-        assert receiver.recv() == source[4]["array"].tolist()
-        child.join(20)
-        assert child.exitcode == 0
-
-    def test_a_relative_path_outlives_the_working_directory(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A source of a relative path still reads after the working directory has changed."""
-        write_array(tmp_path / "a", data=numbers("u1"))
-        monkeypatch.chdir(tmp_path)
-        source = zarr("a")
-        monkeypatch.chdir("/")
-        assert pickle.loads(pickle.dumps(source))[2] == {"array": 2}  # noqa: S301
-
     def test_chunks_are_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """In ascending order each chunk is decompressed once."""
         source = zarr(write_array(tmp_path / "a", data=np.zeros((4000, 1000), "u1"), chunks=(500, 1000)))
@@ -428,27 +401,6 @@ class TestDamage:
         path.write_text(path.read_text().replace("{", '{"shape": [3],', 1))
         with pytest.raises(SourceError, match="the key 'shape' occurs twice"):
             zarr(tmp_path / "a")
-
-    @pytest.mark.parametrize("form", FORMATS)
-    def test_random_metadata(self, tmp_path: Path, form: int) -> None:
-        """With any changed character of the metadata, the store is refused, a sample is bad, or a value differs."""
-        write(tmp_path / "a", form, x=numbers("i4"), y=KINDS["strings"][0])
-        path = tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")
-        whole, random = path.read_bytes(), np.random.default_rng(0)
-        refused = 0
-        for _ in range(100):
-            spoiled = bytearray(whole)
-            spoiled[random.integers(len(spoiled))] = random.choice(list(b'0129-"[]{}x,'))
-            path.write_bytes(spoiled)
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    source = zarr(tmp_path / "a", fields="x")
-                    if len(source.sizes()) < 100:
-                        [source[index] for index in range(len(source.sizes()))]
-            except (SourceError, BadSample, ConfigError):
-                refused += 1
-        assert refused > 20
 
     def test_a_folder_that_links_to_itself(self, tmp_path: Path) -> None:
         """A folder that links to itself is searched once."""
