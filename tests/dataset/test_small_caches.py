@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _datasets import in_store, packed
 from _remote import opened
 from _small_disk import small_disk
 from _time_limit import wait_until
@@ -23,10 +24,8 @@ from shardio.testing.stores import MemoryStore
 @pytest.fixture
 def store(tmp_path: Path) -> MemoryStore:
     """A dataset of 8 MB in a bucket."""
-    with shardio.create(tmp_path / "d", fields={"x": ("uint8", (100_000,))}, shard_size="1MB") as writer:
-        for number in range(80):
-            writer.append({"x": np.full(100_000, number, np.uint8)})
-    return MemoryStore({f"d/{path.name}": path.read_bytes() for path in (tmp_path / "d").iterdir()})
+    rows = ({"x": np.full(100_000, number, np.uint8)} for number in range(80))
+    return in_store(packed(tmp_path / "d", rows, shard_size="1MB").path)
 
 
 def test_a_window_that_the_cache_cannot_hold_is_told(store: MemoryStore, tmp_path: Path) -> None:
@@ -51,9 +50,7 @@ SAMPLES, SAMPLE = 384, 100_000
 def large(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
     """A dataset of 38 MB in a store: nearly four times what the small disks of these tests hold."""
     folder = tmp_path_factory.mktemp("large")
-    with shardio.create(folder / "d", fields={"x": ("uint8", (SAMPLE,)), "n": "int64"}, shard_size="2MB") as writer:
-        for number in range(SAMPLES):
-            writer.append({"x": values(number), "n": number})
+    packed(folder / "d", ({"x": values(number), "n": number} for number in range(SAMPLES)), shard_size="2MB")
     return LocalStore(folder)
 
 
