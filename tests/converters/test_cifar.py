@@ -129,6 +129,18 @@ class TestSamples:
             pickle.loads(sent)[0]  # noqa: S301
 
 
+def without_test(root: Path) -> None:
+    """CIFAR-10 without its test images."""
+    ten(root)
+    (root / "test_batch.bin").unlink()
+
+
+def both(root: Path) -> None:
+    """Both data sets in one directory."""
+    ten(root / "cifar-10-batches-bin")
+    hundred(root / "cifar-100-binary")
+
+
 class TestRefusals:
     @pytest.mark.parametrize("size", [0, 1, 3072, 3 * 3073 - 1, 3 * 3073 + 1])
     def test_a_file_cut_short(self, tmp_path: Path, size: int) -> None:
@@ -152,42 +164,23 @@ class TestRefusals:
         with pytest.raises(SourceError, match=r"train.bin, record 0: coarse_label must be in \[0, 3\), got 3"):
             cifar(tmp_path / "100")
 
-    @pytest.mark.parametrize("name", ["cifar-10-binary.tar.gz", "data_batch_1.bin"])
-    def test_a_file(self, tmp_path: Path, name: str) -> None:
-        """An archive or a single batch file is refused."""
-        ten(tmp_path)
-        (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"\x1f\x8b")
-        with pytest.raises(
-            SourceError, match=rf"takes a directory, .*{name} is a file; unpack an archive with tar -xzf"
-        ):
-            cifar(tmp_path / name)
-
     @pytest.mark.parametrize(
-        ("name", "message"),
+        ("make", "name", "options", "message"),
         [
-            ("readme.html", r"holds no data_batch_1.bin or test_batch.bin, and no train.bin or test.bin$"),
-            ("cifar-100-binary.tar.gz", r"; unpack cifar-100-binary.tar.gz first, with tar -xzf$"),
-            ("data_batch_1", "; the Python version is pickles, which are not read: download the binary version$"),
+            (ten, "data_batch_1.bin", {}, r"takes a directory, .*data_batch_1.bin is a file; unpack an archive with"),
+            (ten, "cifar.tar.gz", {}, r"takes a directory, .*cifar.tar.gz is a file; unpack an archive with tar -xzf"),
+            (ten, "", {"subset": "val"}, "subset must be 'train' or 'test', got 'val'"),
+            (without_test, "", {"subset": "test"}, "holds no files of test"),
+            (both, "", {}, r"more than one data set: cifar-10-batches-bin in .*; point at one"),
+            (lambda root: (root / "readme.html").touch(), "", {}, r"holds no data_batch_1.bin or .* or test.bin$"),
+            (lambda root: None, "", {}, r"; unpack cifar.tar.gz first, with tar -xzf$"),
+            (lambda root: (root / "data_batch_1").touch(), "", {}, "the Python version is pickles, which are not read"),
         ],
     )
-    def test_a_directory_without_it(self, tmp_path: Path, name: str, message: str) -> None:
-        """A directory without the binary files is refused with advice on what it holds."""
-        (tmp_path / name).write_bytes(b"")
-        with pytest.raises(SourceError, match=message):
-            cifar(tmp_path)
-
-    def test_both(self, tmp_path: Path) -> None:
-        """A directory that holds both CIFAR-10 and CIFAR-100 is refused."""
-        ten(tmp_path / "cifar-10-batches-bin")
-        hundred(tmp_path / "cifar-100-binary")
-        with pytest.raises(SourceError, match=r"more than one data set: cifar-10-batches-bin in .*; point at one"):
-            cifar(tmp_path)
-
-    def test_subsets(self, tmp_path: Path) -> None:
-        """An unknown subset and one whose file is missing are refused."""
-        ten(tmp_path)
-        with pytest.raises(ConfigError, match="subset must be 'train' or 'test', got 'val'"):
-            cifar(tmp_path, subset="val")
-        (tmp_path / "test_batch.bin").unlink()
-        with pytest.raises(SourceError, match="holds no files of test"):
-            cifar(tmp_path, subset="test")
+    def test_what_is_no_cifar(self, tmp_path: Path, make: Any, name: str, options: Any, message: str) -> None:
+        """Files, archives, other versions, several data sets and unknown subsets are refused with advice."""
+        make(tmp_path)
+        if "unpack" in message:
+            (tmp_path / "cifar.tar.gz").write_bytes(b"\x1f\x8b")
+        with pytest.raises((SourceError, ConfigError), match=message):
+            cifar(tmp_path / name, **options)

@@ -168,12 +168,6 @@ class TestTables:
         listed = table(tmp_path / "list.txt", [("path", "a,b"), ("a.jpg", "x,y")], delimiter)
         assert values(filelist(listed, delimiter=given), "a_b") == ["x,y"]
 
-    @pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n"])
-    def test_no_delimiter(self, tmp_path: Path, delimiter: str) -> None:
-        """A delimiter that is not one valid character is refused."""
-        with pytest.raises(ConfigError, match="a delimiter must be one character"):
-            filelist(with_column(tmp_path, "n", [1]), delimiter=delimiter)
-
     @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
     def test_other_encodings(self, tmp_path: Path, encoding: str) -> None:
         """Text that is not UTF-8 is refused."""
@@ -407,41 +401,32 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"path": "file"}, "has no 'file'; there are path, image, n"),
+            ({"path": "file"}, "has no 'file'; there are path, image, n, x, t"),
             ({"path": "a=path,a=image"}, "would both be the field 'a'"),
             ({"path": ""}, "fields must name at least one"),
-            ({"fields": "path"}, "has no 'path'; there are image, n"),
+            ({"fields": "path"}, "has no 'path'; there are image, n, x, t"),
             ({"fields": ""}, "fields must name at least one"),
             ({}, "two columns would be the field 'image'; rename one"),
             ({"fields": "n", "classes": "a"}, "classes need a field label or class; the fields are n"),
+            ({"fields": "label=n", "classes": "auto"}, "classes='auto' do not fit 'label', which is int64"),
+            ({"fields": "label=x", "classes": "a,b"}, "do not fit 'label', which is float64"),
+            ({"fields": "label=t", "classes": "a,b,a"}, "classes must differ, got a, b, a"),
+            *(({"delimiter": one}, "a delimiter must be one character") for one in ("", ";;", '"', "\n")),
+            ({"delimiter": ";"}, r"has no column path, file, .*; choose with path among path,image,n,x,t"),
         ],
     )
     def test_wrong_choices(self, tmp_path: Path, options: dict[str, str], message: str) -> None:
-        """An error about `fields` lists the columns."""
-        listed = table(pictures(tmp_path) / "list.csv", [("path", "image", "n"), ("a.jpg", "a.jpg", 1)])
+        """Columns and classes that do not fit are refused with those that there are."""
+        rows = [("path", "image", "n", "x", "t"), ("a.jpg", "a.jpg", 1, 0.5, "a")]
+        listed = table(pictures(tmp_path) / "list.csv", rows)
         with pytest.raises(ConfigError, match=message):
             filelist(listed, **options)  # type: ignore[arg-type]
-
-    def test_no_column_of_paths(self, tmp_path: Path) -> None:
-        """A list without a column of paths is refused with the names tried and the columns."""
-        with pytest.raises(ConfigError, match=r"has no column path, file, .*; choose with path among img, n"):
-            filelist(table(tmp_path / "list.csv", [("img", "n"), ("a.jpg", 1)]))
 
     def test_another_suffix(self, tmp_path: Path) -> None:
         """The suffix or a delimiter determines the format of a list."""
         (tmp_path / "list.txt").write_text("path\na.jpg\n")
         with pytest.raises(ConfigError, match=r"list.txt must end in .csv, .tsv, .jsonl, .ndjson, or a delimiter"):
             filelist(tmp_path / "list.txt")
-
-    @pytest.mark.parametrize(
-        ("name", "message"), [("gone.csv", "missing"), ("folder.csv", "not a file"), ("p.csv", "not a file")]
-    )
-    def test_not_a_file(self, tmp_path: Path, name: str, message: str) -> None:
-        """Folders, named pipes and missing files are refused."""
-        (tmp_path / "folder.csv").mkdir()
-        os.mkfifo(tmp_path / "p.csv")
-        with pytest.raises(SourceError, match=f"{name} is {message}"):
-            filelist(tmp_path / name)
 
 
 class TestClasses:
@@ -485,19 +470,6 @@ class TestClasses:
             filelist(with_column(tmp_path, "label", self.LABELS), classes="cat,dog")
         with pytest.raises(SourceError, match=r"list.csv, line 3: '' is none of 1 classes: cat"):
             filelist(with_column(tmp_path, "label", ["cat", ""]), classes="auto")
-
-    @pytest.mark.parametrize(
-        ("cells", "classes", "message"),
-        [
-            ([1, 2], "auto", "classes='auto' do not fit 'label', which is int64"),
-            ([0.5], "a,b", "do not fit 'label', which is float64"),
-            (["a"], "a,b,a", "classes must differ, got a, b, a"),
-        ],
-    )
-    def test_classes_that_do_not_fit(self, tmp_path: Path, cells: list[object], classes: str, message: str) -> None:
-        """`classes` needs text or integers."""
-        with pytest.raises(ConfigError, match=message):
-            filelist(with_column(tmp_path, "label", cells), classes=classes)
 
 
 class TestBadSamples:

@@ -4,6 +4,7 @@ import gzip
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -95,15 +96,11 @@ class TestSamples:
         assert idx(tmp_path, classes=classes).metadata == {"source": "idx", "classes": ["shirt", "coat", "bag"]}
 
 
-class TestRefusals:
-    @pytest.mark.parametrize("count", [5, 7])
-    def test_another_number_of_labels(self, tmp_path: Path, count: int) -> None:
-        """Files with different counts are refused with both counts."""
-        idx_pair(tmp_path)
-        write_idx(tmp_path / "labels-idx1-ubyte", np.zeros(count, np.uint8))
-        with pytest.raises(SourceError, match=rf"images-idx3-ubyte holds 6 images, .*labels-idx1-ubyte {count} labels"):
-            idx(tmp_path)
+ZEROS, LABELS = np.zeros((6, 5, 4), np.uint8), np.array([0, 1, 2, 0, 1, 2], np.uint8)
+PAIR = {"images": ZEROS, "labels": LABELS}
 
+
+class TestRefusals:
     @pytest.mark.parametrize("zipped", [False, True])
     @pytest.mark.parametrize(
         ("shape", "extra", "expected", "holds"),
@@ -132,77 +129,48 @@ class TestRefusals:
         with pytest.raises(SourceError, match=rf"labels must hold 6 bytes .* it holds {holds}$"):
             idx(tmp_path)
 
-    def test_a_header_cut_short(self, tmp_path: Path) -> None:
-        """A file that ends within its header is refused."""
-        (tmp_path / "images").write_bytes(idx_bytes(np.zeros((5, 5, 4), np.uint8))[:10])
-        with pytest.raises(SourceError, match="must hold 12 bytes of sizes after its mark, it holds 6"):
-            idx(tmp_path)
-
-    def test_more_than_one_pair(self, tmp_path: Path) -> None:
-        """Several pairs are refused with a list of the files and advice on how to choose."""
-        idx_pair(tmp_path, prefix="train-")
-        idx_pair(tmp_path, prefix="t10k-")
-        with pytest.raises(SourceError, match=r"t10k-images.*, train-labels.*; point at .*subset=\"train\""):
-            idx(tmp_path)
-
-    def test_two_files_of_labels(self, tmp_path: Path) -> None:
-        """Two files of labels for one file of images are refused."""
-        idx_pair(tmp_path)
-        write_idx(tmp_path / "fine-labels", np.zeros(6, np.uint8))
-        with pytest.raises(SourceError, match="more than one pair of IDX files: fine-labels, images"):
-            idx(tmp_path)
-
     @pytest.mark.parametrize(
-        "array",
+        ("files", "options", "message"),
         [
-            np.zeros((3, 2), np.uint8),  # neither a list nor images
-            np.zeros((3, 2, 2), np.float32),  # pixels that are no bytes
-            np.zeros((3, 2, 2, 4), np.uint8),  # four colours
-            np.zeros(3, np.float64),  # labels that are no whole numbers
+            ({"images": ZEROS, "labels": LABELS[:5]}, {}, "images holds 6 images, .*labels 5 labels"),
+            ({"images": ZEROS, "labels": np.zeros(7, np.uint8)}, {}, "images holds 6 images, .*labels 7 labels"),
+            ({"images": idx_bytes(ZEROS)[:10]}, {}, "must hold 12 bytes of sizes after its mark, it holds 6"),
+            (
+                {f"{part}-{name}": data for part in ("train", "t10k") for name, data in PAIR.items()},
+                {},
+                r"t10k-images, .* train-labels; point at .*subset=\"train\"",
+            ),
+            (PAIR | {"fine": LABELS}, {}, "more than one pair of IDX files: fine, images"),
+            *(
+                (PAIR | {"strange": array}, {}, r"strange is neither images, .* nor labels")
+                for array in (
+                    np.zeros((3, 2), np.uint8),  # neither a list nor images
+                    np.zeros((3, 2, 2), np.float32),  # pixels that are no bytes
+                    np.zeros((3, 2, 2, 4), np.uint8),  # four colours
+                    np.zeros(3, np.float64),  # labels that are no whole numbers
+                )
+            ),
+            *(({"images": np.zeros(shape, np.uint8)}, {}, "no images") for shape in ((0, 5, 4), (3, 0, 4), (3, 5, 0))),
+            ({"labels": LABELS}, {}, "holds no IDX file of images$"),
+            ({"labels": LABELS}, {"subset": "train"}, "of images whose name begins with 'train-'"),
+            (PAIR, {"classes": "shirt,coat"}, r"with 2 classes labels must be in \[0, 2\), got 0 to 2"),
+            ({"images": ZEROS}, {"classes": "shirt,coat"}, "classes need labels"),
         ],
     )
-    def test_numbers_that_are_neither_images_nor_labels(self, tmp_path: Path, array: NDArray[np.generic]) -> None:
-        """An IDX file that holds neither images nor labels is refused."""
-        write_idx(tmp_path / "images", np.zeros((3, 2, 2), np.uint8))
-        write_idx(tmp_path / "strange", array)
-        with pytest.raises(SourceError, match=r"strange is neither images, .* nor labels"):
-            idx(tmp_path)
+    def test_files_that_do_not_fit(
+        self, tmp_path: Path, files: dict[str, Any], options: dict[str, str], message: str
+    ) -> None:
+        """Files that contradict themselves, each other or the classes are refused with what is wrong."""
+        for name, data in files.items():
+            (tmp_path / name).write_bytes(data if isinstance(data, bytes) else idx_bytes(data))
+        with pytest.raises((SourceError, ConfigError), match=message):
+            idx(tmp_path, **options)
 
-    @pytest.mark.parametrize("shape", [(0, 5, 4), (3, 0, 4), (3, 5, 0)])
-    def test_no_images(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
-        """A file without images is refused."""
-        write_idx(tmp_path / "images", np.zeros(shape, np.uint8))
-        with pytest.raises(SourceError, match="holds no images"):
-            idx(tmp_path)
-
-    @pytest.mark.parametrize(
-        ("split", "reason"),
-        [(None, "holds no IDX file of images$"), ("train", "of images whose name begins with 'train-'")],
-    )
-    def test_a_directory_without_images(self, tmp_path: Path, split: str | None, reason: str) -> None:
-        """A directory without images is refused with what was searched for."""
-        write_idx(tmp_path / "labels", np.zeros(3, np.uint8))
-        with pytest.raises(SourceError, match=reason):
-            idx(tmp_path, subset=split)
-
-    @pytest.mark.parametrize("name", ["missing", "images-idx3-ubyte"])
-    def test_not_a_directory(self, tmp_path: Path, name: str) -> None:
+    def test_not_a_directory(self, tmp_path: Path) -> None:
         """A path to a file is refused."""
         idx_pair(tmp_path)
-        with pytest.raises(SourceError, match=rf"idx takes a directory, .*{name} cannot be read"):
-            idx(tmp_path / name)
-
-    def test_fewer_classes_than_labels(self, tmp_path: Path) -> None:
-        """A label without a class name is refused."""
-        idx_pair(tmp_path)
-        with pytest.raises(SourceError, match=r"with 2 classes labels must be in \[0, 2\), got 0 to 2"):
-            idx(tmp_path, classes="shirt,coat")
-
-    def test_classes_without_labels(self, tmp_path: Path) -> None:
-        """Class names without labels are refused."""
-        write_idx(tmp_path / "images", np.zeros((3, 2, 2), np.uint8))
-        with pytest.raises(ConfigError, match="classes need labels"):
-            idx(tmp_path, classes="shirt,coat")
+        with pytest.raises(SourceError, match=r"idx takes a directory, .*images-idx3-ubyte cannot be read"):
+            idx(tmp_path / "images-idx3-ubyte")
 
 
 class TestExample:
