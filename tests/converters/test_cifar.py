@@ -4,16 +4,16 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
+from _sources import all_of, column, images_of
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.format.images import ImageInfo, probe
 from shardio.testing import check_source
-from shardio_converters.cifar import Cifar, cifar
+from shardio_converters.cifar import cifar
 
 TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 COARSE = ("aquatic mammals", "fish", "flowers")
@@ -58,19 +58,13 @@ def hundred(root: Path) -> NDArray[np.uint8]:
     return pixels
 
 
-def decoded(source: Cifar) -> list[Any]:
-    """All images in RGB, decoded by OpenCV."""
-    stored = [np.frombuffer(source[index]["image"], np.uint8) for index in range(len(source.sizes()))]
-    return [np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR))[..., ::-1].tolist() for data in stored]
-
-
 class TestSamples:
     def test_cifar_10(self, tmp_path: Path) -> None:
         """Pixels, labels and classes of all batches are read in numerical order."""
         pixels = ten(tmp_path)
         source = cifar(tmp_path)
-        assert decoded(source) == pixels[:6].tolist()
-        assert [source[index]["label"] for index in range(6)] == [9, 0, 1, 5, 3, 7]
+        assert images_of(source) == pixels[:6].tolist()
+        assert column(source, "label") == [9, 0, 1, 5, 3, 7]
         assert source.metadata == {"source": "cifar", "classes": list(TEN)}
         assert dict(source.fields) == {
             "image": Field("image", shape=(32, 32), channels=3),
@@ -79,29 +73,25 @@ class TestSamples:
         assert probe(source[0]["image"]) == ImageInfo("png", 32, 32, 3)
         assert source.sizes().tolist() == [3072] * 6
         assert source.column("coarse_label") is None
-        check_source(source, [dict(source[index]) for index in range(6)], tmp_path / "out")
+        check_source(source, all_of(source), tmp_path / "out")
 
     def test_cifar_100(self, tmp_path: Path) -> None:
         """The label is the fine label, which follows the coarse one in a record."""
         pixels = hundred(tmp_path)
         source = cifar(tmp_path)
-        assert decoded(source) == pixels[:3].tolist()
-        assert [(source[index]["label"], source[index]["coarse_label"]) for index in range(3)] == [
-            (4, 1),
-            (0, 0),
-            (3, 2),
-        ]
+        assert images_of(source) == pixels[:3].tolist()
+        assert (column(source, "label"), column(source, "coarse_label")) == ([4, 0, 3], [1, 0, 2])
         assert source.metadata == {"source": "cifar", "classes": list(FINE), "coarse_classes": list(COARSE)}
         assert list(source.fields) == ["image", "label", "coarse_label"]
-        check_source(source, [dict(source[index]) for index in range(3)], tmp_path / "out")
+        check_source(source, all_of(source), tmp_path / "out")
 
     def test_the_test_images(self, tmp_path: Path) -> None:
         """`subset` selects the test file."""
         pixels = ten(tmp_path / "10")
-        assert decoded(cifar(tmp_path / "10", subset="test")) == pixels[6:].tolist()
+        assert images_of(cifar(tmp_path / "10", subset="test")) == pixels[6:].tolist()
         pixels = hundred(tmp_path / "100")
         source = cifar(tmp_path / "100", subset="test")
-        assert decoded(source) == pixels[3:].tolist()
+        assert images_of(source) == pixels[3:].tolist()
         assert {**source[0], "image": b""} == {"image": b"", "label": 1, "coarse_label": 2}
 
     @pytest.mark.parametrize(("folder", "write_to"), [("cifar-10-batches-bin", ten), ("cifar-100-binary", hundred)])
@@ -109,7 +99,7 @@ class TestSamples:
         """The parent folder of the unpacked archive works as well, even with the archive in it."""
         pixels = write_to(tmp_path / folder)
         (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"\x1f\x8b")
-        assert decoded(cifar(tmp_path)) == pixels[: len(cifar(tmp_path).sizes())].tolist()
+        assert images_of(cifar(tmp_path)) == pixels[: len(cifar(tmp_path).sizes())].tolist()
 
     def test_without_names(self, tmp_path: Path) -> None:
         """Labels do not need class names."""

@@ -12,8 +12,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from _builders import jpeg, png
-from numpy.typing import NDArray
+from _sources import COUNT, PICTURES, WORDS, numbers
 
 from shardio.containers import get as container
 from shardio.dataset.shard_writer import ShardWriter
@@ -23,8 +22,6 @@ from shardio.system import helper_process
 from shardio.testing.sources import check_source
 from shardio_converters._blocks import rows_at_once
 from shardio_converters.hdf5 import hdf5
-
-COUNT = 5
 
 
 def write(path: Path, **datasets: Any) -> Path:
@@ -52,13 +49,6 @@ def rows(values: list[Any], dtype: Any) -> dict[str, Any]:
     return {"data": data, "dtype": dtype}
 
 
-def numbers(dtype: str, *shape: int) -> NDArray[Any]:
-    """COUNT different rows."""
-    return (np.arange(COUNT * int(np.prod(shape))) % 120).reshape(COUNT, *shape).astype(dtype)
-
-
-WORDS = ["", "naïve", "日本", "a b", "x" * 300]
-PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
 ENUM = h5py.enum_dtype({"dog": 1, "cat": 0}, "u1")
 VALUES = [np.arange(length, dtype=np.float32) for length in (2, 0, 1, 5, 3)]
 PAIRS = np.array([(i, (i / 2, b"s%d" % i), [[i, 1], [2, 3]]) for i in range(COUNT)], [

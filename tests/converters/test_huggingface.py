@@ -12,7 +12,8 @@ import datasets as library
 import numpy as np
 import pyarrow as pa
 import pytest
-from _builders import jpeg, png
+from _builders import jpeg
+from _sources import PICTURES, WORDS
 from datasets import (
     Array2D,
     Array3D,
@@ -34,7 +35,6 @@ from shardio.testing.sources import check_sample, check_source
 from shardio_converters.huggingface import huggingface
 from shardio_converters.parquet import parquet
 
-PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
 GRIDS = np.arange(30).reshape(5, 2, 3)
 DIGITS = range(5)
 TEXT, BYTES, JSON, IMAGE = (Field(kind) for kind in ("text", "bytes", "json", "image"))
@@ -56,8 +56,8 @@ KINDS: dict[str, tuple[Any, list[Any], Field, list[Any]]] = {
         for name in ("int8", "uint16", "int64", "float32", "float64")
     },
     "bool": (Value("bool"), [True, False] * 2 + [True], Field("scalar", dtype="bool"), []),
-    "string": (Value("string"), ["", "naïve", "日本", "a b", "x" * 300], TEXT, []),
-    "large_string": (Value("large_string"), ["", "naïve", "日本", "a b", "x" * 300], TEXT, []),
+    "string": (Value("string"), WORDS, TEXT, []),
+    "large_string": (Value("large_string"), WORDS, TEXT, []),
     "binary": (Value("binary"), [b"", b"abc", b"\0", b"\xff" * 900, b"z"], BYTES, []),
     "encoded": (Value("binary"), PICTURES, IMAGE, []),
     "image": (Image(decode=False), [{"bytes": data, "path": None} for data in PICTURES], IMAGE, PICTURES),

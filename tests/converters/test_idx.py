@@ -6,33 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 from _builders import idx_bytes, idx_pair, pixels, write_idx
-from numpy.typing import NDArray
+from _sources import column, images_of
 
 from shardio.errors import ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.format.images import ImageInfo, probe
-from shardio_converters.idx import Idx, idx
+from shardio_converters.idx import idx
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-def decoded(source: Idx) -> NDArray[np.uint8]:
-    """All images, decoded by OpenCV; colours as RGB."""
-    images = [
-        cv2.imdecode(np.frombuffer(source[index]["image"], np.uint8), cv2.IMREAD_UNCHANGED)
-        for index in range(len(source.sizes()))
-    ]
-    stack = np.stack([np.asarray(image, np.uint8) for image in images])
-    return stack[..., ::-1] if stack.ndim == 4 else stack
-
-
-def labels_of(source: Idx) -> list[int]:
-    """All labels."""
-    return [source[index]["label"] for index in range(len(source.sizes()))]
 
 
 class TestSamples:
@@ -46,8 +30,8 @@ class TestSamples:
             "label": Field("scalar", dtype="int64"),
         }
         assert source.metadata == {"source": "idx"}
-        assert decoded(source).tolist() == images.tolist()
-        assert labels_of(source) == labels.tolist()
+        assert images_of(source) == images.tolist()
+        assert column(source, "label") == labels.tolist()
         assert probe(source[0]["image"]) == ImageInfo("png", 5, 4, 1)
         assert source.sizes().tolist() == [20] * 6
         assert source.sizes().dtype == np.int64
@@ -58,7 +42,7 @@ class TestSamples:
         write_idx(tmp_path / "images", images)
         source = idx(tmp_path)
         assert dict(source.fields) == {"image": Field("image", shape=(5, 4), channels=3)}
-        assert decoded(source).tolist() == images.tolist()
+        assert images_of(source) == images.tolist()
         assert source.sizes().tolist() == [60] * 3
 
     @pytest.mark.parametrize("dtype", ["u1", "i1", "i2", "i4"])
@@ -66,7 +50,7 @@ class TestSamples:
         """Labels may be big-endian integers of 1, 2 or 4 bytes, signed or not."""
         write_idx(tmp_path / "images", np.zeros((3, 2, 2), np.uint8))
         write_idx(tmp_path / "labels", np.array([0, 1, 100], dtype))
-        assert labels_of(idx(tmp_path)) == [0, 1, 100]
+        assert column(idx(tmp_path), "label") == [0, 1, 100]
 
     def test_files_are_known_by_content(self, tmp_path: Path) -> None:
         """Files are recognised by content, not name, and files that are not IDX are ignored."""
@@ -79,15 +63,15 @@ class TestSamples:
         (tmp_path / "zeros").write_bytes(bytes(100))  # no type is 0
         (tmp_path / "folder").mkdir()
         source = idx(tmp_path)
-        assert decoded(source).tolist() == images.tolist()
-        assert labels_of(source) == labels.tolist()
+        assert images_of(source) == images.tolist()
+        assert column(source, "label") == labels.tolist()
 
     def test_split_takes_files_by_their_prefix(self, tmp_path: Path) -> None:
         """`split` selects the training or test files of one folder by prefix."""
         train, _ = idx_pair(tmp_path, 6, prefix="train-")
         test, _ = idx_pair(tmp_path, 3, prefix="t10k-")
-        assert decoded(idx(tmp_path, subset="train")).tolist() == train.tolist()
-        assert decoded(idx(tmp_path, subset="t10k")).tolist() == test.tolist()
+        assert images_of(idx(tmp_path, subset="train")) == train.tolist()
+        assert images_of(idx(tmp_path, subset="t10k")) == test.tolist()
 
     @pytest.mark.parametrize("classes", ["shirt, coat,bag", ["shirt", "coat", "bag"]])
     def test_classes_are_named(self, tmp_path: Path, classes: str | list[str]) -> None:
@@ -179,7 +163,7 @@ class TestExample:
         """The Fashion-MNIST example has ten classes with equally many images."""
         source = idx(EXAMPLES / "fashion-mnist" / part)
         assert source.fields["image"] == Field("image", shape=(28, 28), channels=1)
-        assert np.bincount(labels_of(source)).tolist() == [count] * 10
+        assert np.bincount(column(source, "label")).tolist() == [count] * 10
 
     def test_the_script_takes_the_first_of_each_class(self, tmp_path: Path) -> None:
         """The script that made the example keeps the order and writes the same bytes each time."""
@@ -192,9 +176,9 @@ class TestExample:
             script = str(EXAMPLES / "make_fashion_mnist.py")
             subprocess.run([sys.executable, script, tmp_path / "in", tmp_path / out], check=True, capture_output=True)
         source = idx(tmp_path / "one" / "test")
-        assert labels_of(source) == np.repeat(np.arange(3), 100).tolist()
+        assert column(source, "label") == np.repeat(np.arange(3), 100).tolist()
         firsts = [4 * index % 256 for start in (0, 150, 300) for index in range(start, start + 100)]
-        assert decoded(source)[:, 0, 0].tolist() == firsts
+        assert [image[0][0] for image in images_of(source)] == firsts
         made = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.gz")]
         assert len(made) == 4
         assert [(tmp_path / "one" / path).read_bytes() for path in made] == [

@@ -5,18 +5,18 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import cv2
 import lmdb as library
 import numpy as np
 import pytest
-from _builders import jpeg, pixels, png, webp
+from _builders import decoded, jpeg, pixels, png, webp
 from _foreign import Datum
+from _sources import all_of
 
 import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.testing import check_source
-from shardio_converters.lmdb import Lmdb, lmdb
+from shardio_converters.lmdb import lmdb
 
 
 def written(path: Path, entries: dict[bytes, bytes], **options: Any) -> Path:
@@ -49,17 +49,6 @@ def datum(array: Any = None, label: int | None = None, data: bytes | None = None
 def as_caffe(rgb: Any) -> Any:
     """An RGB image in Caffe's layout: blue, green, red, each [h, w]."""
     return np.ascontiguousarray(rgb[..., ::-1].transpose(2, 0, 1))
-
-
-def decoded(image: bytes) -> Any:
-    """The pixels of a PNG: RGB [h, w, 3], or grey [h, w]."""
-    found = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_UNCHANGED)
-    return found[..., ::-1] if found.ndim == 3 else found
-
-
-def all_of(source: Lmdb) -> list[dict[str, Any]]:
-    """All samples."""
-    return [dict(source[number]) for number in range(len(source.sizes()))]
 
 
 class TestDatums:

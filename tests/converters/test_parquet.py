@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from _builders import jpeg, png
+from _builders import jpeg
+from _sources import COUNT, PICTURES, WORDS
 
 from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
@@ -20,8 +21,6 @@ from shardio.format.fields import Field, Missing
 from shardio.testing.sources import check_sample, check_source
 from shardio_converters import parquet as module
 from shardio_converters.parquet import parquet
-
-COUNT = 5
 
 
 def write(path: Path, *, notes: dict[str, Any] | None = None, **columns: Any) -> Path:
@@ -43,9 +42,7 @@ def arrays(dtype: str, rows: Sequence[Any]) -> list[Any]:
     return [np.array(row, dtype) for row in rows]
 
 
-WORDS = ["", "naïve", "日本", "a b", "x" * 300]
 BLOBS = [b"", b"abc", b"\0\0", b"\xff" * 900, b"z"]
-PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
 NUMBERS = [0, 1, 2, 3, 127]
 RAGGED = [[1, 2, 3], [], [4], [5, 6], [7]]
 PAIRS = [[n, n + 1] for n in range(COUNT)]

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from _builders import jpeg, png
 from _foreign import UnpackedExample, example, framed, write_tfrecord
+from _sources import all_of
 
 from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.format.images import sniff
 from shardio.testing import check_source
-from shardio_converters.tfrecord import TFRecord, tfrecord
+from shardio_converters.tfrecord import tfrecord
 
 FILES = Path(__file__).parent / "files"
 """By make_tfrecords.py, which says what is in them."""
@@ -24,11 +25,6 @@ FILES = Path(__file__).parent / "files"
 def written(folder: Path, *records: dict[str, Any], name: str = "a.tfrecord") -> Path:
     """Write a file of Examples."""
     return write_tfrecord(folder / name, [example(record) for record in records])
-
-
-def all_of(source: TFRecord) -> list[dict[str, Any]]:
-    """All samples."""
-    return [dict(source[number]) for number in range(len(source.sizes()))]
 
 
 class TestTensorFlow:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 import torch as pytorch
-from _builders import encode, jpeg, pixels
+from _builders import decoded, encode, jpeg, pixels
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from shardio.conversion.api import convert
@@ -49,12 +48,6 @@ class Picture:
         if self.image.size == 0:
             raise OSError("image file is truncated")
         stream.write(encode("png", self.image))
-
-
-def decoded(image: bytes) -> Any:
-    """An image in RGB, decoded by OpenCV."""
-    found = np.asarray(cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_UNCHANGED))
-    return found[..., ::-1] if found.ndim == 3 else found
 
 
 class TestSamples:

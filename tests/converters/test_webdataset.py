@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from _builders import bmp, jpeg, png, webp
 from _foreign import write_tar
+from _sources import all_of
 from webdataset import ShardWriter, TarWriter
 
 import shardio
@@ -23,7 +24,7 @@ from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.testing import check_source
-from shardio_converters.webdataset import WebDataset, webdataset
+from shardio_converters.webdataset import webdataset
 
 
 def npy(array: Any) -> bytes:
@@ -42,11 +43,6 @@ def label_as_int64(folder: Path, count: int = 4, name: str = "a.tar", start: int
         expected.append({"image": image, "label": number, "txt": f"größe {number}", "key": key})
     write_tar(folder / name, members)
     return expected
-
-
-def all_of(source: WebDataset) -> list[dict[str, Any]]:
-    """All samples."""
-    return [dict(source[number]) for number in range(len(source.sizes()))]
 
 
 class TestSamples:

@@ -14,7 +14,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr as library
-from _builders import jpeg, png
+from _sources import COUNT, PICTURES, WORDS, numbers
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
@@ -22,7 +22,6 @@ from shardio.format.fields import Field
 from shardio.testing.sources import check_source
 from shardio_converters.zarr import zarr
 
-COUNT = 5
 FORMATS = (2, 3)
 
 
@@ -50,11 +49,6 @@ def zipped(folder: Path) -> Path:
     return Path(shutil.make_archive(str(folder), "zip", folder))
 
 
-def numbers(dtype: str, *shape: int) -> NDArray[Any]:
-    """COUNT different rows."""
-    return (np.arange(COUNT * int(np.prod(shape))) % 120).reshape(COUNT, *shape).astype(dtype)
-
-
 def objects(values: list[Any]) -> NDArray[Any]:
     """Values of different lengths."""
     data = np.empty(len(values), object)
@@ -62,8 +56,6 @@ def objects(values: list[Any]) -> NDArray[Any]:
     return data
 
 
-WORDS = ["", "naïve", "日本", "a b", "x" * 300]
-PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
 BLOBS = [b"", b"abc", b"\0\0", b"\xff" * 9000, b"z"]
 BYTES_TYPE = library.core.dtype.VariableLengthBytes()
 
