@@ -219,12 +219,11 @@ class TestRefusals:
         with pytest.raises(SourceError, match=r"no images and no class folders; suffixes: .bmp, .jpeg"):
             imagefolder(tmp_path)
 
-    @pytest.mark.parametrize(("name", "reason"), [("missing", "No such file"), ("a.jpg", "Not a directory")])
-    def test_not_a_folder(self, tmp_path: Path, name: str, reason: str) -> None:
+    def test_not_a_folder(self, tmp_path: Path) -> None:
         """A path that is not a folder is refused."""
         (tmp_path / "a.jpg").write_bytes(jpeg())
-        with pytest.raises(SourceError, match=f"{name} cannot be read: {reason}"):
-            imagefolder(tmp_path / name)
+        with pytest.raises(SourceError, match=r"a.jpg cannot be read: Not a directory"):
+            imagefolder(tmp_path / "a.jpg")
 
     @pytest.mark.parametrize("extensions", ["", " , ", [], ["."]])
     def test_extensions_name_at_least_one(self, tmp_path: Path, extensions: str | list[str]) -> None:

@@ -203,33 +203,19 @@ class TestRefusals:
                 lmdb(path)
 
     @pytest.mark.parametrize(
-        ("entries", "told"),
+        ("entries", "layout", "told"),
         [
-            ({}, "data.mdb holds no entries"),
-            ({b"a": b"some text"}, "the first value is neither an image nor a Datum"),
-            ({b"a": b""}, "not a Datum: it has no values"),
+            ({}, "auto", "data.mdb holds no entries"),
+            ({b"a": b"some text"}, "auto", "the first value is neither an image nor a Datum"),
+            ({b"a": b""}, "auto", "not a Datum: it has no values"),
+            ({b"a": b"\xff"}, "datum", r"no Datum can be read; .*key 'a': not a Datum"),
+            (None, "auto", r"lmdb takes a directory that holds data.mdb, or a file; .*No such file"),
+            ({}, "caffe", "layout must be one of auto, datum, image, got 'caffe'"),
         ],
     )
-    def test_nothing_to_be_had(self, tmp_path: Path, entries: dict[bytes, bytes], told: str) -> None:
-        """An empty environment, or one with other values, is refused."""
-        with pytest.raises(SourceError, match=told):
-            lmdb(written(tmp_path / "db", entries))
-
-    def test_no_datum_at_all(self, tmp_path: Path) -> None:
-        """An environment without a Datum is refused if that layout is given."""
-        with pytest.raises(SourceError, match=r"no Datum can be read; .*key 'a': not a Datum"):
-            lmdb(written(tmp_path / "db", {b"a": b"\xff"}), layout="datum")
-
-    @pytest.mark.parametrize("layout", ["", "caffe", "Datum"])
-    def test_no_such_layout(self, tmp_path: Path, layout: str) -> None:
-        """An unknown layout is refused with the known ones."""
-        with pytest.raises(ConfigError, match=f"layout must be one of auto, datum, image, got '{layout}'"):
-            lmdb(tmp_path, layout=layout)
-
-    def test_not_there(self, tmp_path: Path) -> None:
-        """A missing path and a folder without an environment are refused."""
-        for path in (tmp_path / "none", tmp_path):
-            with pytest.raises(
-                SourceError, match=r"lmdb takes a directory that holds data.mdb, or a file; .*No such file"
-            ):
-                lmdb(path)
+    def test_nothing_to_be_had(
+        self, tmp_path: Path, entries: dict[bytes, bytes] | None, layout: str, told: str
+    ) -> None:
+        """An environment that is empty or has other values, a folder without one, and unknown layouts are refused."""
+        with pytest.raises((SourceError, ConfigError), match=told):
+            lmdb(tmp_path if entries is None else written(tmp_path / "db", entries), layout=layout)

@@ -170,14 +170,3 @@ def test_a_missing_package_names_the_plug_ins_own_distribution() -> None:
     assert load("numpy", purpose="numbers", extra="x") is np
     with pytest.raises(shardio.MissingDependency, match=r"reading x needs no_such: pip install 'somebodys\[x\]'"):
         load("no_such", purpose="reading x", extra="x", distribution="somebodys")
-
-
-def test_the_surface_is_light() -> None:
-    """`import shardio.source` loads no large package."""
-    import subprocess
-    import sys
-
-    large = ("cv2", "torch", "h5py", "lmdb", "pyarrow")
-    code = f"import shardio.source, sys; print([name for name in {large} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (result.stdout, result.stderr) == ("[]\n", "")

@@ -307,17 +307,13 @@ class TestDamage:
                 source[row]
 
     def test_missing(self, tmp_path: Path) -> None:
-        """A missing path, a folder without arrays, and a file that is not a zip are refused."""
-        with pytest.raises(SourceError, match=r"gone cannot be read: .*No such file"):
-            zarr(tmp_path / "gone")
+        """A folder without arrays, and a file that is not a zip, are refused."""
         with pytest.raises(SourceError, match="holds no Zarr arrays"):
             zarr(tmp_path)
-        (tmp_path / "a.zip").write_bytes(b"words")
-        with pytest.raises(SourceError, match=r"a.zip cannot be read: File is not a zip file"):
-            zarr(tmp_path / "a.zip")
-        (tmp_path / "b.zip").write_bytes(b"")
-        with pytest.raises(SourceError, match=r"b.zip cannot be read: File is not a zip file"):
-            zarr(tmp_path / "b.zip")
+        for data in (b"words", b""):
+            (tmp_path / "a.zip").write_bytes(data)
+            with pytest.raises(SourceError, match=r"a.zip cannot be read: File is not a zip file"):
+                zarr(tmp_path / "a.zip")
         with pytest.raises(SourceError, match="holds no arrays with rows"):
             zarr(library.create_array(tmp_path / "c", shape=(), dtype="i4") and tmp_path / "c")
 
