@@ -477,6 +477,32 @@ class TestDamage:
             with pytest.raises(BadSample, match=f"a.h5, x, row {row}: {reason}"):
                 source[row]
 
+    def test_random_damage(self, tmp_path: Path) -> None:
+        """With any damaged byte, the file is refused, a sample is bad, or a value differs."""
+        path = ragged(
+            write(
+                tmp_path / "a.h5",
+                x={"data": numbers("u1", 9), "chunks": (2, 9), "compression": "gzip"},
+                t=PAIRS,
+                s=KINDS["strings"][0],
+            ),
+            "b",
+            PICTURES,
+        )
+        whole, random = path.read_bytes(), np.random.default_rng(0)
+        refused = 0
+        for _ in range(150):
+            spoiled = bytearray(whole)
+            spoiled[random.integers(len(spoiled) if random.random() < 0.5 else 4096)] ^= 1 << random.integers(8)
+            path.write_bytes(spoiled)
+            try:
+                source = hdf5(path)
+                for index in range(len(source.sizes())):
+                    source[index]
+            except (SourceError, BadSample, ConfigError):
+                refused += 1
+        assert refused > 5
+
 
 class TestFilters:
     @pytest.mark.slow

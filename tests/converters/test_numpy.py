@@ -279,6 +279,15 @@ class TestRefusals:
         with pytest.raises(SourceError, match=message):
             numpy(path)
 
+    def test_a_member_that_is_too_long(self, tmp_path: Path) -> None:
+        """A member that is longer than its header says is refused."""
+        data = io.BytesIO()
+        np.save(data, ARRAYS["x"])
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+            archive.writestr("x.npy", data.getvalue() + b"x")
+        with pytest.raises(SourceError, match=r"a.npz, x.npy must hold 224 bytes, it holds 225"):
+            numpy(tmp_path / "a.npz")
+
     def test_an_encrypted_npz(self, tmp_path: Path) -> None:
         """An encrypted member is refused by name."""
         path = write(tmp_path, "stored", {"x": np.zeros(3)})
