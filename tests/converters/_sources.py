@@ -1,5 +1,9 @@
 """What tests of converters share: values of every kind, and all that a source gives."""
 
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,15 @@ PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
 def numbers(dtype: str, *shape: int) -> NDArray[Any]:
     """COUNT different rows."""
     return (np.arange(COUNT * int(np.prod(shape))) % 120).reshape(COUNT, *shape).astype(dtype)
+
+
+def changed(dataset: Path, folder: Path, change: Callable[[Any], object]) -> Path:
+    """A copy of a dataset whose `index.json` a function has changed."""
+    out = Path(shutil.copytree(dataset, folder / "changed"))
+    index = json.loads((out / "index.json").read_text())
+    change(index)
+    (out / "index.json").write_text(json.dumps(index))
+    return out
 
 
 def all_of(source: Source) -> list[dict[str, Any]]:

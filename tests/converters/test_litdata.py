@@ -1,7 +1,6 @@
 """Datasets that litdata wrote become samples, read by litdata; indexes that would run code are refused before."""
 
 import importlib.util
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from _sources import changed
 
 from shardio.errors import BadSample, ConfigError, MissingDependency, SourceError
 from shardio.format.images import sniff
@@ -21,15 +21,6 @@ FILES = Path(__file__).parent / "files" / "litdata"
 
 INSTALLED = importlib.util.find_spec("litdata") is not None
 needs_litdata = pytest.mark.skipif(not INSTALLED, reason="litdata is not installed")
-
-
-def changed(folder: Path, change: Callable[[Any], object]) -> Path:
-    """A copy of the dataset whose index `change` has changed."""
-    out = Path(shutil.copytree(FILES / "dicts", folder / "changed"))
-    index = json.loads((out / "index.json").read_text())
-    change(index)
-    (out / "index.json").write_text(json.dumps(index))
-    return out
 
 
 def of_type(kind: str) -> Callable[[Any], object]:
@@ -210,7 +201,7 @@ def test_without_litdata() -> None:
 def test_indexes_that_are_refused(change: Callable[[Any], object], message: str, tmp_path: Path) -> None:
     """What an index says wrongly, or what would run code, is refused before LitData sees it."""
     with pytest.raises(SourceError, match=message):
-        litdata(changed(tmp_path, change))
+        litdata(changed(FILES / "dicts", tmp_path, change))
 
 
 def test_pickles_are_refused() -> None:

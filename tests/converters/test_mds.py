@@ -1,6 +1,5 @@
 """Datasets of MosaicML Streaming become samples: files by its own writer, and damage that is told in words."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from _sources import changed
 
 import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
@@ -57,15 +57,6 @@ def expected_of(source: Mds) -> list[dict[str, Any]]:
     return found
 
 
-def changed(folder: Path, change: Callable[[Any], object]) -> Path:
-    """A copy of the dataset whose index `change` has changed."""
-    out = Path(shutil.copytree(FILES / "plain", folder / "changed"))
-    index = json.loads((out / "index.json").read_text())
-    change(index)
-    (out / "index.json").write_text(json.dumps(index))
-    return out
-
-
 @pytest.mark.parametrize("name", ["plain", "zstd", "gz"])
 def test_every_encoding(name: str, tmp_path: Path) -> None:
     """Columns of every encoding are read from Streaming's files, plain and compressed."""
@@ -89,7 +80,7 @@ def test_fields_are_chosen(tmp_path: Path) -> None:
         for shard in index["shards"]:
             shard["column_names"][0] = "a b"
 
-    (remark,) = mds(changed(tmp_path, rename)).remarks
+    (remark,) = mds(changed(FILES / "plain", tmp_path, rename)).remarks
     assert remark.startswith("'a b' becomes the field 'a_b'")
 
 
@@ -100,7 +91,7 @@ def test_bytes_that_are_images(tmp_path: Path) -> None:
         for shard in index["shards"]:
             shard["column_encodings"][5] = "bytes"
 
-    assert mds(changed(tmp_path, as_bytes)).fields["image"] == Field("image")
+    assert mds(changed(FILES / "plain", tmp_path, as_bytes)).fields["image"] == Field("image")
 
 
 def test_a_shard_that_lies_there_unpacked_is_taken(tmp_path: Path) -> None:
@@ -131,7 +122,7 @@ def test_a_shard_that_lies_there_unpacked_is_taken(tmp_path: Path) -> None:
 def test_indexes_that_are_refused(change: Callable[[Any], object], message: str, tmp_path: Path) -> None:
     """What an index says wrongly is refused with the file and the rule, and no file outside is opened."""
     with pytest.raises(SourceError, match=message):
-        mds(changed(tmp_path, change))
+        mds(changed(FILES / "plain", tmp_path, change))
 
 
 def test_what_is_no_mds(tmp_path: Path) -> None:

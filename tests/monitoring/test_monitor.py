@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from _builders import jpeg
+from _datasets import photos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,11 +20,6 @@ import shardio
 from shardio.errors import ConfigError
 from shardio.loader.stats import LoaderStats
 from shardio.monitoring.figures import InputFigures, difference
-
-
-def photos(count: int = 24) -> shardio.Dataset:
-    """A dataset of JPEGs in memory."""
-    return shardio.from_samples([{"image": jpeg(40, 40, seed=n), "label": n} for n in range(count)])
 
 
 def load(**options: Any) -> shardio.Loader:
