@@ -9,6 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from _datasets import files
 from _sources import changed
 
 from shardio.errors import BadSample, ConfigError, MissingDependency, SourceError
@@ -67,11 +68,6 @@ def test_tuples(tmp_path: Path) -> None:
     check_source(litdata(FILES / "pairs", names="text,label"), expected, tmp_path / "out")
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 NEEDS_ZSTD = pytest.mark.skipif(importlib.util.find_spec("zstd") is None, reason="LitData needs zstd for samples")
 
 
@@ -80,13 +76,13 @@ NEEDS_ZSTD = pytest.mark.skipif(importlib.util.find_spec("zstd") is None, reason
 def test_compressed(tmp_path: Path, level: str) -> None:
     """Chunks, batches and samples compressed with zstd are read in any order, and their directory stays as it is."""
     folder = Path(shutil.copytree(FILES / f"zstd-{level}", tmp_path / "in"))
-    before = contents(folder)
+    before = files(folder)
     expected = [{"array": np.full(40, number, np.int32), "text": f"text {number} " * 20} for number in range(5)]
     source = litdata(folder)
     check_source(source, expected, tmp_path / "out", array=("int32", (40,)))
     for number in (4, 0, 3, 1, 2, 0):
         assert source[number]["text"] == expected[number]["text"]
-    assert contents(folder) == before
+    assert files(folder) == before
 
 
 @needs_litdata
@@ -94,13 +90,13 @@ def test_compressed(tmp_path: Path, level: str) -> None:
 def test_documents_of_tokens(tmp_path: Path, name: str) -> None:
     """What was written for a TokensLoader becomes documents, each as long as it was."""
     folder = Path(shutil.copytree(FILES / name, tmp_path / "in"))
-    before = contents(folder)
+    before = files(folder)
     source = litdata(folder)
     expected = [{"tokens": np.arange(n * n + 3, dtype=np.uint16) + np.uint16(65000)} for n in range(5)]
     check_source(source, expected, tmp_path / "out", tokens={"kind": "array", "dtype": "uint16"})
     assert source.sizes().tolist() == [(48 + 36 + 50) // 5] * 5
     assert source.remarks == ()
-    assert contents(folder) == before
+    assert files(folder) == before
 
 
 @needs_litdata
