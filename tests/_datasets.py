@@ -13,6 +13,7 @@ import pytest
 from _builders import jpeg, spoiled
 
 import shardio
+from shardio.testing import samples as kinds
 from shardio.testing.stores import MemoryStore
 
 CONTAINERS = ("tar", "hdf5", "lmdb")
@@ -41,6 +42,15 @@ def sample(number: int) -> dict[str, Any]:
         "blob": bytes([number % 256]) * (number % 5),
         "note": {"n": number, "tags": ["a", None]},
     }
+
+
+KINDS = kinds.FIELDS
+"""The fields of `of_every_kind`: those of the containers' contract."""
+
+
+def of_every_kind(number: int) -> dict[str, Any]:
+    """A sample as the containers' contract has it, whose image is a JPEG."""
+    return kinds.sample(number) | {"image": jpeg(10 + number, 20, seed=number)}
 
 
 def photo(number: int, *, classes: int = 10, bad: bool = False) -> dict[str, Any]:
