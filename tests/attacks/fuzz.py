@@ -1,15 +1,15 @@
 """A fuzz test: files are damaged, and shardio must neither crash nor hang, nor deliver or do anything wrong.
 
-    python tests/fuzz.py --minutes 30 --seed 7
-    python tests/fuzz.py --target hdf5 --target checkpoint
-    python tests/fuzz.py --replay tests/corpus
+    python tests/attacks/fuzz.py --minutes 30 --seed 7
+    python tests/attacks/fuzz.py --target hdf5 --target checkpoint
+    python tests/attacks/fuzz.py --replay tests/attacks/corpus
 
 In each round a target (`_fuzz_targets.py`) is copied, one to three damages (`_damage.py`) are done to its files, and
 something is done with it (`_fuzz_uses.py`), in a child process with limits on memory, file size and time. A round fails
 if the child crashes, hangs or runs out of memory; if an exception is none of shardio's, or is lost in a thread; if a
 value is wrong that a checksum covers, or samples come in another number or order; if bytes of a file outside come out,
 a file outside changes, or code from data runs. Each kind of failure is made smaller by leaving damages out, and saved
-once to tests/corpus/, from where `--replay` and the tests repeat it.
+once to tests/attacks/corpus/, from where `--replay` and the tests repeat it.
 """
 
 import argparse
@@ -43,6 +43,8 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFL
 import h5py
 import numpy as np
 import torch
+
+sys.path.append(str(Path(__file__).parents[1]))
 from _damage import damage
 from _fuzz_targets import TARGETS, converter
 from _fuzz_uses import CANARIES, IN_PLACE, Finding, Place, use

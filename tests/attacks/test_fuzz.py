@@ -43,7 +43,7 @@ def test_a_short_fuzz(tmp_path: Path) -> None:
 
 @pytest.mark.attack
 def test_what_was_found_before() -> None:
-    """No file that ever did harm, all of which are in `tests/corpus`, does it again."""
+    """No file that ever did harm, all of which are in `tests/attacks/corpus`, does it again."""
     verdict = run("--replay", fuzz.CORPUS)
     assert sum(verdict["rounds"].values()) == len(list(fuzz.CORPUS.glob("*.json"))) > 0
 

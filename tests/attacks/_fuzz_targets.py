@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import zarr
 from _builders import class_folders, encode, idx_pair, jpeg, pixels, png, webp
+from _datasets import packed
 from _foreign import Datum, example, write_tar, write_tfrecord
 
 import shardio
@@ -34,7 +35,7 @@ from shardio.format import manifest
 from shardio.source import Converter, find
 from shardio.train import run
 
-sys.path.append(str(Path(__file__).parent / "train"))
+sys.path.append(str(Path(__file__).parents[1] / "train"))
 from _tiny import config
 
 COUNT = 12
@@ -106,9 +107,7 @@ FIELDS: dict[str, Any] = {
 
 def dataset(container: str, **options: Any) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
-        with shardio.create(folder, container=container, fields=FIELDS, shard_size="3KB", **options) as writer:
-            for sample in samples():
-                writer.append(sample)
+        packed(folder, samples(), FIELDS, container=container, shard_size="3KB", **options)
 
     return write
 

@@ -1,6 +1,6 @@
 """A stress of interrupts: loops over a loader are interrupted at random moments, thousands of times.
 
-    python tests/interrupts.py --count 5000 --seed 1
+    python tests/attacks/interrupts.py --count 5000 --seed 1
 
 Each job is a process of its own, which loops over one loader: tar, HDF5 or LMDB, threads or processes, a loop body of
 0, 0.1 or 1 ms. An interrupt comes from a timer of the process itself, or as a real SIGINT from outside; some come in
@@ -24,10 +24,12 @@ from typing import Any
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).parents[1]))
+from _datasets import CONTAINERS, packed
+
 import shardio
 
 SAMPLES, BATCH = 640, 8
-CONTAINERS = ("tar", "hdf5", "lmdb")
 BODIES = (0.0, 0.0001, 0.001)  # seconds
 FAILURES = ("ahead", "behind", "swallowed", "ignored", "hangs")
 HANG = 30.0  # seconds
@@ -39,10 +41,8 @@ DELAYS_OF_PROCESSES = (0.002, 0.05, 0.5, 3.0)
 def prepare(folder: Path) -> None:
     """Write the same samples in each container."""
     for container in CONTAINERS:
-        fields = {"x": "int64", "text": "text", "array": ("float32", (16,))}
-        with shardio.create(folder / container, container=container, fields=fields, shard_size="20KB") as out:
-            for n in range(SAMPLES):
-                out.append({"x": n, "text": f"sample {n}", "array": np.full(16, n, np.float32)})
+        rows = ({"x": n, "text": f"sample {n}", "array": np.full(16, n, np.float32)} for n in range(SAMPLES))
+        packed(folder / container, rows, container=container, shard_size="20KB")
 
 
 def moment(chance: random.Random, isolate: bool) -> float:

@@ -1,6 +1,6 @@
 """A soak test of datasets in object storage: ranks that share a cache are killed while the network fails.
 
-    python tests/remote_soak.py --faults 5000 --seed 1
+    python tests/attacks/remote_soak.py --faults 5000 --seed 1
 
 A real S3 server holds the dataset, behind a proxy that delays, cuts, corrupts, resets and refuses by a seeded script.
 Four rank processes share one cache on this machine. Each logs its batches with the loader's state after them; now and
@@ -33,6 +33,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+from _datasets import packed
 from _faulty_proxy import FAULTS, ProxyProcess, Script, proxy_process
 from _s3 import S3Server, s3_server
 
@@ -83,16 +86,19 @@ def content(number: int) -> np.ndarray:
     return np.random.default_rng(number).integers(0, 255, 4096, np.uint8)
 
 
+def sample(number: int) -> dict[str, Any]:
+    """A sample with values of one size and of several."""
+    array = content(number)
+    return {"array": array, "blob": array.tobytes()[: 1000 + number % 3000], "label": number}
+
+
 def prepare(folder: Path, server: S3Server) -> dict[str, int]:
     """Write the same samples as tar and HDF5, and put both into a bucket; return the bytes of each."""
     sizes = {}
     server.make_bucket(BUCKET)
     for container in ("tar", "hdf5"):
         place = folder / "local" / container
-        fields = {"array": ("uint8", (4096,)), "blob": "bytes", "label": "int64"}
-        with shardio.create(place, container=container, fields=fields, shard_size="600KB") as out:
-            for n in range(SAMPLES):
-                out.append({"array": content(n), "blob": content(n).tobytes()[: 1000 + n % 3000], "label": n})
+        packed(place, map(sample, range(SAMPLES)), container=container, shard_size="600KB")
         files = [path for path in place.rglob("*") if path.is_file()]
         sizes[container] = sum(path.stat().st_size for path in files)
         for path in files:
@@ -144,10 +150,9 @@ def train(phase: Phase, rank: int, options: dict[str, str], out: Path) -> None:
             for batch in loader:
                 rows, wrong = [], 0
                 for place, index in enumerate(batch["index"].tolist()):
-                    expected = content(index)
-                    right = np.array_equal(batch["array"][place], expected) and batch["label"][place] == index
-                    blob = bytes(batch["blob"][place])
-                    wrong += not (right and blob == expected.tobytes()[: 1000 + index % 3000])
+                    expected = sample(index)
+                    right = np.array_equal(batch["array"][place], expected["array"]) and batch["label"][place] == index
+                    wrong += not (right and bytes(batch["blob"][place]) == expected["blob"])
                     if batch["valid"][place]:
                         rows.append(index)
                 line = {"epoch": epoch, "rows": rows, "wrong": wrong, "state": loader.state_dict()}

@@ -2,8 +2,8 @@
 
 In a process of its own, with which other programs share it; the first line that it prints is its URL:
 
-    python tests/_faulty_proxy.py http://127.0.0.1:8333 --latency 0.01 --bandwidth 125e6
-    python tests/_faulty_proxy.py http://127.0.0.1:8333 --faults '{"cut": 0.05, "slow_down": 0.1}' --seed 7
+    python tests/attacks/_faulty_proxy.py http://127.0.0.1:8333 --latency 0.01 --bandwidth 125e6
+    python tests/attacks/_faulty_proxy.py http://127.0.0.1:8333 --faults '{"cut": 0.05, "slow_down": 0.1}' --seed 7
 
 `GET URL/_proxy/counts` says what it did and what passed; `PUT URL/_proxy/script` takes other settings, as JSON with the
 names of `Script`. The Host header passes unchanged, so signatures that name the proxy's address are right behind it,

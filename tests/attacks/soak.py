@@ -1,6 +1,6 @@
 """A soak test: ranks train while they are killed and restarted in other numbers, and while shards are damaged.
 
-    python tests/soak.py --minutes 10 --seed 1
+    python tests/attacks/soak.py --minutes 10 --seed 1
 
 The same samples are in a tar, an HDF5 and an LMDB dataset, so that a run may resume from a checkpoint with another
 container, number of ranks (2 to 6) and batch size, with threads or processes. In each attempt the ranks sum up their
@@ -41,6 +41,8 @@ import interrupts
 import numpy as np
 import torch
 import torch.distributed as dist
+
+sys.path.append(str(Path(__file__).parents[1]))
 from _leftovers import left_behind, names
 
 import shardio
