@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.loader.workers.fetch_ahead import FetchAhead
+from shardio.dataset.fetch_ahead import FetchAhead
 from shardio.order.world import World
 from shardio.plan import Plan, Schedule
 
@@ -29,7 +29,7 @@ class Recorder:
         self.asked: list[NDArray[np.int64]] = []
         self._requests = list(requests)
 
-    def fetch_ahead(self, indices: NDArray[np.int64], fields: Iterable[str], share: float) -> list[Any]:
+    def prefetch(self, indices: NDArray[np.int64], fields: Iterable[str], share: float) -> list[Any]:
         self.asked.append(indices)
         return self._requests
 
