@@ -110,8 +110,10 @@ def imagefolder(
     if empty and not (allow_empty and len(paths)):
         told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
         raise SourceError(
-            f"class folders need images, there are none in {told}; suffixes: {', '.join(suffixes)}: remove them, "
-            "or keep them as classes without samples with allow_empty=True"
+            "class folders need images, there are none in {}; suffixes: {}: remove them, or keep them as "
+            "classes without samples with {allow_empty:True}",
+            told,
+            ", ".join(suffixes),
         )
     left_out.update(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
     remarks = _remarks(suffixes, left_out, sum(_takes(entry, suffixes) for entry in tops))
@@ -187,7 +189,7 @@ def _suffixes(extensions: str | Iterable[str]) -> tuple[str, ...]:
     given = extensions.split(",") if isinstance(extensions, str) else extensions
     found = {suffix.strip().lower().lstrip(".") for suffix in given} - {""}
     if not found:
-        raise ConfigError(f"extensions must name at least one suffix, got {extensions!r}")
+        raise ConfigError("{extensions} must name at least one suffix, got {!r}", extensions)
     return tuple(f".{suffix}" for suffix in sorted(found))
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from ..dataset.store_access import StoreAccess
 from ..engines.factory import EngineName
 from ..engines.fused_images import Decode
-from ..errors import ConfigError
+from ..errors import ConfigError, Option
 from ..loader.batch.bad_samples import OnBadSample
 from .accelerators import Accelerator, accelerator
 
@@ -85,12 +85,12 @@ class BenchConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "ranks", "batch_size", "image_size"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
+                raise ConfigError("{} must be at least 1, got {}", Option(name), value)
         for name in ("step_time", "warmup"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be 0 or more seconds, got {getattr(self, name)}")
+                raise ConfigError("{} must be 0 or more seconds, got {}", Option(name), getattr(self, name))
         if self.seconds is not None and self.seconds <= 0:
-            raise ConfigError(f"seconds must be more than 0, got {self.seconds}")
+            raise ConfigError("{seconds} must be more than 0, got {}", self.seconds)
         if self.emulate is not None:
             accelerator(self.emulate)
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ..stores.url import as_url
 from ._bench_display import comparison_text, live, versus_progress
-from ._options import threads_option
+from ._options import count_or_auto
 from ._output import check_place, write_json, write_text
-from ._store_options import DATASET, StoreOptions, with_store_options
+from ._store_options import DATASET, with_store_options
 
 if TYPE_CHECKING:
     from ..bench import BenchConfig, BenchResult
@@ -40,7 +41,7 @@ SLOWER = 3
 
 @with_store_options
 def bench(
-    stores: StoreOptions,
+    stores: StoreAccess,
     dataset: Annotated[str | None, typer.Argument(help=DATASET, metavar="DATASET", show_default=False)] = None,
     batch_size: Annotated[
         int | None,
@@ -240,7 +241,7 @@ def bench(
     check_place(html, "--html")
     from ..bench import BenchConfig, measure, tune_decoder  # imported here because it loads torch
 
-    access = stores.access(dataset, versus)
+    access = stores.check_needed(dataset, versus)
     if storage and as_url(dataset) is not None:
         raise ConfigError(f"--storage reads local files, got the URL {dataset}")
     config = BenchConfig(
@@ -258,8 +259,8 @@ def bench(
         map_by=map_by,
         decode=decode,
         shuffle=None if shuffle == "none" else shuffle,
-        threads=threads_option(threads),
-        prefetch=threads_option(prefetch, "prefetch"),
+        threads=count_or_auto(threads),
+        prefetch=count_or_auto(prefetch, "prefetch"),
         isolate=isolate,
         emulate=emulate,
         step_time=step_time,

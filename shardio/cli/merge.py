@@ -1,19 +1,20 @@
 """`shardio merge`: write several datasets as one."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..conversion.dataset_source import DatasetSource
 from ..dataset.classes import Classes
+from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
-from ._packing import PackingOptions, with_packing_options
-from ._store_options import StoreOptions, with_store_options
+from ._conversion import convert, with_conversion_options
+from ._store_options import with_store_options
 
 
 @with_store_options
-@with_packing_options
+@with_conversion_options
 def merge(
     paths: Annotated[
         list[str],
@@ -21,8 +22,8 @@ def merge(
             help="The datasets' directories or URLs, then the new one's directory or URL.", metavar="IN... OUT"
         ),
     ],
-    packing: PackingOptions,
-    stores: StoreOptions,
+    conversion: dict[str, Any],
+    stores: StoreAccess,
     classes: Annotated[
         Classes | None,
         typer.Option(
@@ -48,5 +49,5 @@ def merge(
     if len(paths) < 3:
         raise ConfigError(f"merge takes at least two datasets and OUT, got {' '.join(paths)}")
     *datasets, out = paths
-    source = DatasetSource(datasets, stores.access(*datasets, out), classes)
-    packing.convert(source, Path(out), stores.for_output(out))
+    source = DatasetSource(datasets, stores.check_needed(*datasets, out), classes)
+    convert(source, Path(out), conversion, stores.store_options)

@@ -7,7 +7,7 @@ import typer
 from ..dataset.store_access import StoreAccess
 from ..system.units import counted, format_size
 from ._output import write_json
-from ._store_options import DATASET, StoreOption, parse_store_options
+from ._store_options import DATASET, with_store_option
 
 if TYPE_CHECKING:
     from ..bench.read_plan import ReadPlan
@@ -17,7 +17,9 @@ Tail: TypeAlias = Literal["drop", "pad"]
 Assign: TypeAlias = Literal["rank", "node"]
 
 
+@with_store_option
 def plan(
+    stores: StoreAccess,
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     world: Annotated[int, typer.Option(help="The number of ranks.")],
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 256,
@@ -34,7 +36,6 @@ def plan(
         str | None,
         typer.Option("--json", help="Write the figures as JSON to this file; - is standard output.", metavar="FILE"),
     ] = None,
-    store_option: StoreOption = None,
 ) -> None:
     """Show what each rank of a job would read in an epoch, without reading a sample.
 
@@ -50,8 +51,6 @@ def plan(
 
       shardio plan s3://bucket/photos --world 8 --store-option region=eu-west-1
     """
-    access = StoreAccess(store_options=parse_store_options(store_option))
-    access.check_needed(dataset)
     from ..bench.read_plan import read_plan  # imported here because it loads torch
 
     found = read_plan(
@@ -65,7 +64,7 @@ def plan(
         assign=assign,
         seed=seed,
         epoch=epoch,
-        access=access,
+        access=stores.check_needed(dataset),
     )
     if not write_json(json_file, found.to_json()):
         print(text(found))

@@ -6,16 +6,17 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ._output import write_json
 from ._progress import progress
-from ._store_options import DATASET, StoreOptions, with_store_options
+from ._store_options import DATASET, with_store_options
 
 
 @with_store_options
 def stats(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
-    stores: StoreOptions,
+    stores: StoreAccess,
     sample: Annotated[
         str, typer.Option(help="Number of random samples to decode images, texts and arrays of, or all.")
     ] = "1000",
@@ -63,7 +64,7 @@ def stats(
 
     if output is not None:
         picture.check(output)
-    access = stores.access(dataset).keywords_for(dataset)
+    access = stores.check_needed(dataset).keywords_for(dataset)
     with progress("samples") as show:
         figures = dataset_stats(
             dataset,
@@ -87,7 +88,7 @@ def _sample(text: str) -> int | Literal["all"]:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"sample must be a whole number of at least 0, or all, got {text!r}") from None
+        raise ConfigError("{sample} must be a whole number of at least 0, or all, got {!r}", text) from None
 
 
 def _fill_values(pairs: Sequence[str]) -> dict[str, list[float]]:
@@ -100,7 +101,7 @@ def _fill_values(pairs: Sequence[str]) -> dict[str, list[float]]:
         except ValueError:
             name = ""
         if not name:
-            raise ConfigError(f"fill_value must be a field and a number such as grid=-32768, got {pair!r}")
+            raise ConfigError("{fill_value} must be a field and a number such as grid=-32768, got {!r}", pair)
     return found
 
 
@@ -114,5 +115,5 @@ def _channel_axis(pairs: Sequence[str]) -> dict[str, int | None]:
         except ValueError:
             name = ""
         if not name:
-            raise ConfigError(f"channel_axis must be a field and an axis such as grid=-1 or grid=none, got {pair!r}")
+            raise ConfigError("{channel_axis} must be a field and an axis such as grid=-1 or grid=none, got {!r}", pair)
     return found

@@ -21,7 +21,7 @@ from ..cache.node_cache import CachedObject, Hold, Kept
 from ..cache.pieces import PIECE, piece_count, pieces_of, widened_up_to
 from ..containers import piece_sums, row_locator, side_index
 from ..containers.base import Reader
-from ..errors import CacheWarning, ObjectNotFound, ShardCorrupt
+from ..errors import CacheWarning, Message, ObjectNotFound, ShardCorrupt
 from ..format import manifest
 from ..format.fields import Field
 from ..stores.base import Store
@@ -198,9 +198,14 @@ class RemoteShards:
         )
         if needed > room:
             warnings.warn(
-                f"{self._fetcher.cache.folder}: the cache holds {format_size(self._fetcher.most)}, and a window of "
-                f"shuffle='block' takes {format_size(needed)}: what is fetched for it is fetched again; give a smaller "
-                f"window or block, or a cache_size of at least {format_size(round(needed / (1 - FREE_SHARE)))}",
+                Message(
+                    "{}: the cache holds {}, and a window of {shuffle:block} takes {}: what is fetched for it is "
+                    "fetched again; give a smaller window or block, or a {cache_size} of at least {}",
+                    self._fetcher.cache.folder,
+                    format_size(self._fetcher.most),
+                    format_size(needed),
+                    format_size(round(needed / (1 - FREE_SHARE))),
+                ),
                 CacheWarning,
                 stacklevel=4,  # where the Loader is made
             )

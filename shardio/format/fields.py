@@ -388,7 +388,7 @@ def with_optional(fields: Mapping[str, Field], names: str | Iterable[str] | None
     """
     chosen = frozenset(listed_names(names))
     if unknown := sorted(chosen - fields.keys()):
-        raise ConfigError(f"optional: there is no field {unknown[0]!r}; there are {', '.join(fields)}")
+        raise ConfigError("{optional}: there is no field {!r}; there are {}", unknown[0], ", ".join(fields))
     return as_fields({n: replace(field, optional=field.optional or n in chosen) for n, field in fields.items()})
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Option
 from ..order.world import World
 
 _MOST_BITS = 1024
@@ -32,9 +32,11 @@ def whole_number(value: int, name: str) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
+        raise ConfigError("{} must be a whole number, got {!r}", Option(name), value) from None
     if (bits := number.bit_length()) > _MOST_BITS:  # Python writes no number of 4300 digits into a state
-        raise ConfigError(f"{name} must be a whole number of at most {_MOST_BITS} bits, got one of {bits} bits")
+        raise ConfigError(
+            "{} must be a whole number of at most {} bits, got one of {} bits", Option(name), _MOST_BITS, bits
+        )
     return number
 
 
@@ -54,7 +56,7 @@ def count_or_auto(value: int | Literal["auto"], name: str) -> int | None:
     except TypeError:
         count = 0
     if count < 1:
-        raise ConfigError(f"{name} must be 'auto' or a whole number of at least 1, got {value!r}")
+        raise ConfigError("{} must be 'auto' or a whole number of at least 1, got {!r}", Option(name), value)
     return count
 
 
@@ -71,5 +73,5 @@ def rank_and_size(world: World | None) -> World:
 def time_limit(value: float, name: str) -> float:
     """Return `value`, a time limit in seconds; raise ConfigError unless it is above 0."""
     if not isinstance(value, (int, float)) or not 0 < value <= threading.TIMEOUT_MAX:
-        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
+        raise ConfigError("{} must be a number of seconds above 0, got {!r}", Option(name), value)
     return value

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import final, get_args
 
-from ..errors import ConfigError, TooManyBad
+from ..errors import ConfigError, Option, TooManyBad
 from ..system.os_errors import naming
 from .batch.bad_samples import BadSampleRecord, OnBadSample
 
@@ -30,7 +30,7 @@ class Quarantine:
 
     def __init__(self, action: OnBadSample, max_bad: float, file: Path | None, rank: int) -> None:
         if action not in get_args(OnBadSample):
-            raise ConfigError(f"on_bad_sample must be 'raise', 'replace' or 'mask', got {action!r}")
+            raise ConfigError("{on_bad_sample} must be 'raise', 'replace' or 'mask', got {!r}", action)
         check_max_bad(max_bad)
         self.all: list[BadSampleRecord] = []
         self._max_bad, self._rank, self._path = max_bad, rank, file
@@ -49,8 +49,13 @@ class Quarantine:
             self._write(record)
             if self._count > self._allowed:
                 raise TooManyBad(
-                    f"rank {self._rank}, epoch {record.epoch}: {self._count} bad samples, max_bad={self._max_bad:g} "
-                    f"allows {self._allowed} in an epoch; the last one is {record}"
+                    "rank {}, epoch {}: {} bad samples, {} allows {} in an epoch; the last one is {}",
+                    self._rank,
+                    record.epoch,
+                    self._count,
+                    Option("max_bad", self._max_bad),
+                    self._allowed,
+                    record,
                 )
 
     def _write(self, record: BadSampleRecord) -> None:
@@ -66,9 +71,9 @@ class Quarantine:
 def check_max_bad(max_bad: float) -> None:
     """Raise ConfigError unless `max_bad` is a count, or a share below 1."""
     if isinstance(max_bad, bool) or not isinstance(max_bad, (int, float)) or not 0 <= max_bad < math.inf:
-        raise ConfigError(f"max_bad must be a count, or a share of at least 0 and below 1, got {max_bad!r}")
+        raise ConfigError("{max_bad} must be a count, or a share of at least 0 and below 1, got {!r}", max_bad)
     if max_bad >= 1 and max_bad != int(max_bad):
-        raise ConfigError(f"max_bad must be a whole number, or below 1 for a share, got {max_bad!r}")
+        raise ConfigError("{max_bad} must be a whole number, or below 1 for a share, got {!r}", max_bad)
 
 
 def allowance(max_bad: float, samples: int) -> int:
@@ -86,5 +91,5 @@ def report_path(path: str | os.PathLike[str], name: str, rank: int, size: int) -
         Path(path).absolute() if isinstance(path, (str, os.PathLike)) else None
     )  # the working directory may change
     if absolute is None or not os.access(absolute.parent, os.W_OK | os.X_OK) or absolute.is_dir():
-        raise ConfigError(f"{name} must be a file in a writable folder, got {path}")
+        raise ConfigError("{} must be a file in a writable folder, got {}", Option(name), path)
     return absolute if size == 1 else absolute.with_name(f"{absolute.stem}-{rank:05d}{absolute.suffix}")

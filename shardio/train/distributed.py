@@ -152,7 +152,7 @@ def choose_device(device: str | None, world: World) -> torch.device:
     if requested.type == "cpu":
         return requested
     if requested.index is not None and world.size > 1:
-        raise ConfigError(f"device must not name one GPU for {world.size} ranks, got {device!r}: use 'cuda'")
+        raise ConfigError("{device} must not name one GPU for {} ranks, got {!r}: use 'cuda'", world.size, device)
     index = world.local_rank if requested.index is None else requested.index
     if index >= count:
         raise ConfigError(

@@ -313,12 +313,14 @@ class _Run:
         there = [path for path in self._checkpoints.candidates if path.is_file()]
         some_see_one, some_do_not = self._job.largest(bool(there), not there)
         if some_see_one and some_do_not:
-            raise ConfigError(f"output must be a directory that all ranks share; only some see a run in {self._output}")
+            raise ConfigError(
+                "{output} must be a directory that all ranks share; only some see a run in {}", self._output
+            )
         if not there:
             return None
         if self._config.resume is None:
             raise ConfigError(
-                f"output already holds a run ({there[0]}): give resume='auto' to resume it, or another output"
+                "{output} already holds a run ({}): give {resume:auto} to resume it, or another output", there[0]
             )
         number = 0
         if self._job.leads:  # one rank decides: the others would have to read the whole files as well

@@ -71,8 +71,9 @@ class VolumeRegression:
                     )
         if config.image_size is not None and config.image_size > min(shape[1:]):
             raise ConfigError(
-                f"image_size must be at most the shortest side of the volumes, {min(shape[1:])}, got "
-                f"{config.image_size}"
+                "{image_size} must be at most the shortest side of the volumes, {}, got {}",
+                min(shape[1:]),
+                config.image_size,
             )
         every = max(1, len(train) // _VOLUMES_READ)
         skip = config.on_bad_sample == "replace"
