@@ -82,7 +82,7 @@ class Message(str):
         following = iter(values)
         for text, name, spec, conversion in Formatter().parse(template):
             value = next(following) if name == "" else Option(name, _SWITCH.get(spec, spec) or None) if name else ""
-            value = value.message if isinstance(value, ShardioError) else value
+            value = value.wording if isinstance(value, ShardioError) else value
             if isinstance(value, Option | Message):
                 parts += (text, *(value.parts if isinstance(value, Message) else [value]))
             else:
@@ -117,14 +117,14 @@ class ShardioError(Exception):
     Its arguments are a text, or as in logging, a template and its values (see `Message`).
 
     Attributes:
-        message: the message; the options that it names are values.
+        wording: the message, in which options are values.
     """
 
     def __init__(self, text: object = "", *values: object) -> None:
         super().__init__(Message(str(text), *values) if values else text)
 
     @property
-    def message(self) -> Message:
+    def wording(self) -> Message:
         text = self.args[0] if self.args else ""
         return text if isinstance(text, Message) else Message.of((str(text),))
 

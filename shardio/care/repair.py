@@ -37,10 +37,10 @@ from ..errors import (
     SourceError,
 )
 from ..foreign import members, tar
-from ..format import found_instead, manifest
+from ..format import manifest
 from ..format.fields import Field, shape_column, with_hidden
 from ..stores.url import as_url
-from ..system import strict_json
+from ..system import did_you_mean, strict_json
 from ..system.directory import Directory
 from ..system.local_path import local_path
 from ..system.types import Buffer
@@ -173,7 +173,7 @@ def _find_shards(folder: Directory, old: manifest.Manifest | None) -> tuple[str,
         if names := [name for name in folder.names() if pattern.fullmatch(name)]:
             found[container] = names
     if len(found) != 1:
-        kinds = " and ".join(found) or f"none; {found_instead.in_folder(folder.path, manifest.FILE_NAME)}"
+        kinds = " and ".join(found) or f"none; {did_you_mean.for_folder(folder.path, manifest.FILE_NAME)}"
         raise NotADataset(f"{folder.path}: expected shards of one container, found {kinds}")
     return next(iter(found.items()))
 
@@ -192,7 +192,7 @@ def _check_names(folder: Directory, container: str, names: list[str], *, links: 
         if not pattern.fullmatch(name):
             raise ConfigError(f"{folder.path / name}: shardio gives no shard this name; it is left as it is")
         if folder.kind(name) not in kinds:
-            advice = f"; {found_instead.of_links(folder.path, name)}" if folder.kind(name) == "link" else ""
+            advice = f"; {did_you_mean.for_links(folder.path, name)}" if folder.kind(name) == "link" else ""
             raise ConfigError(f"{folder.path / name}: {_NOT_OURS}{advice}")
 
 

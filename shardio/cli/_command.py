@@ -56,7 +56,7 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except ShardioError as error:
-            error.args = (typed(error.message),)
+            error.args = (typed(error.wording),)
             raise
         finally:
             _parameters.reset(before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import warnings
@@ -26,6 +25,7 @@ from ..order.world import World
 from ..stores import open_store
 from ..stores.url import Url, as_url
 from ..system import cpus
+from ..system.did_you_mean import did_you_mean
 from ..system.local_path import local_path
 from ..system.types import Indices
 from ..system.units import counted
@@ -47,8 +47,6 @@ from .transformed_source import RawImages, TransformedSource
 PathLike: TypeAlias = str | os.PathLike[str]
 
 DEFAULT_QUALITY = 92
-_IN_COMMANDS = {"to": "container", "compress": "compression", "fields": "converter_options"}
-"""Names that the command line has for arguments that are called something else here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,7 +474,7 @@ def _check_options(given: Mapping[str, Any], converter: str | Converter | None) 
             advice = f"; the converter's own options go in converter_options={{{name!r}: {value!r}}}"
         else:
             known = [*inspect.signature(convert).parameters][2:-1]
-            near = _IN_COMMANDS.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
+            near = did_you_mean(name, "argument of convert", [*known, "compression"])
             advice = f"; did you mean {near}=?" if near else ""
         raise ConfigError(f"convert has no option {name!r}{advice}")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..containers import index_suffixes
 from ..errors import Message, SourceError
-from ..format import found_instead
 from ..format.manifest import FILE_NAME, TABLE_NAME
+from ..system import did_you_mean
 from ..system.local_path import local_path
 from . import tar, tfrecord
 from .files import File, Sort, compression_of, find_files, left_out_files, peek, unreadable
@@ -77,8 +77,7 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
     kinds = {content.kind: path for path, content in reversed(taken) if content.kind}
     if not (taken if kind else kinds):
         wanted_words = WORDS[kind] if kind else "tar, TFRecord, LMDB or HDF5"
-        instead = found_instead.to_convert(map(local_path, given))
-        advice = f"; {instead}" if instead else ""
+        advice = did_you_mean.to_convert(map(local_path, given))
         raise SourceError(f"{' '.join(map(printable, given))}: found no {wanted_words} file{advice}")
     if kind is None and len(kinds) > 1:
         formats = ", ".join(f"{printable(path)} is {name}" for name, path in reversed(kinds.items()))

@@ -2,16 +2,32 @@
 
 import operator
 import threading
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Literal, ParamSpec
 
 import numpy as np
 import torch
 
 from ..errors import ConfigError, Option
 from ..order.world import World
+from ..system.did_you_mean import did_you_mean
 
 _MOST_BITS = 1024
+_P = ParamSpec("_P")
+
+
+def refuses_foreign_keywords(function: Callable[_P, None]) -> Callable[_P, None]:
+    """Have `function` raise ConfigError for a keyword of another library's loader, with what to use; for decoration."""
+
+    @wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        for word in kwargs:
+            if advice := did_you_mean(word, "argument of Loader"):
+                raise ConfigError(f"a Loader has no {word}: {advice}")
+        function(*args, **kwargs)
+
+    return checked
 
 
 def torch_device(device: torch.device | str | None) -> torch.device:

@@ -10,8 +10,8 @@ from ..dataset.dataset import open as open_dataset
 from ..dataset.readable import ReadableDataset
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
-from ..format import found_instead
 from ..format.manifest import FILE_NAME
+from ..system import did_you_mean
 
 
 def readable(dataset: ReadableDataset | str | os.PathLike[str], access: StoreAccess) -> ReadableDataset:
@@ -42,7 +42,7 @@ def _advice(dataset: Any) -> str:
             "shardio.convert(PATH, OUT, numbers=subset.indices) writes the chosen samples of a dataset as one of their "
             "own; or read them with a TorchDataset and torch's SubsetRandomSampler(subset.indices)"
         )
-    if _are_paths(dataset) and (advice := found_instead.in_list(dataset, FILE_NAME)):
+    if _are_paths(dataset) and (advice := did_you_mean.for_paths(dataset, FILE_NAME)):
         return advice
     if _are_datasets(dataset.datasets if isinstance(dataset, ConcatDataset) else dataset):
         return "shardio.mix({'a': ..., 'b': ...}) makes one dataset of several"

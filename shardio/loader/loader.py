@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 import torch.utils.data
 
 from .. import native
-from ..dataset.methods_of_others import WEBDATASET, no_attribute
 from ..dataset.readable import ReadableDataset
 from ..dataset.store_access import KEYWORDS, StoreAccess
 from ..engines.factory import EngineName
@@ -23,8 +22,17 @@ from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
 from ..order.world import World, rank_in_torch_distributed
 from ..system import cpus
+from ..system.did_you_mean import did_you_mean
 from ..transforms import Mixer
-from .arguments import check_switches, count_or_auto, rank_and_size, time_limit, torch_device, whole_number
+from .arguments import (
+    check_switches,
+    count_or_auto,
+    rank_and_size,
+    refuses_foreign_keywords,
+    time_limit,
+    torch_device,
+    whole_number,
+)
 from .batch.bad_samples import BadSampleRecord, OnBadSample
 from .batch.map_function import MapBy, UserFunction, as_map_function
 from .batch.paired_fields import warn_of_equal_views
@@ -38,20 +46,8 @@ from .epoch import EpochIterator, RunningEpoch
 from .quarantine import Quarantine, report_path
 from .state import MOST_PEEKS, VERSION, EpochPlace, EpochProgress, checked_state, drawn_by_source
 from .stats import LoaderStats, Meters
-from .words_of_others import refuses_words_of_others
 from .workers.tuning import Setting
 from .workers.workers import WorkerOptions, Workers
-
-_INSTEAD = {
-    **WEBDATASET,
-    # Libraries look for a sampler to skip batches with it.
-    "sampler": (
-        "it divides the samples among the ranks itself, and instead of skipping batches it resumes with "
-        "load_state_dict(state). Give it to no DataLoader and no skip_first_batches; transformers' Trainer leaves "
-        "resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
-    ),
-}
-"""What to use instead of attributes that other libraries and their users look for."""
 
 
 @final
@@ -143,7 +139,7 @@ class Loader:
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
 
-    @refuses_words_of_others
+    @refuses_foreign_keywords
     def __init__(
         self,
         dataset: ReadableDataset | str | os.PathLike[str],
@@ -402,7 +398,8 @@ class Loader:
         def __getattr__(self, name: str) -> NoReturn:
             if hasattr(type(self), name):
                 object.__getattribute__(self, name)  # a property, whose own AttributeError it raises
-            raise no_attribute(self, name, _INSTEAD)
+            advice = did_you_mean(name, "method")
+            raise AttributeError(f"'Loader' object has no attribute {name!r}{advice and f': {advice}'}")
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(

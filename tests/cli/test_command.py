@@ -25,12 +25,12 @@ def test_options_are_values_of_messages() -> None:
     reason = BadSample("2049 is no float16{}", Message("; {allow_rounding:True} rounds it"))
     error = TooManyBad("{} are bad, {} allows {}; one: {}", 3, Option("max_bad", 0.01), 1, reason)
     assert str(error) == "3 are bad, max_bad=0.01 allows 1; one: 2049 is no float16; allow_rounding=True rounds it"
-    assert [part for part in error.message.parts if isinstance(part, Option)] == [
+    assert [part for part in error.wording.parts if isinstance(part, Option)] == [
         Option("max_bad", 0.01),
         Option("allow_rounding", True),
     ]
-    assert copy.copy(error).message.parts == error.message.parts  # as processes send it
-    assert error.message.spelled(lambda option: f"<{option.name}>") == (
+    assert copy.copy(error).wording.parts == error.wording.parts  # as processes send it
+    assert error.wording.spelled(lambda option: f"<{option.name}>") == (
         "3 are bad, <max_bad> allows 1; one: 2049 is no float16; <allow_rounding> rounds it"
     )
     assert str(ConfigError("{limit} is data")) == "{limit} is data"
