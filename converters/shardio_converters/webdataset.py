@@ -306,7 +306,8 @@ def _left_out(
             if extension not in taken:
                 having.setdefault(extension, []).append(layout)
     named = members.field_names
-    remarks, samples = [], sum(layout.samples for layout in layouts.values())
+    remarks: list[str] = []
+    samples = sum(layout.samples for layout in layouts.values())
     for extension, those in having.items():
         count = sum(layout.samples for layout in those)
         first = f"{printable(places.path_of(those[0].first))}, key {those[0].key!r}"

@@ -100,7 +100,7 @@ class PieceTable:
         return bool(self._header["suspect"][0])
 
     def doubt(self) -> None:
-        """Take what the table says for doubtful, because the machine may have stopped before all was written."""
+        """Mark all pieces as unverified, because the machine may have stopped before all was written."""
         self._header["suspect"] |= int(self.taken > 0)
         self.state[self.state != ABSENT] = SUSPECT
         self.holders[:] = 0

@@ -8,7 +8,7 @@ import typer
 
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
-from ._output import write_json
+from ._output import JsonFile, write_json
 from ._progress import progress
 from ._store_options import DATASET, with_store_options
 
@@ -24,15 +24,16 @@ def stats(
     fill_value: Annotated[
         list[str] | None,
         typer.Option(
-            help="A number that means no value, counted and left out as NaN is: grid=-32768. Give it again for others.",
+            help="A number that stands for a missing value, counted and left out as NaN is: grid=-32768. May be given "
+            "several times.",
             metavar="FIELD=VALUE",
         ),
     ] = None,
     channel_axis: Annotated[
         list[str] | None,
         typer.Option(
-            help="The axis of arrays whose places are told apart: grid=-1, or grid=none. By default the first, if it "
-            "has at most 64 places.",
+            help="Axis of arrays with a mean and standard deviation for each place, such as channels: grid=-1, or "
+            "grid=none. By default, the first, if it has at most 64 places.",
             metavar="FIELD=AXIS",
         ),
     ] = None,
@@ -40,10 +41,7 @@ def stats(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Draw the figures as a PNG to this file; needs matplotlib.")
     ] = None,
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", help="Write all figures as JSON to this file; - is standard output.", metavar="FILE"),
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Show what a dataset holds: sizes, classes, images, mean and standard deviation of pixels, values.
 

@@ -9,6 +9,7 @@ import typer
 from ..dataset.store_access import StoreAccess
 from ..errors import Preempted
 from ..train.config import TrainConfig
+from ._command import typed
 from ._options import Shown, count_or_auto, options_of, with_options
 from ._store_options import with_store_options
 
@@ -83,5 +84,5 @@ def train(
     try:
         run(TrainConfig(train=dataset, store_options=access.store_options, **options))
     except Preempted as stopped:
-        print(stopped, file=sys.stderr)
+        print(typed(stopped.wording), file=sys.stderr)
         raise typer.Exit(REQUEUE) from stopped

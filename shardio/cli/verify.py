@@ -8,7 +8,7 @@ from ..care.verify import verify as run
 from ..dataset.store_access import StoreAccess
 from ..errors import ShardCorrupt
 from ..system.units import counted
-from ._output import write_json
+from ._output import JsonFile, write_json
 from ._progress import progress
 from ._store_options import DATASET, with_store_options
 
@@ -20,10 +20,7 @@ def verify(
     deep: Annotated[bool, typer.Option("--deep", help="Also read and decode every sample.")] = False,
     workers: Annotated[int | None, typer.Option(help="Number of threads; by default one per core.")] = None,
     most: Annotated[int, typer.Option(help="Number of bad samples to list per shard; further ones are counted.")] = 20,
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", help="Write the result as JSON to this file; - is standard output.", metavar="FILE"),
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Compare the files of a dataset with its manifest; the exit code is 1 if anything differs.
 

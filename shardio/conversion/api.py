@@ -162,9 +162,9 @@ def convert(
         converter: the name of an installed converter, such as `"imagefolder"` (`shardio.source.names()` lists them),
             or a converter itself: `(source, **options) -> Source`.
         converter_options: the converter's own options, as `shardio convert NAME --help` documents them.
-        classes: what labels mean where datasets that are merged name different classes; None refuses them. `"union"`
-            numbers classes by name: those of the first dataset keep their numbers, and classes that it lacks follow.
-            `"ignore"` takes labels as they are, and the names of the first dataset.
+        classes: what labels mean where merged datasets name different classes. `"union"`: number classes by name; those
+            of the first dataset keep their numbers, the others follow. `"ignore"`: take labels as they are, and the
+            first dataset's names. By default, such datasets are refused.
         container: the container of the shards: tar, hdf5 or lmdb. By default, that of the datasets, else tar; of arrays
             and numbers from numpy, hdf5, and of small strings, lmdb.
         shard_size: the estimated size at which a shard ends: 64MB, 1GiB.

@@ -15,8 +15,7 @@ import torch.utils.data
 from .. import native
 from ..dataset.readable import ReadableDataset
 from ..dataset.store_access import KEYWORDS, StoreAccess
-from ..engines.factory import EngineName
-from ..engines.fused_images import Decode
+from ..engines.fused_images import Decode, EngineName
 from ..errors import ConfigError, StateWarning
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail

@@ -89,7 +89,7 @@ class LocalSgd:
             self._equal_after = self._averager.step
 
     def restore(self, steps: int) -> None:
-        """Go on after so many steps, with equal ranks."""
+        """Resume at `steps`; all ranks hold equal weights."""
         self._averager.step = self._state.iter = self._equal_after = steps
 
     def _lend(self) -> Iterator[nn.Parameter]:
