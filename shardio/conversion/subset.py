@@ -106,7 +106,7 @@ def parse_split(text: str) -> dict[str, float]:
         except ValueError:
             value = math.nan
         if not equals or not name or math.isnan(value) or name in shares:
-            raise ConfigError(f"split must be names and shares such as train=0.9,val=0.1, got {text!r}")
+            raise ConfigError("{split} must be names and shares such as train=0.9,val=0.1, got {!r}", text)
         shares[name] = value
     return shares
 

@@ -35,9 +35,9 @@ def torch_device(device: torch.device | str | None) -> torch.device:
     try:
         chosen = torch.device("cpu" if device is None else device)
     except RuntimeError as error:
-        raise ConfigError(f"device: {str(error).splitlines()[0]}") from error
+        raise ConfigError("{device}: {}", str(error).splitlines()[0]) from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {str(chosen)!r}, but torch finds no GPU")
+        raise ConfigError("{device} is {!r}, but torch finds no GPU", str(chosen))
     if chosen.type == "cuda" and chosen.index is None:  # engines must use the GPU that torch uses
         return torch.device("cuda", torch.cuda.current_device())
     return chosen

@@ -137,7 +137,7 @@ class _Run:
         self._job.wait()  # for rank 0 to have written what the result names
         result = TrainResult(
             metric=self._data.task.metric,
-            score=evaluation and evaluation.score,
+            score=None if evaluation is None else evaluation.score,
             best_score=self._place.best_score,
             samples_per_second_per_rank=total.rate,
             starved=total.starved,
