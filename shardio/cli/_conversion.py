@@ -28,24 +28,14 @@ WORKERS = Shown(default=(None,), help="The number of processes.", show_default="
 OPTIONS = options_of(
     convert_source,
     {
-        "Shards": ("container", "shard_size", "compression", "resume", "overwrite", "dry_run"),
-        "Choice of samples": ("where", "shuffle", "limit", "split"),
+        "Shards": "container shard_size compression resume overwrite dry_run",
+        "Choice of samples": "where shuffle limit split",
         "Images": (
-            *(
-                "resize_shorter",
-                "max_pixels",
-                "quality",
-                "recompress",
-                "orient",
-                "store_pixels",
-                "keep_alpha",
-                "resize",
-            ),
-            *("mask", "max_image_pixels"),
+            "resize_shorter max_pixels quality recompress orient store_pixels keep_alpha resize mask max_image_pixels"
         ),
-        "Arrays": ("dtype", "as_image", "squeeze", "allow_rounding", "ragged"),
-        "Bad samples": ("optional", "on_error", "max_bad", "report", "strict"),
-        "Parallelism": ("workers", "dask"),
+        "Arrays": "dtype as_image squeeze allow_rounding ragged",
+        "Bad samples": "optional on_error max_bad report strict",
+        "Parallelism": "workers dask",
     },
     {
         "container": Shown("--to", kind=ContainerName | None),

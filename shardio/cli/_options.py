@@ -8,7 +8,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -88,7 +88,7 @@ class Shown:
 
 def options_of(
     function: Callable[..., Any],
-    groups: Mapping[str, Iterable[str]],
+    groups: Mapping[str, str],
     shown: Mapping[str, Shown] = types.MappingProxyType({}),
     like: Callable[..., Any] | None = None,
 ) -> list[inspect.Parameter]:
@@ -96,8 +96,8 @@ def options_of(
 
     Args:
         function: the function or the dataclass.
-        groups: the names of the options, in the order of the help, by the heading that they stand under; "" is the
-            command's own.
+        groups: the names of the options, separated by spaces and in the order of the help, by the heading that they
+            stand under; "" is the command's own.
         shown: what differs on the command line, by name.
         like: a function whose docstring has the texts on options that this one's lacks.
     """
@@ -105,11 +105,11 @@ def options_of(
     if like is not None:
         documentation = replace(documentation, arguments={**read(like).arguments, **documentation.arguments})
     parameters = inspect.signature(function, eval_str=True).parameters
-    names = [name for group in groups.values() for name in group]
+    names = " ".join(groups.values()).split()
     flags = {name: shown.get(name, Shown()).flag or flag_of(name) for name in [*names, *shown]}
     made = []
     for group, members in groups.items():
-        for name in members:
+        for name in members.split():
             own = shown.get(name, Shown())
             kind = own.kind or kind_of(parameters[name].annotation)
             default = own.default[0] if own.default else parameters[name].default

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 OPTIONS = options_of(
     BenchConfig,
     {
-        "": ("batch_size", "epochs", "seconds", "warmup", "ranks"),
+        "": "batch_size epochs seconds warmup ranks",
         "Loader": (
-            *("transforms", "image_size", "floats", "map", "map_by", "decode", "shuffle", "seed", "threads"),
-            *("prefetch", "isolate", "engine", "device", "hw_decoder_load", "on_bad_sample"),
+            "transforms image_size floats map map_by decode shuffle seed threads prefetch isolate engine "
+            "device hw_decoder_load on_bad_sample"
         ),
-        "Training step": ("emulate", "step_time", "barrier"),
+        "Training step": "emulate step_time barrier",
     },
     {
         "shuffle": Shown(kind=Literal["global", "block", "none"]),

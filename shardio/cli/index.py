@@ -19,9 +19,9 @@ OPTIONS = options_of(
     adopt_files,
     {
         "": (
-            *("fields", "optional", "mask", "key", "format", "decode_cf", "workers", "dask", "resume", "overwrite"),
-            *("on_error", "max_bad", "report", "strict", "sort"),
-        )
+            "fields optional mask key format decode_cf workers dask resume overwrite on_error max_bad "
+            "report strict sort"
+        ),
     },
     {"report": Shown(kind=Path | None), "workers": WORKERS},
     like=convert,

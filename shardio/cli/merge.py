@@ -16,7 +16,7 @@ from ._store_options import with_store_options
 
 @with_store_options
 @with_conversion_options
-@with_options("merging", options_of(convert_source, {"": ("classes",)}))
+@with_options("merging", options_of(convert_source, {"": "classes"}))
 def merge(
     paths: Annotated[
         list[str],

@@ -1,8 +1,8 @@
 """`shardio stats`: show statistics of a dataset."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -63,13 +63,17 @@ def stats(
     if output is not None:
         picture.check(output)
     access = stores.check_needed(dataset).keywords_for(dataset)
+    fill_values: dict[str, list[float]] = {}
+    for name, number in _by_field(fill_value, _number, "{fill_value} must be a field and a number such as grid=-32768"):
+        fill_values.setdefault(name, []).append(number)
+    axis_rule = "{channel_axis} must be a field and an axis such as grid=-1 or grid=none"
     with progress("samples") as show:
         figures = dataset_stats(
             dataset,
             sample=_sample(sample),
             seed=seed,
-            fill_values=_fill_values(fill_value or []),
-            channel_axis=_channel_axis(channel_axis or []),
+            fill_values=fill_values,
+            channel_axis=dict(_by_field(channel_axis, _axis, axis_rule)),
             workers=workers,
             progress=show,
             **access,
@@ -89,29 +93,19 @@ def _sample(text: str) -> int | Literal["all"]:
         raise ConfigError("{sample} must be a whole number of at least 0, or all, got {!r}", text) from None
 
 
-def _fill_values(pairs: Sequence[str]) -> dict[str, list[float]]:
-    """Return the numbers in texts such as `grid=-32768` by field; a field may have several."""
-    found: dict[str, list[float]] = {}
-    for pair in pairs:
+def _by_field(pairs: Sequence[str] | None, parse: Callable[[str], Any], rule: str) -> Iterator[tuple[str, Any]]:
+    """Yield the field and the value of texts such as `grid=-32768`; raise ConfigError, by the rule, for others."""
+    for pair in pairs or ():
         name, _, value = pair.rpartition("=")
         try:
-            found.setdefault(name, []).append(int(value) if value.lstrip("+-").isdecimal() else float(value))
+            yield name, parse(value if name else "")
         except ValueError:
-            name = ""
-        if not name:
-            raise ConfigError("{fill_value} must be a field and a number such as grid=-32768, got {!r}", pair)
-    return found
+            raise ConfigError(f"{rule}, got {{!r}}", pair) from None
 
 
-def _channel_axis(pairs: Sequence[str]) -> dict[str, int | None]:
-    """Return the axes in texts such as `grid=-1` and `grid=none` by field."""
-    found: dict[str, int | None] = {}
-    for pair in pairs:
-        name, _, axis = pair.rpartition("=")
-        try:
-            found[name] = None if axis == "none" else int(axis)
-        except ValueError:
-            name = ""
-        if not name:
-            raise ConfigError("{channel_axis} must be a field and an axis such as grid=-1 or grid=none, got {!r}", pair)
-    return found
+def _number(text: str) -> float:
+    return int(text) if text.lstrip("+-").isdecimal() else float(text)
+
+
+def _axis(text: str) -> int | None:
+    return None if text == "none" else int(text)

@@ -19,23 +19,19 @@ REQUEUE = 85
 OPTIONS = options_of(
     TrainConfig,
     {
-        "": (
-            *("output", "val", "classes", "epochs", "batch_size", "task", "input_field", "target_field", "model"),
-            *("image_size", "seed", "timeout", "device"),
-        ),
+        "": ("output val classes epochs batch_size task input_field target_field model image_size seed timeout device"),
         "Recipe": (
-            *("accumulate", "optimizer", "lr", "lr_reference_batch", "lr_scaling", "lr_schedule", "lr_decay_epochs"),
-            *("lr_decay_factor", "lr_power", "warmup_epochs", "momentum", "weight_decay", "trust_coefficient"),
-            *("clip_norm", "label_smoothing", "ema", "measure_noise_scale"),
+            "accumulate optimizer lr lr_reference_batch lr_scaling lr_schedule lr_decay_epochs "
+            "lr_decay_factor lr_power warmup_epochs momentum weight_decay trust_coefficient clip_norm "
+            "label_smoothing ema measure_noise_scale"
         ),
         "Computation and communication": (
-            *("precision", "compile", "channels_last", "sync_batchnorm", "bucket_mb", "hook", "powersgd_rank"),
-            "powersgd_start",
+            "precision compile channels_last sync_batchnorm bucket_mb hook powersgd_rank powersgd_start"
         ),
-        "Local SGD": ("local_sgd_period", "local_sgd_start", "local_sgd_node_period"),
-        "Input": ("threads", "on_bad_sample", "max_bad"),
-        "Checkpoints": ("resume", "checkpoint_every_steps", "keep_checkpoints"),
-        "Logging": ("metrics_every_steps", "monitor_seconds", "tensorboard", "profile", "synthetic"),
+        "Local SGD": "local_sgd_period local_sgd_start local_sgd_node_period",
+        "Input": "threads on_bad_sample max_bad",
+        "Checkpoints": "resume checkpoint_every_steps keep_checkpoints",
+        "Logging": "metrics_every_steps monitor_seconds tensorboard profile synthetic",
     },
     {
         "train": Shown(flag="TRAIN"),

@@ -258,7 +258,7 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> i
         if lacks:
             continue
         if isinstance(value, Missing):
-            raise BadSample(f"{value.reason}; optional=[{name!r}] lets samples lack it")
+            raise BadSample("{}; {} lets samples lack it", value.reason, Option("optional", [name]))
         if field.kind == "scalar":
             stored[name] = field.encode(value)
             row[name] = np.frombuffer(stored[name], field.row_dtype)[0]

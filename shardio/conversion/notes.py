@@ -32,8 +32,12 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], m
     """
     found = own_hints(source)
     found += [
-        f"field {name!r} begins with a grey PNG of 16 bits, whose levels a Loader cuts off at 255, as Pillow does: "
-        f"mask=[{name!r}] keeps the numbers of masks; store other pixels as arrays to keep their range"
+        Message(
+            "field {!r} begins with a grey PNG of 16 bits, whose levels a Loader cuts off at 255, as Pillow does: {} "
+            "keeps the numbers of masks; store other pixels as arrays to keep their range",
+            name,
+            Option("mask", [name]),
+        )
         for name in _deep_greys(source)
         if name not in masks
     ]
