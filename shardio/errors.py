@@ -81,7 +81,7 @@ class Message(str):
         parts: list[str | Option] = []
         following = iter(values)
         for text, name, spec, conversion in Formatter().parse(template):
-            value = next(following) if name == "" else Option(name, _SWITCH.get(spec, spec) or None) if name else ""
+            value = next(following) if name == "" else Option(name, _SWITCH.get(spec, spec or None)) if name else ""
             value = value.wording if isinstance(value, ShardioError) else value
             if isinstance(value, Option | Message):
                 parts += (text, *(value.parts if isinstance(value, Message) else [value]))

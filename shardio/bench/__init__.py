@@ -9,14 +9,14 @@ from .config import BenchConfig as BenchConfig
 if TYPE_CHECKING:
     from .decoder import tune_decoder as tune_decoder
     from .measurement import measure as measure
-    from .rank import Progress as Progress
+    from .rank_processes import Progress as Progress
     from .result import BenchResult as BenchResult
     from .result import Spread as Spread
 
 _LAZY = {
     "tune_decoder": "decoder",
     "measure": "measurement",
-    "Progress": "measurement",
+    "Progress": "rank_processes",
     "BenchResult": "result",
     "Spread": "result",
 }
