@@ -32,6 +32,7 @@ def test_options_are_values_of_messages() -> None:
     assert error.wording.spelled(lambda option: f"<{option.name}>") == (
         "3 are bad, <max_bad> allows 1; one: 2049 is no float16; <allow_rounding> rounds it"
     )
+    assert str(Message("pass {key:False}")) == "pass key=False"
     assert str(ConfigError("{limit} is data")) == "{limit} is data"
     assert str(ConfigError("{limit} must be 1, got {!r}", "{max_bad}")) == "limit must be 1, got '{max_bad}'"
 

@@ -122,7 +122,7 @@ def test_one_module_opens_the_files_of_datasets() -> None:
         names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
         found |= {path.stem} if names & openers else set()
     writers = {"_writing", "_hdf5_writer", "hdf5_index", "lmdb"}
-    assert found == {"store", *writers, "_hdf5_blosc2"}  # which opens frames of blosc2 in memory
+    assert found == {"store", *writers}
 
 
 def test_public_names_are_listed_and_sorted() -> None:
