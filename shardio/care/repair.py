@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers
-from ..cache.pieces import PIECE
 from ..containers import piece_sums, side_index, store
 from ..containers import tar_layout as layout
 from ..containers.base import Reader
@@ -27,6 +26,7 @@ from ..errors import ConfigError, DatasetError, ManifestError, NotADataset, Shar
 from ..foreign import tar
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, content_columns, shape_column, with_hidden
+from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable, TextColumn
 from ..stores.url import as_url
 from ..system import did_you_mean

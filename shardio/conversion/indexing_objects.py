@@ -14,6 +14,7 @@ from typing import Any, final
 import xxhash
 
 from ..containers import piece_sums, side_index
+from ..dataset import bad_budget
 from ..dataset.shard_writer import WrittenShard
 from ..dataset.store_output import StoreOutput
 from ..dataset.writer import describe
@@ -31,7 +32,6 @@ from ..errors import (
 from ..foreign.formats import WORDS, FoundFiles, find_by_content
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, describe_fields, shape_column
-from ..loader import quarantine
 from ..stores.base import Condition
 from ..stores.stream import download
 from ..stores.url import Url
@@ -112,7 +112,7 @@ class ObjectAdoption:
         BadSample, TooManyBad, SourceError, ObjectChanged if an object or the manifest is replaced meanwhile, and what
         the store raises.
         """
-        quarantine.check_max_bad(max_bad)
+        bad_budget.check_max_bad(max_bad)
         plan, journal = self._plan(), self._journal
         begun = journal.begin(plan, resume=resume, overwrite=overwrite)
         if isinstance(begun, manifest.Manifest):
@@ -163,7 +163,7 @@ class ObjectAdoption:
         if not samples:
             raise SourceError(f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}" if skipped else
                               f"{found.folder}: the objects hold no samples")  # fmt: skip
-        if len(skipped) > (allowed := quarantine.allowance(max_bad, samples + len(skipped))):
+        if len(skipped) > (allowed := bad_budget.allowance(max_bad, samples + len(skipped))):
             error = TooManyBad(
                 "{} of {} samples are bad, {} allows {}; one of them: {}",
                 len(skipped),

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
+from ..dataset import bad_budget
 from ..dataset.output_directory import OutputDirectory, claim
 from ..dataset.shard_writer import WrittenShard
 from ..dataset.writer import describe, finish_dataset
 from ..errors import ConfigError, Option, SourceError, TooManyBad
 from ..foreign.names import printable
 from ..format import manifest
-from ..loader import quarantine
 from ..order.world import World
 from ..stores.url import Url
 from . import ranks
@@ -66,7 +66,7 @@ class PackOptions:
             raise ConfigError("{workers} must be at least 1, got {}", self.workers)
         if self.on_error not in get_args(OnError):
             raise ConfigError("{on_error} must be 'raise' or 'skip', got {!r}", self.on_error)
-        quarantine.check_max_bad(self.max_bad)
+        bad_budget.check_max_bad(self.max_bad)
         if self.dask is not None and self.world.size > 1:
             raise ConfigError(
                 "{dask} and ranks cannot share the same work: got {} in a job of {} ranks",
@@ -170,7 +170,7 @@ class Tally:
     def _check_budget(self, skipped: int, samples: int, example: Skipped) -> None:
         """Raise TooManyBad if more samples are bad than `max_bad` allows."""
         most = self._options.max_bad
-        if skipped > (allowed := quarantine.allowance(most, samples)):
+        if skipped > (allowed := bad_budget.allowance(most, samples)):
             raise TooManyBad(
                 "{} of {} samples are bad, {} allows {}, {} would allow all; one of them: {}",
                 skipped,

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from .. import containers
-from ..cache.pieces import PIECE
 from ..containers import piece_sums
 from ..errors import BadSample, ConfigError, ShardioError
 from ..format import checksums, manifest
 from ..format.fields import Field, FieldLike, as_fields, infer_fields
+from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable, TextColumn
 from ..stores import open_store
 from ..stores.url import as_url

@@ -11,12 +11,12 @@ from _adoptable import tables, tars
 
 import shardio
 from shardio import containers
-from shardio.cache.pieces import PIECE
 from shardio.care.repair import repair
 from shardio.care.verify import verify
 from shardio.containers import piece_sums
 from shardio.conversion.adopt import adopt
 from shardio.errors import ConfigError, SourceError
+from shardio.format.pieces import PIECE
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.webdataset import webdataset
 

@@ -94,6 +94,13 @@ def test_imports_go_down_only(module: str) -> None:
     assert "shardio_converters" not in path.read_text()
 
 
+def test_conversion_knows_no_loader() -> None:
+    """Conversions and loaders share what stands below both: neither imports the other."""
+    rooms = {module: {folder_of(name).partition("/")[0] for name in imported(path)} for module, path in MODULES.items()}
+    assert not [module for module in MODULES if module.startswith("conversion") and "loader" in rooms[module]]
+    assert not [module for module in MODULES if module.startswith("loader") and "conversion" in rooms[module]]
+
+
 def test_no_two_modules_import_each_other() -> None:
     """No two modules import each other, within a folder either."""
     edges = {module: imported(path) - {module} for module, path in MODULES.items()}
