@@ -71,7 +71,9 @@ def clean(
     """
     place = as_url(url)
     if place is None:
-        raise ConfigError(f"url must be that of a store, got the local path {local_path(url)}: overwrite cleans there")
+        raise ConfigError(
+            "url must be that of a store, got the local path {}: {overwrite} cleans there", local_path(url)
+        )
     return clean_store(place, open_store(place, store_options or {}), dry_run=dry_run, everything=everything)
 
 

@@ -94,5 +94,5 @@ def threads(workers: int | None) -> int:
     if workers is None:
         return cpus.usable()
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ConfigError(f"workers must be at least 1, got {workers!r}")
+        raise ConfigError("{workers} must be at least 1, got {!r}", workers)
     return workers

@@ -6,12 +6,15 @@ from typing import Annotated
 import typer
 
 from ..care.clean import clean as run
+from ..dataset.store_access import StoreAccess
 from ..stores.url import as_url
 from ..system.units import counted, format_size
-from ._store_options import StoreOption, parse_store_options
+from ._store_options import with_store_option
 
 
+@with_store_option
 def clean(
+    stores: StoreAccess,
     dataset: Annotated[Path, typer.Argument(help="The dataset's URL: s3://bucket/photos.", metavar="URL")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; list what would go.")] = False,
     everything: Annotated[
@@ -22,7 +25,6 @@ def clean(
             "conversions that are running, and loaders that read a dataset replaced within that day.",
         ),
     ] = False,
-    store_option: StoreOption = None,
 ) -> None:
     """Remove shards and records of unfinished and replaced conversions from a store: what no manifest there names.
 
@@ -35,7 +37,7 @@ def clean(
 
       shardio clean s3://bucket/photos
     """
-    result = run(dataset, dry_run=dry_run, everything=everything, store_options=parse_store_options(store_option))
+    result = run(dataset, dry_run=dry_run, everything=everything, store_options=stores.store_options)
     for info in result.removed:
         print(f"{info.name}  {format_size(info.size)}")
     done = "would be removed" if dry_run else "removed"

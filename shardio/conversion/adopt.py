@@ -16,7 +16,7 @@ from .. import containers
 from ..containers import hdf5, hdf5_index, piece_sums, side_index
 from ..dataset.output_directory import Output
 from ..dataset.shard_writer import WrittenShard
-from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceError
+from ..errors import BadSample, ConfigError, Option, ShardCorrupt, ShardioError, SourceError
 from ..foreign.names import printable
 from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, Missing, is_missing, present_column, shape_column, with_hidden
@@ -258,7 +258,7 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> i
         if lacks:
             continue
         if isinstance(value, Missing):
-            raise BadSample(f"{value.reason}; optional=[{name!r}] lets samples lack it")
+            raise BadSample("{}; {} lets samples lack it", value.reason, Option("optional", [name]))
         if field.kind == "scalar":
             stored[name] = field.encode(value)
             row[name] = np.frombuffer(stored[name], field.row_dtype)[0]
@@ -271,7 +271,7 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> i
             try:
                 info = field.probe(stored[name])
             except BadSample as error:
-                raise BadSample(f"sample {number}, field {name!r}: {error}") from error
+                raise BadSample("sample {}, field {!r}: {}", number, name, error) from error
             row[shape_column(name)] = info.height, info.width
             rotated += images.orientation(stored[name]) != 1
     row[CHECKSUM] = checksums.of_sample(stored, sorted(stored))
@@ -282,8 +282,12 @@ def _check(field: Field, name: str, number: int, raw: bytes, value: Any) -> None
     """Raise BadSample unless the bytes `raw` in the file are `value` as shardio would store it."""
     if of_odd_shape({name: value}, {name: field}):
         odd = BadSample(
-            f"sample {number}, field {name!r}: expected shape {field.shape}, got {value.shape}; shapes may differ if "
-            f"you convert the file with --ragged {name}"
+            "sample {}, field {!r}: expected shape {}, got {}; shapes may differ if you convert the file with {}",
+            number,
+            name,
+            field.shape,
+            value.shape,
+            Option("ragged", name),
         )
         odd.storable = True
         raise odd
@@ -453,7 +457,7 @@ def _image_shape(file: AdoptTask, name: str, field: Field, row: int, value: byte
     try:
         info = field.probe(value)
     except BadSample as error:
-        raise BadSample(f"{file.path}, row {row}, field {name!r}: {error}") from error
+        raise BadSample("{}, row {}, field {!r}: {}", file.path, row, name, error) from error
     return info.height, info.width
 
 

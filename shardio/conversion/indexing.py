@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ..dataset.store_access import StoreAccess
-from ..errors import ConfigError, SourceWarning
+from ..errors import ConfigError, Message, SourceWarning
 from ..foreign.files import Sort, order_hints
 from ..foreign.formats import WORDS, FoundFiles, find_by_content
 from ..foreign.names import printable
@@ -70,20 +70,19 @@ def index(
         paths: files, directories of files, or patterns: one or a list, all of one format, whatever their names; or the
             URLs of such objects.
         out: the dataset's directory, or its URL.
-        fields: the fields to take, and what to call them, such as `"image=jpg,label=cls"` or
-            `{"image": "jpg", "label": "cls"}`; None takes all.
-        optional: the fields that samples of tars and TFRecords may lack.
-        mask: fields of images that are masks, see `convert`.
-        key: of tars: whether to take the keys of samples as the text field `key`; None does so if they name folders, as
-            in tars of class folders, and tells it if it does not.
-        format: the files' format: `"webdataset"`, `"tfrecord"`, `"lmdb"` or `"hdf5"`; None lets their content decide.
-        decode_cf: of HDF5 files, apply the attributes of netCDF that each file has, such as `scale_factor`, whenever
-            rows are read; the converter `hdf5` says how.
+        fields: the fields to take, and what to call them: image=jpg,label=cls. By default, all.
+        optional: fields that samples of tars and TFRecords may lack: caption,score.
+        mask: fields of images that are masks, whose numbers stay.
+        key: of tars: take the keys of samples as the text field key. By default, only if they name folders, as in tars
+            of class folders; a note tells if they are left out.
+        format: the files' format. By default, their content decides.
+        decode_cf: of HDF5 files: apply the attributes of netCDF that each file has (scale_factor, add_offset, fill
+            values, valid ranges, units of time) whenever rows are read; `shardio convert hdf5 --help` says how.
         workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
             For URLs, `workers` are threads, and there is no `dask` or `world`.
         store_options: for URLs: options of their store, see `shardio.open`.
-        sort: `"natural"` sorts all files by the numbers in their names, so that s_2 comes before s_10. Without it,
-            those of a directory or a pattern are in the order of their names; a note tells if that is another one.
+        sort: the order of the files. natural: all files by the numbers in their names, s_2 before s_10. name: those of
+            a directory or a pattern by their names; a note tells if that is another order.
 
     Returns:
         The dataset, with the samples that were left out and the notes.
@@ -105,7 +104,7 @@ def index(
         if dask is not None or (world or World.detect()).size > 1:
             raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
         if decode_cf:
-            raise ConfigError("decode_cf is for HDF5 files, which are adopted on a local disk only")
+            raise ConfigError(Message("{decode_cf} is for HDF5 files, which are adopted on a local disk only"))
         made = _index_objects(
             [os.fspath(path) for path in given], out, access, choices, masks, format, on_error, strict, tell,
             workers=min(MOST_THREADS, cpus.usable()) if workers is None else workers, max_bad=max_bad,
@@ -171,7 +170,7 @@ def _index_objects(
             "lies beside them"
         )
     if workers < 1:
-        raise ConfigError(f"workers must be at least 1, got {workers}")
+        raise ConfigError("{workers} must be at least 1, got {}", workers)
     store = open_store(folder, access.store_options or {})
     found = find_objects(store, objects, folder, format, overwrite=overwrite or resume, sort=sort)
     hints = order_hints([info.name for info in found.objects], "objects")

@@ -23,6 +23,7 @@ from ..errors import (
     ConfigError,
     ObjectChanged,
     ObjectNotFound,
+    Option,
     ShardioError,
     SourceError,
     StoreError,
@@ -164,8 +165,12 @@ class ObjectAdoption:
                               f"{found.folder}: the objects hold no samples")  # fmt: skip
         if len(skipped) > (allowed := bad_budget.allowance(max_bad, samples + len(skipped))):
             error = TooManyBad(
-                f"{len(skipped)} of {samples + len(skipped)} samples are bad, max_bad={max_bad:g} allows {allowed}; "
-                f"one of them: {skipped[0].reason}"
+                "{} of {} samples are bad, {} allows {}; one of them: {}",
+                len(skipped),
+                samples + len(skipped),
+                Option("max_bad", max_bad),
+                allowed,
+                skipped[0].reason,
             )
             error.skipped = tuple(skipped)
             raise error

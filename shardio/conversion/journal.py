@@ -138,7 +138,7 @@ class Journal:
                 shards = self._open_run().make("shards", exist_ok=True)
             except FileNotFoundError as error:
                 raise ShardioError(
-                    f"{self.path / PLAN} names {self.run!r}, a run that is not there; start over with overwrite"
+                    "{} names {!r}, a run that is not there; start over with {overwrite}", self.path / PLAN, self.run
                 ) from error
             for name in shards.names():
                 if name.startswith(WORKPLACE):
@@ -165,7 +165,7 @@ class Journal:
     def join(self, run: object) -> None:
         """Take part in the run that a plan names; ShardioError unless it is the name of a run, and so no other path."""
         if not isinstance(run, str) or not _RUN_NAME.fullmatch(run):
-            raise ShardioError(f"{self.path / PLAN}: {run!r} is not the name of a run; start over with overwrite")
+            raise ShardioError("{}: {!r} is not the name of a run; start over with {overwrite}", self.path / PLAN, run)
         self.run = run
 
     def plan(self) -> dict[str, Any] | None:
@@ -244,7 +244,7 @@ def decode_record(data: bytes, place: str) -> Record:
     """Return the record that `encode_record` has stored; ShardioError, which names `place`, if it is damaged."""
     checksum, data = data[:_CHECKSUM], data[_CHECKSUM:]
     if checksum != xxhash.xxh3_128_digest(data):  # the shard itself does not tell a damaged image size
-        raise ShardioError(f"{place} is damaged: it does not begin with its checksum; start over with overwrite")
+        raise ShardioError("{} is damaged: it does not begin with its checksum; start over with {overwrite}", place)
     try:
         file = msgspec.msgpack.decode(data, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -264,9 +264,9 @@ def decode_plan(text: bytes, place: str) -> dict[str, Any]:
     try:
         plan = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ShardioError(f"{place} is damaged: {error}; start over with overwrite") from error
+        raise ShardioError("{} is damaged: {}; start over with {overwrite}", place, error) from error
     if not isinstance(plan, dict):
-        raise ShardioError(f"{place} is damaged: not an object; start over with overwrite")
+        raise ShardioError("{} is damaged: not an object; start over with {overwrite}", place)
     return plan
 
 
@@ -294,8 +294,11 @@ def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> N
     for key in sorted({*found, *wanted} - {"job", "run", "begun", "replaces"} - unknown):
         if not _agree(found.get(key), wanted.get(key)):
             raise ConfigError(
-                f"{what} has {key} {found.get(key)!r}, not {wanted.get(key)!r}: "
-                "give the same source and options, or start over with overwrite"
+                "{} has {} {!r}, not {!r}: give the same source and options, or start over with {overwrite}",
+                what,
+                key,
+                found.get(key),
+                wanted.get(key),
             )
 
 

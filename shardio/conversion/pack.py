@@ -10,7 +10,7 @@ from ..dataset import bad_budget
 from ..dataset.output_directory import OutputDirectory, claim
 from ..dataset.shard_writer import WrittenShard
 from ..dataset.writer import describe, finish_dataset
-from ..errors import ConfigError, SourceError, TooManyBad
+from ..errors import ConfigError, Option, SourceError, TooManyBad
 from ..foreign.names import printable
 from ..format import manifest
 from ..order.world import World
@@ -63,13 +63,16 @@ class PackOptions:
 
     def __post_init__(self) -> None:
         if self.workers < 1:
-            raise ConfigError(f"workers must be at least 1, got {self.workers}")
+            raise ConfigError("{workers} must be at least 1, got {}", self.workers)
         if self.on_error not in get_args(OnError):
-            raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
+            raise ConfigError("{on_error} must be 'raise' or 'skip', got {!r}", self.on_error)
         bad_budget.check_max_bad(self.max_bad)
         if self.dask is not None and self.world.size > 1:
-            ranks_too = f"got dask={self.dask!r} in a job of {self.world.size} ranks"
-            raise ConfigError(f"dask and ranks cannot share the same work: {ranks_too}")
+            raise ConfigError(
+                "{dask} and ranks cannot share the same work: got {} in a job of {} ranks",
+                Option("dask", self.dask),
+                self.world.size,
+            )
 
     def runner(self) -> Runner:
         """Return the runner of this process's tasks."""
@@ -116,7 +119,7 @@ class Tally:
         """Raise SourceError if a file of the source has changed meanwhile: its samples may be of two versions."""
         now = file_states(self._context.source)
         for path in (path for path, state in self._states.items() if now[path] != state):
-            raise SourceError(f"{printable(path)} changed while it was converted: start over with overwrite")
+            raise SourceError("{} changed while it was converted: start over with {overwrite}", printable(path))
 
     def publish(self, records: Iterable[Record], finish: Callable[[manifest.Manifest], None]) -> WrittenDataset:
         """Describe the shards, all of which are written, and have `finish` write the manifest.
@@ -169,8 +172,13 @@ class Tally:
         most = self._options.max_bad
         if skipped > (allowed := bad_budget.allowance(most, samples)):
             raise TooManyBad(
-                f"{skipped} of {samples} samples are bad, max_bad={most:g} allows {allowed}, "
-                f"max_bad={samples} would allow all; one of them: {example.reason}"
+                "{} of {} samples are bad, {} allows {}, {} would allow all; one of them: {}",
+                skipped,
+                samples,
+                Option("max_bad", most),
+                allowed,
+                Option("max_bad", samples),
+                example.reason,
             )
 
 

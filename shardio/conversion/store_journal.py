@@ -96,8 +96,10 @@ class StoreJournal:
         condition = out.condition(overwrite=overwrite)
         if not resume and not overwrite and (others := self.plans()):
             raise ConfigError(
-                f"{out.url}: a conversion has begun there ({next(reversed(others))}) and may be running; resume "
-                "continues it if it has ended, overwrite starts another one beside it"
+                "{}: a conversion has begun there ({}) and may be running; {resume} continues it if it has ended, "
+                "{overwrite} starts another one beside it",
+                out.url,
+                next(reversed(others)),
             )
         self._write_plan(plan, run, condition)
         return condition

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..dataset.output_directory import Output
 from ..dataset.shard_writer import Encoded, ShardWriter, WrittenShard, encode
 from ..dataset.store_output import StoreOutput
-from ..errors import BadSample, DatasetError
+from ..errors import BadSample, DatasetError, Message, Option
 from ..format import images
 from ..format.fields import Field
 from ..system.directory import Directory
@@ -204,8 +204,8 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
             yield number, encode(sample, fields)
         except BadSample as error:
             odd = of_odd_shape(sample, fields)
-            advice = f"; shapes may differ with ragged={','.join(odd)!r}" if odd else ""
-            named = BadSample(f"{_name(number, sample)}: {error}{advice}")
+            advice = Message("; shapes may differ with {}", Option("ragged", ",".join(odd))) if odd else ""
+            named = BadSample("{}: {}{}", _name(number, sample), error, advice)
             named.storable = bool(odd)
             yield number, named
 

@@ -121,7 +121,7 @@ def prepare(path: str | os.PathLike[str], *, overwrite: bool) -> OutputDirectory
     existing = _existing(final)
     if existing and not overwrite:
         kind = "the dataset" if manifest.FILE_NAME in existing else "the unfinished dataset"
-        raise ConfigError(f"{final.path}: the output directory must be empty; overwrite replaces {kind} in it")
+        raise ConfigError("{}: the output directory must be empty; {overwrite} replaces {} in it", final.path, kind)
     return OutputDirectory(final.make(f"{WORKPLACE}{secrets.token_hex(4)}-new"), final)
 
 
@@ -144,12 +144,12 @@ def claim(out: Output, *, overwrite: bool, resume: bool, beside: bool = False) -
         existing = _existing(final)
     if existing and not overwrite and not (resume and JOURNAL in existing):
         if manifest.FILE_NAME in existing:
-            ways = "overwrite replaces the dataset in it"
+            ways = "{overwrite} replaces the dataset in it"
         elif JOURNAL in existing:
-            ways = "resume continues the unfinished conversion in it, overwrite starts over"
+            ways = "{resume} continues the unfinished conversion in it, {overwrite} starts over"
         else:
-            ways = "overwrite replaces the unfinished dataset in it"
-        raise ConfigError(f"{final.path}: the output directory must be empty; {ways}")
+            ways = "{overwrite} replaces the unfinished dataset in it"
+        raise ConfigError("{}: the output directory must be empty; " + ways, final.path)
     journal = final.make(JOURNAL, exist_ok=True)
     check_made(journal)
     return final, journal

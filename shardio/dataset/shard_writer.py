@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .. import containers
 from ..containers import piece_sums
-from ..errors import BadSample
+from ..errors import BadSample, Option
 from ..format import checksums
 from ..format.fields import (
     CHECKSUM,
@@ -177,7 +177,7 @@ def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
             if field.optional and is_missing(value):
                 stored[name] = None
             elif isinstance(value, Missing):
-                raise BadSample(f"{value.reason}; optional=[{name!r}] lets samples lack it")
+                raise BadSample("{}; {} lets samples lack it", value.reason, Option("optional", [name]))
             elif value is None and field.kind != "json":
                 raise BadSample("there is no value, and the field is not optional")
             else:

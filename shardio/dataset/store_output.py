@@ -155,7 +155,7 @@ class StoreOutput:
         if now is None:
             return "new"
         if not overwrite:
-            raise ConfigError(f"{self.url}: there is a dataset already; overwrite replaces it")
+            raise ConfigError("{}: there is a dataset already; {overwrite} replaces it", self.url)
         if now.etag is None:
             raise StoreError(f"{self.url}: the store gives no ETags, so no manifest can be replaced safely: remove it")
         return now.etag

@@ -191,7 +191,7 @@ def _prepare(
     if (url := as_url(path)) is not None:
         return StorePlace(StoreOutput(url, open_store(url, store_options or {})), overwrite=overwrite)
     if store_options is not None:
-        raise ConfigError(f"store_options are for URLs, and {os.fspath(path)!r} is a local path")
+        raise ConfigError("{store_options} are for URLs, and {!r} is a local path", os.fspath(path))
     return prepare(path, overwrite=overwrite)
 
 
@@ -201,7 +201,7 @@ def on_disk(container: str) -> None:
     if container not in containers.names():
         what = "only reads files that other programs wrote: see shardio index"
         what = what if kind.on_disk else "writes no files: see shardio.from_samples"
-        raise ConfigError(f"container must be one of {', '.join(containers.names())}; {container!r} {what}")
+        raise ConfigError("{container} must be one of {}; {!r} {}", ", ".join(containers.names()), container, what)
 
 
 _NONE = np.empty(0, np.uint64)

@@ -3,8 +3,9 @@
 import operator
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Literal, ParamSpec
 
 import numpy as np
 import torch
@@ -13,12 +14,26 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, get_worker_info
 from ..dataset.dataset import open as open_dataset
 from ..dataset.readable import ReadableDataset
 from ..dataset.store_access import StoreAccess
-from ..errors import ConfigError
-from ..format import found_instead
+from ..errors import ConfigError, Option
 from ..format.manifest import FILE_NAME
 from ..order.world import World, rank_in_torch_distributed
+from ..system.did_you_mean import did_you_mean, for_paths
 
 _MOST_BITS = 1024
+_P = ParamSpec("_P")
+
+
+def refuses_foreign_keywords(function: Callable[_P, None]) -> Callable[_P, None]:
+    """Have `function` raise ConfigError for a keyword of another library's loader, with what to use; for decoration."""
+
+    @wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        for word in kwargs:
+            if advice := did_you_mean(word, "argument of Loader"):
+                raise ConfigError(f"a Loader has no {word}: {advice}")
+        function(*args, **kwargs)
+
+    return checked
 
 
 def torch_device(device: torch.device | str | None) -> torch.device:
@@ -26,9 +41,9 @@ def torch_device(device: torch.device | str | None) -> torch.device:
     try:
         chosen = torch.device("cpu" if device is None else device)
     except RuntimeError as error:
-        raise ConfigError(f"device: {str(error).splitlines()[0]}") from error
+        raise ConfigError("{device}: {}", str(error).splitlines()[0]) from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {str(chosen)!r}, but torch finds no GPU")
+        raise ConfigError("{device} is {!r}, but torch finds no GPU", str(chosen))
     if chosen.type == "cuda" and chosen.index is None:  # engines must use the GPU that torch uses
         return torch.device("cuda", torch.cuda.current_device())
     return chosen
@@ -39,9 +54,11 @@ def whole_number(value: int, name: str) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
+        raise ConfigError("{} must be a whole number, got {!r}", Option(name), value) from None
     if (bits := number.bit_length()) > _MOST_BITS:  # Python writes no number of 4300 digits into a state
-        raise ConfigError(f"{name} must be a whole number of at most {_MOST_BITS} bits, got one of {bits} bits")
+        raise ConfigError(
+            "{} must be a whole number of at most {} bits, got one of {} bits", Option(name), _MOST_BITS, bits
+        )
     return number
 
 
@@ -61,7 +78,7 @@ def count_or_auto(value: int | Literal["auto"], name: str) -> int | None:
     except TypeError:
         count = 0
     if count < 1:
-        raise ConfigError(f"{name} must be 'auto' or a whole number of at least 1, got {value!r}")
+        raise ConfigError("{} must be 'auto' or a whole number of at least 1, got {!r}", Option(name), value)
     return count
 
 
@@ -78,7 +95,7 @@ def rank_and_size(world: World | None) -> World:
 def time_limit(value: float, name: str) -> float:
     """Return `value`, a time limit in seconds; raise ConfigError unless it is above 0."""
     if not isinstance(value, (int, float)) or not 0 < value <= threading.TIMEOUT_MAX:
-        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
+        raise ConfigError("{} must be a number of seconds above 0, got {!r}", Option(name), value)
     return value
 
 
@@ -131,7 +148,7 @@ def _advice(dataset: Any) -> str:
             "shardio.convert(PATH, OUT, numbers=subset.indices) writes the chosen samples of a dataset as one of their "
             "own; or read them with a TorchDataset and torch's SubsetRandomSampler(subset.indices)"
         )
-    if _are_paths(dataset) and (advice := found_instead.in_list(dataset, FILE_NAME)):
+    if _are_paths(dataset) and (advice := for_paths(dataset, FILE_NAME)):
         return advice
     if _are_datasets(dataset.datasets if isinstance(dataset, ConcatDataset) else dataset):
         return "shardio.mix({'a': ..., 'b': ...}) makes one dataset of several"

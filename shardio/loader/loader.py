@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 import torch.utils.data
 
 from .. import native
-from ..dataset.methods_of_others import WEBDATASET, no_attribute
 from ..dataset.readable import ReadableDataset
 from ..dataset.store_access import KEYWORDS, StoreAccess
-from ..engines.factory import EngineName
-from ..engines.fused_images import Decode
+from ..engines.fused_images import Decode, EngineName
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
 from ..order.world import World
 from ..system import cpus
+from ..system.did_you_mean import did_you_mean
 from ..transforms import Mixer
 from .arguments import (
     check_not_in_a_dataloader,
@@ -28,6 +27,7 @@ from .arguments import (
     count_or_auto,
     rank_and_size,
     readable,
+    refuses_foreign_keywords,
     time_limit,
     torch_device,
     whole_number,
@@ -42,20 +42,8 @@ from .epoch import EpochIterator, RunningEpoch
 from .lightning_epochs import BatchSampler
 from .state import EpochProgress, LoaderState
 from .stats import LoaderStats, Meters
-from .words_of_others import refuses_words_of_others
 from .workers.tuning import Setting
 from .workers.workers import Workers
-
-_INSTEAD = {
-    **WEBDATASET,
-    # Libraries look for a sampler to skip batches with it.
-    "sampler": (
-        "it divides the samples among the ranks itself, and instead of skipping batches it resumes with "
-        "load_state_dict(state). Give it to no DataLoader and no skip_first_batches; transformers' Trainer leaves "
-        "resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
-    ),
-}
-"""What to use instead of attributes that other libraries and their users look for."""
 
 
 @final
@@ -147,7 +135,7 @@ class Loader:
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
 
-    @refuses_words_of_others
+    @refuses_foreign_keywords
     def __init__(
         self,
         dataset: ReadableDataset | str | os.PathLike[str],
@@ -335,7 +323,8 @@ class Loader:
         def __getattr__(self, name: str) -> NoReturn:
             if hasattr(type(self), name):
                 object.__getattribute__(self, name)  # a property, whose own AttributeError it raises
-            raise no_attribute(self, name, _INSTEAD)
+            advice = did_you_mean(name, "method")
+            raise AttributeError(f"'Loader' object has no attribute {name!r}{advice and f': {advice}'}")
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(

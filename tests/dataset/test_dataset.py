@@ -490,7 +490,7 @@ def _hdf5(path: Path) -> None:
             "old.tgz",
             _gzip,
             "old.tgz",
-            "compressed by gzip: unpack it; if it is a tar, `shardio convert webdataset {} OUT`",
+            "it is a compressed tar file: `shardio convert webdataset {} OUT` makes a dataset of it",
         ),
         ("more/a.tar.zst", Path.touch, "more", "compressed tar files: `shardio convert webdataset {} OUT`"),
         ("a.npy", Path.touch, "a.npy", "it is a NumPy file: `shardio convert numpy {} OUT`"),

@@ -19,7 +19,7 @@ from torch.utils import data
 
 import shardio
 from shardio import ConfigError
-from shardio.transforms.torchvision_names import instead_of
+from shardio.system.did_you_mean import did_you_mean
 
 INDICES = [5, 2, 11]
 
@@ -141,7 +141,7 @@ def test_a_transform_that_shardio_has_not_is_told(name: str, hint: str) -> None:
 
 def test_the_names_of_transforms_are_told_apart() -> None:
     """No name counts as one that shardio lacks if shardio has it."""
-    assert not [name for name in shardio.__all__ if instead_of(name)]
+    assert not [name for name in shardio.__all__ if did_you_mean(name, "transform")]
 
 
 def of_torchvision(name: str) -> Any:
@@ -165,7 +165,7 @@ def of_torchvision(name: str) -> Any:
         (torch.nn.Sequential(), "give what it holds one by one, as a list of shardio's"),
         (
             [of_torchvision("RandomVerticalFlip")],
-            r"shardio has no RandomVerticalFlip.* map=f, map_by='sample', isolate",
+            r"it is torchvision's.* map=f, map_by='sample', isolate",
         ),
         ([shardio.ToFloat], r"a class: give an instance of it, as in ToFloat\(\.\.\.\)"),
         (shardio.CenterCrop(8), "put it into a list"),

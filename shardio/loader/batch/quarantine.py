@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, final, get_args
 
 from ...dataset.bad_budget import allowance, check_max_bad
 from ...dataset.location import Location
-from ...errors import ConfigError, DatasetError, MapError, TooManyBad
+from ...errors import ConfigError, DatasetError, MapError, Option, TooManyBad
 from ...order.world import World
 from ...system.os_errors import naming
 
@@ -65,7 +65,7 @@ class Quarantine:
 
     def __init__(self, action: OnBadSample, max_bad: float, file: str | os.PathLike[str] | None, world: World) -> None:
         if action not in get_args(OnBadSample):
-            raise ConfigError(f"on_bad_sample must be 'raise', 'replace' or 'mask', got {action!r}")
+            raise ConfigError("{on_bad_sample} must be 'raise', 'replace' or 'mask', got {!r}", action)
         check_max_bad(max_bad)
         self.all: list[BadSampleRecord] = []
         self._max_bad, self._rank = max_bad, world.rank
@@ -85,8 +85,13 @@ class Quarantine:
             self._write(record)
             if self._count > self._allowed:
                 raise TooManyBad(
-                    f"rank {self._rank}, epoch {record.epoch}: {self._count} bad samples, max_bad={self._max_bad:g} "
-                    f"allows {self._allowed} in an epoch; the last one is {record}"
+                    "rank {}, epoch {}: {} bad samples, {} allows {} in an epoch; the last one is {}",
+                    self._rank,
+                    record.epoch,
+                    self._count,
+                    Option("max_bad", self._max_bad),
+                    self._allowed,
+                    record,
                 )
 
     def _write(self, record: BadSampleRecord) -> None:
@@ -109,5 +114,5 @@ def report_path(path: str | os.PathLike[str], name: str, rank: int, size: int) -
         Path(path).absolute() if isinstance(path, (str, os.PathLike)) else None
     )  # the working directory may change
     if absolute is None or not os.access(absolute.parent, os.W_OK | os.X_OK) or absolute.is_dir():
-        raise ConfigError(f"{name} must be a file in a writable folder, got {path}")
+        raise ConfigError("{} must be a file in a writable folder, got {}", Option(name), path)
     return absolute if size == 1 else absolute.with_name(f"{absolute.stem}-{rank:05d}{absolute.suffix}")

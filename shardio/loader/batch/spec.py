@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ...dataset.readable import ReadableDataset
 from ...engines.array_transforms import as_delivered, delivered_dtype
 from ...engines.cpu import CpuEngine
-from ...engines.factory import EngineName, choose_engine
-from ...engines.fused_images import Decode
+from ...engines.factory import choose_engine
+from ...engines.fused_images import Decode, EngineName
 from ...engines.masks import MaskEngine
 from ...errors import ConfigError
 from ...format.fields import CHECKSUM, Field, present_column, shape_column
