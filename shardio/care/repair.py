@@ -24,9 +24,6 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import piece_sums, side_index
 from ..containers import tar_layout as layout
-from ..dataset.output_directory import SHARD, OutputDirectory, remove_temporary
-from ..dataset.shard_writer import WrittenShard, described
-from ..dataset.writer import describe, finish_dataset
 from ..errors import (
     BadSample,
     ConfigError,
@@ -39,6 +36,9 @@ from ..errors import (
 from ..foreign import members, tar
 from ..format import found_instead, manifest
 from ..format.fields import Field, shape_column, with_hidden
+from ..output.describe import describe
+from ..output.own_files import SHARD, remove_temporary
+from ..output.shard_writer import WrittenShard, described
 from ..stores.url import as_url
 from ..system import strict_json
 from ..system.directory import Directory
@@ -118,7 +118,8 @@ def repair(
             f"`shardio repair {shlex.quote(str(path))} --like DATASET` takes it from a dataset made in the same way"
         )
     repaired = describe(container, fields, shards, kept_metadata, has_sums=has_sums(old))
-    finish_dataset(OutputDirectory(folder, folder), repaired)
+    folder.sync()
+    manifest.save(repaired, folder)
     same = None if old is None else repaired.digest == old.digest
     return Repair(repaired, repairs, tuple(notes), same)
 
@@ -138,7 +139,8 @@ def _repair_adopted(folder: Directory, old: manifest.Manifest, progress: Callabl
         old.container, old.fields, shards, old.metadata, adopted=True, conversion=adopted.kept_conversion(old),
         has_sums=has_sums(old),
     )  # fmt: skip
-    finish_dataset(OutputDirectory(folder, folder), repaired)
+    folder.sync()
+    manifest.save(repaired, folder)
     adopted.remove_dropped(folder, old, repaired)
     return Repair(repaired, repairs, (), repaired.digest == old.digest)
 

@@ -20,10 +20,10 @@ from ..containers import hdf5, hdf5_index, piece_sums, side_index, store
 from ..containers.base import Reader
 from ..conversion import source as sources
 from ..conversion.adopt import rebuild_index
-from ..dataset.shard_writer import WrittenShard
 from ..errors import ConfigError, DatasetError, ShardCorrupt, ShardioError
 from ..format import manifest
 from ..format.fields import Field, with_hidden
+from ..output.shard_writer import WrittenShard
 from ..system.directory import Directory
 from .repaired import SUMS_REWRITTEN, ShardRepair, free_name, has_sums, restore_sums, summarize, unlike_manifest
 from .whole_samples import dropped, whole_rows

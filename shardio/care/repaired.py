@@ -11,9 +11,9 @@ import numpy as np
 from .. import containers
 from ..cache.pieces import PIECE
 from ..containers import piece_sums
-from ..dataset.shard_writer import WrittenShard
 from ..format import manifest
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
+from ..output.shard_writer import WrittenShard
 from ..system.directory import Directory
 from ..system.units import counted
 

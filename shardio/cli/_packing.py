@@ -15,13 +15,13 @@ from ..conversion.api import convert as convert_source
 from ..conversion.container_choice import DEFAULT, kept_container
 from ..conversion.pack import OnError, WrittenDataset
 from ..conversion.reencode import Recompress
-from ..conversion.skipped import Skipped
 from ..conversion.source import Source
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import BadSample, ConfigError, TooManyBad
 from ..format.fields import describe, listed_names
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..order.world import World
+from ..output.records import Skipped
 from ..stores.url import Url, as_url
 from ..system.units import counted, format_size
 from ._command import typed

@@ -37,6 +37,9 @@ from ..format.fields import (
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..order.plan import Plan, Shuffle
+from ..output.describe import describe
+from ..output.remote_manifest import load_remote
+from ..output.shard_writer import ShardWriter, WrittenShard
 from ..stores import open_store
 from ..stores.base import Store
 from ..stores.url import Url, as_url
@@ -47,11 +50,8 @@ from .classes import KEY, Classes, Renumbering, names_in, numbered_alike
 from .location import Location
 from .methods_of_others import WEBDATASET, no_attribute
 from .reader_cache import ReaderCache
-from .remote_manifest import load_remote
 from .remote_shards import RemoteShards
 from .selection import Selection
-from .shard_writer import ShardWriter, WrittenShard
-from .writer import describe
 
 
 @final

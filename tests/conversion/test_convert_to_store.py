@@ -14,7 +14,7 @@ from _builders import two_classes
 from _time_limit import wait_until
 
 import shardio
-from shardio.conversion import store_ranks
+from shardio.conversion import ranks
 from shardio.conversion.api import convert
 from shardio.dataset.writer import DatasetWriter
 from shardio.errors import (
@@ -63,8 +63,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 
 def serve(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
     """Have every URL be in `store`."""
-    for module in ("shardio.conversion.api", "shardio.dataset.writer"):
-        monkeypatch.setattr(f"{module}.open_store", lambda url, options: store)
+    monkeypatch.setattr("shardio.output.open_store", lambda url, options: store)
 
 
 class Source:
@@ -206,7 +205,7 @@ def test_a_finished_dataset_is_kept(photos: Path, store: MemoryStore) -> None:
 def test_what_was_killed_after_the_manifest(photos: Path, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversion that dies between its manifest and its end is finished by resume, which removes its records."""
     with monkeypatch.context() as patch:
-        patch.setattr("shardio.conversion.store_journal.StoreJournal.remove", lambda journal: None)
+        patch.setattr("shardio.output.store.StoreRun.remove", lambda run: None)
         convert(imagefolder(photos), URL, shard_size=SIZE)
     assert len(runs(store)) == 1
     source = Source(photos)
@@ -221,7 +220,7 @@ def test_ranks_of_what_was_killed_after_the_manifest(
 ) -> None:
     """Ranks that resume it find the dataset too, whichever looks first."""
     with monkeypatch.context() as patch:
-        patch.setattr("shardio.conversion.store_journal.StoreJournal.remove", lambda journal: None)
+        patch.setattr("shardio.output.store.StoreRun.remove", lambda run: None)
         convert(imagefolder(photos), URL, shard_size=SIZE)
     assert len(runs(store)) == 1
     again = by_ranks(lambda rank: imagefolder(photos), resume=True)
@@ -310,7 +309,7 @@ def test_a_store_that_fails(photos: Path, whole: dict[str, bytes], monkeypatch: 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that look and tell often."""
     for name in ("POLL_SECONDS", "_BEAT_SECONDS", "_LEADERS_BEAT_SECONDS"):
-        monkeypatch.setattr(store_ranks, name, 0.03)
+        monkeypatch.setattr(f"shardio.output.store.{name}", 0.03)
 
 
 @pytest.mark.usefixtures("quick")
@@ -347,12 +346,12 @@ def test_ranks_that_are_silent_or_differ(photos: Path, store: MemoryStore, monke
     assert isinstance(made[1], ConfigError)
     assert "has shard_size 4000, not 8000" in str(made[1])
     assert "rank 1: ConfigError" in str(made[0])
-    monkeypatch.setattr(store_ranks, "BEGIN_SECONDS", 0.5)
+    monkeypatch.setattr(ranks, "BEGIN_SECONDS", 0.5)
     made = by_ranks(lambda rank: imagefolder(photos), absent=(2,), overwrite=True)
     assert "rank 2 of 3 has not begun for 0 s" in str(made[0])
     assert "rank 0: ShardioError: rank 2" in str(made[1])
-    monkeypatch.setattr(store_ranks, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(store_ranks, "_BEAT_SECONDS", 60)
+    monkeypatch.setattr("shardio.output.store.SILENT_SECONDS", 0.2)
+    monkeypatch.setattr("shardio.output.store._BEAT_SECONDS", 60)
     slow = Source(photos, 58, lambda: time.sleep(1.5))
     made = by_ranks(lambda rank: slow if rank else imagefolder(photos), size=2, overwrite=True)
     assert "rank 1 of 2 has not been heard from for 0 s" in str(made[0])

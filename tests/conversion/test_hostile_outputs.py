@@ -25,10 +25,9 @@ import shardio
 from shardio.care.repair import repair
 from shardio.conversion.adopt import adopt
 from shardio.conversion.api import convert
-from shardio.conversion.journal import Journal
-from shardio.dataset.output_directory import Output
 from shardio.errors import BadSample, ConfigError, ManifestError, NotADataset, ShardioError, SourceError
 from shardio.order.world import World
+from shardio.output.folder import FolderOutput, FolderRun
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.imagefolder import imagefolder
 from shardio_converters.webdataset import webdataset
@@ -116,7 +115,7 @@ def test_links_in_the_journal_of_an_index(tmp_path: Path, name: str, beside: boo
 
     out = tmp_path / "in" if beside else tmp_path / "out"
     with pytest.MonkeyPatch.context() as patched:  # killed before the record is written
-        patched.setattr(Journal, "write", _killed)
+        patched.setattr(FolderRun, "record", _killed)
         with pytest.raises(KeyboardInterrupt):
             adopt(source(), out)
     indexes = [path for path in (out / ".converting").rglob("*.idx.*") if ".sums." not in path.name]
@@ -364,7 +363,7 @@ def test_a_record_of_another_form(photos: Path, out: Path) -> None:
 
 def test_records_of_other_names(out: Path) -> None:
     """A file that is not called like a record is none."""
-    journal = Journal(Output(out), "tar", place(out, "RUN").name)
+    journal = FolderOutput(out).run(place(out, "RUN").name, "tar", beside=False)
     before = journal.done()
     for name in ("²²²²²².done", "-00001.done", "000000.done.done", "99999999999999999999.done", ".done"):
         place(out, f"RUN/{name}").write_bytes(b"")

@@ -20,9 +20,9 @@ from _foreign import FORMATS, write_tar
 from webdataset import ShardWriter, TarWriter
 
 import shardio
-from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
+from shardio.output.shard_writer import encode
 from shardio.source import find
 from shardio.testing import check_source
 from shardio_converters.webdataset import WebDataset, webdataset

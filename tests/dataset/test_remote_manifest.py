@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import shardio
-from shardio.dataset.remote_manifest import load_remote
 from shardio.errors import ManifestError
 from shardio.format import manifest
+from shardio.output.remote_manifest import load_remote
 from shardio.stores.url import Url
 from shardio.testing.stores import MemoryStore
 

@@ -22,6 +22,7 @@ FOLDERS = [
     "containers",
     "foreign",
     "transforms",
+    "output",
     "dataset",
     "engines",
     "loader/batch",

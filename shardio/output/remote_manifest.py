@@ -1,0 +1,64 @@
+"""The manifest of a dataset in a store, read and written."""
+
+import hashlib
+from pathlib import Path
+
+from ..errors import ManifestError, NotADataset, ObjectChanged, ObjectNotFound
+from ..format import manifest
+from ..stores.base import Condition, Store
+from ..stores.unharmed import read_unharmed
+from ..stores.url import Url
+from ..system.directory import Directory
+
+
+def save_remote(store: Store, url: Url, described: manifest.Manifest, condition: Condition) -> None:
+    """Write the manifest of a dataset in a store, after the table of its shards if it needs one.
+
+    Args:
+        store: the store that the URL is in.
+        url: the dataset.
+        described: the manifest.
+        condition: the state that the manifest there must have, see `stores.base.Condition`.
+
+    Raises ObjectChanged if another process wrote it meanwhile.
+    """
+    content, table = manifest.in_store(described)
+    if table is not None:
+        store.write((url / table[0]).path, table[1])
+    try:
+        store.write((url / manifest.FILE_NAME).path, content, condition=condition)
+    except ObjectChanged as error:
+        raise ObjectChanged(
+            f"{url / manifest.FILE_NAME}: another process wrote it meanwhile; its dataset stays"
+        ) from error
+
+
+def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:
+    """Read the manifest of the dataset at `url`.
+
+    Args:
+        store: the store that the URL is in.
+        url: the dataset.
+        cache: a folder for the table of its shards, if it has one, which all processes of the node map.
+
+    Raises:
+        NotADataset: there is none.
+        ManifestError: it cannot be trusted.
+    """
+    place = url / manifest.FILE_NAME
+    try:
+        data = read_unharmed(store, place.path)
+    except ObjectNotFound as error:
+        raise NotADataset(f"{url}: no {manifest.FILE_NAME} there") from error
+    if (table_name := manifest.table_named_in(data)) is None:
+        return manifest.Manifest.from_json(data, str(place))
+    folder = cache / "manifests" / hashlib.blake2b(f"{url}\n".encode() + data, digest_size=16).hexdigest()
+    table = folder / table_name
+    if table.exists():
+        try:
+            return manifest.Manifest.from_json(data, str(place), table)
+        except ManifestError:
+            pass  # the cache's copy may be damaged: what is fetched anew tells whether it is the object
+    folder.mkdir(parents=True, exist_ok=True)
+    Directory(folder).write(table.name, read_unharmed(store, (url / table_name).path))
+    return manifest.Manifest.from_json(data, str(place), table)
