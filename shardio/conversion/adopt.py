@@ -19,7 +19,6 @@ from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceE
 from ..foreign.names import printable
 from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, Missing, is_missing, present_column, shape_column, with_hidden
-from ..order.world import World
 from ..output.folder import FolderOutput
 from ..output.records import Record, Skipped
 from ..output.shard_writer import WrittenShard
@@ -28,9 +27,8 @@ from ..system.local_path import local_path
 from ..system.regular_files import open_regular
 from .masks import masked, plan_of
 from .notes import remarks_of
-from .pack import OnError, PackOptions, WrittenDataset, pack
+from .pack import PackOptions, WrittenDataset, pack
 from .planning import fingerprint
-from .runners import Progress, silent
 from .source import Adoptable, HasNames, HasPacking, HasPlaces, state_of
 from .tasks import BLOCK_SAMPLES, NO_SHARD, Advance, TaskContext, of_odd_shape
 
@@ -67,19 +65,7 @@ class AdoptTask:
 
 
 def adopt(
-    source: Any,
-    out: str | Path,
-    *,
-    workers: int = 1,
-    dask: str | None = None,
-    world: World | None = None,
-    on_error: OnError = "raise",
-    max_bad: float = 0.01,
-    strict: bool = False,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-    masks: Collection[str] = (),
+    source: Any, out: str | Path, *, strict: bool = False, masks: Collection[str] = (), **options: Any
 ) -> WrittenDataset:
     """Make a dataset at `out` of the files of `source`, which are neither moved nor changed.
 
@@ -89,12 +75,13 @@ def adopt(
     Args:
         source: an `Adoptable` source: `webdataset`, `tfrecord`, `lmdb` and `hdf5` give one for uncompressed files.
         out: the dataset's directory.
-        workers, dask, world, on_error, max_bad, strict, resume, overwrite, progress: see `convert`.
+        strict: see `convert`.
         masks: the fields that are masks.
+        options: those of `PackOptions`.
 
     Raises SourceError for files that cannot be read in place, BadSample, TooManyBad, ConfigError, OSError.
     """
-    options = PackOptions(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
+    work = PackOptions(**options)
     if not isinstance(source, (HasPlaces, HasNames)):
         raise SourceError(f"{type(source).__name__} has no files that can be read in place: convert it")
     remarks_of(source, strict=strict)
@@ -105,7 +92,7 @@ def adopt(
     context = TaskContext(
         masked(source, masks),
         source.container,
-        skip=on_error == "skip",
+        skip=work.on_error == "skip",
         make_shard=partial(make_shard, None if beside else final),
         doing="indexing",
         adopted=True,
@@ -121,7 +108,7 @@ def adopt(
         raise SourceError("the files hold no samples")
     if beside:
         _check_indexes(source.container, files)
-    return pack(FolderOutput(final), context, files, _plan(source, files) | plan_of(context.source.fields), options)
+    return pack(FolderOutput(final), context, files, _plan(source, files) | plan_of(context.source.fields), work)
 
 
 def _plan(source: Adoptable, files: Sequence[AdoptTask]) -> dict[str, Any]:

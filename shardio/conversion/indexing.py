@@ -99,6 +99,13 @@ def index(
     choices = {"fields": fields, "key": key, "optional": listed_names(optional) or None, "decode_cf": decode_cf or None}
     masks = listed_names(mask)
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    shared: dict[str, Any] = {
+        "on_error": on_error,
+        "max_bad": max_bad,
+        "resume": resume,
+        "overwrite": overwrite,
+        "progress": progress or silent,
+    }
     access = StoreAccess(store_options=store_options)
     access.check_needed(out, *given)
     if as_url(out) is not None or any(as_url(path) is not None for path in given):
@@ -106,15 +113,8 @@ def index(
             raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
         if decode_cf:
             raise ConfigError("decode_cf is for HDF5 files, which are adopted on a local disk only")
-        options = PackOptions(
-            workers=min(MOST_THREADS, cpus.usable()) if workers is None else workers,
-            on_error=on_error,
-            max_bad=max_bad,
-            resume=resume,
-            overwrite=overwrite,
-            progress=progress or silent,
-            threads=True,
-        )
+        threads = min(MOST_THREADS, cpus.usable()) if workers is None else workers
+        options = PackOptions(workers=threads, threads=True, **shared)
         urls = [os.fspath(path) for path in given]
         made = _index_objects(urls, out, access, choices, masks, format, strict, tell, options, sort)
         if report is not None:
@@ -137,13 +137,9 @@ def index(
         workers=cpus.share(world.local_size) if workers is None else workers,
         dask=dask,
         world=world,
-        on_error=on_error,
-        max_bad=max_bad,
         strict=strict,
-        resume=resume,
-        overwrite=overwrite,
-        progress=progress,
         masks=masks,
+        **shared,
     )
     if report is not None and not world.rank:
         write_report(Path(report), local_path(out), [("", sample) for sample in dataset.skipped])

@@ -118,13 +118,11 @@ class TaskResult:
     """The result of a shard task.
 
     Attributes:
-        number: the shard's number.
         count: the samples that were worked on.
         skipped: how many of them were left out.
         first_skipped: the first of those.
     """
 
-    number: int
     count: int
     skipped: int
     first_skipped: Skipped | None
@@ -149,7 +147,7 @@ def run_shard_task(work: ShardWork, task: Any, advance: Advance) -> TaskResult:
         record = run.record(task.number, record)
     skipped = record.skipped
     count = record.shard.samples + len(skipped)
-    return TaskResult(task.number, count, len(skipped), skipped[0] if skipped else None)
+    return TaskResult(count, len(skipped), skipped[0] if skipped else None)
 
 
 def write_samples(context: TaskContext, task: WriteTask, folder: Directory, advance: Advance) -> Record:

@@ -32,22 +32,11 @@ from ..errors import ConfigError, ShardioError
 from ..format import manifest
 from ..format.manifest import Manifest
 from ..system.directory import Directory
-from . import leftovers
+from . import leftovers, records
 from .base import Beat, Leftovers, Look, RankState
 from .locks import LOCK, FolderLock, Lock, first_line, holder, is_held
 from .own_files import MANIFEST_FILES, check_made, existing, ours
-from .records import (
-    JOURNAL,
-    PLAN,
-    RUN_NAME,
-    Record,
-    compare,
-    decode_plan,
-    decode_record,
-    encode_record,
-    name_of,
-    numbers_in,
-)
+from .records import JOURNAL, PLAN, Record
 from .shard_writer import WORKPLACE, WrittenShard
 
 POLL_SECONDS = 0.2
@@ -123,7 +112,7 @@ class FolderOutput:
                 run = FolderRun(self, f"run-{secrets.token_hex(4)}", container)
                 journal.make(run.name).make("shards")
             else:
-                compare(f"{self.path}: the unfinished conversion", unfinished, plan)
+                records.compare(f"{self.path}: the unfinished conversion", unfinished, plan)
                 run = self.run(str(unfinished.get("run")), container, beside=beside)
                 run.resume()
             lead.run = run
@@ -147,7 +136,7 @@ class FolderOutput:
             text = self.journal().read(PLAN, _MOST_TEXT)
         except FileNotFoundError:
             return None
-        return decode_plan(text, f"{self.path / JOURNAL / PLAN}")
+        return records.decode_plan(text, f"{self.path / JOURNAL / PLAN}")
 
     def pulse(self, run: str, plan: Mapping[str, Any]) -> tuple[object, bool]:
         # The process that holds the lock has written this plan, and not one that died before.
@@ -160,7 +149,7 @@ class FolderOutput:
             return begun, False
 
     def run(self, name: str, container: str, *, beside: bool) -> "FolderRun":
-        if not RUN_NAME.fullmatch(name):  # and so no other path
+        if not records.RUN_NAME.fullmatch(name):  # and so no other path
             place = self.path / JOURNAL / PLAN
             raise ShardioError(f"{place}: {name!r} is not the name of a run; start over with overwrite")
         return FolderRun(self, name, container)
@@ -169,7 +158,7 @@ class FolderOutput:
         if not (self.path / manifest.FILE_NAME).exists():
             return None
         found = manifest.load(self.path)
-        compare(f"{self.path}: the existing dataset", found.conversion, plan)
+        records.compare(f"{self.path}: the existing dataset", found.conversion, plan)
         return found
 
     def published(self, plan: Mapping[str, Any]) -> Manifest:
@@ -354,21 +343,21 @@ class FolderRun:
         return record
 
     def record(self, number: int, record: Record) -> Record:
-        self._open().write(name_of(number), encode_record(record))
+        self._open().write(records.name_of(number), records.encode_record(record))
         return record
 
     def read(self, number: int) -> Record | None:
         try:
-            data = self._open().read(name_of(number))
+            data = self._open().read(records.name_of(number))
         except FileNotFoundError:
             return None
-        return decode_record(data, f"{self.path}, the record of shard {number}")
+        return records.decode_record(data, f"{self.path}, the record of shard {number}")
 
     def records(self, numbers: Sequence[int]) -> Iterator[Record | None]:
         return map(self.read, numbers)
 
     def done(self) -> set[int]:
-        return numbers_in(self._open().names())
+        return records.numbers_in(self._open().names())
 
     def is_whole(self, number: int, record: Record) -> bool:
         """Return whether a shard's files match their record, by size and checksum; this reads them.

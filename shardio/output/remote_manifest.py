@@ -1,36 +1,14 @@
-"""The manifest of a dataset in a store, read and written."""
+"""The manifest of a dataset in a store, as readers and writers find it."""
 
 import hashlib
 from pathlib import Path
 
-from ..errors import ManifestError, NotADataset, ObjectChanged, ObjectNotFound
+from ..errors import ManifestError, NotADataset, ObjectNotFound
 from ..format import manifest
-from ..stores.base import Condition, Store
+from ..stores.base import Store
 from ..stores.unharmed import read_unharmed
 from ..stores.url import Url
 from ..system.directory import Directory
-
-
-def save_remote(store: Store, url: Url, described: manifest.Manifest, condition: Condition) -> None:
-    """Write the manifest of a dataset in a store, after the table of its shards if it needs one.
-
-    Args:
-        store: the store that the URL is in.
-        url: the dataset.
-        described: the manifest.
-        condition: the state that the manifest there must have, see `stores.base.Condition`.
-
-    Raises ObjectChanged if another process wrote it meanwhile.
-    """
-    content, table = manifest.in_store(described)
-    if table is not None:
-        store.write((url / table[0]).path, table[1])
-    try:
-        store.write((url / manifest.FILE_NAME).path, content, condition=condition)
-    except ObjectChanged as error:
-        raise ObjectChanged(
-            f"{url / manifest.FILE_NAME}: another process wrote it meanwhile; its dataset stays"
-        ) from error
 
 
 def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:

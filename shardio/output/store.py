@@ -34,23 +34,11 @@ from ..system import background
 from ..system.directory import Directory
 from ..system.temporary_folder import remove_abandoned_folders, temporary_folder
 from ..system.threads import in_order
-from . import leftovers
+from . import leftovers, records
 from .base import Beat, Leftovers, Look, RankState
 from .own_objects import RANK_NAME, WRITING
-from .records import (
-    JOURNAL,
-    PLAN,
-    RUN_NAME,
-    NamedState,
-    Record,
-    compare,
-    decode_plan,
-    decode_record,
-    encode_record,
-    name_of,
-    numbers_in,
-)
-from .remote_manifest import load_remote, save_remote
+from .records import JOURNAL, PLAN, NamedState, Record
+from .remote_manifest import load_remote
 from .shard_writer import WrittenShard
 
 STAGING = "shardio-shard-"
@@ -143,7 +131,7 @@ class StoreOutput:
         problem: ConfigError | None = None
         for name, found in reversed(self.plans().items()):
             try:
-                compare(f"{self.url}: the unfinished conversion", found, plan)
+                records.compare(f"{self.url}: the unfinished conversion", found, plan)
             except ConfigError as error:
                 problem = problem or error
                 continue
@@ -158,7 +146,7 @@ class StoreOutput:
         found = []
         for info in self.store.list(place.path):
             run, _, name = info.name.removeprefix(f"{place.path}/").partition("/")
-            if name == PLAN and RUN_NAME.fullmatch(run):
+            if name == PLAN and records.RUN_NAME.fullmatch(run):
                 found.append((info.modified or 0.0, run))
         plans = {}
         for _, run in sorted(found):
@@ -166,7 +154,7 @@ class StoreOutput:
                 text = bytes(self.store.read(self.name(JOURNAL, run, PLAN)).data)
             except ObjectNotFound:  # it has finished meanwhile
                 continue
-            plans[run] = decode_plan(text, f"{place}/{run}/{PLAN}")
+            plans[run] = records.decode_plan(text, f"{place}/{run}/{PLAN}")
         return plans
 
     def pulse(self, run: str, plan: Mapping[str, Any]) -> tuple[object, bool]:
@@ -178,7 +166,7 @@ class StoreOutput:
 
     def finished(self, plan: Mapping[str, Any]) -> Manifest | None:
         if (found := self.manifest()) is not None:
-            compare(f"{self.url}: the existing dataset", found.conversion, plan)
+            records.compare(f"{self.url}: the existing dataset", found.conversion, plan)
         return found
 
     def published(self, plan: Mapping[str, Any]) -> Manifest:
@@ -259,8 +247,11 @@ class StoreOutput:
         writer has made a dataset.
         """
         self._check_there(completed)
+        content, table = manifest.in_store(completed)
+        if table is not None:
+            self.store.write(self.name(table[0]), table[1])
         try:
-            save_remote(self.store, self.url, completed, condition)
+            self.store.write(self.name(manifest.FILE_NAME), content, condition=condition)
         except (ObjectChanged, ObjectNotFound) as error:
             if self.holds(completed):  # two processes have resumed one conversion
                 return
@@ -440,7 +431,7 @@ class StoreRun:
     def record(self, number: int, record: Record) -> Record:
         before = self.etags.get(number, "new")
         try:
-            self.out.store.write(self._name(name_of(number)), encode_record(record), condition=before)
+            self.out.store.write(self._name(records.name_of(number)), records.encode_record(record), condition=before)
         except (ObjectChanged, ObjectNotFound):
             written = self.read(number)
             if written is None:
@@ -452,11 +443,11 @@ class StoreRun:
 
     def read(self, number: int) -> Record | None:
         try:
-            content = self.out.store.read(self._name(name_of(number)))
+            content = self.out.store.read(self._name(records.name_of(number)))
         except ObjectNotFound:
             return None
         self.etags[number] = content.info.etag
-        return decode_record(bytes(content.data), f"{self.path / self.name}, the record of shard {number}")
+        return records.decode_record(bytes(content.data), f"{self.path / self.name}, the record of shard {number}")
 
     def records(self, numbers: Sequence[int]) -> Iterator[Record | None]:
         with ThreadPoolExecutor(_READERS) as pool:
@@ -464,7 +455,7 @@ class StoreRun:
                 yield from pool.map(self.read, numbers[start : start + _BLOCK])
 
     def done(self) -> set[int]:
-        return numbers_in(self._states())
+        return records.numbers_in(self._states())
 
     def is_whole(self, number: int, record: Record) -> bool:
         """Return whether a shard's objects are as they were written, by size and ETag."""
@@ -491,8 +482,7 @@ class StoreRun:
         except ObjectNotFound:
             return None
 
-    def write_note(self, name: str, text: str) -> None:
-        """Write a text for other ranks, or replace it."""
+    def _write(self, name: str, text: str) -> None:
         self.out.store.write(self._name(name), text.encode())
 
     def _error_of(self, rank: int) -> str:
@@ -501,14 +491,32 @@ class StoreRun:
 
     @contextmanager
     def working(self, rank: int) -> Iterator[Beat]:
-        heartbeat = _Heartbeat(self, rank)
+        stop, lock, name = SimpleQueue[None](), threading.Lock(), _object_of(rank)
+
+        def keep_beating() -> None:
+            count = 1
+            while True:
+                with suppress(Empty):
+                    return stop.get(timeout=_BEAT_SECONDS if rank else _LEADERS_BEAT_SECONDS)
+                count += 1
+                with lock, suppress(StoreError):  # the next one may come through
+                    if stop.empty():
+                        self._write(name, f"{count}")
+
+        def end(how: str, text: str = "") -> None:
+            stop.put(None)
+            with lock:  # what is written after the run was removed would stay
+                self._write(f"{name}.{how}", text)
+
+        self._write(name, "1")
+        background.start(keep_beating, "shardio heartbeat")
         try:
             yield lambda samples: None  # its records tell
         except BaseException as error:
             with suppress(StoreError):  # the error is what counts
-                heartbeat.end(error)
+                end("failed", f"{type(error).__name__}: {error}")
             raise
-        heartbeat.end()
+        end("over")
 
     def others(self, size: int) -> Callable[[], Look]:
         silence = _Silence()
@@ -524,7 +532,7 @@ class StoreRun:
                     states[rank] = RankState(over=True)
                 elif name in names:
                     states[rank] = RankState(lost=silence.of(rank, names[name]))
-            return Look(numbers_in(names), states)
+            return Look(records.numbers_in(names), states)
 
         return look
 
@@ -553,38 +561,6 @@ class _Silence:
             self._seen[rank] = state, now
         silent = now - self._seen[rank][1] > SILENT_SECONDS
         return f"has not been heard from for {SILENT_SECONDS:.0f} s" if silent else ""
-
-
-@final
-class _Heartbeat:
-    """Says from a thread that a rank works, until `end`."""
-
-    def __init__(self, run: StoreRun, rank: int) -> None:
-        self._run, self._name = run, _object_of(rank)
-        self._seconds = _BEAT_SECONDS if rank else _LEADERS_BEAT_SECONDS
-        self._lock, self._count, self._stop = threading.Lock(), 0, SimpleQueue[None]()
-        self._beat()
-        background.start(self._keep_beating, "shardio heartbeat")
-
-    def end(self, error: BaseException | None = None) -> None:
-        """Say that this rank has finished its part, or what ended it."""
-        self._stop.put(None)
-        with self._lock:  # what is written after the run was removed would stay
-            text = "" if error is None else f"{type(error).__name__}: {error}"
-            self._run.write_note(f"{self._name}.{'over' if error is None else 'failed'}", text)
-
-    def _keep_beating(self) -> None:
-        while True:
-            try:
-                return self._stop.get(timeout=self._seconds)
-            except Empty:
-                with self._lock, suppress(StoreError):  # the next one may come through
-                    if self._stop.empty():
-                        self._beat()
-
-    def _beat(self) -> None:
-        self._count += 1
-        self._run.write_note(self._name, f"{self._count}")
 
 
 def _object_of(rank: int) -> str:
