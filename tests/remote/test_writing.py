@@ -137,7 +137,7 @@ def test_commands(
     assert {f"{place.path}/{line.split()[0]}" for line in listed[:-1]} == old
     kept = run("clean", place)
     assert "0 objects removed" in kept[0]
-    assert f"{len(old)} objects may be of a conversion that is running" in kept[1]
+    assert f"{len(old)} objects may be of a writer that is at work" in kept[1]
     assert old < present(store, place)
     run("clean", place, "--all")
     assert not old & present(store, place)
