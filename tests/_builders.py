@@ -156,12 +156,3 @@ CMYK_JPEG = bytes.fromhex(
     "4d0059004b00003f004e29205ba3ffd9"
 )
 """A JPEG of 2 x 3 CMYK pixels: OpenCV reads such files but writes none."""
-
-
-def two_classes(root: Path, count: int = 60) -> Path:
-    """Write small JPEGs of various sizes into the folders `cat` and `dog`, by turns; return `root`."""
-    for number in range(count):
-        path = root / ("cat", "dog")[number % 2] / f"{number:02d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(jpeg(20 + number % 5, 30, seed=number))
-    return root

@@ -8,6 +8,8 @@ from hypothesis import settings
 settings.register_profile("shardio", deadline=None)  # the duration of an example depends on the machine
 settings.load_profile("shardio")
 
+pytest_plugins = ["_datasets"]  # its fixtures
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The workers share the cores: torch's threads would wait for each other. Set before torch is imported.
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import jpeg, two_classes
+from _builders import jpeg
 from _cli import unfinished
 from _damage import read_record, write_record
+from _datasets import photo_folders
 from _time_limit import wait_until
 
 import shardio
@@ -39,7 +40,7 @@ COMMAND = [sys.executable, "-m", "shardio", "convert", "imagefolder"]
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 small JPEGs in two classes."""
-    return two_classes(tmp_path_factory.mktemp("source"))
+    return photo_folders(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")

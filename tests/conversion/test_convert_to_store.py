@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import two_classes
+from _datasets import photo_folders
 from _time_limit import wait_until
 
 import shardio
@@ -42,7 +42,7 @@ _NAME = re.compile(r"photos/(shard-\d+)-([0-9a-f]{8})(\..+)")
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 small JPEGs in two classes."""
-    return two_classes(tmp_path_factory.mktemp("source"))
+    return photo_folders(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")

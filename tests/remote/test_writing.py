@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _builders import two_classes
+from _datasets import photo_folders
 from _s3 import S3Server
 from _time_limit import wait_until
 
@@ -32,7 +32,7 @@ _places = count()
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 small JPEGs in two classes."""
-    return two_classes(tmp_path_factory.mktemp("source"))
+    return photo_folders(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")
