@@ -63,8 +63,8 @@ def clean(
     print(f"{url or dataset}: {_counted(len(result.removed), noun)} {done}, {format_size(result.bytes)}")
     if result.kept:
         print(
-            f"{_counted(len(result.kept), noun)} may be of a writer that is at work, or are younger than {older_than}, "
-            "and stay; --all removes what no process holds"
+            f"{_counted(len(result.kept), noun)} kept, which a writer may be at work on or which are younger than "
+            f"{older_than}; --all removes what no process holds"
         )
 
 

@@ -6,8 +6,8 @@ the first and the last one until the end, by which the fields are found, as thos
 journal beside the objects, until all are made: so an adoption that was cut off can go on.
 """
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -186,20 +186,11 @@ class ObjectAdoption:
             f"{self._folder / 'ends'}/", f"{self._found.folder}/"
         )
 
-    def _naming(self, part: str) -> "_Naming":
-        return _Naming(lambda text: self._named(text, part))
-
-
-@final
-class _Naming:
-    """A `with` block whose errors name objects by their URLs."""
-
-    def __init__(self, named: Callable[[str], str]) -> None:
-        self._named = named
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (BadSample, SourceError, ConfigError)):
-            error.args = (self._named(str(error)), *error.args[1:])
+    @contextmanager
+    def _naming(self, part: str) -> Iterator[None]:
+        """Name objects by their URLs in the errors of a `with` block."""
+        try:
+            yield
+        except (BadSample, SourceError, ConfigError) as error:
+            error.args = (self._named(str(error), part), *error.args[1:])
+            raise

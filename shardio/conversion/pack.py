@@ -162,12 +162,8 @@ def _follow(
     out: Output, context: TaskContext, tasks: Sequence[ShardTask], wanted: Mapping[str, Any], options: PackOptions
 ) -> WrittenDataset:
     """Work as a rank other than the first."""
-    world = options.world
-
-    def finished() -> manifest.Manifest | None:
-        return out.finished(wanted) if options.resume and not options.overwrite else None
-
-    begun = ranks.wait_for_leader(out, context, world, wanted, finished)
+    world, keep = options.world, options.resume and not options.overwrite
+    begun = ranks.wait_for_leader(out, context, world, wanted, keep=keep)
     if isinstance(begun, manifest.Manifest):
         return WrittenDataset(out.path, begun)
     run, found = begun

@@ -6,13 +6,13 @@ Ranks communicate by what they write beside the records of shards alone, see `ou
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, final
 
 from ..errors import ConfigError, PipelineStalled, ShardioError
 from ..format.manifest import Manifest
 from ..order.world import World
-from ..output.base import Look, Output, Run
+from ..output.base import Output, RankState, Run
 from ..output.records import compare
 from .tasks import ShardTask, TaskContext
 
@@ -71,44 +71,40 @@ class OtherRanks:
         begun = changed = time.monotonic()
         before = (-1, -1)
         while self._size > 1:
-            look = self._look()
+            done, states = self._look()
             waited = time.monotonic() - begun
-            here = [rank for rank in range(1, self._size) if rank in look.ranks]
-            if self._all <= {*look.done}:
-                gone = (look.ranks[rank].over or look.ranks[rank].lost for rank in here)
+            here = [rank for rank in range(1, self._size) if rank in states]
+            if self._all <= {*done}:
+                gone = (states[rank].over or states[rank].lost for rank in here)
                 if (len(here) == self._size - 1 and all(gone)) or waited > BEGIN_SECONDS:
                     return
             elif waited > BEGIN_SECONDS and len(here) < self._size - 1:
                 rank = next(rank for rank in range(1, self._size) if rank not in here)
                 raise ShardioError(f"rank {rank} of {self._size} has not begun for {BEGIN_SECONDS:.0f} s")
             report(self._samples)
-            state = (len(look.done), self._samples)
+            state = (len(done), self._samples)
             if state != before:
                 changed, before = time.monotonic(), state
             elif time.monotonic() - changed > STALL_SECONDS:
-                finished = f"{len(look.done)} of {len(self._all)} shards are finished"
+                finished = f"{len(done)} of {len(self._all)} shards are finished"
                 raise PipelineStalled(f"{self._out.path}: {finished}, with no progress for {STALL_SECONDS:.0f} s")
             time.sleep(self._out.poll_seconds)
 
-    def _look(self) -> Look:
-        look = self._look_at_all()
-        for rank, state in look.ranks.items():
+    def _look(self) -> tuple[Collection[int], Mapping[int, RankState]]:
+        done, states = self._look_at_all()
+        for rank, state in states.items():
             if state.error:
                 raise ShardioError(f"rank {rank}: {state.error}")
-            if state.lost and not self._all <= {*look.done}:
+            if state.lost and not self._all <= {*done}:
                 raise ShardioError(f"rank {rank} of {self._size} {state.lost}")
-        recorded = sum(self._counts.get(number, 0) for number in look.done)
+        recorded = sum(self._counts.get(number, 0) for number in done)
         self._looked = time.monotonic()
-        self._samples = max(recorded, sum(state.samples for state in look.ranks.values()))
-        return look
+        self._samples = max(recorded, sum(state.samples for state in states.values()))
+        return done, states
 
 
 def wait_for_leader(
-    out: Output,
-    context: TaskContext,
-    world: World,
-    expected: Mapping[str, Any],
-    finished: Callable[[], Manifest | None],
+    out: Output, context: TaskContext, world: World, expected: Mapping[str, Any], *, keep: bool
 ) -> tuple[Run, Mapping[str, Any]] | Manifest:
     """Wait until the first rank of this job works in a run, and take part in it.
 
@@ -119,10 +115,10 @@ def wait_for_leader(
         context: what the tasks share.
         world: this rank and the number of ranks.
         expected: the plan of this rank.
-        finished: returns the manifest if the first rank may find that the dataset is there, and begin nothing.
+        keep: whether the first rank may find that the dataset is there, and begin nothing.
 
     Returns:
-        The run and its plan, or that manifest.
+        The run and its plan, or the manifest of that dataset.
 
     Raises ConfigError if the plan differs from `expected`, PipelineStalled if there is none in time.
     """
@@ -131,7 +127,7 @@ def wait_for_leader(
     while True:
         seen: dict[str, object] = {}
         plans = out.plans()
-        if not plans and (there := finished()) is not None:
+        if keep and not plans and (there := out.finished(expected)) is not None:
             return there
         for name, plan in plans.items():
             if plan.get("job") != expected["job"]:

@@ -44,19 +44,6 @@ class RankState:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How far a conversion by several ranks is.
-
-    Attributes:
-        done: the numbers of the shards that have records.
-        ranks: what each of some ranks has stated; those that have not begun are left out.
-    """
-
-    done: Collection[int]
-    ranks: Mapping[int, RankState]
-
-
-@dataclass(frozen=True, slots=True)
 class Leftovers:
     """What no manifest names, of what shardio alone writes; by names from the dataset's place on, `/` between parts.
 
@@ -125,8 +112,11 @@ class Run(Protocol):
     def working(self, rank: int) -> AbstractContextManager[Beat]:
         """State that a rank works as long as the `with` block runs, and then how it ended."""
 
-    def others(self, size: int) -> Callable[[], Look]:
-        """Return a function by which the first rank of `size` looks what the others have done."""
+    def others(self, size: int) -> Callable[[], tuple[Collection[int], Mapping[int, RankState]]]:
+        """Return a function by which the first rank of `size` looks what the others have done.
+
+        It returns the numbers of the shards that have records, and what each rank that has begun has stated.
+        """
 
     def leader(self) -> Callable[[], RankState | None]:
         """Return a function by which another rank looks at the first one; it returns None if that has not begun."""

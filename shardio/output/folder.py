@@ -33,7 +33,7 @@ from ..format import manifest
 from ..format.manifest import Manifest
 from ..system.directory import Directory
 from . import leftovers, records
-from .base import Beat, Leftovers, Look, RankState
+from .base import Beat, Leftovers, RankState
 from .locks import LOCK, FolderLock, Lock, first_line, holder, is_held
 from .own_files import MANIFEST_FILES, check_made, existing, ours
 from .records import JOURNAL, PLAN, Record
@@ -405,11 +405,11 @@ class FolderRun:
         finally:
             lock.release()
 
-    def others(self, size: int) -> Callable[[], Look]:
-        def look() -> Look:
+    def others(self, size: int) -> Callable[[], tuple[set[int], dict[int, RankState]]]:
+        def look() -> tuple[set[int], dict[int, RankState]]:
             journal = self.out.journal()
             states = {rank: state for rank in range(1, size) if (state := _state_of(journal, rank, _file_of(rank)))}
-            return Look(self.done(), states)
+            return self.done(), states
 
         return look
 

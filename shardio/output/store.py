@@ -35,7 +35,7 @@ from ..system.directory import Directory
 from ..system.temporary_folder import remove_abandoned_folders, temporary_folder
 from ..system.threads import in_order
 from . import leftovers, records
-from .base import Beat, Leftovers, Look, RankState
+from .base import Beat, Leftovers, RankState
 from .own_objects import RANK_NAME, WRITING
 from .records import JOURNAL, PLAN, NamedState, Record
 from .remote_manifest import load_remote
@@ -352,12 +352,12 @@ class StoreLead:
 
     def publish(self, completed: Manifest, numbers: Sequence[int]) -> None:
         out = self.run.out
-        if self.run.beside:
-            # Indexes have names that another adoption of the objects gives as well: they are written late, and at once.
-            if out.condition(overwrite=True) != self._condition and not out.holds(completed):
-                raise out.overtaken()
+        # Indexes have names that another adoption of the objects gives as well: they are written late, and at once.
+        if self.run.beside and out.condition(overwrite=True) == self._condition:
             for _ in in_order(self.run.copy_index, zip(numbers, completed.shards.names, strict=True), _READERS):
                 pass
+        elif self.run.beside and not out.holds(completed):
+            raise out.overtaken()
         out.write_manifest(completed, self._condition)
         self._published = True
 
@@ -518,10 +518,10 @@ class StoreRun:
             raise
         end("over")
 
-    def others(self, size: int) -> Callable[[], Look]:
-        silence = _Silence()
+    def others(self, size: int) -> Callable[[], tuple[set[int], dict[int, RankState]]]:
+        lost = _listener()
 
-        def look() -> Look:
+        def look() -> tuple[set[int], dict[int, RankState]]:
             names = self._states()
             states = {}
             for rank in range(1, size):
@@ -531,36 +531,33 @@ class StoreRun:
                 elif f"{name}.over" in names:
                     states[rank] = RankState(over=True)
                 elif name in names:
-                    states[rank] = RankState(lost=silence.of(rank, names[name]))
-            return Look(records.numbers_in(names), states)
+                    states[rank] = RankState(lost=lost(rank, names[name]))
+            return records.numbers_in(names), states
 
         return look
 
     def leader(self) -> Callable[[], RankState | None]:
-        silence = _Silence()
+        lost = _listener()
 
         def look() -> RankState | None:
             if self.state(f"{_object_of(0)}.failed") is not None:
                 return RankState(error=self._error_of(0))
-            return RankState(lost=silence.of(0, self.state(_object_of(0))))
+            return RankState(lost=lost(0, self.state(_object_of(0))))
 
         return look
 
 
-@final
-class _Silence:
-    """Since when the objects of ranks have stayed as they are."""
+def _listener() -> Callable[[int, str | None], str]:
+    """Return a function of a rank and the state of its object: words for one that has been silent for too long."""
+    seen: dict[int, tuple[str | None, float]] = {}
 
-    def __init__(self) -> None:
-        self._seen: dict[int, tuple[str | None, float]] = {}
-
-    def of(self, rank: int, state: str | None) -> str:
-        """Return words for a rank that has been silent for too long, "" for another one."""
+    def listen(rank: int, state: str | None) -> str:
         now = time.monotonic()
-        if rank not in self._seen or self._seen[rank][0] != state:
-            self._seen[rank] = state, now
-        silent = now - self._seen[rank][1] > SILENT_SECONDS
-        return f"has not been heard from for {SILENT_SECONDS:.0f} s" if silent else ""
+        if rank not in seen or seen[rank][0] != state:
+            seen[rank] = state, now
+        return f"has not been heard from for {SILENT_SECONDS:.0f} s" if now - seen[rank][1] > SILENT_SECONDS else ""
+
+    return listen
 
 
 def _object_of(rank: int) -> str:

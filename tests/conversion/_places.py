@@ -71,6 +71,10 @@ class FolderPlace:
         paths = [path for path in self.out.rglob("*") if path.is_file()] if self.out.exists() else []
         return {self._name(path): path.read_bytes() for path in paths}
 
+    def objects(self) -> dict[str, bytes]:
+        """All files by names that no two writers share."""
+        return self.all()
+
     def _name(self, path: Path) -> str:
         return re.sub(r"\.converting/run-[0-9a-f]{8}/(shards/)?", "RUN/", str(path.relative_to(self.out)))
 
@@ -100,7 +104,11 @@ class StorePlace:
 
     def all(self) -> dict[str, bytes]:
         """All objects at the place by the names that they would have in a directory."""
-        return {self._name(info.name): bytes(self.store.read(info.name).data) for info in self.store.list("photos")}
+        return {self._name(name): data for name, data in self.objects().items()}
+
+    def objects(self) -> dict[str, bytes]:
+        """All objects by names that no two writers share."""
+        return {info.name: bytes(self.store.read(info.name).data) for info in self.store.list("photos")}
 
     def _name(self, name: str) -> str:
         name = re.sub(r"\.converting/run-[0-9a-f]{8}/", "RUN/", name.removeprefix("photos/"))

@@ -52,7 +52,7 @@ def serve(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
 
 def objects(store: Store) -> dict[str, bytes]:
     """All objects of the store by name."""
-    return {info.name: bytes(store.read(info.name).data) for info in store.list("")}
+    return StorePlace(store).objects()
 
 
 def described(store: Store) -> manifest.Manifest:

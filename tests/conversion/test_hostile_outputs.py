@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ import xxhash
 from _builders import jpeg
 from _damage import read_record, write_record
 from _foreign import write_tar
+from _places import FolderPlace, by_ranks
 
 import shardio
 from shardio.care.repair import repair
@@ -448,16 +448,5 @@ def test_clocks_that_jump(photos: Path, out: Path, monkeypatch: pytest.MonkeyPat
         os.utime(path, (2**33, 2**33) if path.suffix == ".done" else (0, 0))
     jumps = itertools.cycle([0.0, 4e9, -1e9])
     monkeypatch.setattr(time, "time", lambda: next(jumps))
-    made: list[int] = []
-
-    def rank(number: int) -> None:
-        world = World(number, 2)
-        result = convert(imagefolder(photos), out, shard_size="1KB", resume=True, world=world)
-        made.append(result.manifest.samples)
-
-    threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in (1, 0)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert made == [8, 8]
+    made = by_ranks(FolderPlace(out.parent), lambda rank: imagefolder(photos), 2, shard_size="1KB", resume=True)
+    assert [getattr(found, "samples", found) for found in made] == [8, 8]
