@@ -94,7 +94,6 @@ def adopt(
         source.container,
         skip=work.on_error == "skip",
         make_shard=partial(make_shard, None if beside else final),
-        doing="indexing",
         adopted=True,
         beside=beside,
     )

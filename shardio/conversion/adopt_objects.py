@@ -96,7 +96,6 @@ class ObjectAdoption:
             self.source.container,
             skip=options.on_error == "skip",
             make_shard=self._index,
-            doing="indexing",
             knows_samples=False,
             adopted=True,
             beside=True,

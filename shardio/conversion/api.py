@@ -22,7 +22,6 @@ from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
 from ..order.world import World
 from ..output import open_output
-from ..output.base import Output
 from ..output.records import Skipped
 from ..stores.url import Url, as_url
 from ..system import cpus
@@ -314,10 +313,12 @@ def convert(
     if dry_run:
         estimates = {name: estimate(samples, chosen, shards) for name, chosen in choice.parts.items()}
         return Conversion({}, samples.fields, found_notes, estimates)
+    context = TaskContext(samples, shards.container, shards.container_options, skip=on_error == "skip")
     datasets = {}
     try:
         for name, chosen in choice.parts.items():
-            datasets[name] = _write(samples, place.part(name), chosen, shards, _of_split(job, name))
+            tasks, written_plan = plan(samples, chosen, shards)
+            datasets[name] = pack(place.part(name), context, tasks, written_plan, _of_split(job, name))
     except TooManyBad as error:
         if skip_report is not None:
             write_report(skip_report, folder, [("", sample) for sample in error.skipped])
@@ -357,19 +358,6 @@ def _may_be_remote(source: Any) -> bool:
     return isinstance(source, DatasetSource) or any(
         isinstance(path, str | os.PathLike) and as_url(path) is not None for path in paths
     )
-
-
-def _write(
-    source: Source, out: Output, numbers: Indices | None, shards: ShardOptions, options: PackOptions
-) -> WrittenDataset:
-    context = TaskContext(
-        source,
-        shards.container,
-        container_options=shards.container_options,
-        skip=options.on_error == "skip",
-    )
-    tasks, written_plan = plan(source, numbers, shards)
-    return pack(out, context, tasks, written_plan, options)
 
 
 def _of_split(options: PackOptions, name: str) -> PackOptions:

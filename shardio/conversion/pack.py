@@ -11,7 +11,7 @@ from ..foreign.names import printable
 from ..format import manifest
 from ..loader import quarantine
 from ..order.world import World
-from ..output.base import Lead, Output, Run
+from ..output.base import Beat, Output, Run
 from ..output.describe import describe
 from ..output.records import Record, Skipped
 from ..output.shard_writer import WrittenShard
@@ -85,7 +85,7 @@ def pack(
     plan: Mapping[str, Any],
     options: PackOptions,
     *,
-    check: Callable[[], None] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> WrittenDataset:
     """Carry out all tasks and make one dataset of the shards.
 
@@ -102,105 +102,99 @@ def pack(
     Raises ConfigError for a dataset or an unfinished conversion at the output that `options` do not provide for,
     ObjectChanged if another process has made a dataset there meanwhile; BadSample, TooManyBad, OSError and StoreError.
     """
-    world, wanted = options.world, {"job": ranks.job(), **plan}
-    if world.rank:
-        return _follow(out, context, tasks, wanted, options)
-    begun = out.begin(
-        wanted,
-        container=context.container,
-        beside=context.beside,
-        resume=options.resume,
-        overwrite=options.overwrite,
-    )
-    if isinstance(begun, manifest.Manifest):
-        return WrittenDataset(out.path, begun)
-    results = _Results(context, tasks, options)
-    try:
-        with begun.run.working(0) if world.size > 1 else contextlib.nullcontext(lambda done: None) as beat:
-            return _lead(out, begun, results, ShardWork(context, begun.run), beat, plan, check)
-    except Exception as error:
-        if isinstance(error, TooManyBad) and not error.skipped:
-            records = begun.run.records(sorted(begun.run.done()))
-            error.skipped = tuple(bad for record in records if record for bad in record.skipped)
-        if world.size == 1:
-            begun.abandon(error)
-        raise
-    finally:
-        begun.close()
-
-
-def _lead(
-    out: Output,
-    lead: Lead,
-    results: "_Results",
-    work: ShardWork,
-    beat: Callable[[int], None],
-    plan: Mapping[str, Any],
-    check: Callable[[], None] | None,
-) -> WrittenDataset:
-    """Carry out the first rank's tasks, wait for the other ranks, and publish the dataset."""
-    options, tasks = results.options, results.tasks
-    others = ranks.OtherRanks(out, lead.run, options.world, tasks)
-
-    def on_progress(done: int) -> None:
-        beat(done)
-        results.report(done + others.samples())
-
-    own = tasks[:: options.world.size]
-    options.runner()(run_shard_task, work, own, RunnerCallbacks(on_progress, results.on_result))
-    count = sum(task.count for task in own)
-    others.wait(lambda done: results.report(count + done))
-    results.check_unchanged()
-    if check is not None:
-        check()
-    written, numbers = results.describe(out.path, results.check(lead.run), plan)
-    lead.publish(written.manifest, numbers)
-    return written
-
-
-def _follow(
-    out: Output, context: TaskContext, tasks: Sequence[ShardTask], wanted: Mapping[str, Any], options: PackOptions
-) -> WrittenDataset:
-    """Work as a rank other than the first."""
-    world, keep = options.world, options.resume and not options.overwrite
-    begun = ranks.wait_for_leader(out, context, world, wanted, keep=keep)
-    if isinstance(begun, manifest.Manifest):
-        return WrittenDataset(out.path, begun)
-    run, found = begun
-    results = _Results(context, tasks, options)
-    with run.working(world.rank) as beat:
-        if own := tasks[world.rank :: world.size]:
-            options.runner()(run_shard_task, ShardWork(context, run), own, RunnerCallbacks(beat, results.on_result))
-    ranks.wait_for_end(out, run, world)
-    return WrittenDataset(out.path, out.published(found))
+    work = _Packing(out, context, tasks, plan, options)
+    return work.follow() if options.world.rank else work.lead(check)
 
 
 @final
-class _Results:
-    """Counts the results of a conversion, and describes the dataset that they make.
+class _Packing:
+    """One rank's part in making a dataset; the arguments are those of `pack`."""
 
-    Args:
-        context: what the tasks share.
-        tasks: a task for each shard, of all ranks.
-        options: how the work is carried out.
-    """
-
-    def __init__(self, context: TaskContext, tasks: Sequence[ShardTask], options: PackOptions) -> None:
-        self.tasks, self.options = tasks, options
-        self._context = context
+    def __init__(
+        self,
+        out: Output,
+        context: TaskContext,
+        tasks: Sequence[ShardTask],
+        plan: Mapping[str, Any],
+        options: PackOptions,
+    ) -> None:
+        self._out, self._context, self._tasks, self._plan, self._options = out, context, tasks, plan, options
+        self._wanted = {"job": ranks.job(), **plan}
         self._total = sum(task.count for task in tasks)
-        self._states = {} if options.world.rank else file_states(context.source)
         self._finished = self._samples = self._skipped = 0
 
-    def report(self, done: int) -> None:
+    def follow(self) -> WrittenDataset:
+        """Work as a rank other than the first."""
+        out, options, world = self._out, self._options, self._options.world
+        keep = options.resume and not options.overwrite
+        begun = ranks.wait_for_leader(out, self._context, world, self._wanted, keep=keep)
+        if isinstance(begun, manifest.Manifest):
+            return WrittenDataset(out.path, begun)
+        run, found = begun
+        with run.working(world.rank) as beat:
+            self._carry_out(run, beat)
+        ranks.wait_for_end(out, run, world)
+        return WrittenDataset(out.path, out.published(found))
+
+    def lead(self, check: Callable[[], None]) -> WrittenDataset:
+        """Begin or resume, work, wait for the other ranks, and publish the dataset."""
+        context, options, world = self._context, self._options, self._options.world
+        lead = self._out.begin(
+            self._wanted,
+            container=context.container,
+            beside=context.beside,
+            resume=options.resume,
+            overwrite=options.overwrite,
+        )
+        if isinstance(lead, manifest.Manifest):
+            return WrittenDataset(self._out.path, lead)
+        run = lead.run
+        try:
+            before = file_states(context.source)
+            with run.working(0) if world.size > 1 else contextlib.nullcontext(lambda done: None) as beat:
+                others = ranks.OtherRanks(self._out, run, world, self._tasks)
+                own = self._carry_out(run, beat, others.samples)
+                others.wait(lambda done: self._report(own + done))
+                now = file_states(context.source)
+                for path in (path for path, state in before.items() if now[path] != state):
+                    raise SourceError(f"{printable(path)} changed while it was converted: start over with overwrite")
+                check()
+                written, numbers = self._describe(self._records(run))
+                lead.publish(written.manifest, numbers)
+                return written
+        except Exception as error:
+            if isinstance(error, TooManyBad) and not error.skipped:
+                records = run.records(sorted(run.done()))
+                error.skipped = tuple(bad for record in records if record for bad in record.skipped)
+            if world.size == 1:
+                lead.abandon(error)
+            raise
+        finally:
+            lead.close()
+
+    def _carry_out(self, run: Run, beat: Beat, others: Callable[[], int] | None = None) -> int:
+        """Carry out this rank's tasks; return the number of their samples. The first rank reports progress."""
+        world = self._options.world
+
+        def on_progress(done: int) -> None:
+            beat(done)
+            if others is not None:
+                self._report(done + others())
+
+        if own := self._tasks[world.rank :: world.size]:
+            callbacks = RunnerCallbacks(on_progress, self._on_result)
+            self._options.runner()(run_shard_task, ShardWork(self._context, run), own, callbacks)
+        return sum(task.count for task in own)
+
+    def _report(self, done: int) -> None:
         """Report progress; the total is an estimate as long as nobody knows the samples of what was not read."""
         total = self._total
         if not self._context.knows_samples:
             done = self._samples
-            total = max(done, done * len(self.tasks) // max(1, self._finished))
-        self.options.progress(self._context.doing, min(done, total), total)
+            total = max(done, done * len(self._tasks) // max(1, self._finished))
+        self._options.progress("indexing" if self._context.adopted else "writing", min(done, total), total)
 
-    def on_result(self, result: TaskResult) -> None:
+    def _on_result(self, result: TaskResult) -> None:
         """Count the samples that a task has left out; TooManyBad if there are too many by now."""
         self._finished += 1
         self._samples += result.count
@@ -208,25 +202,17 @@ class _Results:
         if result.first_skipped is not None and self._context.knows_samples:
             self._check_budget(self._skipped, self._total, result.first_skipped)
 
-    def check_unchanged(self) -> None:
-        """Raise SourceError if a file of the source has changed meanwhile: its samples may be of two versions."""
-        now = file_states(self._context.source)
-        for path in (path for path, state in self._states.items() if now[path] != state):
-            raise SourceError(f"{printable(path)} changed while it was converted: start over with overwrite")
-
-    def check(self, run: Run) -> Iterator[Record]:
+    def _records(self, run: Run) -> Iterator[Record]:
         """Yield the records of all shards; SourceError if one is missing, or of other fields."""
         images = {name for name, field in self._context.source.fields.items() if field.kind == "image"}
-        for task, record in zip(self.tasks, run.records([task.number for task in self.tasks]), strict=True):
+        for task, record in zip(self._tasks, run.records([task.number for task in self._tasks]), strict=True):
             if record is None:
                 raise SourceError(f"{run.path}: the record of shard {task.number} is missing")
             if record.shard.samples and record.shard.image_shapes.keys() != images:
                 raise SourceError(f"{run.path}: the record of shard {task.number} is of other fields")
             yield record
 
-    def describe(
-        self, path: Path | Url, records: Iterable[Record], plan: Mapping[str, Any]
-    ) -> tuple[WrittenDataset, list[int]]:
+    def _describe(self, records: Iterable[Record]) -> tuple[WrittenDataset, list[int]]:
         """Return the dataset of the shards, all of which are written, and the numbers of those that hold samples.
 
         Raises TooManyBad, and SourceError if no sample is left.
@@ -239,7 +225,7 @@ class _Results:
 
         def written() -> Iterator[WrittenShard]:
             nonlocal samples, rotated
-            for task, record in zip(self.tasks, records, strict=True):
+            for task, record in zip(self._tasks, records, strict=True):
                 rotated += record.rotated
                 for name, change in record.rounded.items():
                     rounded[name] = max(change, rounded.get(name, 0))
@@ -251,7 +237,7 @@ class _Results:
                     yield record.shard
             if not samples:
                 all_bad = f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}" if skipped else ""
-                raise SourceError(all_bad or f"{path}: there are no samples")
+                raise SourceError(all_bad or f"{self._out.path}: there are no samples")
             if skipped:
                 self._check_budget(len(skipped), samples + len(skipped), skipped[0], skipped)
 
@@ -261,14 +247,14 @@ class _Results:
             written(),
             source.metadata,
             adopted=context.adopted,
-            conversion=plan,
+            conversion=self._plan,
             has_sums=True,
         )
-        return WrittenDataset(path, completed, tuple(skipped), rotated, rounded), numbers
+        return WrittenDataset(self._out.path, completed, tuple(skipped), rotated, rounded), numbers
 
     def _check_budget(self, skipped: int, samples: int, example: Skipped, known: Sequence[Skipped] = ()) -> None:
         """Raise TooManyBad, with those that are known, if more samples are bad than `max_bad` allows."""
-        most = self.options.max_bad
+        most = self._options.max_bad
         if skipped > (allowed := quarantine.allowance(most, samples)):
             error = TooManyBad(
                 f"{skipped} of {samples} samples are bad, max_bad={most:g} allows {allowed}, "

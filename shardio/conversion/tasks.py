@@ -46,7 +46,6 @@ class TaskContext:
         skip: whether to leave bad samples out.
         make_shard: `make_shard(context, task, folder, advance)` writes a shard that does not exist yet to a folder; a
             function at the top of a module, to be pickled. None for `write_samples`.
-        doing: a word for the work, for progress.
         knows_samples: whether the tasks' counts are samples. If not, those that are left out have numbers from the
             first sample of their shard on.
         adopted: whether the shards are files that others wrote.
@@ -58,7 +57,6 @@ class TaskContext:
     container_options: Mapping[str, Any] = field(default_factory=dict)
     skip: bool = False
     make_shard: "Callable[[TaskContext, Any, Directory, Advance], Record] | None" = None
-    doing: str = "writing"
     knows_samples: bool = True
     adopted: bool = False
     beside: bool = False

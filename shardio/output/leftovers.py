@@ -116,9 +116,7 @@ def _named(final: Directory) -> set[str]:
     """Return the files that a directory's manifest needs; ManifestError if it cannot be trusted."""
     described = manifest.load(final.place())
     kind = containers.get(described.container)
-    named = {manifest.FILE_NAME, manifest.TABLE_NAME}
-    if (table := manifest.table_named_in(final.read(manifest.FILE_NAME))) is not None:
-        named.add(table)
+    named = {manifest.FILE_NAME, manifest.TABLE_NAME, manifest.table_named_in(final.read(manifest.FILE_NAME)) or ""}
     for name in described.shards.names:
         named |= {name, piece_sums.path_of(Path(name)).name, *(path.name for path in kind.files(final.place(name)))}
     return named
@@ -140,7 +138,7 @@ def in_store(store: Store, url: Url, load: Callable[[], Manifest | None], since:
     except ObjectNotFound:  # a conversion has finished meanwhile
         return None
     before = _manifest_state(store, url)
-    named = _named_in_store(store, url, load)
+    named = _named_in_store(load)
     if _manifest_state(store, url) != before:
         return None
     unnamed = {name: info for name, info in listed.items() if stem_of(name) not in named and name not in named}
@@ -183,16 +181,12 @@ def _listed(store: Store, url: Url) -> dict[str, ObjectInfo]:
     return found
 
 
-def _named_in_store(store: Store, url: Url, load: Callable[[], Manifest | None]) -> set[str]:
+def _named_in_store(load: Callable[[], Manifest | None]) -> set[str]:
     """Return the names that the manifest needs: of shards up to the first dot, and of their table."""
-    try:
-        data = bytes(store.read((url / manifest.FILE_NAME).path).data)
-    except ObjectNotFound:
+    if (described := load()) is None:
         return set()
-    described = load()
-    shards = () if described is None else described.shards.names
-    table = manifest.table_named_in(data)
-    return {name.partition(".")[0] for name in shards} | ({table} if table else set())
+    table = manifest.in_store(described)[1]
+    return {name.partition(".")[0] for name in described.shards.names} | ({table[0]} if table else set())
 
 
 def _is_young(info: ObjectInfo, since: float) -> bool:
