@@ -23,8 +23,8 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -117,21 +117,23 @@ def environment(root: Path) -> dict[str, str]:
 
 
 @contextmanager
-def server(root: Path, work: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Start a process that loads with the version below `root`."""
-    command = [sys.executable, str(Path(__file__)), "--serve", str(work)]
+def rates_of(command: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Iterator[Callable[[str], float]]:
+    """Start a program that answers each line with a rate; yield a function that asks it. It ends with its input."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, text=True, cwd=work, env=environment(root), stdin=pipe, stdout=pipe) as process:
-        yield process  # leaving the block closes its input, which ends it
+    with subprocess.Popen(command, 0, cwd=folder, env=environ, stdin=pipe, stdout=pipe) as process:
+        to, answers = process.stdin, process.stdout
+        if to is None or answers is None:
+            raise RuntimeError("the process has no pipes")
 
+        def ask(question: str) -> float:
+            with suppress(BrokenPipeError):
+                to.write(f"{question}\n".encode())
+            answer = answers.readline()
+            if not answer:
+                raise RuntimeError(f"{command[0]} has ended with exit code {process.wait()}")
+            return float(answer)
 
-def ask(process: "subprocess.Popen[str]", name: str) -> float:
-    """The rate of one run."""
-    if process.stdin is None or process.stdout is None:
-        raise RuntimeError("the process has no pipes")
-    process.stdin.write(f"{name}\n")
-    process.stdin.flush()
-    return float(process.stdout.readline())
+        yield ask  # leaving the block closes its input
 
 
 def convert(root: Path, photos: Path, out: Path) -> float:
@@ -173,8 +175,12 @@ def main() -> None:
     scratch = options.work if not memory.is_dir() else memory / options.work.name
     scratch.mkdir(exist_ok=True)
     rates: dict[str, dict[str, list[float]]] = {name: {side: [] for side in roots} for name in options.only}
-    with server(roots["before"], options.work) as before, server(roots["after"], options.work) as after:
-        processes = {"before": before, "after": after}
+    command = [sys.executable, str(Path(__file__)), "--serve", str(options.work)]
+    with ExitStack() as started:
+        ask = {
+            side: started.enter_context(rates_of(command, options.work, environment(root)))
+            for side, root in roots.items()
+        }
         for number in range(options.rounds):
             sides = ("before", "after") if number % 2 else ("after", "before")
             for name, measured in rates.items():
@@ -182,7 +188,7 @@ def main() -> None:
                     if name == "conversion":
                         rate = convert(roots[side], options.photos, scratch / f"converted-{side}")
                     else:
-                        rate = ask(processes[side], name)
+                        rate = ask[side](name)
                     measured[side].append(rate)
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
     if scratch != options.work:

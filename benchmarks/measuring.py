@@ -26,11 +26,11 @@ import shardio
 from benchmarks._results import finish, options
 from benchmarks.before_after import prepare
 from shardio.bench import BenchConfig
-from shardio.bench.barrier import Barrier
 from shardio.bench.rank import build_loader
+from shardio.bench.rank_processes import Barrier
 from shardio.bench.significance import compare_pairs
 from shardio.bench.standing_ranks import WARMUP_STEPS, StandingRanks
-from shardio.bench.usage_sampler import UsageSampler
+from shardio.bench.usage import UsageSampler
 from shardio.system.processes import CONTEXT
 from shardio.system.timing import StageClock
 

@@ -44,7 +44,7 @@ import torch.distributed as dist
 from _leftovers import left_behind, names
 
 import shardio
-from shardio.system import durable
+from shardio.system.directory import Directory
 
 SAMPLES = 2400
 CONTAINERS = ("tar", "hdf5", "lmdb")
@@ -140,7 +140,9 @@ def save(path: Path, state: dict[str, Any], out: Path, step: int) -> None:
     """Write a checkpoint, or skip it if the disk is full, as a trainer would."""
     try:
         with room(path.parent):
-            durable.write(path, json.dumps(state | {"attempt": int(out.name), "step": step}).encode())
+            Directory(path.parent).write(
+                path.name, json.dumps(state | {"attempt": int(out.name), "step": step}).encode()
+            )
     except OSError as error:
         with open(out / "passed-over", "a") as file:
             file.write(f"step {step}: {error}\n")
@@ -254,7 +256,7 @@ class Soak:
         """Restore damaged shards."""
         for path in set(self.damaged):
             whole = self.folder / "whole" / path.relative_to(self.folder / "data")
-            durable.write(path, whole.read_bytes())
+            Directory(path.parent).write(path.name, whole.read_bytes())
         self.damaged.clear()
 
     def close(self) -> None:

@@ -1,14 +1,9 @@
 """The bench: measures how fast each rank is fed, names what limits it, and which setting to change."""
 
 from .accelerators import ACCELERATORS as ACCELERATORS
-from .accelerators import Accelerator as Accelerator
 from .config import BenchConfig as BenchConfig
 from .decoder import tune_decoder as tune_decoder
 from .measurement import measure as measure
-from .rank import Progress as Progress
+from .rank_processes import Progress as Progress
 from .result import BenchResult as BenchResult
-from .result import RankResult as RankResult
 from .result import Spread as Spread
-from .result import StageTimes as StageTimes
-from .verdict import Change as Change
-from .verdict import Verdict as Verdict

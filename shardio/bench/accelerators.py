@@ -65,17 +65,6 @@ def accelerator(name: str) -> Accelerator:
     return ACCELERATORS[name]
 
 
-def steady_steps(ended: NDArray[np.float64], epochs: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return how long each step took in seconds, float64 [steady steps], without the first step of each epoch.
-
-    Args:
-        ended: when each step ended, in seconds, float64 [steps].
-        epochs: the epoch of each step, int64 [steps].
-    """
-    seconds: NDArray[np.float64] = np.diff(ended)[np.diff(epochs) == 0]
-    return seconds
-
-
 def utilisation(ended: NDArray[np.float64], epochs: NDArray[np.int64], step_seconds: float) -> float | None:
     """Return the share of the time in which an accelerator computed, 0 to 1; None if no epoch has two steps.
 
@@ -86,5 +75,5 @@ def utilisation(ended: NDArray[np.float64], epochs: NDArray[np.int64], step_seco
         epochs: the epoch of each step, int64 [steps].
         step_seconds: the nominal time of a step, so that a sleep that lasts too long does not count as work.
     """
-    seconds = steady_steps(ended, epochs)
+    seconds = np.diff(ended)[np.diff(epochs) == 0]
     return min(1.0, len(seconds) * step_seconds / float(seconds.sum())) if len(seconds) else None

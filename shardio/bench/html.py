@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from ..dataset.store_access import without_secrets
 from ..system.units import format_size
 from .config import BenchConfig
-from .rank import StepTimes
 from .result import BenchResult, Timeline
 from .text import summary
 
@@ -32,7 +32,7 @@ def page(result: BenchResult) -> str:
         _verdict(result),
         _cards(result),
         _section("Steps of each rank", _legend() + "".join(_strip(n, t) for n, t in enumerate(result.timelines))),
-        _section("Where the workers' time went", _bars(result.verdict.shares)),
+        _section("Where the workers' time went", _stages(result)),
         _section("Wait for a batch, per step", _histogram(result.timelines)),
         _section("Working threads", "".join(_threads(n, t) for n, t in enumerate(result.timelines))),
         _section("Rate", _rates(result)),
@@ -79,11 +79,11 @@ def _strip(rank: int, timeline: Timeline) -> str:
     """The time of a rank from left to right, and what share of each moment it waited, computed, waited for others."""
     begun = np.array(timeline.begun) / 1000
     values = [np.array(getattr(timeline, kind)) / 1000 for kind in _KINDS]
-    times = StepTimes(begun, values[0], np.zeros_like(begun), values[1], values[2])
-    total = float(times.ended[-1])
+    firsts = list(accumulate(values, initial=begun))  # and the end of each step
+    total = float(firsts[-1][-1])
     edges = np.linspace(0, total, _BINS + 1)
     height, left = 44, 56
-    shares = [_share(first, value, edges) for first, value in zip(_firsts(times), values, strict=True)]
+    shares = [_share(first, value, edges) for first, value in zip(firsts, values, strict=False)]
     scale = (_WIDTH - left) / _BINS
     paths = []
     base = np.zeros(_BINS)
@@ -107,10 +107,6 @@ def _strip(rank: int, timeline: Timeline) -> str:
     )
 
 
-def _firsts(times: StepTimes) -> list[NDArray[np.float64]]:
-    return [times.begun, times.begun + times.wait, times.begun + times.wait + times.compute]
-
-
 def _share(first: NDArray[np.float64], seconds: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
     """The share of each bin that intervals fill which begin at `first` and do not overlap."""
     moments = np.stack((first, first + seconds), 1).reshape(-1)
@@ -118,15 +114,20 @@ def _share(first: NDArray[np.float64], seconds: NDArray[np.float64], edges: NDAr
     return np.diff(np.interp(edges, np.maximum.accumulate(moments), filled)) / np.diff(edges)
 
 
-def _bars(shares: dict[str, float]) -> str:
-    rows = []
-    for number, (name, share) in enumerate(shares.items()):
-        y, width = 26 * number, (_WIDTH - 180) * share
-        rows.append(
+def _bars(label: str, rows: dict[str, tuple[float, str]]) -> str:
+    """A picture of rows with a bar each: its length, of 1, and the text behind it."""
+    bars = []
+    for number, (name, (length, text)) in enumerate(rows.items()):
+        y, width = 26 * number, (_WIDTH - 230) * length
+        bars.append(
             f'<text x="0" y="{y + 16}">{escape(name)}</text><rect class="bar" x="110" y="{y + 3}" '
-            f'width="{width:.1f}" height="18"/><text x="{116 + width:.1f}" y="{y + 16}">{share:.1%}</text>'
+            f'width="{width:.1f}" height="18"/><text x="{116 + width:.1f}" y="{y + 16}">{text}</text>'
         )
-    return f'<svg viewBox="0 0 {_WIDTH} {26 * len(rows)}" role="img" aria-label="stages">{"".join(rows)}</svg>'
+    return f'<svg viewBox="0 0 {_WIDTH} {26 * len(rows)}" role="img" aria-label="{label}">{"".join(bars)}</svg>'
+
+
+def _stages(result: BenchResult) -> str:
+    return _bars("stages", {name: (share, f"{share:.1%}") for name, share in result.verdict.shares.items()})
 
 
 def _histogram(timelines: Sequence[Timeline]) -> str:
@@ -170,14 +171,7 @@ def _rates(result: BenchResult) -> str:
     if result.ceiling is not None:
         rows["ceiling"] = result.ceiling
     most = max(rows.values())
-    bars = []
-    for number, (name, rate) in enumerate(rows.items()):
-        y, width = 26 * number, (_WIDTH - 230) * rate / most
-        bars.append(
-            f'<text x="0" y="{y + 16}">{name}</text><rect class="bar" x="110" y="{y + 3}" width="{width:.1f}" '
-            f'height="18"/><text x="{116 + width:.1f}" y="{y + 16}">{rate:,.0f} samples/s</text>'
-        )
-    return f'<svg viewBox="0 0 {_WIDTH} {26 * len(bars)}" role="img" aria-label="rates">{"".join(bars)}</svg>'
+    return _bars("rates", {name: (rate / most, f"{rate:,.0f} samples/s") for name, rate in rows.items()})
 
 
 def _rank_table(result: BenchResult) -> str:
@@ -209,13 +203,7 @@ def _settings(config: BenchConfig) -> dict[str, object]:
 def _table(values: dict[str, object]) -> str:
     rows = "".join(
         f"<tr><td>{escape(str(name))}</td><td>{escape(str(value))}</td></tr>"
-        for name, value in values.items()
-        if not isinstance(value, dict)
-    )
-    rows += "".join(
-        f"<tr><td>{escape(str(name))}</td><td>{escape(str(value))}</td></tr>"
-        for inner in values.values()
-        if isinstance(inner, dict)
-        for name, value in inner.items()
+        for outer, inner in values.items()
+        for name, value in (inner if isinstance(inner, dict) else {outer: inner}).items()
     )
     return f'<div class="scroll"><table>{rows}</table></div>'

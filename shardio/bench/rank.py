@@ -1,20 +1,16 @@
 """One rank of a measurement, in its own process: takes batches, stands in for an accelerator, times each step."""
 
-import ctypes
 import math
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.sharedctypes import Synchronized
 from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..cache.fetcher import FetchCounts
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..errors import ConfigError
@@ -22,39 +18,15 @@ from ..loader.batch.types import Batch
 from ..loader.loader import Loader
 from ..loader.stats import LoaderStats
 from ..order.world import World
-from ..system import process_usage, processes
 from ..system.named import load_named
 from ..transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, ToFloat, Transform
-from .barrier import Barrier
+from . import usage
 from .config import DEFAULT_SIZE, BenchConfig
+from .rank_processes import NEVER, START_LIMIT, Meeting, Progress
 
-START_LIMIT = 300.0  # seconds that ranks wait for each other
 TOLD_EVERY = 0.2  # seconds between two messages about progress
 CEILING_SECONDS = 1.0
 WARMUP_STEPS = 30  # where epochs are measured
-_NEVER = 1 << 62
-_PR_SET_TIMERSLACK = 29
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """The barrier and the decisions that the ranks of a measurement share.
-
-    Attributes:
-        barrier: where they wait for each other.
-        counted_from: the step from which on steps count, once it is known.
-        stop_after: the last step, once it is known.
-    """
-
-    barrier: Barrier
-    counted_from: "Synchronized[int]"
-    stop_after: "Synchronized[int]"
-
-    @classmethod
-    def of(cls, ranks: int) -> "Meeting":
-        """Make the meeting of `ranks` processes."""
-        value = processes.CONTEXT.Value
-        return cls(Barrier(ranks), value("q", _NEVER), value("q", _NEVER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +70,7 @@ class RankRecord:
         epochs: the epoch of each step, counted from the first one of the measurement, int64 [steps].
         samples: the samples of each step, int64 [steps].
         counted_from: the first step that counts.
-        stored_bytes: the stored bytes of the samples that count.
-        unpacked_bytes: the bytes decompressed for them.
-        fetched: the bytes fetched from stores while steps counted.
-        stage_seconds: the seconds of each stage of the workers, all together, while steps counted.
-        stage_cpu_seconds: the part of them on a processor.
+        stats: those of the Loader while steps counted.
         settings: the working threads and the batches made ahead, with the time from which on, float64 [changes, 3].
         cpu_seconds: seconds that the rank's processes spent on a processor while steps counted.
         ceiling: seconds per step with one batch that is delivered again and again; None if the steps do nothing.
@@ -113,11 +81,7 @@ class RankRecord:
     epochs: NDArray[np.int64]
     samples: NDArray[np.int64]
     counted_from: int
-    stored_bytes: int
-    unpacked_bytes: int
-    fetched: FetchCounts
-    stage_seconds: Mapping[str, float]
-    stage_cpu_seconds: Mapping[str, float]
+    stats: LoaderStats
     settings: NDArray[np.float64]
     cpu_seconds: float
     ceiling: float | None
@@ -133,27 +97,6 @@ class RankRecord:
         """Whether each step that counts was the first of its epoch."""
         first: NDArray[np.bool_] = np.diff(self.epochs, prepend=-1)[self.counted_from :] != 0
         return first
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a rank is.
-
-    Attributes:
-        rank: the rank.
-        counting: whether the warm-up is over.
-        done: the share of the measurement that is done, 0 to 1.
-        samples: the samples since the warm-up, or since the start.
-        seconds: the seconds for them.
-        waited: the part of these seconds that the rank waited for input.
-    """
-
-    rank: int
-    counting: bool
-    done: float
-    samples: int
-    seconds: float
-    waited: float
 
 
 def build_loader(config: BenchConfig, world: World) -> Loader:
@@ -215,60 +158,40 @@ def _transforms(dataset: Dataset, config: BenchConfig) -> Any:
     return [*presets[preset], *([ToFloat()] if config.floats else [])]
 
 
-def run_rank(config: BenchConfig, rank: int, meeting: Meeting, sender: "Connection[Any, Any]") -> None:
-    """Run one rank in its own process. It sends `Progress` now and then, and at the end a `RankRecord` or an error."""
-    processes.die_with_parent()
-    try:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # sleeps end on time
-        measured = _Rank(config, rank, meeting, sender)
-        sender.send(measured.run())
-    except BaseException as error:
-        sender.send(error)  # the parent ends the other ranks, which may wait at the barrier
-        raise SystemExit(1) from error
+def await_arrival(batch: Batch) -> None:
+    """Wait until a batch is on its device."""
+    if batch["index"].is_cuda:
+        torch.cuda.current_stream(batch["index"].device).synchronize()
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Statistics of several epochs, added up."""
+def compute_until(moment: float) -> None:
+    """Stand in for an accelerator: sleep until a moment of `time.monotonic`."""
+    while (left := moment - time.monotonic()) > 0:
+        time.sleep(left)
 
-    stored_bytes: int = 0
-    unpacked_bytes: int = 0
-    fetched: FetchCounts = field(default_factory=FetchCounts)
-    stage_seconds: dict[str, float] = field(default_factory=dict)
-    stage_cpu_seconds: dict[str, float] = field(default_factory=dict)
 
-    def plus(self, stats: LoaderStats, sign: int = 1) -> "_Sums":
-        """Return the sums with those of an epoch added, or subtracted."""
-        result = _Sums(
-            self.stored_bytes + sign * stats.bytes,
-            self.unpacked_bytes + sign * stats.unpacked_bytes,
-            self.fetched + stats.fetched if sign > 0 else self.fetched - stats.fetched,
-            dict(self.stage_seconds),
-            dict(self.stage_cpu_seconds),
-        )
-        for sums, addends in (
-            (result.stage_seconds, stats.stage_seconds),
-            (result.stage_cpu_seconds, stats.stage_cpu_seconds),
-        ):
-            for name, seconds in addends.items():
-                sums[name] = sums.get(name, 0.0) + sign * seconds
-        return result
+def measure_rank(config: BenchConfig, rank: int, meeting: Meeting, sender: "Connection[Any, Any]") -> None:
+    """Measure one rank, in its own process. It sends `Progress` now and then, and at the end a `RankRecord`."""
+    sender.send(_Rank(config, rank, meeting, sender).run())
 
 
 @final
 class _Rank:
-    """The loop of one rank; see `run_rank`."""
+    """The loop of one rank; see `measure_rank`."""
 
     def __init__(self, config: BenchConfig, rank: int, meeting: Meeting, sender: "Connection[Any, Any]") -> None:
         self._config, self._rank, self._meeting, self._sender = config, rank, meeting, sender
+        self._together = config.barrier and config.ranks > 1
+        # When steps begin to count and end: ranks that wait for each other share the steps, any other has its own.
+        self._steps = meeting if self._together else Meeting.of(1)
         self._loader = build_loader(config, World(rank, config.ranks, rank, config.ranks))
         self._step_seconds = 0.0 if config.accelerator is None else config.accelerator.step_seconds
         self._rows: list[tuple[float, float, float, float, float]] = []
         self._epochs: list[int] = []
         self._samples: list[int] = []
         self._settings: list[tuple[float, int, int]] = []
-        self._sums = _Sums()
-        self._counted_from = _NEVER
+        self._before = LoaderStats()
+        self._counted_from = NEVER
         self._told = self._cpu_begun = 0.0
         self._warmup_epochs = warmup_epochs(len(self._loader)) if config.warmup > 0 else 0
 
@@ -276,9 +199,9 @@ class _Rank:
         """Run the measurement."""
         config = self._config
         self._meeting.barrier.wait(self._rank, START_LIMIT)
-        self._start = time.monotonic()
+        self._start = self._count_begun = time.monotonic()
         warmup = self._warmup_epochs
-        epochs = config.epochs + warmup if config.seconds is None else _NEVER
+        epochs = config.epochs + warmup if config.seconds is None else NEVER
         epoch, batch, last = 0, None, False
         if not warmup:
             self._count_from(0)
@@ -293,7 +216,6 @@ class _Rank:
                 last = self._after_step(ended)
                 if last:
                     break
-            self._sums = self._sums.plus(self._loader.stats())
             epoch += 1
         cpu_seconds = _cpu_seconds() - self._cpu_begun
         rows = np.array(self._rows, np.float64).reshape(-1, 5).T
@@ -302,11 +224,7 @@ class _Rank:
             epochs=np.array(self._epochs, np.int64),
             samples=np.array(self._samples, np.int64),
             counted_from=min(self._counted_from, len(self._rows)),
-            stored_bytes=self._sums.stored_bytes,
-            unpacked_bytes=self._sums.unpacked_bytes,
-            fetched=self._sums.fetched,
-            stage_seconds=self._sums.stage_seconds,
-            stage_cpu_seconds=self._sums.stage_cpu_seconds,
+            stats=self._loader.stats(all_epochs=True) - self._before,
             settings=np.array(self._settings, np.float64).reshape(-1, 3),
             cpu_seconds=cpu_seconds,
             ceiling=None if batch is None else self._ceiling(batch),
@@ -316,12 +234,12 @@ class _Rank:
     def _step(self, batch: Batch, begun: float) -> float:
         """Take a batch as a training step would; return when the step ended."""
         received = time.monotonic()
-        if batch["index"].is_cuda:
-            torch.cuda.current_stream(batch["index"].device).synchronize()
+        await_arrival(batch)
         arrived = time.monotonic()
-        computed = self._compute(arrived)
-        if self._config.barrier and self._config.ranks > 1:
-            self._decide(computed)
+        compute_until(arrived + self._step_seconds)
+        computed = time.monotonic()
+        self._decide(computed)
+        if self._together:
             self._meeting.barrier.wait(self._rank, START_LIMIT)
         ended = time.monotonic()
         self._rows.append((begun, received - begun, arrived - received, computed - arrived, ended - computed))
@@ -330,50 +248,34 @@ class _Rank:
             self._settings.append((ended, setting.threads, setting.prefetch))
         return ended
 
-    def _compute(self, begun: float) -> float:
-        """Sleep until the accelerator would be done; return the time then."""
-        if self._step_seconds:
-            while (left := begun + self._step_seconds - time.monotonic()) > 0:
-                time.sleep(left)
-        return time.monotonic()
-
     def _decide(self, now: float) -> None:
-        """Let all ranks begin to count, or stop, after this step, once their time has come; rank 0 decides."""
+        """Begin to count, or stop, after this step, once the time for it has come; rank 0 decides for all."""
         config, step = self._config, len(self._rows)
-        if config.seconds is None or self._rank:
+        if config.seconds is None or (self._together and self._rank):
             return
         # A rank reads these after the barrier of this step, or of the next one: what they say holds for both.
-        if self._meeting.counted_from.value == _NEVER and now - self._start >= config.warmup:
-            self._meeting.counted_from.value = step + 1
+        if self._steps.counted_from.value == NEVER and now - self._start >= config.warmup:
+            self._steps.counted_from.value = step + 1
             self._count_begun = now
-        if self._meeting.counted_from.value <= step and now - self._count_begun >= config.seconds:
-            self._meeting.stop_after.value = step
+        if self._steps.counted_from.value <= step and now - self._count_begun >= config.seconds:
+            self._steps.stop_after.value = step
 
     def _after_step(self, now: float) -> bool:
         """Begin to count if it is time to; return whether this step was the last."""
-        config, steps = self._config, len(self._rows)
-        if config.seconds is not None:
-            alone = not config.barrier or config.ranks == 1
-            if alone and self._counted_from == _NEVER and now - self._start >= config.warmup:
-                self._count_from(steps)
-                self._count_begun = now
-            if not alone and self._meeting.counted_from.value == steps and self._counted_from == _NEVER:
-                self._count_from(steps)
-            if alone and self._counted_from < steps and now - self._count_begun >= config.seconds:
-                return True
-            if not alone and steps - 1 >= self._meeting.stop_after.value:
-                return True
+        steps = len(self._rows)
+        if self._steps.counted_from.value == steps and self._counted_from == NEVER:
+            self._count_from(steps)
+        if steps > self._steps.stop_after.value:
+            return True
         if now - self._told >= TOLD_EVERY:
             self._told = now
             self._tell(now)
         return False
 
     def _count_from(self, step: int) -> None:
-        """Begin to count with this step."""
+        """Begin to count with this step: what the loader has measured until now belongs to the warm-up."""
         self._counted_from, self._cpu_begun = step, _cpu_seconds()
-        # What the epoch under way has measured until now belongs to the warm-up.
-        within = bool(self._epochs) and self._config.seconds is not None
-        self._sums = _Sums().plus(self._loader.stats(), -1) if within else _Sums()
+        self._before = self._loader.stats(all_epochs=True)
 
     def _tell(self, now: float) -> None:
         config, counting = self._config, self._counted_from < len(self._rows)
@@ -393,10 +295,9 @@ class _Rank:
         begun = time.monotonic()
         steps = max(2, round(CEILING_SECONDS / max(self._step_seconds, 1e-3)))
         for _ in range(steps):
-            if batch["index"].is_cuda:
-                torch.cuda.current_stream(batch["index"].device).synchronize()
-            self._compute(time.monotonic())
-            if self._config.barrier and self._config.ranks > 1:
+            await_arrival(batch)
+            compute_until(time.monotonic() + self._step_seconds)
+            if self._together:
                 self._meeting.barrier.wait(self._rank, START_LIMIT)
         return (time.monotonic() - begun) / steps
 
@@ -412,5 +313,5 @@ def warmup_epochs(steps: int) -> int:
 
 def _cpu_seconds() -> float:
     """The seconds that this process and its worker processes have spent on a processor."""
-    children = (child for child in process_usage.descendants(os.getpid()) if child != os.getpid())
-    return time.process_time() + sum(sum(process_usage.usage(child).cpu.values()) for child in children)
+    children = usage.children(os.getpid())
+    return time.process_time() + sum(sum(usage.process_usage(child).cpu.values()) for child in children)

@@ -13,8 +13,8 @@ from ..dataset.store_access import without_secrets
 from .accelerators import utilisation
 from .config import BenchConfig
 from .machine import describe
-from .rank import RankRecord, StepTimes
-from .usage_sampler import RankUsage
+from .rank import RankRecord
+from .usage import RankUsage
 from .verdict import Verdict
 
 SCHEMA = "shardio-bench/1"
@@ -224,7 +224,7 @@ class Timeline:
 def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankUsage) -> RankResult:
     """Return the figures of one rank."""
     times = record.times[record.counted_from :]
-    samples, seconds = record.samples[record.counted_from :], _seconds(times)
+    samples, seconds = record.samples[record.counted_from :], float(times.ended[-1] - times.begun[0])
     wait = record.waits
     total = int(samples.sum())
     accelerator = config.accelerator
@@ -235,7 +235,7 @@ def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankU
         samples=total,
         seconds=seconds,
         samples_per_second=Spread.of(rates(config, record)),
-        bytes_per_second=record.stored_bytes / seconds,
+        bytes_per_second=record.stats.bytes / seconds,
         first_batch_seconds=float(record.times.wait[0]),
         wait_median=float(np.median(wait)),
         wait_p99=float(np.percentile(wait, 99)),
@@ -250,8 +250,8 @@ def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankU
         cpu_seconds_per_1000=1000 * record.cpu_seconds / max(total, 1),
         delay_seconds=usage.delay_seconds,
         disk_bytes=usage.disk_bytes,
-        cached_bytes=max(0, record.stored_bytes - usage.disk_bytes),
-        fetched=record.fetched,
+        cached_bytes=max(0, record.stats.bytes - usage.disk_bytes),
+        fetched=record.stats.fetched,
         peak_memory=usage.peak_memory,
     )
 
@@ -273,7 +273,3 @@ def _parts(config: BenchConfig, epochs: NDArray[np.int64], moments: NDArray[np.f
         inner = np.searchsorted(moments, moments[-1] * np.arange(1, PARTS) / PARTS).tolist()
         bounds = [0, *inner, len(moments)]
     return [slice(first, last) for first, last in pairwise(bounds) if last > first]
-
-
-def _seconds(times: StepTimes) -> float:
-    return float(times.ended[-1] - times.begun[0])

@@ -1,7 +1,6 @@
 """Rank processes that stand ready: they take batches in turns, each of a part of a second, as often as they are asked.
 
-All start once, which takes seconds; a turn begins a loop of its own and ends it, so that no worker goes on
-between turns.
+All start once, which takes seconds. Each turn begins and ends a loop of its own, so no worker runs between turns.
 """
 
 import time
@@ -11,16 +10,11 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, final
 
-import torch
-
-from ..errors import PipelineStalled, ShardioError
 from ..loader.batch.types import Batch
-from ..loader.loader import Loader
 from ..order.world import World
-from ..system import processes
 from .config import BenchConfig
-from .machine import Installation
-from .rank import START_LIMIT, Meeting, build_loader
+from .rank import await_arrival, build_loader, compute_until
+from .rank_processes import START_LIMIT, Meeting, RankProcesses
 
 WARMUP_STEPS = 4  # of each turn, before its clock starts
 
@@ -61,27 +55,13 @@ class Turn:
 class StandingRanks:
     """The rank processes of one configuration, which end with the `with` block.
 
-    Attributes:
-        installation: the shardio that they run.
-
     Raises what `shardio.Loader` raises for the configuration.
     """
 
     def __init__(self, config: BenchConfig) -> None:
         build_loader(config, World(0, config.ranks, 0, config.ranks))  # finds wrong arguments in this process
-        self.installation = Installation.of_this_process()
         self._config = config
-        self._meeting = meeting = Meeting.of(config.ranks)  # kept: the ranks open it by name
-        pipes = [processes.CONTEXT.Pipe() for _ in range(config.ranks)]
-        self._pipes = [pipe[0] for pipe in pipes]
-        self._ranks = [
-            processes.CONTEXT.Process(target=_run, args=(config, rank, meeting, pipe[1]), name=f"bench rank {rank}")
-            for rank, pipe in enumerate(pipes)
-        ]
-        for process, (_, other_end) in zip(self._ranks, pipes, strict=True):
-            with processes.children_ignore_interrupts():
-                process.start()
-            other_end.close()
+        self._processes = RankProcesses(config, _take_turns)
 
     def __enter__(self) -> "StandingRanks":
         return self
@@ -89,10 +69,7 @@ class StandingRanks:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in self._ranks:
-            process.terminate()
-        for process in self._ranks:
-            process.join(START_LIMIT)
+        self._processes.__exit__(kind, error, trace)
 
     def turn(self, seconds: float, step_seconds: float | None = None) -> list[Turn]:
         """Let the ranks take batches for so long; return what each did.
@@ -103,48 +80,28 @@ class StandingRanks:
         """
         if step_seconds is None:
             step_seconds = 0.0 if self._config.accelerator is None else self._config.accelerator.step_seconds
-        for pipe in self._pipes:
-            pipe.send((seconds, step_seconds))
-        return [self._receive(rank, seconds) for rank in range(len(self._pipes))]
+        self._processes.send((seconds, step_seconds))
+        return self._processes.answers(seconds)
 
     def rate(self, seconds: float) -> float:
         """Let the ranks take batches for so long; return the samples per second of all."""
         return sum(turn.samples_per_second for turn in self.turn(seconds))
 
-    def _receive(self, rank: int, seconds: float) -> Turn:
-        try:
-            if not self._pipes[rank].poll(START_LIMIT + seconds):
-                raise PipelineStalled(f"bench: rank {rank} sent nothing for {START_LIMIT + seconds:.0f} s")
-            answer = self._pipes[rank].recv()
-        except (EOFError, OSError) as error:
-            raise ShardioError(f"bench: rank {rank} died") from error
-        if isinstance(answer, BaseException):
-            raise answer
-        turn: Turn = answer
-        return turn
 
-
-def _run(config: BenchConfig, rank: int, meeting: Meeting, pipe: "Connection[Any, Any]") -> None:
+def _take_turns(config: BenchConfig, rank: int, meeting: Meeting, pipe: "Connection[Any, Any]") -> None:
     """Take batches in turns, in a rank's own process, until it is ended."""
-    processes.die_with_parent()
-    try:
-        loader = build_loader(config, World(rank, config.ranks, rank, config.ranks))
-        taker = _Taker(config, rank, meeting, loader)
-        while True:
-            pipe.send(taker.turn(*pipe.recv()))
-    except EOFError:
-        return
-    except BaseException as error:
-        pipe.send(error)
-        raise SystemExit(1) from error
+    taker = _Taker(config, rank, meeting)
+    while True:
+        pipe.send(taker.turn(*pipe.recv()))
 
 
 @final
 class _Taker:
     """Takes the batches of one rank, epoch after epoch."""
 
-    def __init__(self, config: BenchConfig, rank: int, meeting: Meeting, loader: Loader) -> None:
-        self._rank, self._meeting, self._loader = rank, meeting, loader
+    def __init__(self, config: BenchConfig, rank: int, meeting: Meeting) -> None:
+        self._rank, self._meeting = rank, meeting
+        self._loader = build_loader(config, World(rank, config.ranks, rank, config.ranks))
         self._together = config.barrier and config.ranks > 1
         self._step = 0
 
@@ -169,11 +126,8 @@ class _Taker:
     ) -> tuple[int, bool]:
         """Take a batch and do a step; return its samples, and whether the turn is over for all ranks."""
         batch = next(batches)
-        if batch["index"].is_cuda:
-            torch.cuda.current_stream(batch["index"].device).synchronize()
-        deadline = time.monotonic() + step_seconds
-        while (left := deadline - time.monotonic()) > 0:
-            time.sleep(left)
+        await_arrival(batch)
+        compute_until(time.monotonic() + step_seconds)
         over = until is not None and time.monotonic() >= until
         if self._together:
             if over and self._rank == 0:

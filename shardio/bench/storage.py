@@ -1,19 +1,17 @@
-"""How fast the place where a dataset lies can be read, without shardio: sequentially and at random, past the cache."""
+"""How fast a dataset's storage can be read without shardio: sequentially and at random, past the page cache."""
 
 import errno
 import mmap
 import os
 import random
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..dataset.dataset import open as open_dataset
 from ..errors import ConfigError
-from ..stores.url import as_url
 
 SECONDS = 2.0  # for each of the rates
 _ALIGNED = 4096
@@ -40,36 +38,26 @@ class StorageRates:
     direct: bool
     file_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the rates as plain values."""
-        return asdict(self)
-
 
 def storage_rates(dataset: str | os.PathLike[str], *, threads: int = 8, seconds: float = SECONDS) -> StorageRates:
     """Read a dataset's shards, sequentially and at random, for `seconds` each.
 
     Raises ConfigError if the dataset has no files, and what `shardio.open` raises.
     """
-    if (url := as_url(dataset)) is not None:
-        raise ConfigError(f"storage reads local files, got the URL {url}: leave it out")
-    opened = open_dataset(dataset)
-    files = [path for path in _files(Path(dataset)) if path.stat().st_size >= _ALIGNED]
+    samples = len(open_dataset(dataset))
+    found = sorted(path for path in Path(dataset).rglob("*") if path.is_file())
+    files = [path for path in found if path.stat().st_size >= _ALIGNED]
     if not files:
         raise ConfigError(f"{dataset}: there is no file of 4 KiB or more to read")
     sizes = [path.stat().st_size for path in files]
-    size = max(_ALIGNED, -(-sum(sizes) // max(1, len(opened)) // _ALIGNED) * _ALIGNED)
+    size = max(_ALIGNED, -(-sum(sizes) // max(1, samples) // _ALIGNED) * _ALIGNED)
     direct = all(_allows_direct(path) for path in files)
-    if not direct:
-        drop_cache(files)
-    draw = random.Random(0)
-    sequential = _rate(files, sizes, _SEQUENTIAL, threads, seconds, direct, None)
-    if not direct:
-        drop_cache(files)
-    at_random = _rate(files, sizes, size, threads, seconds, direct, draw)
+    sequential = _rate(files, sizes, _SEQUENTIAL, threads, seconds, direct)
+    at_random = _rate(files, sizes, size, threads, seconds, direct, random.Random(0))
     return StorageRates(sequential, at_random, size, threads, direct, sum(sizes))
 
 
-def drop_cache(files: list[Path]) -> None:
+def _drop_cache(files: list[Path]) -> None:
     """Ask the system to forget the cached pages of files; those that other processes map stay."""
     for path in files:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -77,10 +65,6 @@ def drop_cache(files: list[Path]) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _allows_direct(path: Path) -> bool:
@@ -107,37 +91,29 @@ def _rate(
     threads: int,
     seconds: float,
     direct: bool,
-    draw: random.Random | None,
+    draw: random.Random | None = None,
 ) -> float:
-    """Read blocks on several threads until the time is over; return bytes per second."""
+    """Read blocks on several threads until the time is over, in the order that is drawn; return bytes per second."""
+    if not direct:
+        _drop_cache(files)
     blocks = [(number, start) for number, size in enumerate(sizes) for start in range(0, max(1, size - block), block)]
     if draw is not None:
         draw.shuffle(blocks)
-    descriptors = [os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)) for path in files]
-    lock, read, errors = threading.Lock(), [0] * threads, list[OSError]()
-    begun = time.monotonic()
     turn = iter(blocks)
+    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
 
-    def run(number: int, take: Callable[[], tuple[int, int] | None]) -> None:
-        try:
-            with mmap.mmap(-1, block) as buffer:
-                while time.monotonic() - begun < seconds and (place := take()) is not None:
-                    read[number] += os.preadv(descriptors[place[0]], [buffer], place[1])
-        except OSError as error:
-            errors.append(error)
+    def read() -> int:
+        total = 0
+        with mmap.mmap(-1, block) as buffer:
+            while time.monotonic() - begun < seconds and (place := next(turn, None)) is not None:
+                total += os.preadv(descriptors[place[0]], [buffer], place[1])
+        return total
 
-    def take() -> tuple[int, int] | None:
-        with lock:
-            return next(turn, None)
-
-    workers = [threading.Thread(target=run, args=(number, take)) for number in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    taken = time.monotonic() - begun
-    for descriptor in descriptors:
-        os.close(descriptor)
-    if errors:
-        raise errors[0]
-    return sum(read) / taken
+    with ExitStack() as stack:
+        descriptors = [os.open(path, flags) for path in files]
+        for descriptor in descriptors:
+            stack.callback(os.close, descriptor)
+        with ThreadPoolExecutor(threads) as pool:
+            begun = time.monotonic()
+            reads = [pool.submit(read) for _ in range(threads)]
+        return sum(done.result() for done in reads) / (time.monotonic() - begun)

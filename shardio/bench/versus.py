@@ -1,4 +1,4 @@
-"""Two configurations, or installations, measured in turns within one run: what disturbs one disturbs the other alike.
+"""Two configurations measured in turns within one run: what disturbs one disturbs the other alike.
 
 Each side has its own rank processes: one side takes batches for a part of a second while the other one's ranks wait.
 """
@@ -14,8 +14,6 @@ import msgspec
 from ..dataset.store_access import without_secrets
 from ..errors import ConfigError
 from .config import BenchConfig
-from .machine import Installation
-from .other_python import OtherPython
 from .significance import Comparison, compare_pairs, least_rounds
 from .standing_ranks import StandingRanks
 
@@ -32,7 +30,6 @@ class Versus:
         a, b: the configurations.
         a_rates, b_rates: samples per second of all ranks, by round.
         comparison: how B compares to A.
-        a_installation, b_installation: the shardio that measured each.
     """
 
     a: BenchConfig
@@ -40,8 +37,6 @@ class Versus:
     a_rates: list[float]
     b_rates: list[float]
     comparison: Comparison
-    a_installation: Installation
-    b_installation: Installation
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values."""
@@ -52,7 +47,6 @@ def versus(
     a: BenchConfig,
     b: BenchConfig,
     *,
-    python: str | None = None,
     rounds: int = ROUNDS,
     turn_seconds: float = TURN_SECONDS,
     progress: Callable[[int, int], None] | None = None,
@@ -64,12 +58,11 @@ def versus(
 
     Args:
         a, b: what to measure; `epochs`, `warmup` and `b.seconds` do not apply.
-        python: the interpreter whose shardio measures B; None for this one.
         rounds: how often each of them has its turn, at most; who begins alternates.
         turn_seconds: the time that is measured per turn, without `a.seconds`.
         progress: called with the number of rounds that are done, and their number as far as it is known.
 
-    Raises ConfigError for too few rounds or a `python` without a shardio that can do this, and what the ranks raise.
+    Raises ConfigError for too few rounds, and what the ranks raise.
     """
     compare_pairs([1.0] * rounds, [1.0] * rounds)  # refuses too few rounds before anything is measured
     budget = math.inf if a.seconds is None else 2 * a.seconds  # for both sides
@@ -77,7 +70,7 @@ def versus(
         turn_seconds = max(a.seconds / rounds, min(turn_seconds, a.seconds / least_rounds()))
     a_rates: list[float] = []
     b_rates: list[float] = []
-    with StandingRanks(a) as first, StandingRanks(b) if python is None else OtherPython(python, b) as second:
+    with StandingRanks(a) as first, StandingRanks(b) as second:
         for side in (first, second):
             side.rate(turn_seconds)  # warms up
         begun, spent = time.monotonic(), 0.0
@@ -91,8 +84,7 @@ def versus(
             if progress is not None:
                 expected = round(min(rounds, (number + 1) * budget / spent))
                 progress(number + 1, max(number + 1, least_rounds(), expected))
-    comparison = compare_pairs(a_rates, b_rates)
-    return Versus(a, b, a_rates, b_rates, comparison, first.installation, second.installation)
+    return Versus(a, b, a_rates, b_rates, compare_pairs(a_rates, b_rates))
 
 
 def other_side(config: BenchConfig, other: str) -> BenchConfig:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from ._progress import LINE_SECONDS, progress
+from ._progress import LINE_SECONDS
 
 if TYPE_CHECKING:
     from ..bench import Progress
@@ -21,13 +21,11 @@ if TYPE_CHECKING:
 def live(ranks: int) -> Iterator[Callable[["Progress"], None]]:
     """Yield a function that shows on stderr how far the ranks are."""
     console = Console(stderr=True)
-    latest: dict[int, Progress] = {}
     if not console.is_terminal:
         said = time.monotonic()
 
         def say(news: "Progress") -> None:
             nonlocal said
-            latest[news.rank] = news
             if news.rank == 0 and time.monotonic() - said >= LINE_SECONDS:
                 said = time.monotonic()
                 phase = "measuring" if news.counting else "warming up"
@@ -35,6 +33,7 @@ def live(ranks: int) -> Iterator[Callable[["Progress"], None]]:
 
         yield say
         return
+    latest: dict[int, Progress] = {}
     with Live(console=console, refresh_per_second=5, transient=True) as screen:
 
         def show(news: "Progress") -> None:
@@ -53,13 +52,6 @@ def live(ranks: int) -> Iterator[Callable[["Progress"], None]]:
             screen.update(table)
 
         yield show
-
-
-@contextmanager
-def versus_progress() -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows how many rounds are done."""
-    with progress("rounds") as show:
-        yield lambda done, total: show("in turns", done, total)
 
 
 def comparison_text(comparison: "Comparison") -> str:

@@ -3,7 +3,8 @@
 import itertools
 import sys
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -12,9 +13,10 @@ import typer
 
 from ..errors import ConfigError
 from ..stores.url import as_url
-from ._bench_display import comparison_text, live, versus_progress
+from ._bench_display import comparison_text, live
 from ._options import threads_option
 from ._output import check_place, write_json, write_text
+from ._progress import progress
 from ._store_options import DATASET, StoreOptions, with_store_options
 
 if TYPE_CHECKING:
@@ -168,21 +170,11 @@ def bench(
             rich_help_panel=MORE,
         ),
     ] = None,
-    versus_python: Annotated[
-        str | None,
-        typer.Option(
-            help="Compare, in the same way, with the shardio that is installed for another interpreter.",
-            metavar="PYTHON",
-            show_default=False,
-            rich_help_panel=MORE,
-        ),
-    ] = None,
     rounds: Annotated[
         int,
         typer.Option(
-            help="Turns of each side of --versus and --versus-python, 8 at least. A turn lasts half a second, "
-            "or longer with long steps. With --seconds, all turns of a side take about so long, and there may be "
-            "fewer.",
+            help="Turns of each side of --versus, 8 at least. A turn lasts half a second, or longer with long "
+            "steps. With --seconds, all turns of a side take about so long, and there may be fewer.",
             rich_help_panel=MORE,
         ),
     ] = 40,
@@ -207,7 +199,7 @@ def bench(
 ) -> None:
     """Measure how fast each rank is fed, name what limits it, and the setting to change.
 
-    With --versus, --versus-python and --compare the exit code is 3 if B is slower than A.
+    With --versus and --compare the exit code is 3 if B is slower than A.
 
     Examples:
 
@@ -220,8 +212,6 @@ def bench(
       shardio bench data/photos --image-size 224 --apply
 
       shardio bench data/photos --image-size 224 --versus decode=fast
-
-      shardio bench data/photos --image-size 224 --versus-python other-venv/bin/python
 
       shardio bench data/photos --storage --json bench.json
 
@@ -272,14 +262,14 @@ def bench(
         cache_size=access.cache_size,
         store_options=access.store_options,
     )
-    alone = {"--versus": versus, "--versus-python": versus_python, "--find-limit": find_limit}
+    alone = {"--versus": versus, "--find-limit": find_limit}
     beside = {"--html": html, "--storage": storage, "--apply": apply, "--tune": tune}
     for name, other in itertools.product(_given(alone), _given(beside)):
         raise ConfigError(f"{name} takes no {other}: run the command once with each")
     for other in _given({"--apply": apply, "--tune": tune}) if json_file == "-" else ():
         raise ConfigError(f"{other} prints text, and --json - prints nothing else than JSON; give --json a file")
-    if versus is not None or versus_python is not None:
-        _versus(config, versus, versus_python, rounds, json_file)
+    if versus is not None:
+        _versus(config, versus, rounds, json_file)
         return
     if find_limit:
         _find_limit(config, json_file)
@@ -311,7 +301,7 @@ def _report(result: "BenchResult", *, storage: bool, json_file: str | None, html
     text, figures = summary(result), result.to_json()
     if storage:
         rates = storage_rates(result.config.dataset)
-        figures["storage"] = rates.to_json()
+        figures["storage"] = asdict(rates)
         text += f"\n{storage_text(result, rates)}"
     if not write_json(json_file, figures):
         print(text)
@@ -330,8 +320,8 @@ def _apply(result: "BenchResult") -> None:
         return
     changes: dict[str, Any] = {change.setting: change.value}
     other = replace(result.config, **changes)
-    with versus_progress() as show:
-        found = versus(result.config, other, rounds=20, progress=show)
+    with progress("rounds") as show:
+        found = versus(result.config, other, rounds=20, progress=partial(show, "in turns"))
     expected = "" if change.expected is None else f", expected up to {change.expected:.2f}"
     print(f"applied             {change.setting}={change.value!r}: {comparison_text(found.comparison)}{expected}")
 
@@ -353,19 +343,15 @@ def _find_limit(config: "BenchConfig", json_file: str | None) -> None:
         print(limit_text(limit))
 
 
-def _versus(config: "BenchConfig", other: str | None, python: str | None, rounds: int, json_file: str | None) -> None:
+def _versus(config: "BenchConfig", other: str, rounds: int, json_file: str | None) -> None:
     from ..bench.versus import other_side, versus
 
-    b = config if other is None else other_side(config, other)
-    with versus_progress() as show:
-        found = versus(config, b, python=python, rounds=rounds, progress=show)
-    a_by, b_by = ("", "") if python is None else (f", {found.a_installation}", f", {found.b_installation}")
+    with progress("rounds") as show:
+        found = versus(config, other_side(config, other), rounds=rounds, progress=partial(show, "in turns"))
     if not write_json(json_file, found.to_json()):
-        print(f"A  {mean(found.a_rates):,.0f} samples/s  {config.dataset}{a_by}")
-        print(f"B  {mean(found.b_rates):,.0f} samples/s  {other or config.dataset}{b_by}")
+        print(f"A  {mean(found.a_rates):,.0f} samples/s  {config.dataset}")
+        print(f"B  {mean(found.b_rates):,.0f} samples/s  {other}")
         print(f"B is {comparison_text(found.comparison)}")
-        if python is not None and found.a_installation.folder == found.b_installation.folder:
-            print(f"note: both interpreters import the shardio in {found.a_installation.folder}")
     if found.comparison.finding == "slower":
         raise typer.Exit(SLOWER)
 

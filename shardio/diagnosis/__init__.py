@@ -1,4 +1,4 @@
-"""Is everything there that shardio can use? Software, machine, job and storage, each looked at without changing it."""
+"""The findings of `shardio doctor` on software, machine, job and storage. Nothing is changed."""
 
 from .finding import Finding as Finding
 from .finding import State as State

@@ -1,23 +1,22 @@
-"""One thing that was looked at."""
+"""What was found out about one thing."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 State = Literal["ok", "note", "none", "optional", "missing", "broken"]
-"""ok: as it should be; note: it works, `advice` makes it better; none: the machine has
-no such thing, and nobody has to have it; optional: a package that is not there, for what not
-everyone does; missing: something else that is not there, nor needed by everyone; broken: it is there, or has to
-be, and does not work.
+"""ok: works; note: works, and `advice` makes it better; none: this machine has none and needs none; optional: a package
+that is not installed and that few people need; missing: anything else that is absent and not required; broken: absent
+and required, or present and not working.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """What was found out about one thing.
 
     Attributes:
         name: what it is.
-        state: how it is.
+        state: whether it works.
         value: what was found, such as a version.
         advice: what to do about it, one line; empty if there is nothing to do.
     """

@@ -1,4 +1,4 @@
-"""Which launcher started this process, and which rank does shardio take it for?"""
+"""The launcher that started this process, and the rank that shardio detects."""
 
 from ..errors import ConfigError
 from ..order.world import World, launcher_variables

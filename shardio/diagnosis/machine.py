@@ -1,4 +1,4 @@
-"""What do this machine and its control groups give: processors, memory, GPUs?"""
+"""The processors, memory and GPUs of this machine, within the limits of its control groups."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""Is the software there that shardio needs or can use, and does it load?"""
+"""The packages that shardio needs or can use: which are installed, and whether they import."""
 
 import importlib.metadata
 import importlib.util

@@ -1,4 +1,4 @@
-"""Where does a dataset lie, and does it fit in memory?"""
+"""The file system or store of a dataset, and whether the dataset fits in memory."""
 
 from pathlib import Path
 

@@ -1,5 +1,6 @@
 """Loader statistics: throughput and waiting times of an epoch on one rank. `care.stats` describes datasets."""
 
+import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -48,23 +49,35 @@ class LoaderStats:
     @property
     def starved(self) -> float:
         """The share of wall time that the consumer waited for input, 0 to 1."""
-        return self.wait_seconds / self.seconds if self.seconds else 0.0
+        return min(1.0, self.wait_seconds / self.seconds) if self.seconds else 0.0
 
     @property
     def samples_per_second(self) -> float:
         """Samples delivered per second of wall time, on this rank."""
         return self.samples / self.seconds if self.seconds else 0.0
 
+    @property
+    def bytes_per_second(self) -> float:
+        """Stored bytes read per second of wall time, on this rank."""
+        return self.bytes / self.seconds if self.seconds else 0.0
+
     def __add__(self, other: "LoaderStats") -> "LoaderStats":
         """Return the statistics of both together."""
-        names = [part.name for part in fields(self)]
-        return LoaderStats(**{name: _sum(getattr(self, name), getattr(other, name)) for name in names})
+        return self._combined(other, operator.add)
 
+    def __sub__(self, earlier: "LoaderStats") -> "LoaderStats":
+        """Return what came after `earlier`, which is contained in these statistics."""
+        return self._combined(earlier, operator.sub)
 
-def _sum(one: Any, other: Any) -> Any:
-    if not isinstance(one, Mapping):
-        return one + other
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+    def _combined(self, other: "LoaderStats", operation: Callable[[Any, Any], Any]) -> "LoaderStats":
+        combined: dict[str, Any] = {}
+        for part in fields(LoaderStats):
+            one, two = getattr(self, part.name), getattr(other, part.name)
+            if isinstance(one, Mapping):
+                combined[part.name] = {key: operation(one.get(key, 0), two.get(key, 0)) for key in {**one, **two}}
+            else:
+                combined[part.name] = operation(one, two)
+        return LoaderStats(**combined)
 
 
 @final

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import fields
 from types import TracebackType
 from typing import Any, final
 
@@ -15,8 +16,7 @@ from ..errors import ConfigError
 from ..loader.arguments import time_limit, whole_number
 from ..loader.loader import Loader
 from ..loader.quarantine import report_path
-from ..loader.stats import LoaderStats
-from .figures import InputFigures, difference
+from .figures import InputFigures
 from .sinks import JsonLines, OpenTelemetry, Prometheus, Sink, TensorBoard, check_methods
 
 _LOG = logging.getLogger("shardio")
@@ -70,31 +70,28 @@ class Monitor:
 
     def _look(self) -> None:
         stats, now = self._loader.stats(all_epochs=True), time.monotonic()
-        part, setting = difference(self._before, stats), self._loader.setting
+        part, setting = stats - self._before, self._loader.setting
+        measured: dict[str, Any] = {figure.name: getattr(part, figure.name) for figure in fields(part)}
         seconds, self._before, self._begun = now - self._begun, stats, now
         self._total += part.samples
         self.latest = figures = InputFigures(
+            **measured | {"seconds": seconds},
             rank=self._loader.world.rank,
             epoch=self._loader.epoch,
-            seconds=seconds,
-            samples=part.samples,
-            bytes=part.bytes,
-            wait_seconds=part.wait_seconds,
             total_samples=self._total,
             threads=setting.threads,
             prefetch=setting.prefetch,
-            stage_seconds=part.stage_seconds,
         )
         for sink in self._sinks:
             sink.write(figures)
-        self._watch(figures, part)
+        self._watch(figures)
 
-    def _watch(self, figures: InputFigures, part: LoaderStats) -> None:
+    def _watch(self, figures: InputFigures) -> None:
         """Warn when training has been starved for some intervals in a row, and say when that is over."""
         if figures.starved > self._warn_starved:
             self._starved_for += 1
             if self._starved_for == self._patience:
-                stage = max(part.stage_seconds, key=lambda name: part.stage_seconds[name], default="nothing")
+                stage = max(figures.stage_seconds, key=lambda name: figures.stage_seconds[name], default="nothing")
                 _LOG.warning(
                     "rank %d has waited for input for %.0f %% of the last %.0f s: its workers spend most time with %r; "
                     "`shardio bench` names what to change",

@@ -17,11 +17,7 @@ _resources: dict[weakref.ref[ResetInChildren], None] = {}
 
 def reset_in_children(resource: ResetInChildren) -> None:
     """Have `resource.reset_in_child` called in each forked child; it is not kept alive for that."""
-    _resources[weakref.ref(resource, _forget)] = None
-
-
-def _forget(reference: weakref.ref[ResetInChildren]) -> None:
-    _resources.pop(reference, None)
+    _resources[weakref.ref(resource, _resources.pop)] = None
 
 
 def _reset_all() -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from . import durable
+from .directory import Directory
 from .os_errors import naming
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -48,7 +48,7 @@ def replacing(path: Path, *, previous: Path | None = None) -> Iterator[BinaryIO]
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    durable.sync_directory(path.parent)
+    Directory(path.parent).sync()
 
 
 def remove_abandoned(folder: Path, names: Container[str]) -> None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, final
 
 from ..errors import StateMismatch
-from ..system import durable
+from ..system.directory import Directory
 from ..system.optional import load
 from ..system.os_errors import naming
 from ..system.regular_files import open_regular
@@ -81,7 +81,7 @@ class Records:
 
     def result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json`."""
-        durable.write(self._output / RESULT, json.dumps(result, indent=1).encode() + b"\n")
+        Directory(self._output).write(RESULT, json.dumps(result, indent=1).encode() + b"\n")
 
     def _add(self, name: str, record: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         # JSON has no numbers for what overflows, as gradients of fp16 may.
@@ -113,4 +113,4 @@ def _rewind(path: Path, key: str, last: int) -> None:
         except (ValueError, LookupError, TypeError) as error:
             raise StateMismatch(f"{path}, line {number}: every line must be JSON with {key!r}: {error!r}") from error
     if len(kept) < len(lines):
-        durable.write(path, b"".join(kept))
+        Directory(path.parent).write(path.name, b"".join(kept))

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from shardio.bench.barrier import Barrier
+from shardio.bench.rank_processes import Barrier
 from shardio.errors import PipelineStalled
 
 STEPS = 300

@@ -1,6 +1,9 @@
 """The bench: it measures real ranks, its totals are correct, and a failing rank ends the run with its error."""
 
+import os
+import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ from _builders import jpeg
 import shardio
 from shardio.bench import BenchConfig, BenchResult, Progress, Spread, decoder, measure, tune_decoder
 from shardio.bench.rank import warmup_epochs
-from shardio.errors import BadSample, ConfigError, EngineWarning
+from shardio.bench.rank_processes import Meeting, RankProcesses
+from shardio.errors import BadSample, ConfigError, EngineWarning, ShardioError
 
 
 def photos(path: Path, count: int = 24) -> Path:
@@ -73,6 +77,32 @@ def test_seconds_with_an_accelerator(tmp_path: Path) -> None:
     total = timeline.begun[-1] + timeline.wait[-1] + timeline.compute[-1] + timeline.barrier[-1] - timeline.begun[0]
     parts = np.sum([timeline.wait, timeline.compute, timeline.barrier])
     assert parts == pytest.approx(total, abs=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "barrier"), [(1, True), (2, True), (2, False)])
+def test_seconds_without_a_warm_up(tmp_path: Path, ranks: int, barrier: bool) -> None:
+    """All steps count from the first one on, and end after the seconds, whether or not ranks wait for each other."""
+    config = BenchConfig(str(photos(tmp_path / "d")), batch_size=4, seconds=0.3, warmup=0, ranks=ranks, barrier=barrier)
+    result = measure(replace(config, step_time=0.01))
+    assert [line.counted_from for line in result.timelines] == [0] * ranks
+    assert all(0.3 <= rank.seconds < 10 for rank in result.ranks)
+
+
+def die(config: BenchConfig, rank: int, meeting: Meeting, pipe: Any) -> None:
+    """Be a rank that the system kills before it answers, beside one that waits for it."""
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    meeting.barrier.wait(rank, 60)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_is_named() -> None:
+    """The others, which wait for it, are ended, and the error says which one it was."""
+    config = BenchConfig("d", ranks=2)
+    with pytest.raises(ShardioError, match="bench: rank 1 died"), RankProcesses(config, die) as ranks:
+        ranks.answers()
+    assert not any(process.is_alive() for process in ranks._ranks)
 
 
 @pytest.mark.slow

@@ -1,10 +1,13 @@
 """What stands around a measurement: the search for a limit, comparisons, storage rates, reports, plans."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
-from dataclasses import replace
+import sys
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +21,18 @@ from shardio.bench import ACCELERATORS, BenchConfig, BenchResult, Spread, limit_
 from shardio.bench import versus as versus_module
 from shardio.bench.accelerators import utilisation
 from shardio.bench.compare_files import compare_files
+from shardio.bench.fast_decoding import fast_decoding
 from shardio.bench.html import page
 from shardio.bench.limit_search import PRECISION, Limit, bisect, find_limit
-from shardio.bench.machine import Installation
 from shardio.bench.read_plan import read_plan
 from shardio.bench.result import Timeline
+from shardio.bench.significance import compare_pairs
 from shardio.bench.storage import storage_rates
 from shardio.bench.text import limit_text, summary
+from shardio.bench.usage import INTERVAL, UsageSampler
+from shardio.bench.verdict import Change
 from shardio.bench.versus import other_side, versus
+from shardio.cli.bench import _apply as apply
 from shardio.errors import ConfigError
 
 
@@ -102,7 +109,6 @@ class _Stopwatch:
     """Stands in for ranks, and for the clock: a turn takes as long as it is asked to, and its first steps."""
 
     now, first_steps = 0.0, 0.0
-    installation = Installation("1", "/", "python", "3")
 
     def __init__(self, config: BenchConfig) -> None:
         self.turns: list[float] = []
@@ -147,6 +153,55 @@ def test_versus_keeps_to_the_seconds(
     assert 2 * len(found.a_rates) * (turn + first_steps) == pytest.approx(expected, rel=0.06)
     assert len(found.a_rates) == len(found.b_rates) >= 8
     assert told[-1] == (len(found.a_rates), len(found.a_rates))
+
+
+@pytest.mark.parametrize(
+    ("change", "tried"),
+    [
+        (Change("threads", 3, 1.5), "threads=3: faster: 2 times as fast (2 to 2; p = 0.0078, 8 rounds), expected"),
+        (Change("a larger batch_size"), "nothing: the verdict names no setting"),
+        (Change("prefetch of another program", 3), "nothing: the verdict names no setting"),
+        (None, "nothing: the verdict names no setting"),
+    ],
+)
+def test_the_change_is_tried(
+    measured: BenchResult,
+    change: Change | None,
+    tried: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """--apply compares the setting that the verdict names with what was measured; advice in words is not tried."""
+
+    def compared(a: BenchConfig, b: BenchConfig, **_: Any) -> versus_module.Versus:
+        assert (a, b) == (measured.config, replace(measured.config, threads=3))
+        return versus_module.Versus(a, b, [1.0] * 8, [2.0] * 8, compare_pairs([1.0] * 8, [2.0] * 8))
+
+    monkeypatch.setattr(versus_module, "versus", compared)
+    apply(replace(measured, verdict=replace(measured.verdict, change=change)))
+    assert f"applied             {tried}" in capsys.readouterr().out
+
+
+def test_usage_between_two_moments(photos: Path) -> None:
+    """What a process took in two parts of a time adds up to the whole, and what its children took is in it."""
+    begun = time.monotonic()
+    with UsageSampler([os.getpid()]) as sampler:
+        subprocess.run([sys.executable, "-c", "sum(range(10_000_000))"], check=True)
+        time.sleep(INTERVAL)
+    ended = time.monotonic()
+    middle = (begun + ended) / 2
+    whole = sampler.machine_busy(begun, ended)
+    assert sampler.machine_busy(begun, middle) + sampler.machine_busy(middle, ended) == pytest.approx(whole)
+    assert whole > 0
+    assert sampler.rank(0, begun, ended).peak_memory > 10_000_000
+
+
+def test_fast_decoding_is_measured(photos: Path, tmp_path: Path) -> None:
+    """The gain of decode="fast" is a ratio for JPEG files, and none where there is nothing to decode."""
+    assert (fast_decoding(BenchConfig(str(photos), image_size=32)) or 0) > 0.2
+    with shardio.create(tmp_path / "d", fields={"x": "int64"}) as writer:
+        writer.append({"x": 1})
+    assert fast_decoding(BenchConfig(str(tmp_path / "d"))) is None
 
 
 def test_the_other_side() -> None:
@@ -235,7 +290,7 @@ def test_the_json_is_documented(photos: Path) -> None:
     """docs/bench.md names each key of the JSON, in all depths but settings, stages and versions."""
     text = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
     figures = measure(BenchConfig(str(photos), batch_size=8, epochs=1, warmup=0)).to_json()
-    figures["storage"] = storage_rates(photos, threads=1, seconds=0.01).to_json()
+    figures["storage"] = asdict(storage_rates(photos, threads=1, seconds=0.01))
     inner = [figures["ranks"][0], figures["stages"], figures["verdict"], figures["timelines"][0], figures["storage"]]
     for key in {name for part in (figures, *inner) for name in part}:
         assert f"`{key}`" in text, key

@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 import shardio
-from benchmarks import _gpu_data, _gpu_parts, gpu, isolate, parity, scale, settings, shuffle
+from benchmarks import _gpu_data, _gpu_parts, gpu, isolate, other_python, parity, settings, shuffle
 from benchmarks._results import finish, in_turns
+from benchmarks.before_after import rates_of
 from shardio import World
 
 
@@ -35,13 +37,6 @@ def test_a_result_names_its_machine(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert told == json.loads(capsys.readouterr().out)
     assert told["rate"] == 7
     assert {"cores", "processor", "packages", "compiled"} <= told["machine"].keys()
-
-
-def test_plans_of_any_size_cost_the_same(tmp_path: Path) -> None:
-    """The shuffle benchmark measures a real plan."""
-    assert scale.plan(10**12)["memory_mb"] < 100
-    scale.write_manifest(str(tmp_path))
-    assert scale.open_manifest(str(tmp_path))["samples"] == 10**9
 
 
 def test_shuffle_quality_tells_orders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,3 +114,28 @@ def test_pillow_goes_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         indices, made = parity.epoch(str(tmp_path / "d"), parity.TRANSFORMS[name], "cpu", "cpu")
         judged = [parity.by_pillow(files[index], index, parity.TRANSFORMS[name]) for index in indices]
         assert parity.apart(made, np.stack(judged))["mean"] < 3
+
+
+@pytest.mark.slow
+def test_another_interpreter_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides take turns with the settings that are given, and their rates are compared."""
+    with shardio.create(tmp_path / "d", fields={"x": ("float32", (4,))}) as writer:
+        for number in range(64):
+            writer.append({"x": np.full(4, number, np.float32)})
+    command = ["other_python", sys.executable, str(tmp_path / "d"), "--settings", "batch-size=8,step-time=0.02"]
+    monkeypatch.setattr("shardio.bench.versus.TURN_SECONDS", 0.1)
+    monkeypatch.setattr("sys.argv", [*command, "--rounds", "8", "--json", str(tmp_path / "r.json")])
+    other_python.main()
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert found["settings"] == {"dataset": str(tmp_path / "d"), "batch_size": 8, "step_time": 0.02}
+    assert found["comparison"]["rounds"] == len(found["a_rates"]) == len(found["b_rates"]) == 8
+    assert max(found["b_rates"]) < 420  # 8 samples, steps of 0.02 s
+
+
+def test_an_interpreter_that_ends_is_named(tmp_path: Path) -> None:
+    """The error says which one ended, and how."""
+    with (
+        rates_of(["false"], tmp_path, {}) as ask,
+        pytest.raises(RuntimeError, match="false has ended with exit code 1"),
+    ):
+        ask("{}")

@@ -7,6 +7,7 @@ import socket
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardio
+from shardio.cache.fetcher import FetchCounts
 from shardio.errors import ConfigError
 from shardio.loader.stats import LoaderStats
-from shardio.monitoring.figures import InputFigures, difference
+from shardio.monitoring.figures import InputFigures
 
 
 def photos(count: int = 24) -> shardio.Dataset:
@@ -81,11 +83,37 @@ def test_what_is_counted_is_what_was_delivered(every: float, loops: list[tuple[i
     assert all(figures.wait_seconds >= 0 for figures in kept.all)
 
 
-def test_what_came_between_two_statistics() -> None:
-    """Statistics are added and subtracted part by part, with stages that only one of them has."""
-    before = LoaderStats(samples=10, bytes=100, seconds=2.0, wait_seconds=1.0, stage_seconds={"read": 1.0})
-    part = LoaderStats(samples=6, bytes=60, seconds=1.0, wait_seconds=0.5, stage_seconds={"read": 0.5, "map": 0.125})
-    assert difference(before, before + part) == part
+def test_statistics_are_added_and_subtracted() -> None:
+    """Every figure takes part: sums, stages that only one side has, sources, fetched bytes."""
+    before = LoaderStats(
+        *(10, 100, 300, 2.0, 1.0, 0.25),
+        stage_seconds={"read": 1.0},
+        stage_cpu_seconds={"read": 0.5},
+        sources={"a": 10},
+        fetched=FetchCounts(bytes=1000, requests=3),
+    )
+    part = LoaderStats(
+        *(6, 60, 240, 1.0, 0.5, 0.125),
+        stage_seconds={"read": 0.5, "map": 0.125},
+        stage_cpu_seconds={"read": 0.25, "map": 0.0},
+        sources={"a": 2, "b": 4},
+        fetched=FetchCounts(bytes=500, requests=1, retries=1),
+    )
+    assert all(getattr(part, figure.name) for figure in fields(part))  # none is left at its default
+    assert (before + part) - before == part
+    assert (part.samples_per_second, part.bytes_per_second, part.starved) == (6, 60, 0.5)
+
+
+def test_an_interval_has_all_statistics() -> None:
+    """What a Loader counts for each source, and the processor time of its stages, reaches the sinks."""
+    mixed = shardio.mix({"a": photos(8), "b": photos(8)}, weights={"a": 1, "b": 1})
+    kept = Kept()
+    with shardio.monitor(loader := shardio.Loader(mixed, 4, transforms=[shardio.CenterCrop(16)]), sinks=[kept]):
+        list(loader)
+    (figures,) = kept.all
+    assert figures.sources == {"a": 8, "b": 8} == loader.stats().sources
+    assert figures.stage_cpu_seconds == loader.stats().stage_cpu_seconds
+    assert figures.seconds >= loader.stats().seconds  # the length of the interval
 
 
 def test_json_lines_have_a_file_for_each_rank(tmp_path: Path) -> None:

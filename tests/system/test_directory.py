@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from shardio.errors import ConfigError
-from shardio.system import durable
 from shardio.system.directory import Directory
 
 CALLS: dict[str, Callable[[Directory, str], Any]] = {
@@ -185,13 +184,6 @@ def test_a_write_that_fails_leaves_the_old_file(folder: Directory) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert (folder.names(), folder.read("file")) == (["file"], b"old")
-
-
-def test_a_durable_write_follows_no_link(folder: Directory, victim: Path, tmp_path: Path) -> None:
-    """A durable write replaces a link at its path."""
-    folder.link("link", victim / "file")
-    durable.write(tmp_path / "folder" / "link", b"new")
-    assert (folder.kind("link"), folder.read("link"), (victim / "file").read_text()) == ("file", b"new", "mine")
 
 
 def test_threads_list_at_once(folder: Directory) -> None:

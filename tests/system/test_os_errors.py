@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shardio.system import durable, replacement
+from shardio.system import replacement
+from shardio.system.directory import Directory
 from shardio.system.os_errors import naming
 
 
@@ -18,7 +19,7 @@ def test_errors_of_writing_name_the_file(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"No space left on device: '.*a\.json'"):
-        durable.write(tmp_path / "a.json", b"one")
+        Directory(tmp_path).write("a.json", b"one")
     with (
         pytest.raises(OSError, match=r"No space left on device: '.*a\.json'"),
         replacement.replacing(tmp_path / "a.json") as file,

@@ -1,15 +1,17 @@
-"""Samples what the ranks' processes take from the machine, while they run."""
+"""Resource usage of the ranks' processes: processor time, waits for a processor, disk reads, memory. Linux only."""
 
+import os
 import threading
 import time
-from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import final
 
-from ..system import process_usage
+import numpy as np
 
+PROC = Path("/proc")
 INTERVAL = 0.2  # seconds between two samples
 _MEMORY_EVERY = 1.0  # seconds at least
 _MEMORY_SHARE = 0.005  # of the time: the kernel walks over all pages of a process, 30 ms for a gigabyte
@@ -40,7 +42,7 @@ class _Series:
     latest_delay: dict[int, float] = field(default_factory=dict)
     latest_disk: dict[int, int] = field(default_factory=dict)
 
-    def add(self, usage: process_usage.ProcessUsage) -> None:
+    def add(self, usage: "ProcessUsage") -> None:
         """Add a sample."""
         self.latest_delay |= usage.delay
         self.latest_disk |= usage.disk_bytes
@@ -91,12 +93,12 @@ class UsageSampler:
     def _run(self) -> None:
         next_memory = time.monotonic()
         while True:
-            moment, busy = time.monotonic(), process_usage.machine_busy()
+            moment, busy = time.monotonic(), machine_busy()
             for series, pid in zip(self._ranks, self._pids, strict=True):
-                series.add(process_usage.usage(pid))
+                series.add(process_usage(pid))
             if moment >= next_memory:
                 for series, pid in zip(self._ranks, self._pids, strict=True):
-                    series.memory.append((moment, process_usage.memory(pid)))
+                    series.memory.append((moment, memory(pid)))
                 next_memory = moment + max(_MEMORY_EVERY, (time.monotonic() - moment) / _MEMORY_SHARE)
             self._busy.append(busy)
             self._times.append(moment)  # last: it says how many samples are whole
@@ -104,16 +106,88 @@ class UsageSampler:
                 return
 
     def _difference(self, sums: Sequence[float], begun: float, ended: float) -> float:
-        return max(0.0, self._at(sums, ended) - self._at(sums, begun))
-
-    def _at(self, sums: Sequence[float], moment: float) -> float:
-        """The sum at a moment, between two samples in proportion."""
+        """How much a sum grew between two moments; between two samples, in proportion."""
         times = self._times
         if not times:
             return 0.0
-        after = min(bisect_left(times, moment), len(times) - 1)
-        if after == 0:
-            return sums[0]
-        before = after - 1
-        part = min(1.0, (moment - times[before]) / max(times[after] - times[before], 1e-9))
-        return sums[before] + part * (sums[after] - sums[before])
+        before, after = np.interp((begun, ended), times, sums[: len(times)])
+        return max(0.0, float(after - before))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUsage:
+    """What a process and all its descendants have taken so far; 0 where the kernel does not say it.
+
+    Attributes:
+        cpu: seconds on a processor, by thread identifier.
+        delay: seconds that threads were ready to run and waited for a processor, by thread identifier.
+        disk_bytes: bytes read from storage rather than from the page cache, by process.
+    """
+
+    cpu: dict[int, float]
+    delay: dict[int, float]
+    disk_bytes: dict[int, int]
+
+
+def process_usage(pid: int) -> ProcessUsage:
+    """Return what process `pid` and its descendants have taken so far. One that has ended has taken nothing."""
+    cpu: dict[int, float] = {}
+    delay: dict[int, float] = {}
+    disk: dict[int, int] = {}
+    for process in descendants(pid):
+        for line in _lines(PROC / str(process) / "io"):
+            if line.startswith("read_bytes: "):
+                disk[process] = int(line.split()[1])
+        for task in _entries(PROC / str(process) / "task"):
+            words = " ".join(_lines(task / "schedstat")).split()
+            if len(words) == 3:
+                cpu[int(task.name)], delay[int(task.name)] = int(words[0]) / 1e9, int(words[1]) / 1e9
+    return ProcessUsage(cpu, delay, disk)
+
+
+def memory(pid: int) -> int:
+    """Return the memory of process `pid` and its descendants in bytes (PSS: shared pages are divided)."""
+    lines = (line for process in descendants(pid) for line in _lines(PROC / str(process) / "smaps_rollup"))
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss: "))
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield `pid`, its children, and theirs."""
+    yield pid
+    for child in children(pid):
+        yield from descendants(child)
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of process `pid`."""
+    tasks = _entries(PROC / str(pid) / "task")
+    return [int(child) for task in tasks for line in _lines(task / "children") for child in line.split()]
+
+
+def machine_busy() -> float:
+    """Return the seconds that the processors which this process may use have been busy since the machine's start.
+
+    Time that a hypervisor gave to other machines counts as busy.
+    """
+    ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    busy = 0
+    for line in _lines(PROC / "stat"):
+        name, *ticks = line.split()
+        if name in ours:
+            user, nice, system, _idle, _iowait, irq, soft, steal = map(int, ticks[:8])
+            busy += user + nice + system + irq + soft + steal
+    return busy / os.sysconf("SC_CLK_TCK")
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # the process has ended
+        return []
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:  # the process has ended, or the kernel does not say it
+        return []
