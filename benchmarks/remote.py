@@ -47,7 +47,7 @@ from benchmarks._store import kept
 from benchmarks._workloads import WORKLOADS, Workload, photos
 from shardio.cache.fetcher import REQUESTS
 from shardio.cache.pace import LONGEST_RUN
-from shardio.cache.pieces import PIECE
+from shardio.format.pieces import PIECE
 from tests._s3 import KEY, SECRET, s3_server
 
 BUCKET = "public"  # which anybody may read: WebDataset's curl signs nothing

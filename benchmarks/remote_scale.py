@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from benchmarks._results import finish
 from shardio.cache.fetcher import REQUESTS
 from shardio.cache.pace import LONGEST_RUN
-from shardio.cache.pieces import PIECE, piece_count, pieces_of, runs
+from shardio.format.pieces import PIECE, piece_count, pieces_of, runs
 from shardio.order.world import World
 from shardio.plan import Plan, Schedule, Shuffle
 

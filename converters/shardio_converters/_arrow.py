@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign import json_text
 from shardio.source import Field, Missing, describe_field, label_as_int64, load_optional, probe_image
 
 from ._fields import array_field
-from ._listed_files import read_file
+from ._files import parse_json, read_listed
 
 Features: TypeAlias = Mapping[str, Any]
 """Features by column, as in Hugging Face's JSON: `{"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}`."""
@@ -30,8 +29,8 @@ ReadFile: TypeAlias = Callable[[str], bytes]
 Convert: TypeAlias = Callable[[Any], Any]
 """Turn a pyarrow.Scalar that is not null into a sample's value; raise BadSample if it is none."""
 
-_BLOCK = 1 << 20
-_MOST_ROWS = 1024
+MOST_ROWS = 1024
+"""The most rows to read at once: few enough if some are far longer than the mean."""
 
 # By name, because older versions of pyarrow lack functions that recognize some of these types.
 _LISTS = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view")
@@ -73,7 +72,7 @@ def damage() -> tuple[type[Exception], ...]:
 def noted_features(schema: Any, place: str) -> Features:
     """The features that Hugging Face notes in a schema's metadata, none without them; SourceError if not JSON."""
     try:
-        note = json_text.parse((schema.metadata or {}).get(b"huggingface", b"{}"))
+        note = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))
     except ValueError as error:
         raise SourceError(f"{place}: what Hugging Face notes in it is not JSON: {error}") from error
     match note:
@@ -103,7 +102,7 @@ def columns(names: Mapping[str, str], schema: Any, features: Features, place: st
     return found
 
 
-def of_paths(column: Column, root: Path, place: str) -> Column:
+def path_column(column: Column, root: Path, place: str) -> Column:
     """A column of texts, or of Hugging Face's images and sounds, as the files at these paths.
 
     Raises SourceError, which names `place`, for a column of another type.
@@ -124,39 +123,43 @@ def classes(chosen: Mapping[str, Column], features: Features) -> dict[str, list[
     return {"classes" if field == main else f"classes.{field}": names for field, names in named.items()}
 
 
-def rows_at_once(mean: int) -> int:
-    """The number of rows of `mean` bytes to read at once: about a megabyte, but few enough if some are far longer."""
-    return max(1, min(_MOST_ROWS, _BLOCK // max(1, mean)))
-
-
 @final
 class Rows:
-    """The rows of a table, as samples.
+    """Rows of a table, as samples by number.
 
     Args:
         table: a pyarrow.Table; not a RecordBatch, whose arrays of extension types may give other scalars than Arrow's.
         chosen: the columns to take, by field.
         read_file: reads the file that a cell names.
+        place: the source, for messages.
+        first: the number there of the table's first row.
     """
 
-    def __init__(self, table: Any, chosen: Mapping[str, Column], read_file: ReadFile) -> None:
+    def __init__(self, table: Any, chosen: Mapping[str, Column], read_file: ReadFile, place: str, first: int) -> None:
+        self._place, self._first, self._count = place, first, table.num_rows
         self._columns = {
             field: (column.name, data, _column_converter(column, data.type, read_file), column.field.kind == "json")
             for field, column in chosen.items()
             for data in [table.column(column.name)]
         }
 
-    def sample(self, row: int, place: str) -> dict[str, Any]:
-        """Row `row` as a sample, with `Missing` for a null beside JSON; BadSample names `place` and the column."""
+    def __len__(self) -> int:
+        return int(self._count)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        """Row `row` as a sample, with `Missing` for a null beside JSON; BadSample names the row and the column."""
         sample: dict[str, Any] = {}
         for field, (name, data, convert, holds_null) in self._columns.items():
             try:
                 scalar = data[row]
                 lacks = not (holds_null or scalar.is_valid)
-                sample[field] = Missing(f"{place}, column {name!r}: null") if lacks else convert(scalar)
+                sample[field] = Missing(f"{self._cell(row, name)}: null") if lacks else convert(scalar)
             except damage() as error:
-                raise BadSample(f"{place}, column {name!r}: {error}") from error
+                raise BadSample(f"{self._cell(row, name)}: {error}") from error
         return sample
+
+    def _cell(self, row: int, name: str) -> str:
+        return f"{self._place}, row {self._first + row}, column {name!r}"
 
 
 def scalar_column(column: Any, field: Field) -> NDArray[Any]:
@@ -324,7 +327,7 @@ def _media_bytes(read_file: ReadFile, scalar: Any) -> bytes:
 
 def _listed_file(root: Path, field: Field, is_media: bool, scalar: Any) -> bytes:
     """The file that a text, or the path in a struct of `bytes` and `path`, names."""
-    read = partial(read_file, root, field=field)
+    read = partial(read_listed, root, field=field)
     return _media_bytes(read, scalar) if is_media else read(_python_value(scalar))
 
 

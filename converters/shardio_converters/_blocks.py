@@ -5,9 +5,6 @@ import os
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shardio.errors import BadSample
 
 _BLOCK = 1 << 20  # bytes per read: enough to outweigh the cost of a call, and no loss if the rest is not used
@@ -34,17 +31,17 @@ def rows_at_once(row_bytes: int, chunks: tuple[int, ...] | None = None, shape: t
 
 @final
 class BlockCache:
-    """Rows of arrays, read in blocks. The latest block of each array is kept."""
+    """Rows of arrays or tables, read in blocks. The latest block of each is kept."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[int, NDArray[Any]]] = {}
+        self._kept: dict[str, tuple[int, Any]] = {}
 
-    def row(self, name: str, row: int, count: int, step: int, read: Callable[[int, int], NDArray[Any]]) -> Any:
+    def row(self, name: str, row: int, count: int, step: int, read: Callable[[int, int], Any]) -> Any:
         """Row `row` of the array `name`, which has `count` rows; `read(start, stop)` reads blocks of `step` rows.
 
         Raises BadSample only if `read` does for this row alone: one damaged row must not spoil the others in its block.
         """
-        low, block = self._kept.get(name, (0, np.empty(0)))
+        low, block = self._kept.get(name, (0, ()))
         if not low <= row < low + len(block):
             self._kept.pop(name, None)  # frees its memory before the next block is read
             low = row // step * step

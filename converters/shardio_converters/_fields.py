@@ -1,17 +1,20 @@
 """Fields of a source: which columns become fields, of what kind, and how an element becomes a value."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError
-from shardio.foreign import cf
+from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.names import field_name
+from shardio.format import cf
 from shardio.source import Field, Missing, probe_image, sniff_image
+
+T = TypeVar("T")
 
 _LISTED = 20  # the most arrays that a message names
 _SNIFFED = 16  # the most rows to search for an image
@@ -74,7 +77,7 @@ def rename_remarks(given: str | Mapping[str, str] | None, chosen: Mapping[str, s
 
 
 def shortened(remarks: Sequence[str], rest: str) -> tuple[str, ...]:
-    """At most 20 of these remarks, and one that counts the others, as in `3 more columns are renamed`."""
+    """The first 20 remarks, and one that counts the others, such as `3 more columns are renamed`."""
     more = [f"{len(remarks) - _REMARKS} more {rest}"] if len(remarks) > _REMARKS else []
     return (*remarks[:_REMARKS], *more)
 
@@ -94,7 +97,7 @@ def with_attributes(field: Field, attributes: Mapping[str, Any], name: str, deco
 
     Args:
         field: the field of the numbers as they are stored.
-        attributes: what the source states of them, see `shardio.foreign.cf`.
+        attributes: what the source states of them, see `shardio.format.cf`.
         name: what the source calls them.
         decode_cf: whether they are decoded; the field is then that of decoded values.
 
@@ -107,17 +110,17 @@ def with_attributes(field: Field, attributes: Mapping[str, Any], name: str, deco
         return replace(field, dtype=how.dtype.name, attributes=stated), remark
     stated = cf.stated(attributes)
     changes = cf.changes(stated)
-    return replace(field, attributes=stated), as_stored(name, changes) if changes else ""
+    return replace(field, attributes=stated), remark_on_packing(name, changes) if changes else ""
 
 
-def as_stored(name: str, changes: Mapping[str, Any]) -> str:
-    """A remark on attributes that are not applied."""
+def remark_on_packing(name: str, changes: Mapping[str, Any]) -> str:
+    """The remark that attributes of netCDF are not applied."""
     rest = f"its attributes {cf.told(changes)} are not applied, which decode_cf=True does"
     return f"the values of {name!r} are taken as they are stored: {rest}"
 
 
-def unheld(dtype: np.dtype[Any]) -> str:
-    """A dtype that no field holds as text, with what to do about it."""
+def dtype_in_words(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype that no field holds, with advice for a long double."""
     advice = " (a long double, which differs from machine to machine: write it as float64)"
     return f"{dtype}{advice if dtype.kind in 'fc' and dtype.char in 'gG' else ''}"
 
@@ -167,31 +170,47 @@ def sample_value(element: Any, field: Field) -> Any:
             return data
 
 
-def measure_field(field: Field, count: int, read: Callable[[int], Any], most: int = 100) -> tuple[Field, int]:
-    """Return a field's final kind and the average bytes of its values, from reading some rows if these vary.
+def measure(column: Any, count: int, read: Callable[[int], Any], most: int = 100) -> Any:
+    """Return a column with the final kind of its field and the mean bytes of its values, from reading some that vary.
 
     Args:
-        field: the field by its type; `bytes` becomes `image` if the first value that is not empty begins like one.
+        column: a dataclass with a `field`, by the column's type, and the `mean`; `bytes` becomes `image` if the first
+            value that is not empty begins like one.
         count: the number of rows.
         read: returns the value of a row, or raises BadSample.
-        most: the most rows to read for the average.
+        most: the most rows to read for the mean.
     """
+    field = column.field
     if field.fixed:
-        return field, field.row_bytes
+        return replace(column, mean=field.row_bytes)
     if field.kind == "bytes":
-        field = image_or_bytes(islice(_good(range(count), read), _SNIFFED))
+        field = replace(field, kind=image_or_bytes(islice(_good(range(count), read), _SNIFFED)).kind)
     lengths = [len(field.encode(value)) for value in _good(evenly_spaced(count, most), read)]
-    return field, sum(lengths) // max(1, len(lengths))
+    return replace(column, field=field, mean=sum(lengths) // max(1, len(lengths)))
+
+
+def readable(numbers: Iterable[int], read: Callable[[int], T], what: str) -> list[tuple[int, T]]:
+    """Return what `read` returns for those of the numbered samples that can be read, with their numbers.
+
+    Raises SourceError, which calls the samples `what`, if there are some, and `read` raises BadSample for all of them.
+    """
+    found: list[tuple[int, T]] = []
+    wrong = None
+    for number in numbers:
+        try:
+            found.append((number, read(number)))
+        except BadSample as error:
+            wrong = wrong or error
+    if wrong and not found:
+        raise SourceError(f"no {what} can be read: {wrong}") from wrong
+    return found
 
 
 def _good(rows: Iterable[int], read: Callable[[int], Any]) -> Iterator[Any]:
     for row in rows:
-        try:
-            value = read(row)
-        except BadSample:
-            continue
-        if not isinstance(value, Missing):
-            yield value
+        with contextlib.suppress(BadSample):
+            if not isinstance(value := read(row), Missing):
+                yield value
 
 
 def image_or_bytes(values: Iterable[bytes]) -> Field:

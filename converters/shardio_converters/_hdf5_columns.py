@@ -5,6 +5,7 @@ otherwise only hard links are followed, and soft links are resolved by name.
 """
 
 import importlib
+import math
 import os
 import posixpath
 from collections.abc import Iterator
@@ -14,15 +15,22 @@ from typing import Any, final
 
 import numpy as np
 
-from shardio.foreign import cf
-from shardio.foreign.hdf5 import is_hidden_column
+from shardio.format import cf
+from shardio.format.fields import CHECKSUM, present_column, shape_column
 from shardio.source import Field
 
-from ._fields import array_field, unheld
+from ._fields import array_field, dtype_in_words
 
+_MOST_NUMBERS = 1024  # in an attribute
+_MOST_BYTES = 1 << 16  # of an attribute
 _HOPS = 32  # the most links to links to follow: more count as a cycle
 _UNKNOWN = Field("bytes")
 _VIRTUAL = "a virtual dataset of others in this file"
+
+
+def _is_hidden(name: str) -> bool:
+    """Return whether a dataset of this name is a column that shardio adds to every shard, not a field."""
+    return name.startswith((CHECKSUM, shape_column(""), present_column("")))
 
 
 @final
@@ -99,11 +107,11 @@ class Contents:
 
     def default_columns(self) -> dict[str, Column]:
         """The columns to take when none are chosen: all that can be fields, without shardio's own hidden columns."""
-        return {name: c for name, c in self.columns.items() if not c.problem and not is_hidden_column(name)}
+        return {name: c for name, c in self.columns.items() if not c.problem and not _is_hidden(name)}
 
     def left_out(self) -> dict[str, str]:
         """The columns that no field can hold, and why."""
-        return {name: c.problem for name, c in self.columns.items() if c.problem and not is_hidden_column(name)}
+        return {name: c.problem for name, c in self.columns.items() if c.problem and not _is_hidden(name)}
 
     def all_columns(self) -> dict[str, Column]:
         """All columns under all their names, including those through links within the file."""
@@ -165,7 +173,7 @@ class Contents:
                 self.external[name] = f"kept in {what}" if others != ["."] else _VIRTUAL
             else:
                 self.columns |= _of_dataset(found, name)
-                self.attributes[name] = cf.of_hdf5(found)
+                self.attributes[name] = cf_attributes(found)
         elif isinstance(found, self._h5py.Group) and self._is_ragged(found):
             for part in ("data", "offsets"):
                 part_info = self._h5py.h5o.get_info(found[part].id)
@@ -251,7 +259,7 @@ def _field(dtype: Any, shape: tuple[int, ...]) -> Field | str:
         return "datetimes"
     if dtype.kind == "V" and not shape:
         return Field("bytes")
-    return array_field(dtype, shape) or unheld(dtype)
+    return array_field(dtype, shape) or dtype_in_words(dtype)
 
 
 def _classes(dtype: Any) -> tuple[str, ...]:
@@ -259,3 +267,42 @@ def _classes(dtype: Any) -> tuple[str, ...]:
     values = importlib.import_module("h5py").check_enum_dtype(dtype) or {}
     names = {value: name for name, value in values.items()}
     return tuple(names[number] for number in range(len(names))) if names.keys() == set(range(len(names))) else ()
+
+
+def cf_attributes(dataset: Any) -> dict[str, Any]:
+    """Return those attributes of an h5py dataset that say what its numbers mean, and `bounds`, by name.
+
+    They are text, NumPy's numbers and arrays [n] of them; for anything else, a description of it, which is no number.
+    """
+    found: dict[str, Any] = {}
+    for name in (*cf.ATTRIBUTES, "bounds"):
+        if name not in dataset.attrs:
+            continue
+        try:
+            value = _value(dataset.attrs, name)
+        except TypeError as error:
+            value = f"of a type that NumPy lacks ({error})"
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _value(attributes: Any, name: str) -> Any:
+    """Return one attribute of an h5py dataset; None for one without a value. TypeError if NumPy lacks its type."""
+    stored = attributes.get_id(name)
+    size = math.prod(stored.shape or ()) if stored.shape is not None else 0
+    if not size:
+        return None
+    if size > _MOST_NUMBERS or size * stored.dtype.itemsize > _MOST_BYTES:
+        return f"{list(stored.shape)} of {stored.dtype}"
+    value = np.ravel(np.asarray(attributes[name]))
+    if value.dtype.kind in "biuf" and value.dtype.char != "g":
+        native = value.astype(value.dtype.newbyteorder("="))
+        return native[0] if size == 1 else native
+    return _utf8(value[0] if size == 1 else value.tolist())
+
+
+def _utf8(value: Any) -> str:
+    """Return text in the characters of UTF-8; of anything else a description."""
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text.encode(errors="replace").decode()[:_MOST_BYTES].rstrip("\0")

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,25 +13,18 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardio.containers.hdf5 import is_raw
+from shardio.containers.hdf5_chunks import ChunkedRows, chunked_rows
+from shardio.containers.store import open_hdf5
 from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError
-from shardio.foreign import cf
-from shardio.foreign.hdf5 import (
-    ChunkedRows,
-    LibraryFile,
-    RawFile,
-    Unreadable,
-    chunked_rows,
-    is_raw,
-    missing_filter,
-    open_hdf5,
-    resolve,
-)
+from shardio.foreign.hdf5 import LibraryFile, RawFile, Unreadable, missing_filter, resolve
 from shardio.foreign.names import printable
+from shardio.format import cf
 
 from ._blocks import BlockCache, rows_at_once
 from ._fields import array_field, sample_value
-from ._hdf5_blocks import decode
-from ._hdf5_columns import Column
+from ._files import source_errors
+from ._hdf5_columns import Column, cf_attributes
 
 DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
 """The errors that h5py raises for unreadable data; MemoryError where damage is taken for a length."""
@@ -102,16 +96,14 @@ class Reader:
         columns = tuple(columns)
         self._file = open_file(path)
         try:
-            self._library = LibraryFile(path, read_timeout)
-            for name in datasets_of(columns):
-                self._datasets[name] = take(self._file, name, path, external_links)
-                if (read := reader_in_process(self._datasets[name], name)) is not None:
-                    self._in_process[name] = read
-            for column in columns:
-                self._add(column)
-        except (*DAMAGE, ShardCorrupt) as error:
-            self.close()
-            raise SourceError(f"{printable(path)} cannot be read: {error}") from error
+            with source_errors(path, *DAMAGE, ShardCorrupt):
+                self._library = LibraryFile(path, read_timeout)
+                for name in datasets_of(columns):
+                    self._datasets[name] = take(self._file, name, path, external_links)
+                    if (read := reader_in_process(self._datasets[name], name)) is not None:
+                        self._in_process[name] = read
+                for column in columns:
+                    self._add(column)
         except SourceError:
             self.close()
             raise
@@ -128,10 +120,10 @@ class Reader:
     def _add(self, column: Column) -> None:
         if column.decoded:
             dataset = self._datasets[column.path]
-            attributes = cf.of_hdf5(dataset)
+            attributes = cf_attributes(dataset)
             if column.units_from:
                 times = take(self._file, column.units_from, self._path, self._external_links)
-                attributes = cf.with_units_of(attributes, cf.of_hdf5(times))
+                attributes = cf.with_units_of(attributes, cf_attributes(times))
             how = cf.decoding(attributes, dataset.dtype)
             if not how.idle:
                 self._attributes[column.path], self._decodings[column.path] = attributes, how
@@ -215,7 +207,7 @@ class Reader:
             )
         except Unreadable as error:
             raise BadSample(str(error)) from error
-        return decode(parts)
+        return _decoded(parts)
 
     def _key(self, path: str, start: int, stop: int) -> tuple[str, int, int]:
         """Return the rows that fail together: those asked for or, if one chunk holds them, all rows of that chunk."""
@@ -299,3 +291,55 @@ def reading() -> Iterator[None]:
         yield
     except (*DAMAGE, ShardCorrupt) as error:
         raise BadSample(f"damaged, h5py says: {error}") from error
+
+
+def encode_rows(values: NDArray[Any]) -> Iterator[bytes | memoryview]:
+    """Yield an array as bytes: a description in JSON, then the parts that it names.
+
+    Args:
+        values: numbers, objects that are all bytes, all text or all arrays of one dtype, or a structure of these.
+    """
+    parts: list[bytes | memoryview] = []
+    yield json.dumps(_describe(values, parts)).encode()
+    yield from parts
+
+
+def _decoded(parts: Sequence[bytes | bytearray]) -> NDArray[Any]:
+    """Return the array that `encode_rows` yielded, with text as UTF-8."""
+    return _restore(json.loads(parts[0]), iter(parts[1:]))
+
+
+def _describe(values: NDArray[Any], parts: list[bytes | memoryview]) -> dict[str, Any]:
+    """Append an array's bytes to `parts`; return its description."""
+    if values.dtype.names is not None:
+        return {"members": {name: _describe(values[name], parts) for name in values.dtype.names}}
+    if not values.dtype.hasobject:
+        whole = np.ascontiguousarray(values)
+        parts.append(whole.reshape(-1).view(np.uint8).data if whole.nbytes else b"")
+        return {"dtype": values.dtype.str, "shape": values.shape}
+    flat = [value.encode() if isinstance(value, str) else value for value in values.reshape(-1).tolist()]
+    kinds = {value.dtype.str if isinstance(value, np.ndarray) else type(value).__name__ for value in flat} or {"bytes"}
+    if len(kinds) > 1:
+        raise TypeError(f"expected values of one type, got {', '.join(sorted(kinds))}")
+    elements = [value if isinstance(value, bytes) else value.tobytes() for value in flat]
+    parts.append(np.array([len(element) for element in elements], "<i8").tobytes())
+    parts.append(b"".join(elements))
+    return {"elements": kinds.pop(), "shape": values.shape}
+
+
+def _restore(described: dict[str, Any], parts: Iterator[bytes | bytearray]) -> NDArray[Any]:
+    if "members" in described:
+        members = {name: _restore(member, parts) for name, member in described["members"].items()}
+        count = len(next(iter(members.values())))
+        kinds: Any = [(name, values.dtype, values.shape[1:]) for name, values in members.items()]
+        whole = np.empty(count, kinds)
+        for name, values in members.items():
+            whole[name] = values
+        return whole
+    if "dtype" in described:
+        return np.frombuffer(next(parts), described["dtype"]).reshape(described["shape"])
+    ends, data = np.cumsum(np.frombuffer(next(parts), "<i8")).tolist(), bytes(next(parts))
+    kind, found = described["elements"], np.empty(len(ends), object)
+    for i, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        found[i] = data[start:end] if kind == "bytes" else np.frombuffer(data[start:end], kind)
+    return found.reshape(described["shape"])

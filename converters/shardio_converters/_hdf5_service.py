@@ -5,9 +5,8 @@ from pathlib import Path
 
 from shardio.foreign.hdf5_service import open_file
 
-from ._hdf5_blocks import encode
 from ._hdf5_columns import Contents
-from ._hdf5_reader import read_rows, reader_in_process, reading, take
+from ._hdf5_reader import encode_rows, read_rows, reader_in_process, reading, take
 
 
 def walk(path: str, inode: Sequence[int], external_links: bool) -> Iterator[bytes]:
@@ -26,11 +25,11 @@ def open_datasets(path: str, inode: Sequence[int], names: Sequence[str], externa
 def block(
     path: str, inode: Sequence[int], name: str, heads: Sequence[str], start: int, stop: int, external_links: bool
 ) -> Iterator[bytes | memoryview]:
-    """Yield rows of the dataset at `name`, as `encode` does; of a compound dataset only the members `heads`.
+    """Yield rows of the dataset at `name`, as `encode_rows` does; of a compound dataset only the members `heads`.
 
     Raises BadSample if they cannot be read.
     """
     with reading():
         dataset = take(open_file(path, inode), name, Path(path), external_links)
         rows = read_rows(dataset, heads, start, stop)
-    yield from encode(rows)
+    yield from encode_rows(rows)

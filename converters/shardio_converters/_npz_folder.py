@@ -14,10 +14,20 @@ from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import order_hints
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import bad_samples_at, printable
-from shardio.foreign.npy import NpyArray, read_npz, read_npz_headers
 from shardio.source import Field, Sample, check_index, label_as_int64
 
-from ._fields import array_field, check_characters, choose_fields, decode_utf8, rename_remarks, shortened, unheld
+from ._fields import (
+    array_field,
+    check_characters,
+    choose_fields,
+    decode_utf8,
+    dtype_in_words,
+    rename_remarks,
+    shortened,
+)
+from ._files import file_size
+from ._npy import NpyArray, read_npz, read_npz_headers
+from ._source_base import PicklesFields
 from ._string_array import StringArray
 
 _Headers: TypeAlias = Mapping[str, NpyArray]
@@ -58,7 +68,7 @@ def npz_folder(root: Path, paths: Sequence[Path], fields: str | Mapping[str, str
 
 @final
 @dataclass(frozen=True, eq=False)
-class NpzFolder:
+class NpzFolder(PicklesFields):
     """The .npz files in a folder, by number.
 
     Attributes:
@@ -77,23 +87,16 @@ class NpzFolder:
     hints: tuple[str, ...] = ()
     threads = True
     plain_values = True
-
-    def __reduce__(self) -> tuple[type["NpzFolder"], tuple[Any, ...]]:
-        return NpzFolder, (self.root, self.paths, self.names, self.arrays)
+    metadata = {"source": "numpy"}
 
     @property
     def fields(self) -> Mapping[str, Field]:
         """A field for each array, and `key`, the name of the file, unless an array has this name."""
         return {"key": Field("text")} | dict(self.arrays)
 
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name."""
-        return {"source": "numpy"}
-
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of each file, `[n]`; 0 for one that is missing."""
-        return np.array(scan_files([self.root / path for path in self.paths], _size), np.int64)
+        return np.array(scan_files([self.root / path for path in self.paths], file_size), np.int64)
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self.paths))
@@ -143,7 +146,7 @@ def _refusal(array: NpyArray) -> str:
 
 
 def _unheld(array: NpyArray) -> str:
-    return f"holds {list(array.shape)} of {unheld(array.dtype)}, which no field holds"
+    return f"holds {list(array.shape)} of {dtype_in_words(array.dtype)}, which no field holds"
 
 
 def _left_out(headers: Sequence[_Headers]) -> list[str]:
@@ -200,10 +203,3 @@ def _value(array: NDArray[Any], field: Field) -> Any:
         (element,) = check_characters(array.reshape(1))
         return decode_utf8(bytes(element)) if array.dtype.kind == "S" else str(element)
     return array.item() if field.kind == "scalar" else array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

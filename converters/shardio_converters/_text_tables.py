@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign import json_text
-from shardio.foreign.files import open_regular
 from shardio.foreign.names import printable
 from shardio.source import Field
+from shardio.system.regular_files import open_regular
 
+from ._files import parse_json, source_errors
 from ._string_array import StringArray
 
 _MOST = 16 << 20  # characters of one cell: an unclosed quote must not exhaust memory
@@ -101,13 +100,9 @@ class TextTable:
 
         Raises SourceError, naming the line, for a row that lacks one of the columns or has an invalid value for it.
         """
-        found = {name: StringArray() for name in paths}
-        cells = {name: _Cells() for name in others}
-        takers: dict[str, Callable[[Any], None]] = {name: _path_into(texts) for name, texts in found.items()}
-        takers |= {name: cell.add_text if self.delimiter else cell.add_json for name, cell in cells.items()}
-        without = {
-            name: cells[name].add_nothing if name in cells else partial(found[name].append, "") for name in optional
-        }
+        taken = {name: _Cells() for name in (*paths, *others)}
+        takers: dict[str, Callable[[Any], str | None]] = {name: taken[name].add_path for name in paths}
+        takers |= {name: taken[name].add_text if self.delimiter else taken[name].add_json for name in others}
         with closing(self._rows()) as rows:
             for line, row in rows:
                 if all_columns and len(row) > len(takers):
@@ -115,16 +110,20 @@ class TextTable:
                         f"{self}, line {line}: has {min(row.keys() - takers.keys())!r}, which the first row lacks"
                     )
                 for name, take in takers.items():
-                    if name in without and row.get(name) in (None, ""):
-                        without[name]()
+                    if name in optional and row.get(name) in (None, ""):
+                        taken[name].add_nothing()
                         continue
                     try:
-                        take(row[name])
+                        if bad := take(row[name]):
+                            taken[name].bad[len(taken[name].texts) - 1] = f"{self._cell(line, name)}: {bad}"
                     except KeyError as error:
                         raise SourceError(f"{self}, line {line}: has no {name!r}") from error
                     except (TypeError, ValueError) as error:
-                        raise SourceError(f"{self}, line {line}, column {name!r}: {_reason(error)}") from error
-        return found, {name: self._column(name, cell) for name, cell in cells.items()}
+                        raise SourceError(f"{self._cell(line, name)}: {_reason(error)}") from error
+        return {name: taken[name].texts for name in paths}, {name: self._column(name, taken[name]) for name in others}
+
+    def _cell(self, line: int, name: str) -> str:
+        return f"{self}, line {line}, column {name!r}"
 
     def _column(self, name: str, cells: "_Cells") -> Column:
         missing = None
@@ -132,8 +131,7 @@ class TextTable:
             missing = np.zeros(len(cells.texts), np.bool_)
             missing[cells.missing] = True
         if not self.delimiter:
-            column = replace(_of_json(cells), missing=missing)
-            return replace(column, bad=self._bad(name, cells)) if column.field.kind == "json" else column
+            return replace(_of_json(cells), missing=missing)
         values = _numbers(cells.texts)
         if values is None:
             return Column(Field("text"), cells.texts, missing=missing)
@@ -146,68 +144,54 @@ class TextTable:
             raise SourceError(f"{self}, line {line}: column {name!r} holds numbers, here it is empty")
         return Column(Field("scalar", dtype=values.dtype.name), values)
 
-    def _bad(self, name: str, cells: "_Cells") -> dict[int, str]:
-        """The rows whose cell in the column `name` is not JSON, and the reason, with the line."""
-        if not cells.not_json:
-            return {}
-        with closing(self._rows()) as rows:
-            return {
-                row: f"{self}, line {line}, column {name!r}: {cells.not_json[row]}"
-                for row, (line, _) in enumerate(rows)
-                if row in cells.not_json
-            }
-
     def _rows(self) -> Rows:
         return _records(self) if self.delimiter else _objects(self)
 
 
 class _Cells:
-    """A column that is being read.
+    """A column that is being read. What adds a value returns the reason why it makes a bad sample, if it does.
 
     Attributes:
         texts: its cells as text, or as JSON.
         types: the types of JSON values.
-        not_json: the rows in which a JSON value holds NaN or an infinity, and the reason.
+        bad: the rows in which a JSON value holds NaN or an infinity, and the reason.
         missing: the rows that have no value; their text is empty.
     """
 
     def __init__(self) -> None:
         self.texts = StringArray()
         self.types: set[type] = set()
-        self.not_json: dict[int, str] = {}
+        self.bad: dict[int, str] = {}
         self.missing: list[int] = []
 
     def add_nothing(self) -> None:
         self.missing.append(len(self.texts))
         self.texts.append("")
 
+    def add_path(self, path: Any) -> None:
+        if not isinstance(path, str):
+            raise TypeError(f"a path is text, got {_to_json(path)[:40]}")
+        os.fsencode(path)
+        self.texts.append(path)
+
     def add_text(self, cell: str) -> None:
         cell.encode()
         self.texts.append(cell)
 
-    def add_json(self, value: Any) -> None:
+    def add_json(self, value: Any) -> str | None:
         text = _to_json(value)
         text.encode()
-        if "NaN" in text or "Infinity" in text:  # perhaps within a string
-            try:
-                json_text.parse(text, nan=False)
-            except ValueError as error:
-                self.not_json[len(self.texts)] = str(error)
         self.texts.append(text)
         self.types.add(type(value))
+        if "NaN" in text or "Infinity" in text:  # perhaps within a string
+            try:
+                parse_json(text, nan=False)
+            except ValueError as error:
+                return str(error)
+        return None
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-
-
-def _path_into(texts: StringArray) -> Callable[[Any], None]:
-    def take(path: Any) -> None:
-        if not isinstance(path, str):
-            raise TypeError(f"a path is text, got {_to_json(path)[:40]}")
-        os.fsencode(path)
-        texts.append(path)
-
-    return take
 
 
 def _reason(error: Exception) -> str:
@@ -254,7 +238,7 @@ def _objects(table: TextTable) -> Rows:
             if text.isspace():
                 continue
             try:
-                row = json_text.parse(text)
+                row = parse_json(text)
             except ValueError as error:
                 raise SourceError(f"{table}, line {line}: not JSON: {error}") from error
             if not isinstance(row, dict):
@@ -265,14 +249,12 @@ def _objects(table: TextTable) -> Rows:
 @contextmanager
 def _opened(table: TextTable) -> Iterator[Iterable[str]]:
     # Bytes that are not UTF-8 become surrogates, because they are valid in paths.
-    newline = "" if table.delimiter else "\n"
-    try:
-        with open(
-            table.path, encoding="utf-8-sig", errors="surrogateescape", newline=newline, opener=open_regular
-        ) as file:
-            yield file
-    except OSError as error:
-        raise SourceError(f"{table} cannot be read: {error.strerror}") from error
+    newline, path = "" if table.delimiter else "\n", table.path
+    with (
+        source_errors(path),
+        open(path, encoding="utf-8-sig", errors="surrogateescape", newline=newline, opener=open_regular) as file,
+    ):
+        yield file
 
 
 @contextmanager
@@ -322,7 +304,7 @@ def _of_json(cells: _Cells) -> Column:
             return Column(Field("scalar", dtype=dtype), np.fromiter(values, dtype, len(cells.texts)))
         except OverflowError:  # JSON's numbers have no limit
             pass
-    return Column(Field("json"), cells.texts)
+    return Column(Field("json"), cells.texts, cells.bad)
 
 
 def _exact(value: float) -> float:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample
 from shardio.foreign.names import field_name
-from shardio.source import sniff_image
+from shardio.source import infer_fields
 
 _BYTES = (bytes, bytearray, memoryview)
 _PLAIN = (*_BYTES, str, bool, int, float, np.generic, type(None))
@@ -21,7 +21,7 @@ def default_names(sample: Any) -> tuple[str, ...]:
     if isinstance(sample, Mapping):
         return ()
     if not isinstance(sample, (tuple, list)):
-        return (_kind(storable(sample)),)
+        return (infer_fields({"value": storable(sample)})["value"].kind,)
     return ("image", "label") if len(sample) == 2 else tuple(f"field{number}" for number in range(len(sample)))
 
 
@@ -62,19 +62,6 @@ def storable(value: Any) -> Any:
 def is_encoded_here(value: Any) -> bool:
     """Whether the image stored for `value` is a PNG that shardio encodes, rather than `value` itself."""
     return not isinstance(value, _BYTES)
-
-
-def _kind(value: Any) -> str:
-    match value:
-        case np.ndarray():
-            return "array"
-        case bytes() | bytearray() | memoryview():
-            return "image" if sniff_image(value) else "bytes"
-        case str():
-            return "text"
-        case bool() | int() | float() | np.generic():
-            return "scalar"
-    return "json"
 
 
 def _array_of(value: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, final
 
-from shardio.errors import BadSample, ConfigError, ShardioError, SourceError
+from shardio.errors import ConfigError, ShardioError, SourceError
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def run_user_code(place: str, call: Callable[[], T], kind: type[ShardioError] = 
     try:
         return call()
     except Exception as error:  # it is the user's code: it may raise anything
-        reason = str(error) if isinstance(error, BadSample) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, ShardioError) else f"{type(error).__name__}: {error}"
         raise kind(f"{place}: {reason}") from error
 
 

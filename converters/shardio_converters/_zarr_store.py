@@ -16,12 +16,14 @@ from typing import Any, final
 import numpy as np
 
 from shardio.errors import SourceError
-from shardio.foreign import cf, json_text
-from shardio.foreign.files import check_regular, open_regular
 from shardio.foreign.names import printable
+from shardio.format import cf
 from shardio.source import Field, load_optional
+from shardio.system import strict_json
+from shardio.system.regular_files import check_regular, open_regular
 
-from ._fields import array_field, unheld
+from ._fields import array_field, dtype_in_words
+from ._files import parse_json, source_errors
 
 DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, EOFError, ArithmeticError),
@@ -48,7 +50,7 @@ class Column:
         field: the field that holds its rows.
         problem: why it cannot be a field; empty if it can.
         mean: the average bytes of a row; 0 where that is not known yet.
-        attributes: its attributes of netCDF that say what its numbers mean, see `shardio.foreign.cf`; None for none.
+        attributes: its attributes of netCDF that say what its numbers mean, see `shardio.format.cf`; None for none.
         decoding: how its numbers are decoded; None if they are taken as they are stored.
     """
 
@@ -63,48 +65,43 @@ class Column:
 
 @final
 class Store:
-    """An open store, a directory or a zip file, with zarr 2 or 3; SourceError if it cannot be opened."""
+    """An open store, a directory or a zip file; SourceError if it cannot be opened."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._zarr = load_optional("zarr", purpose="the converter 'zarr'", extra="zarr")
         stores = self._zarr.storage
-        try:
-            if not root.is_dir():
-                check_regular(root)
-                self._store = stores.ZipStore(str(root), mode="r")
-            elif hasattr(stores, "LocalStore"):  # zarr 3
+        with source_errors(root, *DAMAGE):
+            if root.is_dir():
                 self._store = _checked(stores.LocalStore)(root, read_only=True)
             else:
-                self._store = _checked_2(stores.DirectoryStore)(str(root))
-        except DAMAGE as error:
-            raise SourceError(f"{printable(root)} cannot be read: {error}") from error
+                check_regular(root)
+                self._store = stores.ZipStore(str(root), mode="r")
 
     def array(self, path: str) -> Any:
         """Open the array at `path`; SourceError if zarr rejects its metadata."""
-        wrong = getattr(self._zarr.errors, "MetadataError", OSError)  # only in zarr 2, and derived from Exception alone
         place = f"{printable(self._root)}: the array {path!r}"
         try:
             array = self._zarr.open_array(store=self._store, path=path, mode="r")
             chunks = tuple(array.chunks)
-        except (*DAMAGE, wrong) as error:
-            raise SourceError(f"{place} cannot be read: {told(error)}") from error
+        except DAMAGE as error:
+            raise SourceError(f"{place} cannot be read: {error_text(error)}") from error
         if any(size < 1 for size in chunks):
             raise SourceError(f"{place} must have chunks of at least one element, it has {list(chunks)}")
         return array
 
     def close(self) -> None:
-        with suppress(AttributeError):  # zarr 3 opens a zip file with its first array, and cannot close it before that
+        with suppress(AttributeError):  # a zip file is opened with its first array, and cannot be closed before that
             self._store.close()
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Zarr's error in words, with the file if it is about one."""
     return str(error) if getattr(error, "filename", None) else repr(error)
 
 
 def _checked(store: Any) -> Any:
-    """The class `store`, a LocalStore of zarr 3, which reads regular files alone: zarr would wait at a pipe."""
+    """The class `store`, zarr's LocalStore, which reads regular files alone: zarr would wait at a pipe."""
 
     class Checked(store):  # type: ignore[misc]  # zarr has no types, so its class is Any
         async def get(self, key: str, *args: Any, **options: Any) -> Any:
@@ -120,17 +117,6 @@ def _checked(store: Any) -> Any:
             for key, _ in ranges:
                 _check(self.root / key)
             return await super().get_partial_values(prototype, ranges)
-
-    return Checked
-
-
-def _checked_2(store: Any) -> Any:
-    """The same of a DirectoryStore of zarr 2."""
-
-    class Checked(store):  # type: ignore[misc]  # zarr has no types, so its class is Any
-        def _fromfile(self, path: str) -> Any:
-            _check(Path(path))
-            return super()._fromfile(path)
 
     return Checked
 
@@ -152,7 +138,7 @@ def columns(root: Path) -> dict[str, Column]:
     found: dict[str, Column] = {}
     try:
         for path in sorted(codecs):
-            if "pickle" in codecs[path]:  # not opened: for that alone, zarr 2 would unpickle the fill value
+            if "pickle" in codecs[path]:  # not opened: zarr may unpickle the fill value for that alone
                 found[path or "array"] = Column(path, (0,), problem="pickled objects may run code")
             else:
                 found[path or "array"] = _column(store.array(path), path, codecs[path])
@@ -174,14 +160,14 @@ def _column(array: Any, path: str, codecs: set[str]) -> Column:
         return column
     field = array_field(dtype, rows)
     if not field:
-        return replace(column, problem=f"no field holds {list(rows)} of {unheld(dtype)}")
+        return replace(column, problem=f"no field holds {list(rows)} of {dtype_in_words(dtype)}")
     count = math.prod(-(-side // chunk) for side, chunk in zip(rows, array.chunks[1:], strict=True))
     if count > _MOST_CHUNKS:
         return replace(column, problem=f"a row lies in {count} chunks, more than {_MOST_CHUNKS}")
     try:
         return replace(column, field=field, attributes=_attributes(array))
     except DAMAGE as error:
-        raise SourceError(f"the attributes of the array {path!r} cannot be read: {told(error)}") from error
+        raise SourceError(f"the attributes of the array {path!r} cannot be read: {error_text(error)}") from error
 
 
 def _attributes(array: Any) -> dict[str, Any]:
@@ -221,7 +207,7 @@ def _codecs(metadata: Mapping[str, Any]) -> set[str]:
 
 def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the path and metadata of every array in the store, without zarr, which may run code to read them."""
-    try:
+    with source_errors(root, *DAMAGE):
         if root.is_dir():
             yield from _find_in_folder(root, "", frozenset())
             return
@@ -229,10 +215,8 @@ def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             for name in file.namelist():
                 folder, _, base = name.rpartition("/")
                 if base in _METADATA:
-                    json_text.check_size(file.getinfo(name).file_size)
+                    strict_json.check_size(file.getinfo(name).file_size)
                     yield from _array_metadata(file.read(name), folder, f"{printable(root)}, {name}")
-    except DAMAGE as error:
-        raise SourceError(f"{printable(root)} cannot be read: {error}") from error
 
 
 def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -240,7 +224,7 @@ def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[
     known = [folder / name for name in _METADATA if (folder / name).exists()]
     if inode in above or not (known or (folder / ".zgroup").exists()):  # in above: a link to a folder that contains it
         return
-    arrays = [array for file in known for array in _array_metadata(json_text.read_bytes(file), path, printable(file))]
+    arrays = [array for file in known for array in _array_metadata(strict_json.read_bytes(file), path, printable(file))]
     yield from arrays
     if not arrays:
         with os.scandir(folder) as entries:
@@ -252,7 +236,7 @@ def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[
 def _array_metadata(data: bytes, path: str, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the path and metadata of an array; nothing for a group."""
     try:
-        metadata = json_text.parse(data)
+        metadata = parse_json(data)
     except ValueError as error:
         raise SourceError(f"{place}: not JSON: {error}") from error
     if not isinstance(metadata, dict):

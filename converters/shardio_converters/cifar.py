@@ -6,11 +6,9 @@ and 1024 of blue, row by row, after the label (CIFAR-10), or the coarse and the 
 
 import os
 import re
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -18,9 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
-from shardio.foreign.files import check_regular, open_regular
-from shardio.foreign.names import printable
+from shardio.foreign.files import open_file
+from shardio.foreign.locations import LocatedSource, ValueLocations
+from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_index, encode_png, local_path
+from shardio.system.regular_files import check_regular, open_regular
+
+from ._files import source_errors
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
@@ -40,6 +42,10 @@ class _Kind:
     folder: str
     files: Mapping[str, str]
     labels: Mapping[str, str]
+
+    def takes(self, name: str) -> bool:
+        """Whether a file of this name is one of the data set's."""
+        return any(re.fullmatch(pattern, name) for pattern in self.files.values())
 
 
 _KINDS = (
@@ -84,87 +90,64 @@ def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "tr
         raise SourceError(f"{printable(folder)} holds no files of {subset}")
     names.sort(key=lambda name: (len(name), name))  # data_batch_10 after data_batch_9
     classes = {field: _lines(folder / name) for field, name in kind.labels.items()}
-    width = len(kind.labels) + _PIXELS
-    files = tuple((folder / name, _count(folder / name, width)) for name in names)
-    source = Cifar(files, classes)
-    source.check()
-    return source
+    paths, width = [folder / name for name in names], len(kind.labels) + _PIXELS
+    records = [_mapped(path, width) for path in paths]
+    spans = [(np.arange(len(rows)) * width, np.full(len(rows), width)) for rows in records]
+    places = ValueLocations(paths, spans, partial(open_file, compressions=()))
+    labels = np.concatenate([rows[:, : len(kind.labels)] for rows in records])
+    for column, (field, known) in enumerate(classes.items()):
+        outside = np.flatnonzero(labels[:, column] >= (len(known) or 256))  # a label is one byte
+        if len(outside):
+            file, row, _, _ = places.locate(int(outside[0]))
+            told = f"must be in [0, {len(known)}), got {labels[outside[0], column]}"
+            raise SourceError(f"{printable(file.path)}, record {row}: {field} {told}")
+    return Cifar(places, labels, classes)
 
 
 @final
-@dataclass(frozen=True, eq=False)
-class Cifar:
-    """The records of one subset. It pickles as paths; each worker maps the files itself.
+class Cifar(LocatedSource):
+    """The records of one subset.
 
-    Attributes:
-        files: the files, and the number of records in each.
+    Args:
+        places: where the records are.
+        labels: the labels of each record, in its order, uint8 `[n, labels]`.
         names: the class names of each label, by field in the order of a record; () where they are unknown.
     """
 
-    files: tuple[tuple[Path, int], ...]
-    names: dict[str, tuple[str, ...]]
-    threads = True
-
-    def __reduce__(self) -> tuple[type["Cifar"], tuple[Any, ...]]:
-        return Cifar, (self.files, self.names)
-
-    def check(self) -> None:
-        """Raise SourceError if a label has no class name although there are class names."""
-        for field, names in self.names.items():
-            labels = self._labels[field]
-            if names and labels.max() >= len(names):
-                index = int((labels >= len(names)).argmax())
-                file, row = self._place(index)
-                raise SourceError(
-                    f"{printable(self.files[file][0])}, record {row}: {field} must be in [0, {len(names)}), "
-                    f"got {labels[index]}"
-                )
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        return list(accumulate((count for _, count in self.files), initial=0))
-
-    @cached_property
-    def _records(self) -> list[NDArray[np.uint8]]:
-        return [_mapped(path, count, len(self.names) + _PIXELS) for path, count in self.files]
-
-    @cached_property
-    def _labels(self) -> dict[str, NDArray[np.int64]]:
-        columns = enumerate(self.names)
-        return {field: np.concatenate([part[:, n] for part in self._records]).astype(np.int64) for n, field in columns}
-
-    def _place(self, index: int) -> tuple[int, int]:
-        file = bisect_right(self._starts, index) - 1
-        return file, index - self._starts[file]
+    def __init__(self, places: ValueLocations, labels: NDArray[np.uint8], names: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(places)
+        self._labels, self._names = labels, dict(names)
 
     @property
     def fields(self) -> Mapping[str, Field]:
         """`image`, 32x32 and RGB, `label`, and for CIFAR-100 `coarse_label`."""
         image = Field("image", shape=(_SIDE, _SIDE), channels=3)
-        return {"image": image, **{field: Field("scalar", dtype="int64") for field in reversed(self.names)}}
+        return {"image": image, **{field: Field("scalar", dtype="int64") for field in reversed(self._names)}}
 
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The converter's name, and the known class names as `classes` and `coarse_classes`."""
         keys = {"label": "classes", "coarse_label": "coarse_classes"}
-        return {"source": "cifar", **{keys[field]: list(names) for field, names in self.names.items() if names}}
+        return {"source": "cifar", **{keys[field]: list(names) for field, names in self._names.items() if names}}
 
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of the raw pixels, `[n]`: more than their PNG takes, unless they are noise."""
-        return np.full(self._starts[-1], _PIXELS, np.int64)
+        return np.full(len(self._places), _PIXELS, np.int64)
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, self._starts[-1])
-        file, row = self._place(index)
-        record = self._records[file][row]
-        labels = [(field, int(record[column])) for column, field in enumerate(self.names)]
-        planes = record[len(labels) :].reshape(3, _SIDE, _SIDE)
-        image = encode_png(planes.transpose(1, 2, 0), f"{printable(self.files[file][0])}, record {row}")
-        return {"image": image, **dict(reversed(labels))}
+        check_index(index, len(self._places))
+        file, row, offset, size = self._places.locate(index)
+        with bad_samples_at(place := f"{printable(file.path)}, record {row}"):
+            record = np.frombuffer(file.read_exactly(offset, size), np.uint8)
+        planes = record[len(self._names) :].reshape(3, _SIDE, _SIDE)
+        labels = dict(zip(self._names, self._labels[index].tolist(), strict=True))
+        return {"image": encode_png(planes.transpose(1, 2, 0), place), **dict(reversed(labels.items()))}
 
     def column(self, name: str) -> NDArray[Any] | None:
         """See `shardio.source.HasColumns`: the labels."""
-        return self._labels.get(name)
+        if name not in self._names:
+            return None
+        return self._labels[:, [*self._names].index(name)].astype(np.int64)
 
 
 def _find(root: Path) -> tuple[Path, _Kind]:
@@ -172,7 +155,7 @@ def _find(root: Path) -> tuple[Path, _Kind]:
     if root.is_file():
         raise SourceError(f"cifar takes a directory, {printable(root)} is a file; unpack an archive with tar -xzf")
     below = [root / kind.folder for kind in _KINDS if (root / kind.folder).is_dir()]
-    found = [(folder, kind) for folder in (root, *below) for kind in _KINDS if _holds(folder, kind)]
+    found = [(folder, kind) for folder in (root, *below) for kind in _KINDS if any(map(kind.takes, _names(folder)))]
     if len(found) > 1:
         listed = ", ".join(f"{kind.folder} in {printable(folder)}" for folder, kind in found)
         raise SourceError(f"{printable(root)} holds more than one data set: {listed}; point at one of them")
@@ -188,46 +171,23 @@ def _find(root: Path) -> tuple[Path, _Kind]:
     )
 
 
-def _holds(folder: Path, kind: _Kind) -> bool:
-    patterns = kind.files.values()
-    return any(re.fullmatch(pattern, name) for name in _names(folder) for pattern in patterns)
-
-
 def _names(folder: Path) -> list[str]:
-    try:
+    with source_errors(f"cifar takes a directory, {printable(folder)}"):
         return sorted(os.listdir(folder))
-    except OSError as error:
-        raise SourceError(f"cifar takes a directory, {printable(folder)} cannot be read: {error.strerror}") from error
 
 
 def _lines(path: Path) -> tuple[str, ...]:
     """The names in a text file, one per line; none if the file does not exist."""
-    try:
-        with open(path, encoding="utf-8", errors="backslashreplace", opener=open_regular) as file:
-            text = file.read()
-    except FileNotFoundError:
+    if not path.exists():
         return ()
-    except OSError as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
+    with source_errors(path), open(path, encoding="utf-8", errors="backslashreplace", opener=open_regular) as file:
+        return tuple(name for line in file if (name := line.strip()))
 
 
-def _count(path: Path, width: int) -> int:
-    try:
-        check_regular(path)
-        size = path.stat().st_size
-    except OSError as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
-    if not size or size % width:
-        raise SourceError(f"{printable(path)} must hold records of {width} bytes, it holds {size} bytes")
-    return size // width
-
-
-def _mapped(path: Path, count: int, width: int) -> NDArray[np.uint8]:
-    """The records, `[count, width]`, memory-mapped."""
-    try:
-        if _count(path, width) != count:
-            raise SourceError(f"{printable(path)} held {count} records before, now {_count(path, width)}")
-        return np.memmap(path, np.uint8, "r", shape=(count, width))
-    except OSError as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
+def _mapped(path: Path, width: int) -> NDArray[np.uint8]:
+    """The records of a file, `[n, width]`, memory-mapped."""
+    with source_errors(path):
+        size = check_regular(path).st_size
+        if not size or size % width:
+            raise SourceError(f"{printable(path)} must hold records of {width} bytes, it holds {size} bytes")
+        return np.memmap(path, np.uint8, "r", shape=(size // width, width))

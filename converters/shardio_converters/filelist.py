@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -13,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.foreign.locations import scan_files
 from shardio.foreign.names import field_name, printable
 from shardio.source import Field, Sample, check_index, listed_names, local_path, with_optional
 
 from ._fields import choose_fields, image_or_bytes, rename_remarks
-from ._listed_files import read_bytes, read_file
+from ._files import file_size, read_head, read_listed
+from ._source_base import PicklesFields
 from ._string_array import StringArray
 from ._text_tables import Column, TextTable
 
@@ -25,7 +26,6 @@ PATHS = ("path", "file", "file_name", "filename", "image")
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".ndjson": None}
 
 _SNIFFED = 100  # the most files to try until one can be read
-_THREADS = 16  # a network file system answers many requests in the time of one
 _AT_ONCE = 4096  # file sizes that a thread asks for per task
 
 
@@ -114,12 +114,12 @@ class _Files:
     def read(self, root: Path, row: int) -> bytes | None:
         """Return the file of a row; None if the field is optional and the row names none."""
         path = self.paths[row]
-        return None if self.field.optional and not path else read_file(root, path, self.field)
+        return None if self.field.optional and not path else read_listed(root, path, self.field)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class FileList:
+class FileList(PicklesFields):
     """The rows of a list. It pickles as columns, so that a worker needs the files but not the list.
 
     Attributes:
@@ -136,9 +136,6 @@ class FileList:
     classes: tuple[str, ...]
     remarks: tuple[str, ...] = ()
     threads = True
-
-    def __reduce__(self) -> tuple[type["FileList"], tuple[Any, ...]]:
-        return FileList, (self.root, self.files, self.columns, self.classes)
 
     @property
     def _keys(self) -> StringArray:
@@ -166,11 +163,17 @@ class FileList:
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            sizes = np.zeros(len(self._keys), np.int64)
-            for file in self.files.values():
-                sizes += _sizes(self.root, file.paths, pool)
-            return sizes
+        count = len(self._keys)
+
+        def sizes(part: tuple[StringArray, int]) -> list[int]:
+            paths, start = part
+            rows = range(start, min(start + _AT_ONCE, count))
+            return [file_size(os.path.join(self.root, paths[row])) for row in rows]
+
+        parts = [(file.paths, start) for file in self.files.values() for start in range(0, count, _AT_ONCE)]
+        found = np.concatenate(scan_files(parts, sizes)).reshape(len(self.files), count)
+        total: NDArray[np.int64] = found.sum(axis=0, dtype=np.int64)
+        return total
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._keys))
@@ -240,25 +243,10 @@ def _with_labels(
     return {"label" if n == own else n: changed if n == own else c for n, c in columns.items()}, tuple(known)
 
 
-def _sizes(root: Path, paths: StringArray, pool: ThreadPoolExecutor) -> NDArray[np.int64]:
-    def part(start: int) -> NDArray[np.int64]:
-        stop = min(start + _AT_ONCE, len(paths))
-        return np.fromiter((_size(root, paths[row]) for row in range(start, stop)), np.int64, stop - start)
-
-    return np.concatenate(list(pool.map(part, range(0, len(paths), _AT_ONCE))))
-
-
-def _size(root: Path, path: str) -> int:
-    try:
-        return os.stat(os.path.join(root, path)).st_size
-    except (OSError, ValueError):
-        return 0
-
-
 def _heads(root: Path, paths: StringArray) -> Iterator[bytes]:
     """Yield the first bytes of the first files that can be read."""
     for path in islice(paths, _SNIFFED):
         try:
-            yield read_bytes(root, path, most=64)
+            yield read_head(os.fspath(root / path), 64)
         except BadSample:
             continue

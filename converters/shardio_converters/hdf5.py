@@ -3,6 +3,7 @@
 The format is described at https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html.
 """
 
+import contextlib
 import math
 from bisect import bisect_right
 from collections import Counter
@@ -15,25 +16,27 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign import cf
+from shardio.errors import ConfigError, SourceError
 from shardio.foreign.files import Sort, order_hints, other_files
 from shardio.foreign.formats import find_hdf5
 from shardio.foreign.names import Paths, printable
+from shardio.format import cf
 from shardio.source import Field, Sample, check_index, describe_field, label_as_int64, listed_names
 
 from ._blocks import OneOpenFile
 from ._fields import (
-    as_stored,
     choose_fields,
     listed_shapes,
-    measure_field,
+    measure,
+    remark_on_packing,
     rename_remarks,
     shortened,
     with_attributes,
 )
+from ._files import source_errors
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, datasets_of, open_file, try_in_helper
+from ._source_base import ColumnSource
 
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
 _MOST_NAMED = 10  # columns in a message
@@ -121,52 +124,42 @@ def hdf5(
     left_out = shortened([f"left out {name!r}: {why}" for name, why in lost.items()], "datasets are left out")
     not_applied = shortened(list(no_effect.values()), "datasets have such attributes")
     remarks = (*other_files(src, paths, "HDF5 files"), *left_out, *rename_remarks(fields, names), *not_applied)
-    return Hdf5(tuple(paths), columns, starts, external_links, read_timeout, remarks).measured()
+    hints = order_hints(paths)
+    return Hdf5(tuple(paths), columns, starts, external_links, read_timeout, remarks, hints).measured()
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Hdf5:
+class Hdf5(ColumnSource):
     """The rows of HDF5 files. It pickles as paths; each worker opens the files itself, one at a time.
 
     Attributes:
-        paths: the files.
+        files: the files.
         columns: the columns to read, by field.
         starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
         external_links: whether to read data in other files that they name.
         read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
-        remarks: see `shardio.source.HasRemarks`; workers do not need them.
+        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
-    paths: tuple[Path, ...]
+    files: tuple[Path, ...]
     columns: Mapping[str, Column]
     starts: NDArray[np.int64]
     external_links: bool
     read_timeout: float
     remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     container = "hdf5"
 
-    def __reduce__(self) -> tuple[type["Hdf5"], tuple[Any, ...]]:
-        return Hdf5, (self.paths, self.columns, self.starts, self.external_links, self.read_timeout)
+    @property
+    def _count(self) -> int:
+        return int(self.starts[-1])
 
     @cached_property
     def _readers(self) -> OneOpenFile[Reader]:
-        columns = tuple(self.columns.values())
-        return OneOpenFile(partial(_reader, self.paths, columns, self.external_links, self.read_timeout))
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """A field for each chosen dataset, member or group."""
-        return {name: column.field for name, column in self.columns.items()}
-
-    @property
-    def files(self) -> Sequence[Path]:
-        return self.paths
-
-    @property
-    def hints(self) -> tuple[str, ...]:
-        """See `shardio.source.HasHints`: files in another order than their numbers."""
-        return order_hints(self.paths)
+        # A closure over self would keep the open file alive in a cycle.
+        files, columns, options = self.files, tuple(self.columns.values()), (self.external_links, self.read_timeout)
+        return OneOpenFile(lambda number: Reader(files[number], columns, *options))
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -174,7 +167,7 @@ class Hdf5:
         members = [column for column in self.columns.values() if column.members and column.field.kind != "scalar"]
         if members:
             name = "/".join([members[0].path, *members[0].members])
-            raise SourceError(f"{printable(self.paths[0])}: {name!r} is a member of records, not a dataset: convert it")
+            raise SourceError(f"{printable(self.files[0])}: {name!r} is a member of records, not a dataset: convert it")
         return {name: column.path for name, column in self.columns.items()}
 
     @property
@@ -200,61 +193,35 @@ class Hdf5:
 
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of each sample, `[n]`: exact for numbers and offsets, an average over up to 100 rows for others."""
-        sizes = np.full(self.starts[-1], sum(column.mean for column in self.columns.values()), np.int64)
+        sizes = super().sizes()
         if ragged := [column for column in self.columns.values() if column.ragged]:
-            for number in range(len(self.paths)):
+            for number, part in enumerate(np.split(sizes, self.starts[1:-1])):
                 for column in ragged:
-                    part = sizes[self.starts[number] : self.starts[number + 1]]
                     self._readers.get(number).add_lengths(column, part)
         return sizes
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, int(self.starts[-1]))
+        check_index(index, self._count)
         return {name: self._value(column, index) for name, column in self.columns.items()}
 
     def _value(self, column: Column, index: int, *, alone: bool = False) -> Any:
         number = bisect_right(self.starts, index) - 1
         return self._readers.get(number).value(column, index - int(self.starts[number]), alone=alone)
 
-    def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: any scalar. None if a part is damaged: reading row by row tells where."""
-        column = self.columns.get(name)
-        if column is None or column.field.kind != "scalar":
-            return None
-        values = np.empty(self.starts[-1], column.field.row_dtype)
-        try:
-            for number in range(len(self.paths)):
-                self._readers.get(number).fill(column, values[self.starts[number] : self.starts[number + 1]])
-        except BadSample:
-            return None
-        return values
+    def _fill(self, name: str, out: NDArray[Any]) -> None:
+        for number, part in enumerate(np.split(out, self.starts[1:-1])):
+            self._readers.get(number).fill(self.columns[name], part)
 
-    def measured(self) -> "Hdf5":
-        """This source with the kinds and average sizes of columns that vary from row to row, from reading some rows."""
-        return replace(self, columns={name: self._measure(column) for name, column in self.columns.items()})
-
-    def _measure(self, column: Column) -> Column:
+    def _measured(self, column: Column) -> Any:
+        # Offsets tell the sizes of a ragged column.
         read = partial(self._value, column, alone=True)
-        # Offsets tell the size of a ragged column.
-        field, mean = measure_field(column.field, int(self.starts[-1]), read, 0 if column.ragged else 100)
-        return replace(column, field=field, mean=mean)
-
-
-def _reader(
-    paths: Sequence[Path], columns: Sequence[Column], external_links: bool, read_timeout: float, number: int
-) -> Reader:
-    return Reader(paths[number], columns, external_links, read_timeout)
+        return measure(column, self._count, read, 0 if column.ragged else 100)
 
 
 def _contents(path: Path, external_links: bool, read_timeout: float) -> Contents:
     try_in_helper(path, read_timeout, "walk", external_links=external_links)
-    file = open_file(path)
-    try:
+    with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
         return Contents(file, path, external_links)
-    except DAMAGE as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error}") from error
-    finally:
-        file.close()
 
 
 def _check_whole(contents: Contents, path: Path) -> None:
@@ -326,7 +293,7 @@ def _described(column: Column, attributes: Mapping[str, Any], decode_cf: bool) -
         return column, ""
     if decode_cf:
         raise SourceError(f"its attributes {cf.told(changes)} are for numbers of one shape, which are no members")
-    return column, as_stored(column.path, changes)
+    return column, remark_on_packing(column.path, changes)
 
 
 def _count(columns: Mapping[str, Column], path: Path, external_links: bool) -> int:

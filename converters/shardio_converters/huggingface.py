@@ -5,20 +5,21 @@ They are described at https://huggingface.co/docs/datasets/about_arrow.
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.image_files import read_image
 from shardio.foreign.names import printable
-from shardio.source import Field, Sample, check_index, load_optional, local_path
+from shardio.source import Sample, check_index, load_optional, local_path
 
-from ._arrow import Column, Rows, classes, columns, damage, rows_at_once, scalar_column
-from ._fields import choose_fields, measure_field, rename_remarks
+from ._arrow import MOST_ROWS, Column, Rows, classes, columns, damage, scalar_column
+from ._blocks import BlockCache, rows_at_once
+from ._fields import choose_fields, measure, rename_remarks
+from ._files import read_image
+from ._source_base import ColumnSource
 
 _COLUMN_ROWS = 1 << 16  # rows of scalars to read at once
 
@@ -53,110 +54,74 @@ def huggingface(src: Any, *, subset: str | None = None, fields: str | Mapping[st
     features = dataset.features.to_dict()
     found = columns(names, dataset.data.schema, features, place)
     formatted = dataset.with_format("arrow", columns=list(dict.fromkeys(names.values())))
-    source = HuggingFace(place, formatted, found, classes(found, features))
-    return source.measured(rename_remarks(fields, names))
+    return HuggingFace(place, formatted, found, classes(found, features), rename_remarks(fields, names)).measured()
 
 
 @final
-class HuggingFace:
+@dataclass(frozen=True, eq=False)
+class HuggingFace(ColumnSource):
     """The rows of a Dataset. It pickles the Dataset, which sends paths for the tables that are on disk.
 
-    Args:
+    Attributes:
         place: its name in messages.
         dataset: the Dataset, formatted to give tables of the chosen columns.
         columns: the columns to read, by field.
         classes: the class names, as metadata has them.
-        remarks: see `shardio.source.HasRemarks`; workers do not need them.
+        remarks: see `shardio.source.HasRemarks`.
     """
 
+    place: str
+    dataset: Any
+    columns: Mapping[str, Column]
+    classes: Mapping[str, list[str]]
+    remarks: tuple[str, ...] = ()
     threads = True  # see `shardio.source.Source`: Arrow's tables are immutable
 
-    def __init__(
-        self,
-        place: str,
-        dataset: Any,
-        columns: Mapping[str, Column],
-        classes: Mapping[str, list[str]],
-        remarks: tuple[str, ...] = (),
-    ) -> None:
-        self._place, self._dataset, self._columns, self._classes = place, dataset, columns, classes
-        self.remarks = remarks
-        self._step = rows_at_once(sum(column.mean for column in columns.values()))
-        self._block: tuple[int, Rows] | None = None  # the latest block, and the number of its first row
-
-    def __reduce__(self) -> tuple[type["HuggingFace"], tuple[Any, ...]]:
-        return HuggingFace, (self._place, self._dataset, self._columns, self._classes)
-
     @property
-    def fields(self) -> Mapping[str, Field]:
-        """A field for each chosen column."""
-        return {name: column.field for name, column in self._columns.items()}
+    def _count(self) -> int:
+        return len(self.dataset)
+
+    @cached_property
+    def _blocks(self) -> BlockCache:
+        return BlockCache()
+
+    @cached_property
+    def _step(self) -> int:
+        """The number of rows to read at once."""
+        return min(MOST_ROWS, rows_at_once(sum(column.mean for column in self.columns.values())))
 
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The converter's name, and the class names where the Dataset states them."""
-        return {"source": "huggingface", **self._classes}
-
-    def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each sample, `[n]`: exact for numbers, an average over up to 100 rows for what varies."""
-        return np.full(len(self._dataset), sum(column.mean for column in self._columns.values()), np.int64)
+        return {"source": "huggingface", **self.classes}
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, len(self._dataset))
-        rows, row = self._locate(index)
-        return rows.sample(row, self._name(index))
+        check_index(index, self._count)
+        sample: Sample = self._blocks.row("", index, self._count, self._step, self._rows)
+        return sample
 
-    def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: any scalar. None for nulls or damage: reading row by row tells where."""
-        column = self._columns.get(name)
-        if column is None or column.field.kind != "scalar":
-            return None
-        values = np.empty(len(self._dataset), column.field.row_dtype)
-        try:
-            for low in range(0, len(values), _COLUMN_ROWS):
-                part = values[low : low + _COLUMN_ROWS]
-                part[:] = scalar_column(self._read(low, low + len(part))[column.name], column.field)
-        except BadSample:
-            return None
-        return values
+    def _measured(self, column: Column) -> Any:
+        def read(row: int) -> Any:
+            return Rows(self._read(row, row + 1), {"": column}, read_image, self.place, row)[0][""]
 
-    def measured(self, remarks: tuple[str, ...]) -> "HuggingFace":
-        """This source with remarks, and with the kinds and average sizes of what varies, from reading some rows."""
-        found = {}
-        for name, column in self._columns.items():
-            field, mean = measure_field(column.field, len(self._dataset), partial(self._value, name))
-            found[name] = replace(column, field=field, mean=mean)
-        return HuggingFace(self._place, self._dataset, found, self._classes, remarks)
+        return measure(column, self._count, read)
 
-    def _value(self, name: str, index: int) -> Any:
-        rows = Rows(self._read(index, index + 1), {name: self._columns[name]}, read_image)
-        return rows.sample(0, self._name(index))[name]
-
-    def _locate(self, index: int) -> tuple[Rows, int]:
-        """A block of rows that includes sample `index`, and its number within the block."""
-        low = index // self._step * self._step
-        if self._block is None or self._block[0] != low:
-            self._block = None  # frees its memory before the next block is read
-            try:
-                self._block = low, self._rows(low, min(low + self._step, len(self._dataset)))
-            except BadSample:  # one damaged row must not spoil the others in its block
-                return self._rows(index, index + 1), 0
-        return self._block[1], index - low
+    def _fill(self, name: str, out: NDArray[Any]) -> None:
+        for low in range(0, len(out), _COLUMN_ROWS):
+            part = out[low : low + _COLUMN_ROWS]
+            part[:] = scalar_column(self._read(low, low + len(part))[self.columns[name].name], self.columns[name].field)
 
     def _rows(self, low: int, high: int) -> Rows:
-        return Rows(self._read(low, high), self._columns, read_image)
+        return Rows(self._read(low, high), self.columns, read_image, self.place, low)
 
     def _read(self, low: int, high: int) -> Any:
         """The rows from `low` to before `high` as a table; BadSample if they are damaged."""
         try:
-            table = self._dataset[low:high]
+            table = self.dataset[low:high]
             table.validate(full=True)  # memory-mapped data may be anything
         except damage() as error:
-            raise BadSample(f"{self._name(low)}: cannot be read: {error}") from error
+            raise BadSample(f"{self.place}, row {low}: cannot be read: {error}") from error
         return table
-
-    def _name(self, index: int) -> str:
-        return f"{self._place}, row {index}"
 
 
 def _loaded(src: Any) -> tuple[str, Any]:

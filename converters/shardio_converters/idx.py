@@ -5,6 +5,7 @@ dimension as a big-endian int32, and the numbers.
 """
 
 import gzip
+import math
 import os
 import struct
 import zlib
@@ -12,17 +13,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, SourceError
-from shardio.foreign.files import check_regular, open_regular
-from shardio.source import Field, Sample, check_index, encode_png, local_path
+from shardio.foreign.files import compression_of, open_file
+from shardio.foreign.names import printable
+from shardio.source import Field, Sample, check_index, encode_png, listed_names, local_path
+from shardio.system.regular_files import open_regular
+
+from ._files import source_errors
+from ._source_base import PicklesFields
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_CHUNK = 1 << 20
 
 
 def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str | Iterable[str] | None = None) -> "Idx":
@@ -30,7 +35,7 @@ def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str 
 
     Images are uint8 [n, h, w] or [n, h, w, 3], labels whole numbers [n]. Files are recognized by their content, not
     their names; other files are ignored. Images are stored as PNG, which is lossless. Without a file of labels, samples
-    have no label.
+    have no label. Each process that reads gzipped files unpacks them to unnamed temporary files in TMPDIR.
 
     Args:
         src: the directory.
@@ -64,8 +69,7 @@ def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str 
             f"{root} holds more than one pair of IDX files: {listed};"
             ' point at a directory with one pair, or take one by its prefix, such as subset="train"'
         )
-    given = classes.split(",") if isinstance(classes, str) else classes or ()
-    source = Idx(pictures[0], labels[0] if labels else None, tuple(name.strip() for name in given))
+    source = Idx(pictures[0], labels[0] if labels else None, tuple(listed_names(classes)))
     source.check()
     return source
 
@@ -76,12 +80,11 @@ class _File:
     """An IDX file, by its header."""
 
     path: Path
-    zipped: bool
     dtype: str
     shape: tuple[int, ...]
 
     def __str__(self) -> str:
-        return str(self.path)
+        return printable(self.path)
 
     @property
     def holds_images(self) -> bool:
@@ -92,32 +95,19 @@ class _File:
         return len(self.shape) == 1 and "f" not in self.dtype
 
     def load(self) -> NDArray[Any]:
-        """Load all numbers, memory-mapped unless gzipped; SourceError unless the file is as long as its header says."""
-        start = 4 + 4 * len(self.shape)
-        items = 1
-        for size in self.shape:
-            items *= size
-        expected = items * np.dtype(self.dtype).itemsize
-        try:
-            check_regular(self.path)
-            if self.zipped:
-                data, size = _unzip(self.path, start, expected)
-            else:
-                size = self.path.stat().st_size - start
-        except (OSError, EOFError, zlib.error) as error:
-            raise SourceError(f"{self.path} cannot be read: {error}") from error
-        if size != expected:
-            raise SourceError(f"{self.path} must hold {expected} bytes of numbers {list(self.shape)}, it holds {size}")
+        """Memory-map all numbers; SourceError unless the file is as long as its header says."""
+        file = open_file(self.path, ("gzip",))
+        start, expected = 4 + 4 * len(self.shape), math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        if (size := file.size - start) != expected:
+            raise SourceError(f"{self} must hold {expected} bytes of numbers {list(self.shape)}, it holds {size}")
         if not expected:
             return np.empty(self.shape, self.dtype)
-        if self.zipped:
-            return np.frombuffer(data, self.dtype).reshape(self.shape)
-        return np.memmap(self.path, self.dtype, "r", start, self.shape)
+        return np.memmap(f"/proc/self/fd/{file.fileno()}", self.dtype, "r", start, self.shape)
 
 
 @final
 @dataclass(frozen=True)
-class Idx:
+class Idx(PicklesFields):
     """The images of one IDX file and the labels of another. It pickles as paths; each worker reads the files itself."""
 
     _images: _File
@@ -153,9 +143,6 @@ class Idx:
     def _numbers(self) -> NDArray[Any]:
         return self._labels.load() if self._labels else np.empty(0, np.uint8)
 
-    def __reduce__(self) -> tuple[type["Idx"], tuple[_File, _File | None, tuple[str, ...]]]:
-        return Idx, (self._images, self._labels, self._classes)
-
     @property
     def fields(self) -> Mapping[str, Field]:
         """`image`, grey or RGB and of one size, and `label` if there are labels."""
@@ -185,42 +172,21 @@ class Idx:
 
 def _find(root: Path, prefix: str) -> list[_File]:
     """The IDX files in `root` whose names begin with `prefix`, sorted by name."""
-    try:
-        with os.scandir(root) as entries:
-            paths = sorted(Path(entry) for entry in entries if entry.name.startswith(prefix) and not entry.is_dir())
-    except OSError as error:
-        raise SourceError(f"idx takes a directory, {root} cannot be read: {error.strerror}") from error
+    with source_errors(f"idx takes a directory, {printable(root)}"), os.scandir(root) as entries:
+        paths = sorted(Path(entry) for entry in entries if entry.name.startswith(prefix) and not entry.is_dir())
     return [file for path in paths if (file := _header(path))]
 
 
 def _header(path: Path) -> _File | None:
     """Read a file's header; None if it is not an IDX file."""
-    try:
-        with open(path, "rb", opener=open_regular) as raw:
-            zipped = raw.read(2) == b"\x1f\x8b"
-        with _open(path, zipped) as file:
+    with source_errors(path, EOFError, zlib.error), open(path, "rb", opener=open_regular) as raw:
+        zipped = compression_of(raw.peek(2), ("gzip",)) is not None
+        with gzip.GzipFile(fileobj=raw) if zipped else raw as file:
             magic = file.read(4)
             if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _DTYPES or not magic[3]:
                 return None
             sizes = file.read(4 * magic[3])
-    except (OSError, EOFError, zlib.error) as error:
-        raise SourceError(f"{path} cannot be read: {error}") from error
     if len(sizes) < 4 * magic[3]:
-        raise SourceError(f"{path} must hold {4 * magic[3]} bytes of sizes after its mark, it holds {len(sizes)}")
-    return _File(path, zipped, _DTYPES[magic[2]], struct.unpack(f">{magic[3]}I", sizes))
-
-
-def _unzip(path: Path, start: int, limit: int) -> tuple[bytearray, int]:
-    """The first `limit` unpacked bytes after `start`, and the number of all bytes after `start`."""
-    data, size = bytearray(), 0
-    with _open(path, zipped=True) as file:
-        file.read(start)
-        # In chunks: a corrupt header may ask for more memory than there is, and a small file may unpack to any size.
-        while chunk := file.read(_CHUNK):
-            data += chunk[: limit - len(data)]
-            size += len(chunk)
-    return data, size
-
-
-def _open(path: Path, zipped: bool) -> IO[bytes]:
-    return gzip.GzipFile(path) if zipped else path.open("rb")  # type: ignore[return-value]
+        place = printable(path)
+        raise SourceError(f"{place} must hold {4 * magic[3]} bytes of sizes after its mark, it holds {len(sizes)}")
+    return _File(path, _DTYPES[magic[2]], struct.unpack(f">{magic[3]}I", sizes))

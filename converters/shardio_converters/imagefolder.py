@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.files import Sort, order_hints, order_key
-from shardio.foreign.image_files import read_image, read_images
+from shardio.foreign.files import Sort, order_hints, order_key, unreadable
 from shardio.foreign.names import printable
-from shardio.source import Field, Sample, check_index, local_path
+from shardio.source import Field, Sample, check_index, listed_names, local_path
 
+from ._files import read_image, read_images, source_errors
 from ._string_array import StringArray
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
@@ -76,51 +76,38 @@ def imagefolder(
     real = Path(os.path.realpath(root))
     above = frozenset(map(_identity, (real, *real.parents)))
     classes = [entry.name for entry in tops if _is_dir(entry, suffixes) and not _leads_to(entry, above)]
-    if not classes:
-        left_out = Counter(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
-        found = [(e.name, _size(e)) for e in tops if _takes(e, suffixes)]
-        if not found:
-            raise SourceError(
-                f"{printable(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}"
-            )
-        return ImageFolder(
-            root,
-            StringArray(n for n, _ in found),
-            np.array([s for _, s in found], np.int64),
-            (),
-            (),
-            _remarks(suffixes, left_out, 0),
-            (
-                "without class folders no sample gets a label; for labels, name the folder of the class folders",
-                *order_hints((name for name, _ in found), "images"),
-            ),
-        )
-    paths = StringArray()
-    sizes = array("q")
-    counts: list[int] = []
-    left_out, empty = Counter[str](), list[str]()
-    for name in classes:
-        below = sorted(_walk(root, name, suffixes, above, left_out), key=lambda found: key(found[0]))
-        empty += [] if below else [printable(root / name)]
-        for path, size in below:
+    others = [entry for entry in tops if not _is_dir(entry, suffixes)]
+    beside = [(entry.name, _size(entry)) for entry in others if _takes(entry, suffixes)]
+    left_out = Counter(_kind(entry) for entry in others if not _takes(entry, suffixes))
+    if not classes and not beside:
+        raise SourceError(f"{printable(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
+    paths, sizes, counts, empty = StringArray(), array("q"), list[int](), list[str]()
+    for name in classes or ("",):
+        found = sorted(_walk(root, name, suffixes, above, left_out), key=lambda one: key(one[0])) if name else beside
+        empty += [] if found else [printable(root / name)]
+        for path, size in found:
             paths.append(path)
             sizes.append(size)
-        counts.append(len(below))
-    starts = tuple(accumulate(counts, initial=0))[:-1]
+        counts.append(len(found))
     if empty and not (allow_empty and len(paths)):
         told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
         raise SourceError(
             f"class folders need images, there are none in {told}; suffixes: {', '.join(suffixes)}: remove them, "
             "or keep them as classes without samples with allow_empty=True"
         )
-    left_out.update(_kind(e) for e in tops if not (_takes(e, suffixes) or _is_dir(e, suffixes)))
-    remarks = _remarks(suffixes, left_out, sum(_takes(entry, suffixes) for entry in tops))
-    if all(name.lower() in _PARTS for name in classes):
-        remarks += (f"the classes are {', '.join(classes)}; if these are parts of a data set, convert them one by one",)
-    hints = (*order_hints(classes, "classes"), *order_hints(paths, "images"))
-    return ImageFolder(
-        root, paths, np.frombuffer(sizes, np.int64), tuple(map(printable, classes)), starts, remarks, hints[:1]
-    )
+    remarks = _remarks(suffixes, left_out, len(beside) if classes else 0)
+    hints = order_hints(paths, "images")
+    if not classes:
+        unlabelled = "without class folders no sample gets a label; for labels, name the folder of the class folders"
+        hints = (unlabelled, *hints)
+    else:
+        hints = (*order_hints(classes, "classes"), *hints)[:1]
+        if all(name.lower() in _PARTS for name in classes):
+            parts = ", ".join(classes)
+            remarks += (f"the classes are {parts}; if these are parts of a data set, convert them one by one",)
+    starts = tuple(accumulate(counts, initial=0))[: len(classes)]
+    file_sizes = np.frombuffer(sizes, np.int64)
+    return ImageFolder(root, paths, file_sizes, tuple(map(printable, classes)), starts, remarks, hints)
 
 
 @final
@@ -184,8 +171,7 @@ class ImageFolder:
 
 
 def _suffixes(extensions: str | Iterable[str]) -> tuple[str, ...]:
-    given = extensions.split(",") if isinstance(extensions, str) else extensions
-    found = {suffix.strip().lower().lstrip(".") for suffix in given} - {""}
+    found = {suffix.lower().lstrip(".") for suffix in listed_names(extensions)} - {""}
     if not found:
         raise ConfigError(f"extensions must name at least one suffix, got {extensions!r}")
     return tuple(f".{suffix}" for suffix in sorted(found))
@@ -234,11 +220,8 @@ def _walk(
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError as error:
-        raise _unreadable(folder, error) from error
+    with source_errors(folder), os.scandir(folder) as entries:
+        return list(entries)
 
 
 def _leads_to(entry: os.DirEntry[str], folders: frozenset[_Id]) -> bool:
@@ -246,10 +229,8 @@ def _leads_to(entry: os.DirEntry[str], folders: frozenset[_Id]) -> bool:
 
 
 def _identity(folder: Path) -> _Id:
-    try:
+    with source_errors(folder):
         status = folder.stat()
-    except OSError as error:
-        raise _unreadable(folder, error) from error
     return status.st_dev, status.st_ino
 
 
@@ -261,7 +242,7 @@ def _is_dir(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
         # folder.
         if error.errno == errno.ELOOP or entry.name.lower().endswith(suffixes):
             return False
-        raise _unreadable(Path(entry.path), error) from error
+        raise unreadable(Path(entry.path), error) from error
 
 
 def _takes(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
@@ -279,7 +260,3 @@ def _size(entry: os.DirEntry[str]) -> int:
         return entry.stat().st_size
     except OSError:
         return 0
-
-
-def _unreadable(folder: Path, error: OSError) -> SourceError:
-    return SourceError(f"{printable(folder)} cannot be read: {error.strerror}")

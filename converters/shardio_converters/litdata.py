@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign import json_text
 from shardio.foreign.files import open_file
 from shardio.foreign.names import printable
 from shardio.source import load_optional, local_path
 
 from ._blocks import OneOpenFile
+from ._files import parse_json, plain_name, read_json
+from ._source_base import PicklesFields
 from .torch import MapStyle, map_style
 
 _INDEX = "index.json"
@@ -85,7 +86,7 @@ def litdata(
 
 @final
 @dataclass(frozen=True)
-class _Samples:
+class _Samples(PicklesFields):
     """The samples of a directory, as a Dataset. It pickles as a path; each worker opens the chunks itself, one by one.
 
     Attributes:
@@ -95,9 +96,6 @@ class _Samples:
 
     root: Path
     block_size: int | None
-
-    def __reduce__(self) -> tuple[type["_Samples"], tuple[Path, int | None]]:
-        return _Samples, (self.root, self.block_size)
 
     @cached_property
     def _index(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -211,17 +209,14 @@ def _index(root: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
     Raises SourceError unless LitData can read the directory without running code or opening files elsewhere.
     """
-    place = printable(root / _INDEX)
+    place, index = printable(root / _INDEX), read_json(root / _INDEX)
     try:
-        index = json_text.parse(json_text.read_bytes(root / _INDEX))
         config, chunks = index["config"], index["chunks"]
-        version, layout = json_text.parse(config["data_spec"])
+        version, layout = parse_json(config["data_spec"])
         types = set(_types(layout))
         formats = [str(kind).partition(":")[0] for kind in config["data_format"]]
-        sizes = [(chunk["filename"], chunk["chunk_size"], chunk["chunk_bytes"], chunk.get("dim")) for chunk in chunks]
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{place} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except (LookupError, TypeError, RecursionError) as error:
+        sizes = [(plain_name(c["filename"]), c["chunk_size"], c["chunk_bytes"], c.get("dim")) for c in chunks]
+    except (LookupError, TypeError, ValueError, RecursionError) as error:
         raise SourceError(f"{place}: not an index of LitData: {type(error).__name__}: {error}") from error
     if version != 1 or not types <= set(_NESTED):
         told = ", ".join(sorted(map(str, types - set(_NESTED)))) or f"in version {version!r}"
@@ -236,8 +231,6 @@ def _index(root: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     if not _ZSTD.fullmatch(packing := str(config.get("compression") or "zstd")):
         raise SourceError(f"{place}: chunks are compressed by {packing}, shardio unpacks zstd")
     for name, samples, size, tokens in sizes:
-        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise SourceError(f"{place}: not an index of LitData: a chunk called {name!r}")
         if not (root / name).is_file():
             raise SourceError(f"{printable(root / name)} does not exist")
         most = (root / name).stat().st_size * (_MOST_PACKED if config.get("compression") else 1)

@@ -1,21 +1,31 @@
-"""LMDB files of images, which are Caffe's Datum messages or image files; `shardio.foreign.lmdb` reads them."""
+"""LMDB files of images, which are Caffe's Datum messages or image files.
+
+Source: src/caffe/proto/caffe.proto of https://github.com/BVLC/caffe. `shardio.containers.lmdb_pages` reads the pages.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
 import numpy as np
+from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
+from shardio.containers.lmdb_pages import DamagedPages, Pages
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign import lmdb as foreign
-from shardio.foreign.files import File
+from shardio.foreign.files import File, unreadable
+from shardio.foreign.locations import LocatedSource, ValueLocations
 from shardio.foreign.names import bad_samples_at, printable
-from shardio.source import Field, Sample, check_index, encode_png, probe_image, sniff_image
+from shardio.source import Field, Sample, check_index, encode_png, local_path, probe_image, sniff_image
+
+from . import _protobuf
+from ._protobuf import BYTES, FIXED32, VARINT, Record, Span
 
 Layout: TypeAlias = Literal["auto", "datum", "image"]
 _PROBES = 100
+_SHARDIOS = b"\xff" * 8 + b"_"  # how the last keys in a shard of shardio begin
 
 
 def lmdb(src: str | os.PathLike[str], *, layout: Layout = "auto", bgr: bool = True) -> "Lmdb":
@@ -46,59 +56,141 @@ def lmdb(src: str | os.PathLike[str], *, layout: Layout = "auto", bgr: bool = Tr
         raise ConfigError(f"layout must be one of {', '.join(get_args(Layout))}, got {layout!r}")
     if (Path(src) / "shardio.json").exists():
         raise _shardios(src)
-    file = foreign.open_lmdb(src)
-    places = foreign.scan(file)
-    if not len(places):
+    file = open_lmdb(local_path(src).absolute())
+    entries = scan(file)
+    if not len(entries):
         raise SourceError(f"{printable(file.path)} holds no entries")
-    if foreign.read(file, int(places[-1]["key"]), int(places[-1]["key_size"])).startswith(foreign.SHARDIO_KEY_PREFIX):
+    last = file.read_exactly(int(entries[-1]["key"]), int(entries[-1]["key_size"]))
+    if last.startswith(_SHARDIOS):
         raise _shardios(file.path)
-    source = Lmdb(file.path, places, Field("image"), datums=False, bgr=bgr)
+    spans = entries["offset"].copy(), entries["size"].astype(np.int64)
+    places, keys = ValueLocations([file.path], [spans], open_lmdb), repack_fields(entries[["key", "key_size"]])
+    source = Lmdb(places, keys, Field("image"), datums=False, bgr=bgr)
     if layout == "image" or (layout == "auto" and _holds_images(source)):
         return source
-    return Lmdb(file.path, places, _field(source), datums=True, bgr=bgr)
+    return Lmdb(places, keys, _field(source), datums=True, bgr=bgr)
 
 
 def _shardios(path: str | os.PathLike[str]) -> SourceError:
     return SourceError(f"{printable(path)} was written by shardio; its datasets are copied by `shardio reshard`")
 
 
+def open_lmdb(path: Path) -> File:
+    """Open the data file of an environment: `path` itself, or `data.mdb` in it; SourceError if that fails."""
+    try:
+        if path.is_dir():
+            path /= "data.mdb"
+        return File(path)
+    except (OSError, ValueError) as error:
+        reason = f"{printable(path)} cannot be read: {getattr(error, 'strerror', 0) or error}"
+        raise SourceError(f"lmdb takes a directory that holds data.mdb, or a file; {reason}") from error
+
+
+def scan(file: File) -> NDArray[Any]:
+    """Locate all entries, `[n]` of `lmdb_pages.ENTRY_DTYPE`, in the order of their keys.
+
+    Raises SourceError if the pages are damaged, or hold anything but one value for each key.
+    """
+    try:
+        return Pages(file.fileno(), file.size).scan()
+    except DamagedPages as error:
+        raise SourceError(f"{printable(file.path)}: {error}") from error
+    except OSError as error:
+        raise unreadable(file.path, error) from error
+
+
 @final
-class Lmdb:
-    """The entries of an LMDB file. It pickles with their locations; each worker opens the file itself."""
+@dataclass(frozen=True, slots=True)
+class Datum:
+    """A Datum, Caffe's message for one image.
 
-    threads = True
-    container = "indexed"
+    Attributes:
+        shape: (channels, height, width) as the message states them.
+        label: the label; 0 if the message has none, as in Caffe.
+        encoded: whether `data` is an image file.
+        data: the span of the `data` bytes in the record, or None.
+        floats: the spans of the float values in the record, which may replace `data`.
+    """
 
-    def __init__(self, path: Path, places: NDArray[Any], field: Field, *, datums: bool, bgr: bool) -> None:
-        self._path, self._places, self._field, self._datums, self._bgr = path, places, field, datums, bgr
-        self._file: File | None = None
+    shape: tuple[int, int, int]
+    label: int
+    encoded: bool
+    data: Span | None
+    floats: tuple[Span, ...]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None}
+    @property
+    def span(self) -> Span | None:
+        """The span of the image's bytes or float values in the record; None unless they are contiguous."""
+        if self.data is not None and self.data[1]:
+            return self.data
+        return self.floats[0] if len(self.floats) == 1 else None
+
+    def bytes_of(self, record: bytes) -> bytes:
+        """Return the `data` bytes; b"" if there are none."""
+        start, size = self.data or (0, 0)
+        return record[start : start + size]
+
+    def array(self, record: bytes) -> NDArray[Any]:
+        """Return the values, uint8 or float32 `[channels, height, width]`; BadSample if they do not fill that shape."""
+        if self.data is not None and self.data[1]:
+            values: NDArray[Any] = np.frombuffer(record, np.uint8, self.data[1], self.data[0])
+        else:
+            try:
+                values = _protobuf.floats(_protobuf.joined(record, self.floats))
+            except ValueError as error:
+                raise BadSample(f"its float_data is damaged: {error}") from error
+        channels, height, width = self.shape
+        if min(self.shape) < 1 or channels * height * width != len(values):
+            raise BadSample(f"a Datum of {channels} x {height} x {width} holds {len(values)} values")
+        return values.reshape(self.shape)
+
+
+def parse_datum(record: bytes) -> Datum:
+    """Parse a Datum; BadSample if it is damaged.
+
+    Field numbers: channels 1, height 2, width 3, data 4, label 5, float_data 6, encoded 7.
+    """
+    numbers = dict.fromkeys((1, 2, 3, 5, 7), 0)
+    data: Span | None = None
+    floats: list[Span] = []
+    try:
+        for part in _protobuf.records(record):
+            match part:
+                case Record(number=1 | 2 | 3 | 5 | 7 as number, wire=wire) if wire == VARINT:
+                    numbers[number] = _protobuf.int32(record, part)
+                case Record(number=4, wire=wire) if wire == BYTES:
+                    data = part.span
+                case Record(number=6, wire=wire) if wire in (BYTES, FIXED32):
+                    floats.append(part.span)
+    except ValueError as error:
+        raise BadSample(f"not a Datum: {error}") from error
+    shape = (numbers[1], numbers[2], numbers[3])
+    return Datum(shape, numbers[5], bool(numbers[7]), data, tuple(floats))
+
+
+@final
+class Lmdb(LocatedSource):
+    """The entries of an LMDB file.
+
+    Args:
+        places: where the values are.
+        keys: the offset and the bytes of each key, `[n]`.
+        field: of the images or arrays.
+        datums: whether values are Datums, not image files.
+        bgr: whether raw pixels of 3 channels are blue, green, red.
+    """
+
+    metadata = {"source": "lmdb"}
+
+    def __init__(self, places: ValueLocations, keys: NDArray[Any], field: Field, *, datums: bool, bgr: bool) -> None:
+        super().__init__(places)
+        self._keys, self._field, self._datums, self._bgr = keys, field, datums, bgr
 
     @property
     def fields(self) -> Mapping[str, Field]:
         """`image` or `array`, `label` of a Datum, and `key`."""
         label = {"label": Field("scalar", dtype="int64")} if self._datums else {}
         return {self._field.kind: self._field, **label, "key": Field("text")}
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name."""
-        return {"source": "lmdb"}
-
-    @property
-    def files(self) -> Sequence[Path]:
-        return (self._path,)
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """0 and the number of entries, `[2]`."""
-        return np.array([0, len(self._places)], np.int64)
-
-    def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each value, `[n]`."""
-        return self._places["size"].astype(np.int64)
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._places))
@@ -107,34 +199,33 @@ class Lmdb:
             if not self._datums:
                 probe_image(value)
                 return {"image": value, "key": key}
-            datum = foreign.parse_datum(value)
+            datum = parse_datum(value)
             return {self._field.kind: self._pixels(datum, value), "label": datum.label, "key": key}
 
-    def places(self, index: int) -> dict[str, tuple[int, int]]:
+    def places(self, index: int) -> dict[str, Span]:
         """See `shardio.source.HasPlaces`: image files and arrays lie there as shardio stores them, raw pixels not."""
         check_index(index, len(self._places))
         _, value, place = self.entry(index)
-        at = self._places[index]
-        start, size = int(at["offset"]), int(at["size"])
+        _, _, start, size = self._places.locate(index)
         with bad_samples_at(place):
             if self._datums:
-                datum = foreign.parse_datum(value)
+                datum = parse_datum(value)
                 span = datum.span
                 if span is None or (self._field.kind == "image" and not datum.encoded):
                     raise BadSample("its Datum holds no image file, and no contiguous values")
                 start, size = start + span[0], span[1]
-        return {self._field.kind: (start, size), "key": (int(at["key"]), int(at["key_size"]))}
+        at, length = self._keys[index].tolist()
+        return {self._field.kind: (start, size), "key": (at, length)}
 
     def entry(self, index: int) -> tuple[str, bytes, str]:
         """The key and value of entry `index`, and its name in messages; BadSample if it cannot be read."""
-        self._file = file = self._file or foreign.open_lmdb(self._path)
-        at = self._places[index]
-        with bad_samples_at(f"{printable(self._path)}, entry {index}"):
-            key = foreign.read(file, int(at["key"]), int(at["key_size"])).decode("utf-8", "backslashreplace")
-        with bad_samples_at(place := f"{printable(self._path)}, key {key!r}"):
-            return key, foreign.read(file, int(at["offset"]), int(at["size"])), place
+        file, _, offset, size = self._places.locate(index)
+        with bad_samples_at(f"{printable(file.path)}, entry {index}"):
+            key = file.read_exactly(*self._keys[index].tolist()).decode("utf-8", "backslashreplace")
+        with bad_samples_at(place := f"{printable(file.path)}, key {key!r}"):
+            return key, file.read_exactly(offset, size), place
 
-    def _pixels(self, datum: foreign.Datum, record: bytes) -> Any:
+    def _pixels(self, datum: Datum, record: bytes) -> Any:
         """The image file or the array in a Datum; BadSample unless it is of the same kind as in the first Datum."""
         if (kind := _kind(datum)) != self._field.kind:
             raise BadSample(f"its Datum holds an {kind}, expected an {self._field.kind}")
@@ -151,7 +242,7 @@ class Lmdb:
         )
 
 
-def _kind(datum: foreign.Datum) -> str:
+def _kind(datum: Datum) -> str:
     return "image" if datum.encoded or (datum.data is not None and datum.shape[0] in (1, 3)) else "array"
 
 
@@ -162,7 +253,7 @@ def _holds_images(source: Lmdb) -> bool:
         if sniff_image(value):
             return True
         with bad_samples_at(place):
-            datum = foreign.parse_datum(value)
+            datum = parse_datum(value)
             if datum.data is None and not datum.floats:
                 raise BadSample("not a Datum: it has no values")
     except BadSample as error:
@@ -188,7 +279,7 @@ def _first_array(source: Lmdb, numbers: range) -> NDArray[Any] | None:
         try:
             _, value, place = source.entry(number)
             with bad_samples_at(place):
-                datum = foreign.parse_datum(value)
+                datum = parse_datum(value)
                 return None if _kind(datum) == "image" else datum.array(value)
         except BadSample as error:
             wrong = wrong or error

@@ -6,7 +6,7 @@ The format is described at https://numpy.org/doc/stable/reference/generated/nump
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -16,11 +16,22 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import Sort, find_files
 from shardio.foreign.names import printable
-from shardio.foreign.npy import NpyArray, is_npz, read_npy_header, read_npz_headers
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
 
-from ._fields import array_field, check_characters, choose_fields, rename_remarks, sample_value, shortened, unheld
+from ._fields import (
+    array_field,
+    check_characters,
+    choose_fields,
+    dtype_in_words,
+    rename_remarks,
+    sample_value,
+    shortened,
+)
+from ._npy import NpyArray, is_npz, read_npy_header, read_npz_headers
 from ._npz_folder import NpzFolder, npz_folder
+from ._source_base import ColumnSource
+
+_UNKNOWN = Field("bytes")
 
 
 def numpy(
@@ -85,49 +96,52 @@ def numpy(
         columns = {name: column for name, column in columns.items() if name not in lost}
         left_out += shortened([f"left out {name!r}: it {why}" for name, why in lost.items()], "arrays are left out")
     names = choose_fields(fields, columns, printable(root))
-    source = Arrays({field: columns[own] for field, own in names.items()}, (*left_out, *rename_remarks(fields, names)))
-    source.check()
-    return source
+    chosen = {field: _chosen(field, columns[own]) for field, own in names.items()}
+    if len({column.shape[0] for column in chosen.values()}) > 1:
+        listed = ", ".join(f"{name} {column.shape[0]}" for name, column in chosen.items())
+        raise SourceError(f"arrays must have the same number of rows, they have {listed}; choose some with fields")
+    return Arrays(chosen, (*left_out, *rename_remarks(fields, names)))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """An array, or the member of a structured array at the path `names`: the dtype of its elements, and its shape."""
+    """An array, or the member of a structured array at the path `names`.
+
+    Attributes:
+        stored: the array in its file.
+        names: the path of names to the member.
+        dtype: the dtype of the elements.
+        shape: the shape, `(n, ...)`.
+        field: the field that holds the rows, once the column is chosen.
+    """
 
     stored: NpyArray
     names: tuple[str, ...]
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    field: Field = _UNKNOWN
 
     @property
-    def row_bytes(self) -> int:
-        """The bytes of one row."""
+    def mean(self) -> int:
+        """The bytes of one row; of strings, with their padding."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Arrays:
+class Arrays(ColumnSource):
     """The rows of arrays, by field. It pickles as paths and offsets; each worker maps the files itself."""
 
     columns: Mapping[str, _Column]
-    remarks: tuple[str, ...] = ()  # see `shardio.source.HasRemarks`; workers do not need them
+    remarks: tuple[str, ...] = ()
     threads = True
     plain_values = True
+    metadata = {"source": "numpy"}
 
-    def __reduce__(self) -> tuple[type["Arrays"], tuple[Mapping[str, _Column]]]:
-        return Arrays, (self.columns,)
-
-    def check(self) -> None:
-        """Raise SourceError unless a field can hold the rows of each array, and all have the same number of rows."""
-        for column in self.columns.values():
-            if reason := _refusal(column):
-                raise SourceError(f"{_name(column)} {reason}; others can be chosen with fields")
-        counts = {name: column.shape[0] for name, column in self.columns.items()}
-        if len(set(counts.values())) > 1:
-            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise SourceError(f"arrays must have the same number of rows, they have {listed}; choose some with fields")
+    @property
+    def _count(self) -> int:
+        return next(iter(self.columns.values())).shape[0]
 
     @cached_property
     def _mapped(self) -> dict[NpyArray, NDArray[Any]]:
@@ -137,41 +151,19 @@ class Arrays:
     def _views(self) -> dict[str, NDArray[Any]]:
         return {}
 
-    @cached_property
-    def fields(self) -> Mapping[str, Field]:
-        """A field for each chosen array or member of a structured array."""
-        found = {name: _field(column) for name, column in self.columns.items()}
-        return {name: label_as_int64(name, field) for name, field in found.items() if field}
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name."""
-        return {"source": "numpy"}
-
-    @property
-    def _count(self) -> int:
-        return next(iter(self.columns.values())).shape[0]
-
-    def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each row in the file, `[n]`; of strings, with their padding."""
-        return np.full(self._count, sum(column.row_bytes for column in self.columns.values()), np.int64)
-
     def __getitem__(self, index: int) -> Sample:
         check_index(index, self._count)
         sample = {}
         for name, column in self.columns.items():
             try:
                 (element,) = check_characters(self._values(name)[index : index + 1])
-                sample[name] = sample_value(element, self.fields[name])
+                sample[name] = sample_value(element, column.field)
             except (BadSample, ValueError) as error:
                 raise BadSample(f"{_name(column)}, row {index}: {error}") from error
         return sample
 
-    def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: any one-dimensional array of numbers."""
-        if name not in self.columns or self.fields[name].kind != "scalar":
-            return None
-        return self._values(name).astype(np.dtype(self.fields[name].dtype))
+    def _fill(self, name: str, out: NDArray[Any]) -> None:
+        out[:] = self._values(name)
 
     def _values(self, name: str) -> NDArray[Any]:
         if name not in self._views:
@@ -210,11 +202,19 @@ def _field(column: _Column) -> Field | None:
     return array_field(column.dtype, column.shape[1:])
 
 
+def _chosen(name: str, column: _Column) -> _Column:
+    """The column as the field `name`; SourceError if no field holds its rows."""
+    reason, field = _refusal(column), _field(column)
+    if reason or field is None:
+        raise SourceError(f"{_name(column)} {reason}; others can be chosen with fields")
+    return replace(column, field=label_as_int64(name, field))
+
+
 def _refusal(column: _Column) -> str:
     """The reason why the rows of a column cannot be samples; empty if they can."""
     if column.stored.dtype.hasobject:
         return "holds Python objects, which are pickles and never loaded"
-    if column.shape and (not column.shape[0] or not column.row_bytes):
+    if column.shape and (not column.shape[0] or not column.mean):
         return f"holds no rows, or empty ones: {list(column.shape)} of {column.dtype}"
     return _unsuited(column)
 
@@ -228,5 +228,5 @@ def _unsuited(column: _Column) -> str:
     if not column.shape:
         return "is a single value, it has no rows"
     if not _field(column):
-        return f"holds {list(column.shape)} of {unheld(column.dtype)}, which no field holds"
+        return f"holds {list(column.shape)} of {dtype_in_words(column.dtype)}, which no field holds"
     return ""

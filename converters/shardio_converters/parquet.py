@@ -6,7 +6,7 @@ The format is described at https://parquet.apache.org/docs/file-format.
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,11 +21,24 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import Sort, find_files, order_hints, other_files
 from shardio.foreign.names import Paths, printable
-from shardio.source import Field, Sample, check_index, describe_field, load_optional, local_path
+from shardio.source import Sample, check_index, describe_field, load_optional, local_path
 
-from ._arrow import Column, Rows, arrow, classes, columns, damage, noted_features, of_paths, rows_at_once, scalar_column
-from ._blocks import OneOpenFile
-from ._fields import choose_fields, evenly_spaced, measure_field, rename_remarks
+from ._arrow import (
+    MOST_ROWS,
+    Column,
+    Rows,
+    arrow,
+    classes,
+    columns,
+    damage,
+    noted_features,
+    path_column,
+    scalar_column,
+)
+from ._blocks import OneOpenFile, rows_at_once
+from ._fields import choose_fields, evenly_spaced, measure, rename_remarks
+from ._files import source_errors
+from ._source_base import ColumnSource
 
 _KEPT = 64 << 20  # the most bytes of a row group to keep
 _BUFFER = 256 << 10  # bytes to read at once of each column
@@ -96,54 +109,42 @@ def parquet(
     places = np.array(groups, np.int64).reshape(-1, 2)
     renamed = (*rename_remarks(fields, others), *rename_remarks(path, listed))
     remarks = (*other_files(src, paths, "Parquet files"), *renamed)
-    return Parquet(tuple(paths), first.columns, first.classes, places, starts, remarks).measured()
+    hints = order_hints(paths)
+    return Parquet(tuple(paths), first.columns, first.classes, places, starts, remarks, hints).measured()
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Parquet:
+class Parquet(ColumnSource):
     """The rows of Parquet files. It pickles as paths and the starts of row groups; each worker opens the files itself.
 
     Attributes:
-        paths: the files.
+        files: the files, which must not change while they are converted.
         columns: the columns to read, by field.
         classes: the class names, as metadata has them.
         groups: the file of each row group, and its number within the file, `[groups, 2]`.
         starts: the number of each row group's first sample, followed by the number of samples, `[groups + 1]`.
-        remarks: see `shardio.source.HasRemarks`; workers do not need them.
+        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
-    paths: tuple[Path, ...]
+    files: tuple[Path, ...]
     columns: Mapping[str, Column]
     classes: Mapping[str, list[str]]
     groups: NDArray[np.int64]
     starts: NDArray[np.int64]
     remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
 
     threads = True  # see `shardio.source.Source`: each copy opens the files itself
 
-    def __reduce__(self) -> tuple[type["Parquet"], tuple[Any, ...]]:
-        return Parquet, (self.paths, self.columns, self.classes, self.groups, self.starts)
+    @property
+    def _count(self) -> int:
+        return int(self.starts[-1])
 
     @cached_property
     def _readers(self) -> "OneOpenFile[_Reader]":
-        paths, found = self.paths, self.columns  # a closure over self would keep the open file alive in a cycle
-        return OneOpenFile(lambda number: _Reader(paths[number], found))
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files, which must not change while they are converted."""
-        return self.paths
-
-    @property
-    def hints(self) -> tuple[str, ...]:
-        """See `shardio.source.HasHints`: files in another order than their numbers."""
-        return order_hints(self.paths)
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """A field for each chosen column."""
-        return {name: column.field for name, column in self.columns.items()}
+        files, found = self.files, self.columns  # a closure over self would keep the open file alive in a cycle
+        return OneOpenFile(lambda number: _Reader(files[number], found))
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -151,50 +152,34 @@ class Parquet:
         return {"source": "parquet", **self.classes}
 
     @cached_property
-    def _mean(self) -> int:
-        return sum(column.mean for column in self.columns.values())
-
-    def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each sample, `[n]`: exact for numbers, an average for what varies."""
-        return np.full(self.starts[-1], self._mean, np.int64)
+    def _step(self) -> int:
+        """The number of rows to read at once."""
+        mean = sum(column.mean for column in self.columns.values())
+        return min(MOST_ROWS, rows_at_once(mean)) if mean else _FIRST
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, int(self.starts[-1]))
+        check_index(index, self._count)
         position = bisect_right(self.starts, index) - 1
         number, group = self.groups[position].tolist()
-        place = f"{printable(self.paths[number])}, row {index - int(self.starts[position - group])}"
-        step = rows_at_once(self._mean) if self._mean else _FIRST
-        rows, row = self._readers.get(number).locate(group, index - int(self.starts[position]), step, place)
-        return rows.sample(row, place)
+        before = int(self.starts[position] - self.starts[position - group])  # rows of the file
+        return self._readers.get(number).sample(group, index - int(self.starts[position]), self._step, before)
 
-    def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: any scalar. None for nulls or damage: reading row by row tells where."""
-        column = self.columns.get(name)
-        if column is None or column.field.kind != "scalar":
-            return None
-        values = np.empty(int(self.starts[-1]), column.field.row_dtype)
-        try:
-            for position, (number, group) in enumerate(self.groups.tolist()):
-                part = self._readers.get(number).numbers(group, column)
-                values[self.starts[position] : self.starts[position + 1]] = part
-        except damage():
-            return None
-        return values
+    def _fill(self, name: str, out: NDArray[Any]) -> None:
+        for (number, group), part in zip(self.groups.tolist(), np.split(out, self.starts[1:-1]), strict=True):
+            try:
+                part[:] = self._readers.get(number).numbers(group, self.columns[name])
+            except damage() as error:
+                raise BadSample(f"{printable(self.files[number])}: {error}") from error
 
-    def measured(self) -> "Parquet":
-        """This source with the kinds and average sizes of what varies, from the first rows of some row groups."""
+    def _measured(self, column: Column) -> Any:
+        """The column with the kind and the average size that the first rows of some row groups tell."""
         rows = [
             row
             for group in evenly_spaced(len(self.groups), _MEASURED)
             for row in range(self.starts[group], min(self.starts[group] + _FIRST, self.starts[group + 1]))
         ]
-        return replace(self, columns={name: self._measure(name, rows) for name in self.columns})
-
-    def _measure(self, name: str, rows: Sequence[int]) -> Column:
-        column = self.columns[name]
-        alone = replace(self, columns={name: column})  # reads no other column
-        field, mean = measure_field(column.field, len(rows), lambda number: alone[rows[number]][name])
-        return replace(column, field=field, mean=mean)
+        alone = replace(self, columns={"": column})  # reads no other column
+        return measure(column, len(rows), lambda number: alone[rows[number]][""])
 
 
 @final
@@ -202,6 +187,7 @@ class _Reader:
     """An open file. It keeps the batches read from the latest row group, or the last of them if they are too large."""
 
     def __init__(self, path: Path, chosen: Mapping[str, Column]) -> None:
+        self._path = path
         self._columns = {
             name: column if column.root is None else replace(column, root=path.parent / column.root)
             for name, column in chosen.items()
@@ -213,18 +199,18 @@ class _Reader:
         self._begin(-1, iter(()))
         self._file.close(force=True)
 
-    def locate(self, group: int, row: int, step: int, place: str) -> tuple[Rows, int]:
-        """The batch with row `row` of a row group, read `step` rows at a time, and the row's number in the batch.
+    def sample(self, group: int, row: int, step: int, before: int) -> Sample:
+        """Row `row` of a row group, which is read `step` rows at a time; `before` rows of the file precede the group.
 
-        Raises BadSample, naming `place`, if the row or one before it is damaged: a row group is read from its start.
+        Raises BadSample if the row or one before it is damaged: a row group is read from its start.
         """
         if group != self._group or row < self._starts[0]:
             names = list(dict.fromkeys(column.name for column in self._columns.values()))
             self._begin(group, self._file.iter_batches(step, row_groups=[group], columns=names, use_threads=False))
         while row >= self._starts[-1]:
-            self._read_on(place)
+            self._read_on(before, row)
         position = bisect_right(self._starts, row) - 1
-        return self._batches[position], row - self._starts[position]
+        return self._batches[position][row - self._starts[position]]
 
     def numbers(self, group: int, column: Column) -> NDArray[Any]:
         """A row group's column of scalars; BadSample if one is null, an error of `damage()` if it cannot be read."""
@@ -240,7 +226,7 @@ class _Reader:
         self._bytes = 0
         self._starts = [0]  # the first row of each batch that is kept, and of the next
 
-    def _read_on(self, place: str) -> None:
+    def _read_on(self, before: int, row: int) -> None:
         if not self._failure:
             try:
                 batch = next(self._unread)
@@ -249,11 +235,13 @@ class _Reader:
             except damage() as error:
                 self._failure = str(error)
         if self._failure:
+            place = f"{printable(self._path)}, row {before + row}"
             raise BadSample(f"{place}: its row group is damaged here or before: {self._failure}")
         self._bytes += batch.nbytes
         if self._bytes > _KEPT:
             self._batches, self._starts, self._bytes = [], self._starts[-1:], batch.nbytes
-        self._batches.append(Rows(arrow().Table.from_batches([batch]), self._columns, _no_file))
+        table, first = arrow().Table.from_batches([batch]), before + self._starts[-1]
+        self._batches.append(Rows(table, self._columns, _no_file, printable(self._path), first))
         self._starts.append(self._starts[-1] + batch.num_rows)
 
 
@@ -283,12 +271,10 @@ def _root(root: str | os.PathLike[str] | None, listed: Mapping[str, str]) -> Pat
 def _open(path: Path) -> Any:
     """Open a pyarrow.parquet.ParquetFile that reads in the calling thread; SourceError if it is not a Parquet file."""
     library = load_optional("pyarrow.parquet", purpose="the converter 'parquet'", extra="parquet")
-    try:
+    with source_errors(path, *damage()):
         file = arrow().OSFile(os.fsencode(path))  # opened here, because ParquetFile takes only paths in UTF-8
         # Without a buffer, reading the first rows of a column would read all of it.
         return library.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False, page_checksum_verification=True)
-    except damage() as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error}") from error
 
 
 @contextmanager
@@ -296,9 +282,8 @@ def _opened(path: Path) -> Iterator[Any]:
     """Open a file as `_open` does, and close it after the context; errors of reading in it are SourceErrors too."""
     file = _open(path)
     try:
-        yield file
-    except damage() as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error}") from error
+        with source_errors(path, *damage()):
+            yield file
     finally:
         file.close(force=True)
 
@@ -317,7 +302,7 @@ class _Layout:
 def _layout(schema: Any, names: Mapping[str, str], roots: Mapping[str, Path], path: Path) -> _Layout:
     features = noted_features(schema, printable(path))
     found = columns(names, schema, features, printable(path))
-    found |= {name: of_paths(found[name], root, printable(path)) for name, root in roots.items()}
+    found |= {name: path_column(found[name], root, printable(path)) for name, root in roots.items()}
     return _Layout(path, found, classes(found, features), tuple(schema.names))
 
 

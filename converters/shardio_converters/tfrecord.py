@@ -1,19 +1,31 @@
-"""TFRecord files whose records are `tf.train.Example` messages; `shardio.foreign.tfrecord` reads them."""
+"""TFRecord files whose records are `tf.train.Example` messages; `shardio.foreign.tfrecord` finds the records.
+
+Source: tensorflow/core/example/feature.proto and example.proto.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
+
+from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import Sort, check_uncompressed, find_files, other_files
 from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
-from shardio.foreign.tfrecord import Feature, Kind, is_tfrecord_name, open_tfrecord, parse_example, read_record
+from shardio.foreign.tfrecord import is_tfrecord_name, open_tfrecord, read_record
 from shardio.foreign.tfrecord import scan as scan_file
 from shardio.source import Field, Missing, Sample, check_index, probe_image, sniff_image, with_optional
 
-from ._fields import choose_fields, rename_remarks, shortened
+from . import _protobuf
+from ._fields import choose_fields, decode_utf8, readable, rename_remarks, shortened
+from ._protobuf import BYTES, FIXED32, VARINT, Record, Span
+
+Kind: TypeAlias = Literal["bytes", "float", "int64"]
+_KIND_OF: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}  # by the field's number in Feature
+_LONE = {"float": FIXED32, "int64": VARINT}  # wire types of numbers that are not packed
 
 _DTYPES = {"float": "float32", "int64": "int64"}
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
@@ -65,7 +77,7 @@ def tfrecord(
     places = ValueLocations(paths, spans, open_tfrecord, damage)
     if not len(places):
         raise SourceError(f"{printable(src)} holds no records")
-    probed = _probe(places, crc)
+    probed = [found for _, found in readable(places.probes().tolist(), partial(_seen, places, crc), "record")]
     if not (first := next((seen for _, seen in probed if seen), None)):
         raise SourceError(
             f"{printable(src)}: its records have no features: they are not tf.train.Example, or are empty"
@@ -88,8 +100,90 @@ def tfrecord(
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One feature of an Example: its kind, and the spans of its values in the record.
+
+    Attributes:
+        kind: `bytes`, `float` or `int64`.
+        spans: the span of each bytes value, or of each run of packed numbers or lone number, in order.
+    """
+
+    kind: Kind
+    spans: tuple[Span, ...]
+
+    @property
+    def span(self) -> Span | None:
+        """The span of a single bytes value or of packed floats (float32, little-endian); None for other values."""
+        return self.spans[0] if len(self.spans) == 1 and self.kind != "int64" else None
+
+    def values(self, data: bytes) -> "list[bytes] | NDArray[Any]":
+        """Return the values, possibly none: a list of bytes, or float32 or int64 `[n]`; BadSample if damaged."""
+        if self.kind == "bytes":
+            return [data[start : start + size] for start, size in self.spans]
+        packed = _protobuf.joined(data, self.spans)
+        try:
+            return _protobuf.floats(packed) if self.kind == "float" else _protobuf.int64s(packed)
+        except ValueError as error:
+            raise BadSample(str(error)) from error
+
+
+def parse_example(data: bytes) -> dict[str, Feature]:
+    """Parse a serialized `tf.train.Example` into the features that are set, by name.
+
+    As protobuf prescribes, the last of two features with the same name counts, and a message in parts is merged. Raises
+    BadSample if the record is damaged or a `tf.train.SequenceExample`.
+    """
+    found: dict[str, Feature] = {}
+    try:
+        for top in _protobuf.records(data):
+            if top.wire == BYTES and top.number == 2:
+                raise BadSample("a tf.train.SequenceExample; only tf.train.Example is supported")
+            if top.wire != BYTES or top.number != 1:
+                continue
+            for entry in _protobuf.records(data, top.start, top.end):
+                if entry.wire == BYTES and entry.number == 1:
+                    name, feature = _entry(data, entry)
+                    found.pop(name, None)
+                    if feature:
+                        found[name] = feature
+    except ValueError as error:
+        raise BadSample(f"not a tf.train.Example: {error}") from error
+    return found
+
+
+def _entry(data: bytes, entry: Record) -> tuple[str, Feature | None]:
+    """Return the name and the value of an entry in the map of features."""
+    name, values = b"", []
+    for part in _protobuf.records(data, entry.start, entry.end):
+        if part.wire == BYTES and part.number == 1:
+            name = data[part.start : part.end]
+        elif part.wire == BYTES and part.number == 2:
+            values.append(part)
+    return name.decode(), _feature(data, values)
+
+
+def _feature(data: bytes, parts: list[Record]) -> Feature | None:
+    """Merge messages into one feature, of the kind that the last states; None if none states a kind."""
+    kind: Kind | None = None
+    spans: list[Span] = []
+    for part in parts:
+        for record in _protobuf.records(data, part.start, part.end):
+            if record.wire != BYTES or record.number not in _KIND_OF:
+                continue
+            if kind != _KIND_OF[record.number]:
+                kind, spans = _KIND_OF[record.number], []
+            wanted = (BYTES, _LONE.get(kind, BYTES))
+            values = _protobuf.records(data, record.start, record.end)
+            spans += [value.span for value in values if value.number == 1 and value.wire in wanted]
+    return Feature(kind, tuple(spans)) if kind else None
+
+
+@final
 class TFRecord(LocatedSource):
     """The records of TFRecord files."""
+
+    metadata = {"source": "tfrecord"}
 
     def __init__(
         self,
@@ -107,11 +201,6 @@ class TFRecord(LocatedSource):
     def fields(self) -> Mapping[str, Field]:
         """The chosen features."""
         return self._fields
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name."""
-        return {"source": "tfrecord"}
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -184,22 +273,9 @@ def _left_out(taken: Collection[str], probed: Sequence[tuple[str, Mapping[str, _
     return list(remarks.values())
 
 
-def _probe(places: ValueLocations, crc: bool) -> list[tuple[str, dict[str, _Seen]]]:
-    """The names and features of the first records and the last; SourceError if none of them can be read."""
-    found: list[tuple[str, dict[str, _Seen]]] = []
-    wrong = None
-    for number in places.probes().tolist():
-        try:
-            data, features, place = _read(places, number, crc)
-            found.append((place, _seen(data, features, place)))
-        except BadSample as error:
-            wrong = wrong or error
-    if wrong and not found:
-        raise SourceError(f"no record can be read: {wrong}") from wrong
-    return found
-
-
-def _seen(data: bytes, features: Mapping[str, Feature], place: str) -> dict[str, _Seen]:
+def _seen(places: ValueLocations, crc: bool, index: int) -> tuple[str, dict[str, _Seen]]:
+    """A record's name in messages, and its features."""
+    data, features, place = _read(places, index, crc)
     found = {}
     for name, feature in features.items():
         with bad_samples_at(f"{place}, feature {name!r}"):
@@ -208,7 +284,7 @@ def _seen(data: bytes, features: Mapping[str, Feature], place: str) -> dict[str,
         if len(values):
             image = all(sniff_image(value) is not None for value in texts)
             found[name] = _Seen(feature.kind, len(values), image, all(map(_is_text, texts)))
-    return found
+    return place, found
 
 
 def _is_text(value: bytes) -> bool:
@@ -249,17 +325,10 @@ def _value(data: bytes, feature: Feature | None, field: Field) -> Any:
     if field.kind == "array":
         return values
     if field.kind == "json":
-        return [_text(value) for value in values]
+        return [decode_utf8(value) for value in values]
     if len(values) > 1:
         raise BadSample(f"expected one value, got {len(values)}")
     value: Any = values[0]
     if field.kind == "image":
         probe_image(value)
-    return value.item() if field.kind == "scalar" else _text(value) if field.kind == "text" else value
-
-
-def _text(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise BadSample(f"not UTF-8: {error}") from error
+    return value.item() if field.kind == "scalar" else decode_utf8(value) if field.kind == "text" else value

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign import json_text
 from shardio.foreign.names import bad_samples_at, field_name
 from shardio.source import Field, Sample, check_index, infer_fields, label_as_int64, probe_image, sniff_image
 
 from ._fields import rename_remarks
+from ._files import parse_json
+from ._source_base import PicklesFields
 from ._torch_samples import check_finite, default_names, is_encoded_here, parts, storable
 from ._user_code import ObjectName, as_dataset, run_user_code
 
@@ -100,7 +101,7 @@ def map_style(
 
 @final
 @dataclass(frozen=True, eq=False)
-class MapStyle:
+class MapStyle(PicklesFields):
     """The samples of a Dataset. It pickles the Dataset's name, from which each worker makes it anew, or the Dataset.
 
     Attributes:
@@ -125,10 +126,6 @@ class MapStyle:
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     source: str = "torch"
-
-    def __reduce__(self) -> tuple[type["MapStyle"], tuple[Any, ...]]:
-        known = (self.origin, self.name, self.names, self.fields, self.count, self.size, self.classes)
-        return MapStyle, (*known, (), (), self.source)
 
     @cached_property
     def _dataset(self) -> Any:
@@ -170,7 +167,7 @@ def _size(field: Field, value: Any) -> int:
 
 def _parsed(options: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     try:
-        found = json_text.parse(options) if isinstance(options, str) else options or {}
+        found = parse_json(options) if isinstance(options, str) else options or {}
     except ValueError as error:
         raise ConfigError(f"options must be a JSON object, got {options!r}: {error}") from error
     if not isinstance(found, Mapping):

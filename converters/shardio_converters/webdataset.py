@@ -1,12 +1,12 @@
 """WebDataset tars: a sample is a group of adjacent files in a tar with the same name and different extensions.
 
 The convention is that of https://github.com/webdataset/webdataset. `shardio.foreign.tar` documents what is read and
-what is refused, `shardio.foreign.members` the meaning of extensions.
+what is refused, `_members` the meaning of extensions.
 """
 
 import re
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -14,15 +14,15 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign import members
 from shardio.foreign.files import File, Sort, check_uncompressed, find_files, other_files
 from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
-from shardio.foreign.members import MemberField
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tar import SUFFIXES, open_tar, sample_at, scan
 from shardio.source import Field, Missing, Sample, check_index, listed_names, with_optional
 
-from ._fields import choose_fields, rename_remarks, shortened
+from . import _members as members
+from ._fields import choose_fields, readable, rename_remarks, shortened
+from ._members import MemberField
 
 _KEY_DIGITS = 12
 _MOST_FOLDERS = 1000  # to note of a tar
@@ -110,6 +110,8 @@ class _Keys:
 class WebDataset(LocatedSource):
     """The samples of tars. Only the location of each is kept; its headers are read again with the sample."""
 
+    metadata = {"source": "webdataset"}
+
     def __init__(
         self,
         places: ValueLocations,
@@ -141,11 +143,6 @@ class WebDataset(LocatedSource):
     def fields(self) -> Mapping[str, Field]:
         """The chosen extensions, and `key`."""
         return {n: part.field for n, part in self._parts.items()} | ({"key": Field("text")} if self._keys else {})
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name."""
-        return {"source": "webdataset"}
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -380,14 +377,6 @@ def _ends(layouts: Mapping[tuple[str, ...], _Layout], extension: str) -> list[in
     return sorted({min(layout.first for layout in having), max(layout.last for layout in having)})
 
 
-def _probe(places: ValueLocations, numbers: Iterable[int]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield the numbers and extensions of these samples; SourceError if none can be read."""
-    wrong, good = None, False
-    for number in numbers:
-        try:
-            yield number, tuple(_open(places, number).places)
-            good = True
-        except BadSample as error:
-            wrong = wrong or error
-    if wrong and not good:
-        raise SourceError(f"no sample can be read: {wrong}") from wrong
+def _probe(places: ValueLocations, numbers: Iterable[int]) -> list[tuple[int, tuple[str, ...]]]:
+    """The numbers and extensions of those of these samples that can be read; SourceError if none can be."""
+    return readable(numbers, lambda number: tuple(_open(places, number).places), "sample")

@@ -14,22 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign import cf
 from shardio.foreign.names import printable
-from shardio.source import Field, Sample, check_index, label_as_int64, local_path
+from shardio.format import cf
+from shardio.source import Sample, check_index, label_as_int64, local_path
 
 from ._blocks import BlockCache, OneOpenFile, rows_at_once
 from ._fields import (
     check_characters,
     choose_fields,
     listed_shapes,
-    measure_field,
+    measure,
     rename_remarks,
     sample_value,
     shortened,
     with_attributes,
 )
-from ._zarr_store import DAMAGE, Column, Store, columns, told
+from ._source_base import ColumnSource
+from ._zarr_store import DAMAGE, Column, Store, columns, error_text
 
 _MEASURED = 20  # rows to read for their average size: each may lie in another chunk
 
@@ -104,70 +105,38 @@ def _described(column: Column, place: str, decode_cf: bool) -> tuple[Column, str
 
 @final
 @dataclass(frozen=True, eq=False)
-class Zarr:
+class Zarr(ColumnSource):
     """The rows of a store's arrays. It pickles as a path; each worker opens the store itself."""
 
     root: Path
     columns: Mapping[str, Column]
-    remarks: tuple[str, ...] = ()  # see `shardio.source.HasRemarks`; workers do not need them
+    remarks: tuple[str, ...] = ()
+    metadata = {"source": "zarr"}
 
-    def __reduce__(self) -> tuple[type["Zarr"], tuple[Any, ...]]:
-        return Zarr, (self.root, self.columns)
-
-    @cached_property
+    @property
     def _count(self) -> int:
         return next(iter(self.columns.values())).shape[0]
 
     @cached_property
     def _readers(self) -> "OneOpenFile[_Reader]":
-        return OneOpenFile(partial(_reader, self.root, tuple(self.columns.values())))
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """A field for each chosen array."""
-        return {name: column.field for name, column in self.columns.items()}
+        root, columns = self.root, tuple(self.columns.values())  # a closure over self would keep the store open
+        return OneOpenFile(lambda number: _Reader(root, columns))
 
     @property
     def changes(self) -> Mapping[str, Any]:
         """The options that change the samples, as JSON values for the conversion's plan, which `--resume` compares."""
         return {"decode_cf": True} if any(column.decoding for column in self.columns.values()) else {}
 
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name."""
-        return {"source": "zarr"}
-
-    def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each sample, `[n]`: exact for numbers, an average over some rows for what varies."""
-        try:
-            return np.full(self._count, sum(column.mean for column in self.columns.values()), np.int64)
-        except (MemoryError, ValueError, OverflowError) as error:
-            raise SourceError(f"{printable(self.root)} claims {self._count} rows, which are too many") from error
-
     def __getitem__(self, index: int) -> Sample:
         check_index(index, self._count)
         reader = self._readers.get(0)
         return {name: reader.value(column, index) for name, column in self.columns.items()}
 
-    def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: any scalar. None if a part is damaged: reading row by row tells where."""
-        column = self.columns.get(name)
-        if column is None or column.field.kind != "scalar":
-            return None
-        values = np.empty(self._count, column.field.row_dtype)
-        try:
-            self._readers.get(0).fill(column, values)
-        except BadSample:
-            return None
-        return values
+    def _fill(self, name: str, out: NDArray[Any]) -> None:
+        self._readers.get(0).fill(self.columns[name], out)
 
-    def measured(self) -> "Zarr":
-        """This source with the kinds and average sizes of columns that vary from row to row, from reading some rows."""
-        return replace(self, columns={name: self._measure(column) for name, column in self.columns.items()})
-
-    def _measure(self, column: Column) -> Column:
-        field, mean = measure_field(column.field, self._count, partial(self._readers.get(0).value, column), _MEASURED)
-        return replace(column, field=field, mean=mean)
+    def _measured(self, column: Column) -> Any:
+        return measure(column, self._count, partial(self._readers.get(0).value, column), _MEASURED)
 
 
 @final
@@ -218,10 +187,6 @@ class _Reader:
         try:
             rows = np.asarray(self._arrays[path][start:stop])
         except DAMAGE as error:
-            raise BadSample(f"cannot be read, zarr says: {told(error)}") from error
+            raise BadSample(f"cannot be read, zarr says: {error_text(error)}") from error
         how = self._decodings[path]
         return check_characters(rows) if how is None else how.apply(rows)
-
-
-def _reader(root: Path, columns: Iterable[Column], number: int) -> _Reader:
-    return _Reader(root, columns)

@@ -1,11 +1,11 @@
-"""Pieces of objects brought from their stores into the cache of the node, on threads: ahead of time, or when needed."""
+"""Pieces of objects fetched from their stores into the cache of the node, on threads: ahead of time, or when needed."""
 
 import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -14,13 +14,14 @@ from typing import TypeAlias, final
 import numpy as np
 
 from ..errors import CacheError, ObjectChanged, StoreError
+from ..format.pieces import PIECE, runs
 from ..stores.base import Store
 from ..system import at_exit, background, forks
 from ..system.types import Buffer
 from ..system.units import format_size
-from .node_cache import FULL, CachedObject, Hold, Kept, NodeCache, Parts, Pieces
+from .cached_object import CachedObject, Parts, Pieces
+from .node_cache import FULL, Hold, NodeCache
 from .pace import Pace
-from .pieces import PIECE, runs
 
 REQUESTS = 32  # at once and process, for pieces that are fetched ahead; as many more for those that are waited for
 TRIES = 3  # for pieces whose checksums differ
@@ -28,7 +29,7 @@ EXIT_SECONDS = 1.5
 """The longest that the interpreter's end waits for requests that run."""
 
 FULL_SECONDS = 30.0
-"""How long to wait for room on a full disk, where the cache has nothing to drop."""
+"""How long to wait for room on a full disk, where the cache has nothing to evict."""
 
 _FULL_NAPS = 0.02, 1.0  # seconds, the first and the longest: what was fetched in vain is fetched again
 
@@ -46,18 +47,19 @@ class RemoteFile:
         store: the store.
         name: the object's name in it.
         cached: what the cache has of it.
-        is_whole: returns whether a piece, given by its number and its bytes, is what was written; None if nobody knows.
+        is_whole: returns whether a piece, given by its number and its bytes, is what was written, or None if it has no
+            checksum; None if no piece has one.
     """
 
     store: Store
     name: str
     cached: CachedObject
-    is_whole: Callable[[int, memoryview], bool] | None = None
+    is_whole: Callable[[int, memoryview], bool | None] | None = None
 
 
 @final
 class _NoRoom(CacheError):
-    """The disk is full, and nothing of the cache may be dropped for what was fetched."""
+    """The disk is full, and nothing of the cache may be evicted for what was fetched."""
 
 
 Wanted: TypeAlias = Sequence[tuple[RemoteFile, Pieces]]
@@ -125,7 +127,7 @@ class Fetcher:
         self._needed = _Team(self._requests, lambda: math.inf)
         self._count_lock = threading.Lock()
 
-    def bring(self, wanted: Wanted) -> Hold:
+    def fetch(self, wanted: Wanted) -> Hold:
         """Hold pieces, and wait until all of them are there.
 
         Raises:
@@ -133,8 +135,8 @@ class Fetcher:
             StoreError: a piece cannot be had.
         """
         if threading.current_thread() is not threading.main_thread():
-            return self._bring(wanted)
-        return background.call(partial(self._bring_for_main_thread, wanted))
+            return self._fetch_all(wanted)
+        return background.call(partial(self._fetch_for_main_thread, wanted))
 
     def at_exit(self) -> None:
         """Begin no more requests, and wait a little for those that run: the interpreter must not end inside them."""
@@ -142,12 +144,12 @@ class Fetcher:
         for team in (self._ahead, self._needed):
             team.end(deadline)
 
-    def _bring_for_main_thread(self, wanted: Wanted) -> Hold:
-        hold = self._bring(wanted)
+    def _fetch_for_main_thread(self, wanted: Wanted) -> Hold:
+        hold = self._fetch_all(wanted)
         hold.release_when_gone()  # an interrupt may end the wait for it
         return hold
 
-    def _bring(self, wanted: Wanted) -> Hold:
+    def _fetch_all(self, wanted: Wanted) -> Hold:
         begun, (nap, longest) = time.monotonic(), _FULL_NAPS
         while True:
             hold, claims = self._make_hold(wanted, begun)
@@ -173,12 +175,12 @@ class Fetcher:
         """The most bytes that the cache holds."""
         return self.cache.most
 
-    def ask(self, wanted: Wanted, spare: int) -> Hold | None:
+    def prefetch(self, wanted: Wanted, spare: int) -> Hold | None:
         """Have pieces fetched that are absent, without waiting for them, and keep them until they are read.
 
         Args:
             wanted: the pieces.
-            spare: bytes that are to stay free for those that are needed now, which may also drop these.
+            spare: bytes that are to stay free for those that are needed now, which may also evict these.
 
         Returns:
             None if there is no room.
@@ -191,41 +193,35 @@ class Fetcher:
         return hold
 
     def keep(self, wanted: Wanted) -> Hold:
-        """Like `bring`, for pieces that are not let go of before long: indexes."""
-        hold = self.bring(wanted)
+        """Like `fetch`, for pieces that are not let go of before long: indexes."""
+        hold = self.fetch(wanted)
         self._kept = [*(one for one in self._kept if one.parts), hold]
         return hold
 
-    def keep_while_room(self, wanted: Wanted) -> Kept:
-        """Like `bring`, for pieces that stay until others need the room."""
-        return self.cache.keep_while_room(self.bring(wanted))
-
-    def put_right(self, wanted: Wanted) -> bool:
+    def refetch(self, wanted: Wanted) -> bool:
         """Fetch pieces once more, and replace those that are not as the cache has them.
 
         Returns:
             Whether there were any.
 
         Raises:
-            CacheError, StoreError: as `bring` does.
+            CacheError, StoreError: as `fetch` does.
         """
-        hold, differ = self.bring(wanted), False
-        try:
+        differ = False
+        with self.fetch(wanted):
             for file, pieces in wanted:
                 for first, stop in runs(pieces, self._pace.longest_run):
                     data = self._read(file, first, stop)
                     if _in_cache(file, first, stop) != memoryview(data):
                         self._write(file.cached, data, first * PIECE, ahead=False)
                         differ = True
-        finally:
-            hold.release()
         return differ
 
     def _make_hold(self, wanted: Wanted, begun: float) -> tuple[Hold, Parts]:
         parts = [(file.cached, pieces) for file, pieces in wanted]
         needed = sum(len(pieces) for _, pieces in parts) * PIECE
         while (held := self.cache.hold(parts)) is None:
-            self.cache.let_go()
+            self.cache.release_kept()
             kept = sum(hold.bytes for hold in self._kept)
             if needed + kept > self.cache.most:
                 self.cache.try_again(needed + kept)
@@ -300,13 +296,13 @@ class Fetcher:
         ahead: bool,
     ) -> None:
         try:
-            self._fetch(file, first, stop, ahead=ahead)
+            self._fetch_run(file, first, stop, ahead=ahead)
         except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
             outcomes.put(error)
         else:
             outcomes.put(None)
 
-    def _fetch(self, file: RemoteFile, first: int, stop: int, *, ahead: bool) -> None:
+    def _fetch_run(self, file: RemoteFile, first: int, stop: int, *, ahead: bool) -> None:
         """Fetch adjacent pieces, which this process has claimed."""
         cached, pieces, present = file.cached, np.arange(first, stop), False
         try:
@@ -328,11 +324,11 @@ class Fetcher:
             content = file.store.read(file.name, start, end, etag=file.cached.table.etag)
             self._pace.answered(len(content.data), time.monotonic() - asked)
             self._check(file, content.info.size, content.info.etag, len(content.data), start, end)
-            damaged = _damaged(file, memoryview(content.data), first, stop)
-            if damaged is None:
+            verdicts = list(_verdicts(file, memoryview(content.data), first, stop))
+            if False not in verdicts:
                 self._count(FetchCounts(end - start, 1))
                 return content.data
-            wrong = damaged
+            wrong = first + verdicts.index(False)
         raise StoreError(
             f"{file.store.url}/{file.name}: bytes {wrong * PIECE} to {min((wrong + 1) * PIECE, end) - 1} "
             f"are not those that were written: their checksum differs (tried {TRIES} times)"
@@ -367,15 +363,11 @@ class Fetcher:
             self.counts += more
 
 
-def _damaged(file: RemoteFile, data: memoryview, first: int, stop: int) -> int | None:
-    """Return the first piece whose checksum is not that of its bytes; None if all are whole, or nobody knows."""
-    if file.is_whole is None:
-        return None
+def _verdicts(file: RemoteFile, data: memoryview, first: int, stop: int) -> Iterator[bool | None]:
+    """Yield of adjacent pieces whether each has the bytes that were written; None of one without a checksum."""
     for number in range(first, stop):
         begin = (number - first) * PIECE
-        if not file.is_whole(number, data[begin : begin + PIECE]):
-            return number
-    return None
+        yield None if file.is_whole is None else file.is_whole(number, data[begin : begin + PIECE])
 
 
 def _span(file: RemoteFile, first: int, stop: int) -> tuple[int, int]:
@@ -391,7 +383,7 @@ def _in_cache(file: RemoteFile, first: int, stop: int) -> memoryview:
 
 def _is_there(file: RemoteFile, first: int, stop: int) -> bool:
     """Return whether the cache has the pieces all the same, which only their checksums can tell."""
-    return file.is_whole is not None and _damaged(file, _in_cache(file, first, stop), first, stop) is None
+    return file.is_whole is not None and all(_verdicts(file, _in_cache(file, first, stop), first, stop))
 
 
 @final

@@ -2,7 +2,7 @@
 
 There is no server. The processes map the tables of pieces, and change them under one lock, which the kernel releases if
 its holder dies. A piece that a process fetches, or needs for what it is about to read, bears the bit of that process's
-lease, so nobody drops it; the bits of processes that have died count for nothing.
+lease, so nobody evicts it; the bits of processes that have died count for nothing.
 
     FOLDER/lock             locked while anything changes
     FOLDER/state            what the processes share: bytes taken, limits, a clock, the boot of the machine, the room of
@@ -27,22 +27,22 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias, TypeVar, final
+from typing import TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CacheError, CacheWarning
+from ..format.pieces import PIECE
 from ..system import background, forks, holes
 from ..system.types import Buffer
 from ..system.units import format_size
-from . import leases
-from .pieces import PIECE, runs
-from .table import ABSENT, PRESENT, SUSPECT, PieceTable
+from . import eviction, leases
+from .cached_object import ABSENT, PRESENT, SUSPECT, CachedObject, Parts, Pieces, PieceTable
 
 VERSION = 1
 _STATE = np.dtype(
@@ -53,65 +53,29 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """The error numbers of a full disk, or of a user's exhausted quota."""
 
+NO_HOLES = "its file system cannot free parts of files"
+OTHER_FOLDER = "give a folder on a local disk with cache=, or cache='/dev/shm/shardio' to keep the pieces in memory"
+"""What to do where a folder cannot hold a cache."""
+
 LOCK_SECONDS = 60.0
 """How long to wait for a process that changes the cache: much longer than a change takes."""
 
-_FREED_AT_ONCE = 64  # of the limit: looking for what to drop takes longer than dropping it
-_MOST_LOOKED_AT = 512  # objects, for what to drop
-_CHOICE = 4  # times what is to be dropped must be there to choose from
+_FREED_AT_ONCE = 64  # of the limit: looking for what to evict takes longer than evicting it
 _WORTH_LOOKING = 0.5  # seconds after which processes may have died unnoticed
 _LONGEST_NAP = 0.005  # seconds
 
 T = TypeVar("T")
-Life: TypeAlias = object
-"""Stands for the time in which a process uses a cache; a forked child has its own."""
-Pieces: TypeAlias = NDArray[np.int64]
-
-
-@final
-class CachedObject:
-    """An object of which the cache has pieces.
-
-    Attributes:
-        path: the file that has the present pieces in their places, and zeros elsewhere. It is as large as the object.
-        table: the states of the pieces.
-        file: the file's descriptor.
-        was_lost: whether the file was not there, or not as large as the object.
-    """
-
-    def __init__(self, path: Path, table: PieceTable) -> None:
-        self.path, self.table = path, table
-        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        weakref.finalize(self, os.close, self.file)
-        self.was_lost = os.fstat(self.file).st_size != table.size
-        if self.was_lost:
-            os.ftruncate(self.file, 0)
-            os.ftruncate(self.file, table.size)
-
-    @property
-    def on_disk(self) -> int:
-        """The bytes of the pieces that the disk has; those that are being written count in part."""
-        there = int(np.count_nonzero(self.table.state >= SUSPECT)) * PIECE
-        return max(there, os.fstat(self.file).st_blocks * 512)  # a compressed file takes fewer, one being written more
-
-    def drop(self, pieces: Pieces) -> int:
-        """Make pieces absent; return the bytes that this frees."""
-        freed = -self.table.set_state(pieces, ABSENT)
-        for first, stop in runs(pieces, len(self.table.state)):
-            holes.punch(self.file, first * PIECE, (stop - first) * PIECE)
-        return freed
-
-
-Parts: TypeAlias = Sequence[tuple[CachedObject, Pieces]]
-"""Pieces of objects: each object once, with ascending numbers."""
 
 
 @final
 class Hold:
-    """Pieces that nobody drops until `release`, or until the process ends; if held ahead, nobody without need."""
+    """Pieces that nobody evicts until `release`, or until the process ends; if held ahead, nobody without need.
 
-    def __init__(self, cache: "NodeCache", parts: Parts, life: Life, ahead: bool) -> None:
-        self._cache, self._life, self._ahead, self._held = cache, life, ahead, [parts]
+    A hold is also a `with` block, at whose end it is released.
+    """
+
+    def __init__(self, cache: "NodeCache", parts: Parts, ahead: bool) -> None:
+        self._cache, self._process, self._ahead, self._held = cache, os.getpid(), ahead, [parts]
 
     @property
     def parts(self) -> Parts:
@@ -130,11 +94,17 @@ class Hold:
 
     def release(self) -> None:
         """Let go of the pieces; you may call it twice."""
-        _release(self._cache, self._life, self._ahead, self._held)
+        _release(self._cache, self._process, self._ahead, self._held)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
 
     def release_when_gone(self) -> None:
         """Have the pieces let go of when nobody has the hold any more."""
-        background.call_when_gone(self, _release, self._cache, self._life, self._ahead, self._held)
+        background.call_when_gone(self, _release, self._cache, self._process, self._ahead, self._held)
 
 
 @final
@@ -150,12 +120,13 @@ class Kept:
         self.hold: Hold | None = hold
 
 
-def _release(cache: "NodeCache", life: Life, ahead: bool, held: list[Parts]) -> None:
+def _release(cache: "NodeCache", process: int, ahead: bool, held: list[Parts]) -> None:
     try:
         parts = held.pop()
     except IndexError:  # it was released before
         return
-    cache.give_back(parts, life, ahead)
+    if process == os.getpid():  # else they are held by the parent process
+        cache.give_back(parts, ahead)
 
 
 @final
@@ -179,7 +150,7 @@ class NodeCache:
         self.folder, self.limit = folder.absolute(), limit
         self.make_folders()
         if not holes.are_possible(self.folder):
-            raise CacheError(f"{folder}: its file system cannot free parts of files: choose a folder on another disk")
+            raise CacheError(f"{folder}: cannot hold a cache: {NO_HOLES}: {OTHER_FOLDER}")
         self._state_file = os.open(self.folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         weakref.finalize(self, os.close, self._state_file).atexit = False  # threads may use it until the very end
         os.posix_fallocate(self._state_file, 0, mmap.PAGESIZE)
@@ -196,7 +167,7 @@ class NodeCache:
 
     def _begin(self) -> None:
         """Begin as a process that holds nothing."""
-        self._thread_lock, self._life = threading.Lock(), object()
+        self._thread_lock = threading.Lock()
         self._lease: leases.Lease | None = None
         # How many holds of this process each piece is in, by object, and by whether they are held ahead.
         self._needs: dict[tuple[Path, bool], NDArray[np.uint16]] = {}
@@ -221,12 +192,18 @@ class NodeCache:
     @staticmethod
     def shared(folder: Path, limit: int) -> "NodeCache":
         """Return the cache that this process has open for a folder, with another limit if that was given last."""
-        if (known := _shared.get(folder)) is None or known.removed:
-            known = _shared[folder] = NodeCache(folder, limit)
-        else:
-            known.make_folders()
-            if known.limit != limit:
-                _off_main_thread(partial(known._resize, limit))
+        if (known := NodeCache.opened(folder)) is None:
+            known = _opened[folder] = NodeCache(folder, limit)
+        elif known.limit != limit:
+            _off_main_thread(partial(known._resize, limit))
+        return known
+
+    @staticmethod
+    def opened(folder: Path) -> "NodeCache | None":
+        """Return the cache that this process has open for a folder; None if there is none, or it was removed."""
+        if (known := _opened.get(folder)) is None or known.removed:
+            return None
+        known.make_folders()
         return known
 
     def _resize(self, limit: int) -> None:
@@ -324,16 +301,17 @@ class NodeCache:
         Args:
             parts: the pieces.
             spare: bytes.
-            ahead: whether the pieces are only expected to be needed. They may be dropped where there is no other room
+            ahead: whether the pieces are only expected to be needed. They may be evicted where there is no other room
                 for what is needed now: so nobody waits for what others hold ahead.
 
         Returns:
             The hold, and the pieces that the caller now has to fetch and report to `fetched`; others of the hold may be
             under way to other threads and processes. None if there is no room: nothing is held then.
 
-        Raises:
-            CacheError: there never will be room.
         """
+        return _off_main_thread(partial(self._hold, parts, spare, ahead))
+
+    def _hold(self, parts: Parts, spare: int, ahead: bool) -> tuple[Hold, Parts] | None:
         with self._changing():
             absent = _to_fetch(parts)
             needed = sum(int(np.count_nonzero(one.table.state[pieces] == ABSENT)) for one, pieces in absent) * PIECE
@@ -350,7 +328,7 @@ class NodeCache:
                 return None
             for one, pieces in absent:
                 self._state["used"] += one.table.set_state(pieces, self._own.number + 1)
-            return Hold(self, parts, self._life, ahead), absent
+            return Hold(self, parts, ahead), absent
 
     def fetched(self, one: CachedObject, pieces: Pieces, *, present: bool) -> None:
         """Report pieces that this process claimed: they are in the file now, or could not be had."""
@@ -373,7 +351,7 @@ class NodeCache:
         Returns None if there is no room for them.
         """
         with self._changing():
-            self._bury()
+            self._forget_dead()
             claims = _to_fetch(hold.parts)
             if claims and not self._make_room(sum(len(pieces) for _, pieces in claims) * PIECE):
                 return None
@@ -381,14 +359,21 @@ class NodeCache:
                 self._state["used"] += one.table.set_state(pieces, self._own.number + 1)
             return claims
 
-    def keep_while_room(self, hold: Hold) -> Kept:
-        """Keep pieces until `let_go`, or until nobody has the result any more."""
+    def keep_while_room(self, one: CachedObject) -> Kept | None:
+        """Keep an object until `release_kept`, or until the result is gone; None unless all of it is there."""
+        if not one.table.complete or (held := self.hold([(one, np.arange(len(one.table.state)))])) is None:
+            return None
+        hold, claims = held
+        for _, evicted in claims:  # just now
+            self.fetched(one, evicted, present=False)
         kept = Kept(hold)
+        if not hold.present:
+            return None
         with self._thread_lock:
             self._kept = [*(one for one in self._kept if one() is not None), weakref.ref(kept)]
         return kept
 
-    def let_go(self) -> None:
+    def release_kept(self) -> None:
         """Let go of what this process keeps while there is room, as soon as nobody reads it."""
         if not self._kept:
             return
@@ -399,7 +384,7 @@ class NodeCache:
                 found.hold = None
 
     def write_although_full(self, one: CachedObject, data: Buffer, start: int, *, ahead: bool) -> int:
-        """Write to an object's file once the disk was full: drop as many bytes as that takes.
+        """Write to an object's file once the disk was full: evict as many bytes as that takes.
 
         The limit falls to what the disk holds, for all processes, until another one joins.
 
@@ -410,13 +395,13 @@ class NodeCache:
             ahead: whether they are only expected to be needed, so that nothing goes that others expect to need.
 
         Returns:
-            The bytes written; 0 if the disk is full, and nothing there may be dropped.
+            The bytes written; 0 if the disk is full, and nothing there may be evicted.
         """
         with self._changing():
             written = 0
             while not written:
                 try:
-                    # Nobody drops anything meanwhile: if the disk is full, it has room for what the cache has there.
+                    # Nobody evicts anything meanwhile: if the disk is full, it has room for what the cache has there.
                     written = os.pwrite(one.file, data, start)
                 except OSError as error:
                     if error.errno not in FULL:
@@ -427,7 +412,7 @@ class NodeCache:
         return written
 
     def _free_disk(self, size: int, *, also_expected: bool = True) -> bool:
-        """Take a full disk for the limit, and drop `size` bytes; return whether any could be dropped."""
+        """Take a full disk for the limit, and evict `size` bytes; return whether any could be evicted."""
         before = self.used
         if before <= self.most:  # else more was claimed than it has room for, as is known
             room = max(PIECE, sum(one.on_disk for one in self.objects()))
@@ -437,9 +422,9 @@ class NodeCache:
                     f"{format_size(self.most)}"
                 )
                 self._state["room"] = room
-        self._drop(size + self.most // _FREED_AT_ONCE)
+        self._evict(size + self.most // _FREED_AT_ONCE)
         if also_expected and self.used == before:
-            self._drop(size, also_expected=True)
+            self._evict(size, also_expected=True)
         return self.used < before
 
     def try_again(self, size: int) -> None:
@@ -462,15 +447,13 @@ class NodeCache:
             self._told = True
             warnings.warn(self._notices[0], CacheWarning, stacklevel=2)
 
-    def give_back(self, parts: Parts, life: Life, ahead: bool) -> None:
+    def give_back(self, parts: Parts, ahead: bool) -> None:
         """Let go of held pieces; `Hold.release` calls it."""
-        if life is self._life and not self.removed:  # else they are the parent process's, or nobody's any more
-            _off_main_thread(partial(self._give_back, parts, life, ahead))
+        if not self.removed:
+            _off_main_thread(partial(self._give_back, parts, ahead))
 
-    def _give_back(self, parts: Parts, life: Life, ahead: bool) -> None:
+    def _give_back(self, parts: Parts, ahead: bool) -> None:
         with self._changing():
-            if life is not self._life:
-                return
             self._state["clock"] += 1
             for one, pieces in parts:
                 free = self._need_no_more(one, pieces, ahead)
@@ -503,48 +486,22 @@ class NodeCache:
         if self.used + size <= self.most:
             return True
         if time.monotonic() > self._looked + _WORTH_LOOKING:
-            self._bury()
+            self._forget_dead()
         most = self.most
-        self._drop(self.used + size - most + most // _FREED_AT_ONCE)
+        self._evict(self.used + size - most + most // _FREED_AT_ONCE)
         if also_expected and self.used + size > most:
-            self._drop(self.used + size - most, also_expected=True)
+            self._evict(self.used + size - most, also_expected=True)
         return self.used + size <= most
 
-    def _drop(self, size: int, *, also_expected: bool = False) -> None:
-        """Drop `size` bytes of pieces that nobody needs, or as many as there are.
-
-        Pieces that were used last go first: an epoch needs each once, so what was just read is needed last of all.
-        Those of objects that nobody has open go before them, the oldest first.
-        """
-        alive = self._state["leases"]
-        found: list[tuple[CachedObject, Pieces, NDArray[np.int64]]] = []
-        enough = _CHOICE * -(-size // PIECE)
+    def _evict(self, size: int, *, also_expected: bool = False) -> None:
+        """Evict `size` bytes of pieces that nobody needs, or as many as there are."""
         places = list(self._places())
-        if len(places) > _MOST_LOOKED_AT:  # looking at all of them takes seconds: some, drawn at random, do as well
+        if len(places) > eviction.MOST_LOOKED_AT:  # looking at all of them takes seconds: some, drawn at random, do
             random.shuffle(places)
-        for looked_at, (path, place) in enumerate(places):
-            if looked_at >= _MOST_LOOKED_AT and enough <= 0:
-                break
-            one = self._objects.get(path) or self._load(path, place)
-            table = one.table
-            if table.taken:
-                free = np.flatnonzero(table.state >= SUSPECT)
-                free = free[~(table.holders[free] & alive).any(axis=1)]
-                if not also_expected:
-                    free = free[~(table.expected_by[free] & alive).any(axis=1)]
-                idle = not (table.open_in & alive).any()
-                used = table.used[free].astype(np.int64)
-                found.append((one, free, used - (1 << 40) if idle else -used))
-                enough -= len(free)
-        if not found:
-            return
-        order = np.argsort(np.concatenate([rank for _, _, rank in found]), kind="stable")
-        chosen = np.zeros(len(order), np.bool_)
-        chosen[order[: -(-size // PIECE)]] = True
-        begin = 0
-        for one, free, _ in found:
-            self._state["used"] -= one.drop(free[chosen[begin : begin + len(free)]])
-            begin += len(free)
+        objects = (self._objects.get(path) or self._load(path, table) for path, table in places)
+        chosen = eviction.choose(objects, -(-size // PIECE), self._state["leases"], also_expected=also_expected)
+        for one, pieces in chosen:
+            self._state["used"] -= one.drop(pieces)
 
     def objects(self) -> Iterator[CachedObject]:
         """Yield all objects of the cache, also those that only other processes use."""
@@ -562,7 +519,7 @@ class NodeCache:
             raise CacheError(f"{self.folder}: {leases.MOST} processes use this cache already: give others another")
         self._lease = lease
         if leases.as_bits(self._state["leases"]) >> lease.number & 1:  # its former holder died, and nobody has seen it
-            self._bury(1 << lease.number)
+            self._forget_dead(1 << lease.number)
         self._state["leases"] |= self._bit
         self._state["limits"][lease.number], self._state["room"] = self.limit, 0
         self._make_room(0)  # the limit may be lower than any before
@@ -647,14 +604,14 @@ class NodeCache:
                     place.unlink(missing_ok=True)
                 continue
             if doubt:
-                one.table.doubt()
+                one.table.mark_suspect()
             used += one.table.recount()
             one.drop(np.flatnonzero(one.table.state == ABSENT))
         self._state["used"] = used
-        self._bury()
+        self._forget_dead()
         self._state["boot"] = _boot()
 
-    def _bury(self, dead: int = 0) -> None:
+    def _forget_dead(self, dead: int = 0) -> None:
         """Forget what processes that have died needed, and drop what they were fetching.
 
         Args:
@@ -677,7 +634,7 @@ class NodeCache:
         self._state["leases"] &= alive  # last: a process that is killed meanwhile leaves them to be buried again
 
 
-_shared: "weakref.WeakValueDictionary[Path, NodeCache]" = weakref.WeakValueDictionary()
+_opened: dict[Path, NodeCache] = {}
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from typing import final
 
-from .pieces import PIECE
+from ..format.pieces import PIECE
 
 SHORTEST_RUN, LONGEST_RUN = 32, 128  # pieces; shorter ones cost more processor time than they save
 _AHEAD = 2.0  # times bandwidth times latency

@@ -8,23 +8,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, pairwise
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import containers
-from ..cache.pieces import PIECE
-from ..containers import piece_sums
 from ..dataset.dataset import Dataset
 from ..dataset.location import Location
 from ..dataset.store_access import StoreAccess
 from ..engines import image_decoding
-from ..errors import BadSample, ConfigError, DatasetError, ObjectNotFound
+from ..errors import BadSample, ConfigError, DatasetError
 from ..format import checksums
 from ..format.fields import CHECKSUM, CHECKSUM_BYTES, Field, content_columns, present_column, shape_column
-from ..stores.stream import checksum_of
 from ..system.threads import in_order
 from ..system.types import Indices
 from .examine import blocks, concerns_data, decode, opened, read_blocks, reason, threads
@@ -168,30 +163,11 @@ class Findings:
 def _checks(dataset: Dataset, deep: bool) -> Iterator[Check]:
     for shard, (start, stop) in enumerate(pairwise(dataset.manifest.shards.starts.tolist())):
         yield shard, None
-        if deep and (size := _size(dataset, shard)) is not None:
+        if deep and (size := dataset.shards.size(shard)) is not None:
             # A file that is too short for all samples cannot be opened, and one check says so.
             count = stop - start if size >= CHECKSUM_BYTES * (stop - start) else 1
             for indices in blocks(dataset, np.arange(start, start + count)):
                 yield shard, indices
-
-
-def _files(dataset: Dataset, shard: int) -> tuple[Path, ...]:
-    """Return the files of a shard of a local dataset."""
-    name = dataset.manifest.shards.names[shard]
-    return containers.get(dataset.manifest.container).files(Path(dataset.path) / name)
-
-
-def _size(dataset: Dataset, shard: int) -> int | None:
-    """Return the bytes of a shard's files; None if one is missing. A dataset in memory has enough of them."""
-    if (objects := dataset.objects(shard)) is not None:
-        store, names = objects
-        try:
-            return sum(store.info(name).size for name in names)
-        except ObjectNotFound:
-            return None
-    if not (files := _files(dataset, shard)):
-        return CHECKSUM_BYTES * int(dataset.manifest.shards.samples[shard])
-    return sum(file.stat().st_size for file in files) if all(file.is_file() for file in files) else None
 
 
 def _problems(name: str, results: Sequence[Findings], most: int) -> list[Problem]:
@@ -207,10 +183,7 @@ def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
     shard, indices = check
     try:
         if indices is None:
-            if dataset.is_remote:
-                _check_objects(dataset, shard)
-            else:
-                _check_files(dataset, shard, _files(dataset, shard))
+            dataset.shards.check_files(shard)
             start, stop = dataset.manifest.shards.starts[shard : shard + 2]
             return Findings(shard, checksums=dataset.select(np.arange(start, stop)).column(CHECKSUM))
         dataset.reader(shard)
@@ -219,55 +192,6 @@ def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
             raise
         return Findings(shard, (reason(error, dataset, dataset.manifest.shards.names[shard]),))
     return _check_samples(dataset, most, shard, indices)
-
-
-def _check_files(dataset: Dataset, shard: int, files: Sequence[Path]) -> None:
-    if not files:
-        return
-    for file in files:
-        if not file.is_file():
-            moved = (
-                "; if that has moved, index it again; `shardio repair` goes on without it" if file.is_symlink() else ""
-            )
-            raise DatasetError(f"{file.name} is missing{_target(file)}{moved}")
-    size, checksum, table = piece_sums.of_files(files)
-    target = next(filter(None, map(_target, files)), "")
-    sizes = [size] if len(files) == 1 else [file.stat().st_size for file in files]
-    _compare(dataset, shard, sizes, checksum, target)
-    if dataset.manifest.piece_bytes == PIECE and not piece_sums.matches(files[0], table):
-        name = piece_sums.path_of(files[0]).name
-        wrong = "does not hold the checksums of its pieces" if files[0].with_name(name).exists() else "is missing"
-        raise DatasetError(f"{name} {wrong}; `shardio repair` writes it anew")
-
-
-def _check_objects(dataset: Dataset, shard: int) -> None:
-    """Compare the files of a shard in a store with the manifest; they are read from there, not from the cache."""
-    objects = dataset.objects(shard)
-    if objects is None:
-        return
-    store, names = objects
-    try:
-        sizes, checksum = checksum_of(store, names)
-    except ObjectNotFound as error:
-        missing = next(name for name in names if f"/{name}: " in f"{error}")
-        raise DatasetError(f"{missing.rpartition('/')[2]} is missing") from error
-    _compare(dataset, shard, sizes, checksum, "")
-
-
-def _compare(dataset: Dataset, shard: int, sizes: Sequence[int], checksum: str, target: str) -> None:
-    """Raise DatasetError unless a shard's files have the size and the checksum that the manifest says."""
-    shards, size = dataset.manifest.shards, sum(sizes)
-    if size != shards.bytes[shard]:
-        listed = " + ".join(map(str, sizes))
-        found = f"{size} bytes" if len(sizes) == 1 else f"with its index {listed} = {size} bytes"
-        raise DatasetError(f"{found}, the manifest says {shards.bytes[shard]}{target}")
-    if checksum != shards.checksums[shard]:
-        raise DatasetError(f"checksum {checksum} is not {shards.checksums[shard]}{target}")
-
-
-def _target(file: Path) -> str:
-    """Return which file a link leads to, in words to append, and "" for a file that is none."""
-    return f"; it is a link to {os.path.realpath(file)}" if file.is_symlink() else ""
 
 
 def _check_samples(dataset: Dataset, most: int, shard: int, indices: Indices) -> Findings:

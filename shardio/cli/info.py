@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ..cache.pieces import PIECE
 from ..dataset.epoch_cost import EpochCost, Prices, Traffic, epoch_cost
 from ..dataset.remote_manifest import load_manifest
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ..format import cf, manifest
 from ..format.fields import Field, describe
+from ..format.pieces import PIECE
 from ..system.units import format_size, parse_size
 from ._store_options import DATASET, StoreOption, parse_store_options
 

@@ -1,4 +1,4 @@
-"""`shardio repair`: rebuild lost parts of a damaged dataset."""
+"""`shardio repair`: write lost parts of a damaged dataset anew."""
 
 import shlex
 from pathlib import Path
@@ -20,17 +20,17 @@ def repair(
     dataset: Annotated[Path, typer.Argument(help="The dataset's directory.", metavar="DATASET")],
     like: Annotated[
         Path | None,
-        typer.Option(help="Take fields and class names that the damaged dataset no longer states from this one."),
+        typer.Option(help="A similar dataset, to take lost fields and class names from."),
     ] = None,
     json_file: Annotated[
         str | None,
         typer.Option("--json", help="Write the result as JSON to this file; - is standard output.", metavar="FILE"),
     ] = None,
 ) -> None:
-    """Rebuild a lost index or manifest from the shards, and drop what is lost: of each shard it says how much.
+    """Write lost indexes, tables of checksums and the manifest anew. Shards stay as they are.
 
-    A tar that was cut short keeps the samples before the cut. A shard that cannot be opened is renamed NAME.damaged.
-    Of files that `shardio index` adopted, only the indexes change.
+    Samples that are not whole leave the index of a tar; shards that cannot be opened leave the manifest. The command
+    counts both.
 
     Examples:
 

@@ -1,14 +1,16 @@
 """Undoes all filters of a dataset's chunk, one after the other, in memory that the thread's next chunk reuses."""
 
+import bz2
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from ..system.timing import unpacking
-from ._hdf5_codecs import compiled
-from ._hdf5_filters import Bytes, Bzip2, Damaged, Deflate, Filter, Fletcher32, Shuffle
+from . import _hdf5_codecs as codecs
+from ._hdf5_filters import Bytes, Damaged, Filter, Undo, undo_fletcher32, undo_shuffle, undo_stream
 
 Buffers: TypeAlias = tuple[Bytes, Bytes]
 """Two buffers: each filter but the last writes to the one that does not hold its input."""
@@ -75,21 +77,38 @@ def pipeline_of(dataset: Any, size: int) -> FilterPipeline | None:
     filters = []
     for i in range(properties.get_nfilters()):
         code, _, values, _ = properties.get_filter(i)
-        step = compiled(code, values) or _python(code, values)
+        step = _filter(code, values)
         if step is None:
             return None
         filters.append(step)
     return FilterPipeline(tuple(filters), size)
 
 
-def _python(code: int, values: tuple[int, ...]) -> Filter | None:
-    python: dict[int, Filter] = {
-        1: Deflate(),
-        2: Shuffle(values[0] if values else 0),
-        3: Fletcher32(),
-        307: Bzip2(),
-    }
-    return python.get(code)
+_FILTERS: dict[int, tuple[str, Callable[[tuple[int, ...]], Undo | None]]] = {
+    1: ("deflate", codecs.undo_gzip),
+    2: ("shuffle", lambda values: undo_shuffle(values[0] if values else 0)),
+    3: ("fletcher32", lambda _: undo_fletcher32),
+    307: ("bzip2", lambda _: undo_stream(bz2.BZ2Decompressor)),
+    32000: ("lzf", codecs.undo_lzf),
+    32001: ("blosc", codecs.undo_blosc),
+    32004: ("lz4", codecs.undo_lz4),
+    32008: ("bitshuffle", codecs.undo_bitshuffle),
+    32015: ("zstd", codecs.undo_zstd),
+    32026: ("blosc2", codecs.undo_blosc2),
+}
+"""By HDF5's number of a filter: its name, and a function of its settings that returns what undoes it."""
+
+
+def _filter(code: int, values: tuple[int, ...]) -> Filter | None:
+    """Return the filter with HDF5's number `code` and these settings; None if only libhdf5 may undo it."""
+    if code not in _FILTERS:
+        return None
+    name, make = _FILTERS[code]
+    try:
+        undo = make(values)
+    except (ImportError, OSError, AttributeError):
+        return None  # its library is not installed, built for another machine, or without the functions
+    return None if undo is None else Filter(name, undo)
 
 
 _local = threading.local()

@@ -1,14 +1,12 @@
-"""The protocol of HDF5 filters, and those that Python undoes itself: deflate, shuffle, fletcher32 and bzip2.
+"""What a filter of HDF5 is, and those that Python undoes itself: shuffle, fletcher32, bzip2, and gzip if it must.
 
 Source: HDF5 File Format Specification, "The Filter Pipeline Message"; H5Zshuffle.c and H5checksum.c for the bytes.
 """
 
-import bz2
-import ctypes
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +14,13 @@ from numpy.typing import NDArray
 Bytes: TypeAlias = NDArray[np.uint8]
 """uint8 [n], C-contiguous."""
 
-Call: TypeAlias = Callable[..., Any]
-"""A C function."""
+Undo: TypeAlias = Callable[[Bytes, Bytes], Bytes]
+"""A function of a filter's output and of memory for the result, which must not be larger than that memory.
+
+It returns the bytes from which the filter made its output: the beginning of the memory, a part of the output, or memory
+of its own. It raises Damaged if the filter cannot have made this output, or the result does not fit. Any number of
+threads may call it at once.
+"""
 
 _CHECKSUM_BYTES = 4
 _WIDEST = 16  # bytes of a number
@@ -29,111 +32,70 @@ class Damaged(Exception):
     """A chunk's bytes are not what its filter produces; callers catch it and add the file, field and row."""
 
 
-class Filter(Protocol):
-    """One filter of a dataset, with its settings; any number of threads may use it at once."""
-
-    @property
-    def name(self) -> str:
-        """The name in error messages."""
-
-    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
-        """Return the bytes from which the filter made `data`.
-
-        Args:
-            data: the filter's output.
-            buffer: memory for the result, which must not be larger than it.
-
-        Returns:
-            The beginning of `buffer`, or a part of `data`, or memory of its own.
-
-        Raises:
-            Damaged: the filter cannot have made `data`, or the result does not fit.
-        """
-
-
-def function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Call:
-    """Return a function of a compiled library, with its types; it runs without the GIL. AttributeError if missing."""
-    symbol: Any = library[name]  # a new object each time, so that the types set here are private to it
-    symbol.argtypes, symbol.restype = arguments, result
-    call: Call = symbol
-    return call
-
-
 @final
 @dataclass(frozen=True, slots=True)
-class Deflate:
-    """gzip by Python's zlib, which releases the GIL while it decompresses but not while it joins its parts."""
-
-    name: str = "deflate"
-
-    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
-        # Without a limit a few damaged bytes could ask for all memory.
-        stream = zlib.decompressobj()
-        try:
-            content = stream.decompress(data.data, len(buffer) + 1)
-        except zlib.error as error:
-            raise Damaged(str(error)) from error
-        return _checked(content, stream.eof, buffer)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Bzip2:
-    """bzip2 by Python's bz2."""
-
-    name: str = "bzip2"
-
-    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
-        stream = bz2.BZ2Decompressor()
-        try:
-            content = stream.decompress(data.data, len(buffer) + 1)
-        except (OSError, ValueError) as error:
-            raise Damaged(str(error)) from error
-        return _checked(content, stream.eof, buffer)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Shuffle:
-    """Stores the first bytes of all elements, then their second bytes, and so on.
+class Filter:
+    """One filter of a dataset, with its settings.
 
     Attributes:
+        name: its name in error messages.
+        undo: undoes it.
+    """
+
+    name: str
+    undo: Undo
+
+
+def undo_stream(decompressor: Callable[[], Any]) -> Undo:
+    """Return what undoes gzip or bzip2 by Python's zlib or bz2, which holds the GIL while it joins parts."""
+
+    def undo(data: Bytes, buffer: Bytes) -> Bytes:
+        stream = decompressor()
+        try:
+            # Without a limit a few damaged bytes could ask for all memory.
+            content = stream.decompress(data.data, len(buffer) + 1)
+        except (OSError, ValueError, zlib.error) as error:
+            raise Damaged(str(error)) from error
+        if not stream.eof or len(content) > len(buffer):
+            raise Damaged(f"its stream does not end within {len(buffer)} bytes")
+        return np.frombuffer(content, np.uint8)
+
+    return undo
+
+
+def undo_shuffle(width: int) -> Undo:
+    """Return what undoes a shuffle: the first bytes of all elements are stored, then their second bytes, and so on.
+
+    Args:
         width: bytes of an element.
     """
 
-    width: int
-    name: str = "shuffle"
-
-    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
-        if self.width < 2:
+    def undo(data: Bytes, buffer: Bytes) -> Bytes:
+        if width < 2:
             return data
         if len(data) > len(buffer):
             raise Damaged(f"{len(data)} bytes are more than the chunk's {len(buffer)}")
-        whole = len(data) // self.width * self.width
-        planes, joined = data[:whole].reshape(self.width, -1), buffer[:whole]
-        if self.width in (2, 4, 8):
+        whole = len(data) // width * width
+        planes, joined = data[:whole].reshape(width, -1), buffer[:whole]
+        if width in (2, 4, 8):
             _join(planes, joined)
-        elif self.width <= _WIDEST:
+        elif width <= _WIDEST:
             for i, plane in enumerate(planes):
-                joined[i :: self.width] = plane
+                joined[i::width] = plane
         else:  # no number is as wide, but a damaged file may say 2^31, which is no number of turns for a loop
-            joined.reshape(-1, self.width)[:] = planes.T
+            joined.reshape(-1, width)[:] = planes.T
         buffer[whole : len(data)] = data[whole:]
         return buffer[: len(data)]
 
+    return undo
 
-@final
-@dataclass(frozen=True, slots=True)
-class Fletcher32:
-    """Appends a checksum."""
 
-    name: str = "fletcher32"
-
-    def undo(self, data: Bytes, buffer: Bytes) -> Bytes:
-        content, stored = data[:-_CHECKSUM_BYTES], int.from_bytes(data[-_CHECKSUM_BYTES:].tobytes(), "little")
-        if (actual := fletcher32(content)) != stored:
-            raise Damaged(f"{actual:08x} is not {stored:08x}")
-        return content
+def undo_fletcher32(data: Bytes, buffer: Bytes) -> Bytes:
+    """Compare the checksum that the filter has appended, and leave it out."""
+    content, stored = data[:-_CHECKSUM_BYTES], int.from_bytes(data[-_CHECKSUM_BYTES:].tobytes(), "little")
+    if (actual := fletcher32(content)) != stored:
+        raise Damaged(f"{actual:08x} is not {stored:08x}")
+    return content
 
 
 def fletcher32(data: bytes | Bytes) -> int:
@@ -171,9 +133,3 @@ def _join(planes: NDArray[np.uint8], out: Bytes) -> None:
             np.bitwise_or(pair, low, out=pair)
             joined.append(pair)
         parts = joined
-
-
-def _checked(content: bytes, ended: bool, buffer: Bytes) -> Bytes:
-    if not ended or len(content) > len(buffer):
-        raise Damaged(f"its stream does not end within {len(buffer)} bytes")
-    return np.frombuffer(content, np.uint8)

@@ -33,7 +33,7 @@ from .base import check_out
 from .chunk_cache import ChunkSpan
 from .hdf5_chunks import ChunkedRows, chunked_rows
 from .hdf5_index import NOT_PACKED, Packing
-from .row_locator import MAPPED_ROW, FileRows, MemoryRows, OffsetTable, RowLocator
+from .row_locator import MAPPED_ROW, FileRows, MemoryRows, RowLocator, SpanTable
 
 ROW_NUMBERS = Field("scalar", dtype="int64")
 """The field of an index's `ROWS`, which an index may lack."""
@@ -89,10 +89,6 @@ class Hdf5Reader:
         if out.size:
             reader.read(rows, out, most)
         return out
-
-    def has(self, field: str) -> bool:
-        """Return whether the file has the field: it may lack `ROWS` alone."""
-        return field in self._handle.get().readers
 
     def locator(self, field: str) -> RowLocator | None:
         # None for datasets that are chunked, filtered or of another byte order.
@@ -216,8 +212,8 @@ class _ContiguousValues:
         return self.file.read_values(self.base + starts, ends - starts, rows, self.name, most)
 
     def locator(self) -> RowLocator:
-        owner = (self.offsets, self.file)
-        return OffsetTable(self.offsets.ctypes.data, 8, self.file.fd, self.base, self.base + self.size, owner)
+        address, owner = self.offsets.ctypes.data, (self.offsets, self.file)
+        return SpanTable(address, 8, self.file.fd, self.base + self.size, owner, self.base, has_ends=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ from ..native import rows as compiled
 from ..system.types import Column, Rows, Stored
 from . import row_locator
 from ._files import Handle, RawFile, as_rows, check_request, take_mapped
-from ._lmdb_pages import Pages
 from ._writing import OutputFiles, check_options, check_sample, fields_text, fixed_sizes, parse_fields, size_of
 from .base import check_out
+from .lmdb_pages import Pages
 from .row_locator import LmdbKeys, MemoryRows, RowLocator
 
 _SHARD_KEY = b"\xff" * 8
@@ -248,8 +248,8 @@ def _open(path: Path, fields: Mapping[str, Field]) -> _Shard:
 
 
 def _checked(file: RawFile) -> _Shard:
-    pages = Pages(file)
-    if not pages.known:
+    pages = Pages(file.fd, file.size)
+    if not pages.plain:
         raise ShardCorrupt(f"{file.path}: not a complete LMDB file: its first two pages are not those of a plain LMDB")
     if file.size < pages.extent:
         raise ShardCorrupt(f"{file.path}: cut short: {file.size} of {pages.extent} bytes")

@@ -15,9 +15,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..cache.pieces import PIECE, piece_count
 from ..errors import ShardCorrupt
 from ..format import checksums
+from ..format.pieces import PIECE, piece_count
 from ..system import npy
 from ..system.types import Buffer
 from . import store

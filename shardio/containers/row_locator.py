@@ -74,11 +74,13 @@ class SpanTable:
     """Values in a file, with a table of their spans in memory.
 
     Attributes:
-        address: the address of the first entry: a value's offset in the file and its size, two int64.
+        address: the address of the first entry, two int64: a value's offset in the file, and its size or end.
         stride: bytes from one entry to the next.
         file: the descriptor of the file.
         limit: the offset that no value reaches beyond.
         owner: keeps the file open, and the memory alive.
+        base: the offset from which offsets and ends are counted.
+        has_ends: whether entries hold ends instead of sizes, as where values lie end to end and share their offsets.
     """
 
     address: int
@@ -86,28 +88,8 @@ class SpanTable:
     file: int
     limit: int
     owner: object
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class OffsetTable:
-    """Values end to end in a file, with a table of their n + 1 offsets in memory.
-
-    Attributes:
-        address: the address of the first offset, int64, counted from `base`. A value ends where the next one begins.
-        stride: bytes from one offset to the next.
-        file: the descriptor of the file.
-        base: the offset of the first value in the file.
-        limit: the offset that no value reaches beyond.
-        owner: keeps the file open, and the memory alive.
-    """
-
-    address: int
-    stride: int
-    file: int
-    base: int
-    limit: int
-    owner: object
+    base: int = 0
+    has_ends: bool = False
 
 
 @final
@@ -132,7 +114,7 @@ class LmdbKeys:
     owner: object
 
 
-RowLocator: TypeAlias = MemoryRows | FileRows | SpanTable | OffsetTable | LmdbKeys
+RowLocator: TypeAlias = MemoryRows | FileRows | SpanTable | LmdbKeys
 """The place of the rows of one field of one shard; the kind depends on how the file stores them."""
 
 
@@ -198,27 +180,21 @@ def read_fixed(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows
         False if anything is wrong: `Reader.read` then raises the error that explains it.
     """
     count, size = out.shape
-    match locators[0]:
-        case MemoryRows():
-            native.gather(_entries(locators, shard_of, rows), size, out)
+    if isinstance(locators[0], MemoryRows):
+        native.gather(_entries(locators, shard_of, rows), size, out)
+        return True
+    spans = _locate(locators, shard_of, rows)
+    if spans is None or (spans.sizes != size).any():
+        return False
+    if isinstance(locators[0], LmdbKeys) and size <= MAPPED_ROW:
+        native.gather(_column(locators, "address", shard_of) + spans.offsets, size, out)
+        return True
+    if all(isinstance(locator, FileRows) and locator.address for locator in locators):
+        files = _column(locators, "file", shard_of).astype(np.int32)
+        populated = _column(locators, "populated", shard_of) + rows
+        entries, ends = _entries(locators, shard_of, rows), spans.offsets + size
+        if native.copy_large_rows(entries, populated, files, ends, size, out):
             return True
-        case FileRows(stride=stride):
-            begin = _column(locators, "base", shard_of)
-            spans = _Spans(begin + rows * stride, np.full(count, size), begin)
-            if all(locator.address for locator in locators if isinstance(locator, FileRows)):
-                files = _column(locators, "file", shard_of).astype(np.int32)
-                populated = _column(locators, "populated", shard_of) + rows
-                entries, ends = _entries(locators, shard_of, rows), spans.offsets + size
-                if native.copy_large_rows(entries, populated, files, ends, size, out):
-                    return True
-        case _:
-            located = _locate(locators, shard_of, rows)
-            if located is None or (located.sizes != size).any():
-                return False
-            spans = located
-            if isinstance(locators[0], LmdbKeys) and size <= MAPPED_ROW:
-                native.gather(_column(locators, "address", shard_of) + spans.offsets, size, out)
-                return True
     return _read(locators, shard_of, spans, np.arange(0, count * size, size), out.reshape(-1))
 
 
@@ -262,7 +238,7 @@ def file_spans(locator: RowLocator, rows: Rows, size: int) -> tuple[NDArray[np.i
     match locator:
         case MemoryRows(base=None):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        case MemoryRows(base=int(base), stride=stride) | FileRows(base=int(base), stride=stride):
+        case MemoryRows(base=int(base), stride=stride):
             return base + rows * stride, np.full(len(rows), size)
         case _:
             return locate(locator, rows)
@@ -289,33 +265,20 @@ def fixed_offsets(locator: RowLocator, rows: Rows, size: int) -> NDArray[np.int6
         have been cut short, rows beyond its end are given that end: who reads them finds that the file ends there.
     """
     shard_of = np.zeros(len(rows), np.int64)
-    match locator:
-        case MemoryRows():
-            return None
-        case FileRows():
-            spans = _Spans(locator.base + rows * locator.stride, np.full(len(rows), size), locator.base)
-        case _:
-            located = _locate([locator], shard_of, rows)
-            if located is None or (located.sizes != size).any():
-                return None
-            spans = located
-    if isinstance(locator, SpanTable):
+    spans = _locate([locator], shard_of, rows)
+    if spans is None or (spans.sizes != size).any():
+        return None
+    if isinstance(locator, SpanTable) and not locator.has_ends:
         return np.where(within(spans.offsets, spans.sizes, 0, locator.limit), spans.offsets, locator.limit)
     return spans.offsets if _all_within([locator], shard_of, spans) else None
 
 
 def read_ahead(locator: RowLocator, start: int, stop: int) -> None:
     """Ask the kernel to read rows start..stop-1 ahead, with whatever other fields lie between them."""
-    if isinstance(locator, MemoryRows):
-        return
     shard_of, rows = np.zeros(2, np.int64), np.array([start, stop - 1])
-    if isinstance(locator, FileRows):
-        spans = _Spans(locator.base + rows * locator.stride, np.full(2, locator.stride), locator.base)
-    else:
-        located = _locate([locator], shard_of, rows)
-        if located is None:
-            return
-        spans = located
+    spans = _locate([locator], shard_of, rows)
+    if spans is None or isinstance(locator, MemoryRows):
+        return
     if _all_within([locator], shard_of, spans):
         (first, last), (_, size) = spans.offsets.tolist(), spans.sizes.tolist()
         if first <= last:
@@ -334,25 +297,25 @@ def _entries(locators: Sequence[Any], shard_of: NDArray[np.int64], rows: Rows) -
 
 
 def _locate(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows) -> _Spans | None:
-    """Return the span of each row from a table or by LMDB's keys; None if any cannot be found."""
+    """Return the span of each row in its file; None if any cannot be found, or if rows are in memory."""
     spans = np.empty((len(rows), 2), np.int64)
     match locators[0]:
+        case FileRows(stride=stride):
+            begin = _column(locators, "base", shard_of)
+            return _Spans(begin + rows * stride, np.full(len(rows), stride), begin)
         case LmdbKeys(suffix=suffix):
             keys = np.empty((len(rows), 8 + len(suffix)), np.uint8)
             keys[:, :8] = (_column(locators, "first", shard_of) + rows).astype(">u8").view(np.uint8).reshape(-1, 8)
             keys[:, 8:] = np.frombuffer(suffix, np.uint8)
             maps, sizes = _column(locators, "address", shard_of), _column(locators, "limit", shard_of)
             return _Spans(spans[:, 0], spans[:, 1]) if native.find_lmdb_values(maps, sizes, keys, spans) else None
-        case SpanTable():
+        case SpanTable(has_ends=has_ends):
             native.gather(_entries(locators, shard_of, rows), 2 * spans.itemsize, spans)
-            return _Spans(spans[:, 0], spans[:, 1])
-        case OffsetTable():
-            native.gather(_entries(locators, shard_of, rows), 2 * spans.itemsize, spans)
-            starts, ends = spans[:, 0], spans[:, 1]
             begin = _column(locators, "base", shard_of)
-            return _Spans(starts + begin, ends - starts, begin)
+            sizes = spans[:, 1] - spans[:, 0] if has_ends else spans[:, 1]
+            return _Spans(spans[:, 0] + begin, sizes, begin)
         case _:
-            return None  # rows of one size need no table
+            return None
 
 
 def _all_within(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], spans: _Spans) -> bool:

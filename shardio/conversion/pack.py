@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
+from ..dataset import bad_budget
 from ..errors import ConfigError, SourceError, TooManyBad
 from ..foreign.names import printable
 from ..format import manifest
-from ..loader import quarantine
 from ..order.world import World
 from ..output.base import Beat, Output, Run
 from ..output.describe import describe
@@ -66,7 +66,7 @@ class PackOptions:
             raise ConfigError(f"workers must be at least 1, got {self.workers}")
         if self.on_error not in get_args(OnError):
             raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
-        quarantine.check_max_bad(self.max_bad)
+        bad_budget.check_max_bad(self.max_bad)
         if self.dask is not None and self.world.size > 1:
             ranks_too = f"got dask={self.dask!r} in a job of {self.world.size} ranks"
             raise ConfigError(f"dask and ranks cannot share the same work: {ranks_too}")
@@ -255,7 +255,7 @@ class _Packing:
     def _check_budget(self, skipped: int, samples: int, example: Skipped, known: Sequence[Skipped] = ()) -> None:
         """Raise TooManyBad, with those that are known, if more samples are bad than `max_bad` allows."""
         most = self._options.max_bad
-        if skipped > (allowed := quarantine.allowance(most, samples)):
+        if skipped > (allowed := bad_budget.allowance(most, samples)):
             error = TooManyBad(
                 f"{skipped} of {samples} samples are bad, max_bad={most:g} allows {allowed}, "
                 f"max_bad={samples} would allow all; one of them: {example.reason}"

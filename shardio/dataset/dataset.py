@@ -36,22 +36,24 @@ from ..format.fields import (
 )
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
-from ..order.plan import Plan, Shuffle
+from ..order.plan import Order, Plan, Schedule, Shuffle
 from ..output.describe import describe
 from ..output.remote_manifest import load_remote
 from ..output.shard_writer import ShardWriter, WrittenShard
 from ..stores import open_store
-from ..stores.base import Store
 from ..stores.url import Url, as_url
 from ..system import npy
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
 from .classes import KEY, Classes, Renumbering, names_in, numbered_alike
+from .fetch_ahead import FetchAhead
+from .local_shards import LocalShards
 from .location import Location
 from .methods_of_others import WEBDATASET, no_attribute
-from .reader_cache import ReaderCache
+from .remote_manifest import folder_of
 from .remote_shards import RemoteShards
 from .selection import Selection
+from .shards import Shards, by_shard
 
 
 @final
@@ -63,10 +65,11 @@ class Dataset:
     Attributes:
         manifest: the fields, shards and checksums.
         path: the dataset's directory, or its URL.
+        shards: the shards, which are opened as they are read.
     """
 
     def __init__(
-        self, described: manifest.Manifest, path: Path | Url | None = None, shards: RemoteShards | None = None
+        self, described: manifest.Manifest, path: Path | Url | None = None, shards: Shards | None = None
     ) -> None:
         if not isinstance(described, manifest.Manifest) or path is None:
             given = repr(described) if isinstance(described, str | os.PathLike) else type(described).__name__
@@ -74,7 +77,7 @@ class Dataset:
         self.manifest = described
         self.path = path.absolute() if isinstance(path, Path) else path  # the working directory may change
         self._all_fields = with_hidden(described.fields)
-        self._readers = shards or ReaderCache(described, Path(f"{self.path}"), self._all_fields)
+        self.shards = shards or LocalShards(described, Path(f"{self.path}"), self._all_fields)
         self._renumbered: Mapping[str, Renumbering] = {}
 
     @property
@@ -195,14 +198,7 @@ class Dataset:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
-        shards, rows = self.manifest.shards.locate(indices)
-        most_readers, bring = self._readers.limit // 4, None
-        if isinstance(self._readers, RemoteShards):
-            self._readers.prepare(np.unique(shards).tolist())
-            bring = self._readers.bring
-        return Selection(
-            self.field, self.reader, self._shard_path, most_readers, shards, rows, max_value_bytes, bring, renumbered
-        )
+        return Selection(self.shards, self.field, *self.manifest.shards.locate(indices), max_value_bytes, renumbered)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask the system to read the samples from `first` to `first + count - 1` ahead, and do not wait for them."""
@@ -220,55 +216,36 @@ class Dataset:
                     if (locator := self.reader(shard).locator(name)) is not None:
                         row_locator.read_ahead(locator, start, stop)
 
-    def objects(self, shard: int) -> tuple[Store, list[str]] | None:
-        """Return the store that a shard is in, with the names of its files there; None for a local dataset."""
-        return self._readers.objects(shard) if isinstance(self._readers, RemoteShards) else None
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the shards are in a store, from which `fetch_ahead` fetches."""
-        return isinstance(self._readers, RemoteShards)
-
     @property
     def fetched(self) -> FetchCounts:
         """The bytes that this process has fetched into the node's cache until now; none for a local dataset."""
-        return self._readers.fetched if isinstance(self._readers, RemoteShards) else FetchCounts()
+        return self.shards.fetched
 
-    def fetch_ahead(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
-        """Have what reading samples needs fetched into the node's cache, without waiting for it.
+    def fetch_ahead(self, fields: Sequence[str], plan: Order, schedule: Schedule) -> FetchAhead | None:
+        """Begin to fetch what an epoch reads of some fields; None if all of it is local."""
+        return FetchAhead(self, fields, plan, schedule) if self.shards.in_store else None
 
-        Args:
-            indices: the samples' numbers, int64 [n].
-            fields: the fields to read.
-            share: the share of the cache that must stay free for what is needed now.
-
-        Returns:
-            What keeps it in the cache until it is released; None if there is no room.
-        """
-        if not isinstance(self._readers, RemoteShards):
-            return []
-        shards, rows = self.manifest.shards.locate(indices)
-        order = np.argsort(shards, kind="stable")
-        numbers, starts = np.unique(shards[order], return_index=True)
-        self._readers.prepare(numbers.tolist())
-        parts = zip(numbers.tolist(), np.split(rows[order], starts[1:]), strict=True)
-        return self._readers.ask(parts, fields, share)
+    def prefetch(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
+        """Have what reading samples needs fetched, without waiting for it, as `FetchAhead` asks for it."""
+        return self.shards.prefetch(by_shard(*self.manifest.shards.locate(indices)), fields, share)
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the cache of the node has no room for the `window` samples that a shuffle mixes at a time."""
-        if isinstance(self._readers, RemoteShards):
-            self._readers.warn_of_small_cache(min(window, len(self)))
+        self.shards.warn_of_small_cache(min(window, len(self)))
 
-    def put_right(self, index: int) -> bool:
+    def refetch(self, index: int) -> bool:
         """Fetch a damaged sample from the store again, if nothing else tells whether it was damaged on its way.
 
         Returns:
             Whether the node's cache had other bytes than the store, so that reading it again is worth while.
         """
-        if not isinstance(self._readers, RemoteShards):
-            return False
         shards, rows = self.manifest.shards.locate(np.array([index]))
-        return self._readers.put_right(int(shards[0]), int(rows[0]))
+        return self.shards.refetch(int(shards[0]), int(rows[0]))
+
+    def check_local(self) -> None:
+        """Raise ConfigError if the shards are in a store, where nothing but shardio reads them."""
+        if self.shards.in_store:
+            raise ConfigError(f"gpu_direct reads local files, and {self.path} is in a store: leave it out")
 
     def decode(
         self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
@@ -310,12 +287,9 @@ class Dataset:
         own = names.items() if isinstance(names, dict) else ()
         return "".join(f"; {name} is the field {field!r} here" for field, given in own if given == name)
 
-    def _shard_path(self, shard: int) -> str:
-        return str(self.path / self.manifest.shards.names[shard])
-
     def reader(self, shard: int) -> Reader:
         """Return the open reader of shard number `shard`."""
-        return self._readers[shard]
+        return self.shards[shard]
 
     def check(
         self,
@@ -365,7 +339,7 @@ class Dataset:
 
     def close(self) -> None:
         """Close all files. The dataset stays usable: files are opened again on demand."""
-        self._readers.close()
+        self.shards.close()
 
 
 def open(
@@ -390,28 +364,30 @@ def open(
     CacheError as well.
     """
     if (url := as_url(path)) is not None:
-        return _open_remote(url, cache, cache_size, store_options or {})
+        return _open_remote(folder_of(url), cache, cache_size, store_options or {})
     if cache is not None or cache_size is not None or store_options is not None:
         raise ConfigError(f"cache, cache_size and store_options are for URLs, and {os.fspath(path)!r} is a local path")
     given = Path(path)
     described = manifest.load(given)
     folder = given if given.is_dir() else given.parent
-    if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
-        raise ManifestError(f"{folder / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
+    _check_container(described, folder)
     return Dataset(described, folder)
 
 
 def _open_remote(
-    given: Url, cache: str | os.PathLike[str] | None, cache_size: int | str | None, options: Mapping[str, str]
+    url: Url, cache: str | os.PathLike[str] | None, cache_size: int | str | None, options: Mapping[str, str]
 ) -> Dataset:
-    url = given.parent if given.name == manifest.FILE_NAME else given
     store = open_store(url, options)
     fetcher = Fetcher(open_cache(cache, cache_size))
     described = load_remote(store, url, fetcher.cache.folder)
+    _check_container(described, url)
+    return Dataset(described, url, RemoteShards(described, url, with_hidden(described.fields), store, fetcher))
+
+
+def _check_container(described: manifest.Manifest, place: Path | Url) -> None:
+    """Raise ManifestError if a manifest names no container that lies on disk."""
     if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
-        raise ManifestError(f"{url / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
-    shards = RemoteShards(described, url, with_hidden(described.fields), store, fetcher)
-    return Dataset(described, url, shards)
+        raise ManifestError(f"{place / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
 
 
 def from_samples(
@@ -443,7 +419,7 @@ def from_samples(
     described = describe(memory.MemoryContainer.name, checked, written, metadata or {})
     dataset = Dataset(described, directory)
     for name in described.shards.names:
-        weakref.finalize(dataset._readers, memory.forget, directory / name)  # which copies of the dataset share
+        weakref.finalize(dataset.shards, memory.forget, directory / name)  # which copies of the dataset share
     return dataset
 
 

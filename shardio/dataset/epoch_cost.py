@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, final
 
 from ..cache.pace import LONGEST_RUN
-from ..cache.pieces import PIECE
 from ..containers import side_index
 from ..errors import ConfigError
 from ..format.fields import with_hidden
 from ..format.manifest import Manifest
+from ..format.pieces import PIECE
 
 OrderName = Literal["global", "block"]
 

@@ -24,11 +24,13 @@ from ..format import cf
 from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.interleave import MixedPlan, rounded_shares, whole_weights
-from ..order.plan import Plan, Shuffle
+from ..order.plan import Order, Plan, Schedule, Shuffle
+from ..system.timing import StageClock
 from ..system.types import Buffer, Column, Indices
 from .classes import KEY, Classes, named_field
 from .dataset import Dataset, with_classes_alike
 from .dataset import open as open_dataset
+from .fetch_ahead import FetchAhead
 from .location import Location
 from .readable import FileSpans
 from .selection import Selection
@@ -223,18 +225,18 @@ class Mixture:
                 dataset.read_ahead(low - int(self._starts[source]), high - low, fields)
 
     @property
-    def is_remote(self) -> bool:
-        return any(dataset.is_remote for dataset in self._datasets)
-
-    @property
     def fetched(self) -> FetchCounts:
         """The bytes that this process has fetched for all sources until now."""
         return sum((dataset.fetched for dataset in self._datasets), FetchCounts())
 
-    def fetch_ahead(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
+    def fetch_ahead(self, fields: Sequence[str], plan: Order, schedule: Schedule) -> FetchAhead | None:
+        in_store = any(dataset.shards.in_store for dataset in self._datasets)
+        return FetchAhead(self, fields, plan, schedule) if in_store else None
+
+    def prefetch(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
         holds: list[Hold] = []
         for dataset, local, _ in self._split(indices):
-            if (more := dataset.fetch_ahead(local, fields, share)) is None:
+            if (more := dataset.prefetch(local, fields, share)) is None:
                 for hold in holds:
                     hold.release()
                 return None
@@ -245,9 +247,13 @@ class Mixture:
         for dataset in self._datasets:
             dataset.warn_of_small_cache(window)
 
-    def put_right(self, index: int) -> bool:
+    def refetch(self, index: int) -> bool:
         source, local = self._source_and_index(index)
-        return self._datasets[source].put_right(local)
+        return self._datasets[source].refetch(local)
+
+    def check_local(self) -> None:
+        for dataset in self._datasets:
+            dataset.check_local()
 
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard as `source/shard`, without reading a file."""
@@ -285,11 +291,11 @@ class MixedSelection:
         self._field, self._count = field, count
 
     @contextmanager
-    def fetched(self, names: Iterable[str]) -> Iterator[None]:
-        """Return a `with` block as `Selection.fetched` does."""
+    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> Iterator[None]:
+        """Return a `with` block as `Selection.fetch` does."""
         with ExitStack() as stack:
             for part, _ in self._parts:
-                stack.enter_context(part.fetched(names))
+                stack.enter_context(part.fetch(names, clock))
             yield
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
-from ..cache.node_cache import Hold
 from ..containers.row_locator import Scratch
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
-from ..order.plan import Order, Shuffle
+from ..order.plan import Order, Schedule, Shuffle
 from ..stores.url import Url
+from ..system.timing import StageClock
 from ..system.types import Buffer, Column, Indices
+from .fetch_ahead import FetchAhead
 from .location import Location
 
 FileSpans: TypeAlias = tuple[list[str], NDArray[np.int64], NDArray[np.int64]]
@@ -26,8 +27,11 @@ first byte in its file, int64 [n] each."""
 class SelectedSamples(Protocol):
     """Some samples of a dataset. They are located in their shards once, for all fields that you read."""
 
-    def fetched(self, names: Iterable[str]) -> AbstractContextManager[None]:
-        """Return a `with` block in which some fields need not be fetched from a store; it waits for them to come."""
+    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> AbstractContextManager[None]:
+        """Return a `with` block in which some fields are local; it waits for those that come from a store.
+
+        That counts as the stage `fetch` of the clock.
+        """
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a field whose values all have one size, as an array `[n, *shape]`: `out` if given, else a new one."""
@@ -104,18 +108,17 @@ class ReadableDataset(Protocol):
         """Ask storage for the samples from `first` to `first + count - 1`, and do not wait for them."""
 
     @property
-    def is_remote(self) -> bool:
-        """Whether any shards are in a store, from which `fetch_ahead` fetches."""
-
-    @property
     def fetched(self) -> FetchCounts:
         """The bytes that this process has fetched from stores until now, and in how many requests."""
 
-    def fetch_ahead(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
-        """Have what reading samples needs fetched from stores, without waiting, as `Dataset.fetch_ahead` does."""
+    def fetch_ahead(self, fields: Sequence[str], plan: Order, schedule: Schedule) -> FetchAhead | None:
+        """Begin to fetch what an epoch reads of some fields from stores; None if all of it is local."""
 
-    def put_right(self, index: int) -> bool:
+    def refetch(self, index: int) -> bool:
         """Fetch a damaged sample from its store again; return whether reading it again is worth while."""
+
+    def check_local(self) -> None:
+        """Raise ConfigError if any shards are in a store, where nothing but shardio reads them."""
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the cache of the node has no room for `window` samples of each dataset in a store."""

@@ -3,12 +3,10 @@
 import hashlib
 import io
 import os
-import threading
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -16,29 +14,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers, native
+from ..cache.cached_object import CachedObject
 from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
-from ..cache.node_cache import CachedObject, Hold, Kept
-from ..cache.pieces import PIECE, piece_count, pieces_of, widened_up_to
+from ..cache.node_cache import Hold, Kept
 from ..containers import piece_sums, row_locator, side_index
 from ..containers.base import Reader
-from ..errors import CacheWarning, ObjectNotFound, ShardCorrupt
+from ..errors import CacheWarning, DatasetError, ObjectNotFound, ShardCorrupt
 from ..format import manifest
 from ..format.fields import Field
+from ..format.pieces import PIECE, piece_count, pieces_of, widened_up_to
 from ..stores.base import Store
 from ..stores.retrying import RetryingStore
+from ..stores.stream import checksum_of
 from ..stores.url import Url
 from ..system import background, forks, processes
+from ..system.timing import StageClock
 from ..system.types import Rows
 from ..system.units import format_size
-from . import reader_cache
+from .fetch_ahead import FREE_SHARE
 from .remote_sums import RemoteSums
-
-FREE_SHARE = 0.25
-"""The share of the cache that what is fetched ahead leaves to what is needed now."""
+from .shards import MOST_OPEN, Parts, RecentlyUsed, compare_files
 
 _DESCRIPTORS = 8  # of an open shard with its index and its checksums
-UNIT = 16  # pieces that are fetched together where that costs little
-WIDER = 2.0  # times as many pieces, at most
+_UNIT = 16  # pieces that are fetched together where that costs little
+_WIDER = 2.0  # times as many pieces, at most
 
 
 @final
@@ -56,37 +55,29 @@ class _Shard:
         self.reader, self.file, self.by_spans = reader, file, by_spans
         self.kept: Kept | None = None
 
-    def stays(self, hold: Hold) -> None:
-        """Have pieces stay in the cache until nobody has the reader any more."""
-        background.call_when_gone(self.reader, hold.release)
-
 
 @final
-@dataclass(frozen=True, slots=True)
 class _Files:
     """The files of a shard.
 
     Attributes:
         shard: the shard itself.
         companions: its index, if it has one.
-        sums: the checksums of the pieces of all of them, if the dataset has any.
+        sums: the checksums of the pieces of all of them; None if the dataset has none.
     """
 
-    shard: RemoteFile
-    companions: Sequence[RemoteFile]
-    sums: RemoteSums | None
+    def __init__(self, shard: RemoteFile, companions: Sequence[RemoteFile], sums: RemoteSums | None) -> None:
+        self.shard, self.companions, self.sums = shard, companions, sums
 
+    @property
     def needed_first(self) -> Wanted:
-        """Return what opening the shard needs: the table of checksums first, which the other pieces wait for."""
-        has_table = self.sums is not None and not self.sums.missing
-        wanted = [*([self.sums.file] if self.sums is not None and has_table else []), *self.companions]
-        begin = [(self.shard, np.arange(1))] if has_table and not self.companions else []
-        return [*map(_whole, wanted), *begin]
+        """What opening the shard needs."""
+        return [_whole(file) for file in self.companions] or [(self.shard, np.arange(1))]
 
 
 @final
 class RemoteShards:
-    """Keeps the most recently used shards of a store open, in place of `ReaderCache`.
+    """Keeps the most recently used shards of a store open.
 
     The indexes of open shards, and what else their readers look at all the time, stay in the cache; the rest is held
     only while it is read.
@@ -99,104 +90,79 @@ class RemoteShards:
         fetcher: brings pieces into the cache.
     """
 
+    in_store = True
+
     def __init__(
         self, described: manifest.Manifest, url: Url, fields: Mapping[str, Field], store: Store, fetcher: Fetcher
     ) -> None:
         self._described, self._url, self._fields = described, url, dict(fields)
         self._store, self._fetcher = store, fetcher
-        self._container = containers.get(described.container)
+        self._container, self._table = containers.get(described.container), described.shards
         identity = hashlib.blake2b(f"{url}\n".encode() + described.to_json(), digest_size=16)
         self._group = identity.hexdigest()
-        most = min(len(described.shards), reader_cache.MOST_OPEN)
         # Pending reads keep readers alive that were dropped, and requests have sockets.
+        most = min(len(self._table), MOST_OPEN)
         self.limit = max(4, processes.allow_open_files(2 * _DESCRIPTORS * most + 256) // (2 * _DESCRIPTORS))
-        self._begin()
+        self.reset_in_child()
         forks.reset_in_children(self)
 
     def reset_in_child(self) -> None:
-        """Open the shards anew in a forked child, before its threads read them."""
-        self._begin()
-
-    def _begin(self) -> None:
-        self._pid, self._lock = os.getpid(), threading.Lock()
-        self._open: OrderedDict[int, _Shard] = OrderedDict()
-        self._files: OrderedDict[int, _Files] = OrderedDict()
-        self._right: set[tuple[int, int]] = set()
-
-    @property
-    def total(self) -> int:
-        """Bytes of all shards."""
-        return int(self._described.shards.bytes.sum())
-
-    @property
-    def fetched(self) -> FetchCounts:
-        """The bytes that this process has fetched until now, and in how many requests."""
-        retries = self._store.counts.retries if isinstance(self._store, RetryingStore) else 0
-        return replace(self._fetcher.counts, retries=retries)
+        """Open the shards anew in a forked child: what its parent holds in the cache ends with the parent."""
+        self._open: RecentlyUsed[_Shard] = RecentlyUsed(self.limit)
+        self._files: RecentlyUsed[_Files] = RecentlyUsed(self.limit)
+        self._verified: set[tuple[int, int]] = set()
 
     def __getitem__(self, number: int) -> Reader:
         return self._shard(number).reader
 
-    def close(self) -> None:
-        """Drop all readers; the last user of each lets go of what it holds in the cache."""
-        with self._lock:
-            self._open.clear()
-            self._files.clear()
+    def path(self, number: int) -> str:
+        return str(self._url / self._table.names[number])
 
-    def prepare(self, numbers: Sequence[int]) -> None:
-        """Fetch what opening shards needs, all of them at once."""
-        missing = [number for number in numbers if number not in self._open]
-        if len(missing) > 1:
-            wanted = [part for number in missing for part in self._files_of(number).needed_first()]
-            if wanted:
-                with suppress(ObjectNotFound):  # opening that shard tells which one, or goes on without its table
-                    self._fetcher.bring(wanted).release()
+    def size(self, number: int) -> int | None:
+        try:
+            return sum(self._store.info(name).size for name in self._objects(number))
+        except ObjectNotFound:
+            return None
+
+    def check_files(self, number: int) -> None:
+        """Compare the objects of a shard with the manifest; they are read from the store, not from the cache."""
+        names = self._objects(number)
+        try:
+            sizes, checksum = checksum_of(self._store, names)
+        except ObjectNotFound as error:
+            missing = next(name for name in names if f"/{name}: " in f"{error}")
+            raise DatasetError(f"{missing.rpartition('/')[2]} is missing") from error
+        compare_files(self._table, number, sizes, checksum)
+
+    @property
+    def fetched(self) -> FetchCounts:
+        retries = self._store.retries if isinstance(self._store, RetryingStore) else 0
+        return replace(self._fetcher.counts, retries=retries)
+
+    def close(self) -> None:
+        self._open.clear()  # the last user of each lets go of what it holds in the cache
+        self._files.clear()
 
     @contextmanager
-    def bring(self, parts: Iterable[tuple[int, Rows]], names: Iterable[str]) -> Iterator[None]:
-        """Return a `with` block in which some fields of some rows can be read.
-
-        Args:
-            parts: numbers of shards, and the rows in each.
-            names: fields or hidden columns.
-        """
-        shards = [(self._shard(number), rows) for number, rows in parts]  # open until the end, and `kept` kept
-        wanted, kept = self._wanted(shards, list(names))  # noqa: RUF059
-        if not wanted:
+    def fetch(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> Iterator[None]:
+        with nullcontext() if clock is None else clock.stage("fetch"):
+            shards, wanted, kept = self._wanted(parts, list(names))  # noqa: RUF059  # open and kept until the end
+            hold = self._fetcher.fetch(wanted) if wanted else nullcontext()
+        with hold:
             yield
-            return
-        hold = self._fetcher.bring(wanted)
-        try:
-            yield
-        finally:
-            hold.release()
 
-    def ask(self, parts: Iterable[tuple[int, Rows]], names: Iterable[str], share: float) -> list[Hold] | None:
-        """Have what reading some fields of some rows needs fetched, without waiting, and hold it.
-
-        Args:
-            parts: numbers of shards, and the rows in each.
-            names: fields or hidden columns.
-            share: the share of the cache that is to stay free.
-
-        Returns:
-            None if there is no room.
-        """
-        wanted, _ = self._wanted([(self._shard(number), rows) for number, rows in parts], list(names))
+    def prefetch(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
+        _, wanted, _ = self._wanted(parts, list(names))
         if not wanted:
             return []
         if self._fits:  # all of it will be read and stay
-            wanted = [(f, widened_up_to(pieces, UNIT, len(f.cached.table.state), WIDER)) for f, pieces in wanted]
-        hold = self._fetcher.ask(wanted, round(share * self._fetcher.most))
+            wanted = [(f, widened_up_to(pieces, _UNIT, len(f.cached.table.state), _WIDER)) for f, pieces in wanted]
+        hold = self._fetcher.prefetch(wanted, round(share * self._fetcher.most))
         return None if hold is None else [hold]
 
     def warn_of_small_cache(self, window: int) -> None:
-        """Warn if the cache has no room for `window` samples beside what is needed now."""
-        needed, room = (
-            self.total * window // max(1, self._described.samples),
-            round((1 - FREE_SHARE) * self._fetcher.most),
-        )
-        if needed > room:
+        needed = self._total * window // max(1, self._described.samples)
+        if needed > round((1 - FREE_SHARE) * self._fetcher.most):
             warnings.warn(
                 f"{self._fetcher.cache.folder}: the cache holds {format_size(self._fetcher.most)}, and a window of "
                 f"shuffle='block' takes {format_size(needed)}: what is fetched for it is fetched again; give a smaller "
@@ -205,43 +171,35 @@ class RemoteShards:
                 stacklevel=4,  # where the Loader is made
             )
 
-    def put_right(self, number: int, row: int) -> bool:
-        """Fetch once more what a damaged sample was read from, unless its pieces were compared with checksums.
-
-        Returns:
-            Whether the cache had other bytes, which are right now. What was found to be right is not fetched again.
-        """
+    def refetch(self, number: int, row: int) -> bool:
         files = self._files_of(number)
-        if (files.sums is not None and not files.sums.missing) or (number, row) in self._right:
+        if (files.sums is not None and not files.sums.missing) or (number, row) in self._verified:
             return False
-        if files.companions and self._fetcher.put_right([_whole(file) for file in files.companions]):
-            with self._lock:
-                self._open.pop(number, None)
+        if files.companions and self._fetcher.refetch([_whole(file) for file in files.companions]):
+            self._open.drop(number)
             return True
-        known = self._open.get(number)
-        if known is None:
-            wanted = _whole(files.shard)
-        else:
-            wanted = files.shard, self._pieces(known, np.array([row]), list(self._fields))
-        differ = self._fetcher.put_right([wanted])
+        wanted = _whole(files.shard)
+        if number in self._open:
+            shard = self._shard(number)
+            wanted = files.shard, self._pieces(shard, np.array([row]), list(self._fields))
+        differ = self._fetcher.refetch([wanted])
         if not differ:
-            self._right.add((number, row))
+            self._verified.add((number, row))
         return differ
 
-    def _wanted(self, shards: Sequence[tuple[_Shard, Rows]], names: Sequence[str]) -> tuple[Wanted, list[Hold]]:
-        """Return the pieces that hold some fields of some rows, and the holds of those shards that are kept whole."""
-        wanted: list[tuple[RemoteFile, NDArray[np.int64]]] = []
-        kept: list[Hold] = []
-        if not (fits := self._fits):
-            self._fetcher.cache.let_go()
-        for shard, rows in shards:
-            if fits and (hold := self._keep(shard)) is not None:
-                kept.append(hold)
-                continue
-            pieces = self._pieces(shard, rows, names)
-            if len(pieces):
-                wanted.append((shard.file, pieces))
-        return wanted, kept
+    def _wanted(self, parts: Parts, names: Sequence[str]) -> tuple[list[_Shard], Wanted, list[Hold]]:
+        """Return open shards, the pieces that hold some fields of some rows, and the holds of shards kept whole."""
+        rows_of = dict(parts)
+        self._prepare(rows_of.keys())
+        shards = [self._shard(number) for number in rows_of]
+        if self._fits:
+            kept = [hold for shard in shards if (hold := self._keep(shard)) is not None]
+            if len(kept) == len(shards):  # else whoever keeps some and waits for the others may be waited for
+                return shards, [], kept
+        else:
+            self._fetcher.cache.release_kept()
+        pieces = [self._pieces(shard, rows, names) for shard, rows in zip(shards, rows_of.values(), strict=True)]
+        return shards, [(shard.file, some) for shard, some in zip(shards, pieces, strict=True) if len(some)], []
 
     def _pieces(self, shard: _Shard, rows: Rows, names: Sequence[str]) -> NDArray[np.int64]:
         """Return the pieces of a shard that hold some fields of some rows."""
@@ -261,103 +219,98 @@ class RemoteShards:
         return pieces_of(np.concatenate(offsets), np.concatenate(sizes))
 
     @property
+    def _total(self) -> int:
+        return int(self._table.bytes.sum())
+
+    @property
     def _fits(self) -> bool:
         """Whether the cache has room for the whole dataset."""
-        return self.total <= self._fetcher.most * 7 // 8
+        return self._total <= self._fetcher.most * 7 // 8
 
     def _keep(self, shard: _Shard) -> Hold | None:
         """Keep a shard, for which the cache has room with the whole dataset, if all of it is there; return its hold."""
-        kept = shard.kept
-        if (kept is None or kept.hold is None) and shard.file.cached.table.complete:
-            kept = shard.kept = self._fetcher.keep_while_room([_whole(shard.file)])
-        return None if kept is None else kept.hold
+        if shard.kept is None or shard.kept.hold is None:
+            shard.kept = self._fetcher.cache.keep_while_room(shard.file.cached)
+        return None if shard.kept is None else shard.kept.hold
+
+    def _prepare(self, numbers: Iterable[int]) -> None:
+        """Fetch what opening shards needs, of all of them at once."""
+        missing = [number for number in numbers if number not in self._open]
+        if len(missing) > 1:
+            files = [self._files.get(number, self._find) for number in missing]
+            self._fetch_sums([one.sums for one in files if one.sums is not None])
+            with suppress(ObjectNotFound):  # opening that shard tells which one
+                self._fetcher.fetch([part for one in files for part in one.needed_first]).release()
 
     def _shard(self, number: int) -> _Shard:
-        if self._pid != os.getpid():
-            self._begin()
-        with self._lock:
-            if (known := self._open.get(number)) is not None:
-                self._open.move_to_end(number)
-                return known
-        opened = self._open_shard(number)
-        with self._lock:
-            opened = self._open.setdefault(number, opened)
-            while len(self._open) > self.limit:
-                dropped, _ = self._open.popitem(last=False)  # not closed: another thread may be reading
-                self._files.pop(dropped, None)
-        return opened
+        return self._open.get(number, self._open_shard)
 
     def _open_shard(self, number: int) -> _Shard:
-        table = self._described.shards
-        name, samples = table.names[number], int(table.samples[number])
-        files = self._files_of(number)
-        file, holds = files.shard, self._bring_first(files)
-        fetched: Any = _FetchedFile(file, self._fetcher)
-        by_spans = self._container.touch(fetched, self._fields, adopted=self._described.adopted)
-        if by_spans:
-            if fetched.pieces:
-                holds.append(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
-            reader = self._container.reader(file.cached.path, self._fields)
-        else:
-            hold = self._fetcher.bring([_whole(file)])
-            try:
+        files, samples = self._files_of(number), int(self._table.samples[number])
+        file = files.shard
+        with ExitStack() as kept:
+            if files.companions:
+                kept.enter_context(self._fetcher.keep(files.needed_first))
+            fetched: Any = _FetchedFile(file, self._fetcher)
+            by_spans = self._container.touch(fetched, self._fields, adopted=self._described.adopted)
+            if by_spans and fetched.pieces:
+                kept.enter_context(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
+            with nullcontext() if by_spans else self._fetcher.fetch([_whole(file)]):
                 reader = self._container.reader(file.cached.path, self._fields)
-            finally:
-                hold.release()
-        if len(reader) != samples:
-            raise ShardCorrupt(f"{self._url / name}: {len(reader)} samples, but the manifest says {samples}")
-        opened = _Shard(reader, file, by_spans)
-        for one in holds:
-            opened.stays(one)
-        return opened
+            if len(reader) != samples:
+                raise ShardCorrupt(f"{self.path(number)}: {len(reader)} samples, but the manifest says {samples}")
+            background.call_when_gone(reader, kept.pop_all().close)
+        return _Shard(reader, file, by_spans)
 
-    def _bring_first(self, files: _Files) -> list[Hold]:
-        """Fetch what opening a shard needs, in one round of requests; a table of checksums may be missing."""
-        while wanted := files.needed_first():
-            with_table = files.sums is not None and wanted[0][0] is files.sums.file
-            try:
-                return [self._fetcher.keep(wanted)]
-            except ObjectNotFound:
-                if files.sums is None or not with_table:
-                    raise
-                files.sums.missing = True  # if it is another file that is missing, the next round says so
-        return []
-
-    def objects(self, number: int) -> tuple[Store, list[str]]:
-        """Return the store, and the names in it of all files of a shard, the shard itself first."""
-        name = self._described.shards.names[number]
+    def _objects(self, number: int) -> list[str]:
+        """Return the names in the store of all files of a shard, the shard itself first."""
+        name = self._table.names[number]
         names = (name, *self._container.companions(name, adopted=self._described.adopted))
-        return self._store, [(self._url / one).path for one in names]
+        return [(self._url / one).path for one in names]
 
     def _files_of(self, number: int) -> _Files:
-        """Return the files of a shard; the store is asked for sizes that nobody knows."""
-        with self._lock:
-            known = self._files.get(number)
-        if known is not None:
-            return known
-        described, table = self._described, self._described.shards
-        name, size = table.names[number], None
-        if described.container == "tar" and not described.adopted:
-            size = side_index.size_of(self._fields, int(table.samples[number]))
-        names = self._container.companions(name, adopted=described.adopted)
+        """Return the files of a shard, whose pieces can be compared with their checksums."""
+        files = self._files.get(number, self._find)
+        if files.sums is not None:
+            self._fetch_sums([files.sums])
+        return files
+
+    def _fetch_sums(self, tables: Sequence[RemoteSums]) -> None:
+        """Have tables of checksums in the cache as long as somebody uses them; some may be missing in the store."""
+        absent = [one for one in tables if not one.ready]
+        if not absent:
+            return
+        if len(absent) > 1:
+            with suppress(ObjectNotFound):
+                self._fetcher.fetch([_whole(one.file) for one in absent]).release()
+        for one in absent:
+            try:
+                one.hold = self._fetcher.keep([_whole(one.file)])
+            except ObjectNotFound:
+                one.missing = True
+            else:
+                background.call_when_gone(one, one.hold.release)
+
+    def _find(self, number: int) -> _Files:
+        """Find the places of a shard's files in the cache; the store is asked for sizes that nobody knows."""
+        name, size = self._table.names[number], None
+        if self._described.container == "tar" and not self._described.adopted:
+            size = side_index.size_of(self._fields, int(self._table.samples[number]))
+        names = self._container.companions(name, adopted=self._described.adopted)
         beside = [self._cached(companion, size) for companion in names]
-        shard = self._cached(name, int(table.bytes[number]) - sum(one.table.size for one in beside))
+        shard = self._cached(name, int(self._table.bytes[number]) - sum(one.table.size for one in beside))
         cached = [shard, *beside]
         sums = None
-        if described.piece_bytes == PIECE:
+        if self._described.piece_bytes == PIECE:
             place = self._url / f"{name}{piece_sums.SUFFIX}"
-            in_cache = self._cached(f"{name}{piece_sums.SUFFIX}", piece_sums.size_of(one.table.size for one in cached))
-            sums = RemoteSums(self._store, place.path, in_cache, table.checksums[number])
+            in_cache = self._cached(place.name, piece_sums.size_of(one.table.size for one in cached))
+            sums = RemoteSums(self._store, place.path, in_cache, self._table.checksums[number])
         files, first = [], 0
-        for one, file_name in zip(cached, [name, *names], strict=True):
+        for one, object_name in zip(cached, self._objects(number), strict=True):
             is_whole = None if sums is None else partial(sums.is_whole, first)
-            files.append(RemoteFile(self._store, (self._url / file_name).path, one, is_whole))
+            files.append(RemoteFile(self._store, object_name, one, is_whole))
             first += piece_count(one.table.size)
-        with self._lock:
-            found = self._files.setdefault(number, _Files(files[0], files[1:], sums))
-            while len(self._files) > self.limit:  # some are fetched before their shard is opened
-                self._files.popitem(last=False)
-            return found
+        return _Files(files[0], files[1:], sums)
 
     def _cached(self, name: str, size: int | None) -> CachedObject:
         """Return the place in the cache of a file of the dataset."""
@@ -410,11 +363,8 @@ class _FetchedFile(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         size = max(0, min(len(view), self._file.cached.table.size - self._position))
         pieces = pieces_of(np.array([self._position]), np.array([size]))
-        hold = self._fetcher.bring([(self._file, pieces)])
-        try:
+        with self._fetcher.fetch([(self._file, pieces)]):
             got = os.preadv(self._file.cached.file, [view[:size]], self._position)
-        finally:
-            hold.release()
         self.pieces.update(pieces.tolist())
         self._position += got
         return got

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import MappingProxyType
-from typing import Any, TypeAlias, final
+from functools import cached_property
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,14 @@ from ..containers.base import Reader, check_out
 from ..containers.row_locator import Scratch
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
-from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
+from ..system.timing import StageClock
 from ..system.types import Buffer, Rows
 from .classes import Renumbering
 from .readable import FileSpans
+from .shards import Shards
 
 SMALL_ROW = 4096  # bytes; up to this size, one call for many rows and a second copy cost less than a call per row
-Bring: TypeAlias = Callable[[Sequence[tuple[int, Rows]], Iterable[str]], AbstractContextManager[object]]
-"""Takes numbers of shards, with the rows in each, and fields; returns a `with` block in which these can be read."""
-
 _NOTHING = nullcontext()
 MEASURED = 64  # values held in memory at once to measure their sizes
 
@@ -33,46 +31,38 @@ class Selection:
     """Samples to read, in a fixed order; `Dataset.select` returns it.
 
     Args:
+        shards: the dataset's shards.
         field: returns a field by its name, or raises ConfigError.
-        reader: returns a shard's reader by its number.
-        path: returns a shard's path by its number, for messages.
-        max_readers: the number of readers that the selection may hold at once.
-        shards: the number of each sample's shard, int64 [n].
+        numbers: the number of each sample's shard, int64 [n].
         rows: the row of each sample in its shard, int64 [n].
         max_value_bytes: the most bytes of one value, see `Limits`.
-        bring: for shards in a store: has what reading a field of some rows of some shards needs brought to where the
-            readers read it, and returns what keeps it there.
         renumbered: by field, the new numbers that labels get as they are read.
     """
 
     def __init__(
         self,
+        shards: Shards,
         field: Callable[[str], Field],
-        reader: Callable[[int], Reader],
-        path: Callable[[int], str],
-        max_readers: int,
-        shards: NDArray[np.int64],
+        numbers: NDArray[np.int64],
         rows: Rows,
-        max_value_bytes: int = MAX_VALUE_BYTES,
-        bring: Bring | None = None,
-        renumbered: Mapping[str, Renumbering] = MappingProxyType({}),
+        max_value_bytes: int,
+        renumbered: Mapping[str, Renumbering],
     ) -> None:
-        self._most, self._bring, self._renumbered = max_value_bytes, bring, renumbered
+        self._shards, self._field, self._rows = shards, field, rows
+        self._most, self._renumbered = max_value_bytes, renumbered
         self._fetched: frozenset[str] = frozenset()
-        self._field = field
-        self._reader = reader
-        self._path = path
-        self._rows = rows
-        self._numbers, self._which = _distinct(shards)
-        self._readers = [reader(number) for number in self._numbers] if len(self._numbers) <= max_readers else None
+        self._numbers, self._which = _distinct(numbers)
+
+    @cached_property
+    def _readers(self) -> list[Reader] | None:
+        """The reader of each shard; None if so many must not be held at once."""
+        few = len(self._numbers) <= self._shards.limit // 4
+        return [self._shards[number] for number in self._numbers] if few else None
 
     @contextmanager
-    def fetched(self, names: Iterable[str]) -> Iterator[None]:
+    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> Iterator[None]:
         """Return a `with` block in which some fields are where the readers read them; it waits for them to come."""
-        if self._bring is None:
-            yield
-            return
-        with self._bring(list(self._parts()), names):
+        with self._shards.fetch(self._parts(), names, clock):
             self._fetched = frozenset(names)
             try:
                 yield
@@ -94,10 +84,10 @@ class Selection:
             raise ConfigError(f"the values of field {name!r} differ in size; read it with values()")
         array = check_out(out, len(self._rows), field)
         if array.size:
-            with self._brought(name):
+            with self._fetch_field(name):
                 self._read_column(name, field, array)
         if name in self._renumbered and (nameless := self._renumbered[name].apply(array)) is not None:
-            shard = self._path(self._numbers[self._which[nameless]])
+            shard = self._shards.path(self._numbers[self._which[nameless]])
             raise BadSample(
                 f"{shard}, row {self._rows[nameless]}, field {name!r}: label {array[nameless]} names no class, so "
                 "classes='union' cannot number it by name"
@@ -108,7 +98,7 @@ class Selection:
         if self._fill(name, array):
             return
         if len(self._numbers) == 1:
-            self._reader(self._numbers[0]).read(self._rows, name, array, most=self._most)
+            self._shards[self._numbers[0]].read(self._rows, name, array, most=self._most)
             return
         for reader, places in self._groups():
             if field.row_bytes <= SMALL_ROW:
@@ -125,7 +115,7 @@ class Selection:
         """
         if self._field(name).fixed:
             raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
-        with self._brought(name):
+        with self._fetch_field(name):
             return self._read_values(name, scratch)
 
     def _read_values(self, name: str, scratch: Scratch | None) -> Sequence[Buffer]:
@@ -135,7 +125,7 @@ class Selection:
             if packed is not None:
                 return packed if scratch is not None else [bytes(value) for value in packed]
         if len(self._numbers) == 1:
-            return list(self._reader(self._numbers[0]).read(self._rows, name, most=self._most))
+            return list(self._shards[self._numbers[0]].read(self._rows, name, most=self._most))
         values = [b""] * len(self._rows)
         for reader, places in self._groups():
             read = reader.read(self._rows[places], name, most=self._most)
@@ -157,7 +147,7 @@ class Selection:
             try:
                 known = None if locator is None else row_locator.value_sizes(locator, rows)
             except MappedFileLost as error:
-                raise _cut_short(self._path(number), name) from error
+                raise _cut_short(self._shards.path(number), name) from error
             sizes[places] = _measured(reader, rows, name) if known is None else known
         return sizes
 
@@ -166,7 +156,7 @@ class Selection:
 
         None unless local files hold every row byte for byte as it is delivered.
         """
-        if self._bring is not None or name in self._renumbered:
+        if self._shards.in_store or name in self._renumbered:
             return None
         size, offsets = self._field(name).row_bytes, np.empty(len(self._rows), np.int64)
         if native.library() is None:
@@ -176,25 +166,23 @@ class Selection:
             try:
                 starts = None if locator is None else row_locator.fixed_offsets(locator, self._rows[places], size)
             except MappedFileLost as error:
-                raise _cut_short(self._path(number), name) from error
+                raise _cut_short(self._shards.path(number), name) from error
             if starts is None:
                 return None
             offsets[places] = starts
-        return [self._path(number) for number in self._numbers], self._which, offsets
+        return [self._shards.path(number) for number in self._numbers], self._which, offsets
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 
-    def _brought(self, name: str) -> AbstractContextManager[object]:
+    def _fetch_field(self, name: str) -> AbstractContextManager[object]:
         """Return a `with` block in which what reading a field needs is where the readers read it."""
-        if self._bring is None or name in self._fetched:
-            return _NOTHING
-        return self._bring(list(self._parts()), [name])
+        return _NOTHING if name in self._fetched else self._shards.fetch(self._parts(), [name], None)
 
     def _parts(self) -> Iterator[tuple[int, Rows]]:
         """Yield the number of each shard, and the rows to read of it."""
-        for number, (_, places) in zip(self._numbers, self._groups(), strict=True):
+        for number, places in zip(self._numbers, self._places(), strict=True):
             yield number, self._rows[places]
 
     def _fill(self, name: str, array: NDArray[Any]) -> bool:
@@ -212,8 +200,8 @@ class Selection:
         try:
             yield
         except MappedFileLost as error:
-            lost = ", ".join(self._path(n) for n in self._lost_shards(locators, name)) or self._path(self._numbers[0])
-            raise _cut_short(lost, name) from error
+            lost = list(self._lost_shards(locators, name)) or self._numbers[:1]
+            raise _cut_short(", ".join(map(self._shards.path, lost)), name) from error
 
     def _lost_shards(self, locators: Sequence[row_locator.RowLocator], name: str) -> Iterator[int]:
         """Read from each shard alone, and yield the numbers of those whose mapped files are lost."""
@@ -239,10 +227,15 @@ class Selection:
 
     def _groups(self) -> Iterator[tuple[Reader, NDArray[np.int64]]]:
         """Yield the reader of each shard, and the positions of the shard's samples in this selection."""
+        for number, places in zip(self._numbers, self._places(), strict=True):
+            yield self._shards[number], places
+
+    def _places(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the positions of each shard's samples in this selection."""
         order = np.argsort(self._which, kind="stable")
         ends = np.cumsum(np.bincount(self._which, minlength=len(self._numbers))).tolist()
-        for number, start, end in zip(self._numbers, [0, *ends], ends, strict=False):
-            yield self._reader(number), order[start:end]
+        for start, end in zip([0, *ends], ends, strict=False):
+            yield order[start:end]
 
 
 def _cut_short(paths: str, name: str) -> ShardCorrupt:

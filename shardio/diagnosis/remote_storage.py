@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 
 from ..cache.location import default_folder, usual_limit
+from ..cache.node_cache import NO_HOLES
 from ..dataset.store_access import StoreAccess
 from ..errors import ShardioError
 from ..format import manifest
@@ -51,16 +52,16 @@ def cache(loaded: manifest.Manifest, access: StoreAccess) -> Finding:
     except RuntimeError as error:  # the user has no home
         return Finding("cache", "note", str(error), "name a folder by --cache")
     size = int(loaded.shards.bytes.sum())
-    told, in_memory = str(folder), "what is fetched stays in memory: name a folder by --cache"
+    told, advice = str(folder), "name a folder on a local disk by --cache, or --cache /dev/shm/shardio for memory"
     try:
         there = next(one for one in (folder, *folder.parents) if os.path.exists(one))
         disk = file_system(there)
         told += f", {disk.type} ({'network' if disk.network else 'local'})"
         if not holes.are_possible(there):
-            return Finding("cache", "note", f"{told}: its file system cannot free parts of files", in_memory)
+            return Finding("cache", "broken", f"{told}: {NO_HOLES}", advice)
         limit = usual_limit(folder) if access.cache_size is None else parse_size(access.cache_size, "cache_size")
     except OSError as error:
-        return Finding("cache", "note", f"{told}: it takes no files: {error.strerror}", in_memory)
+        return Finding("cache", "broken", f"{told}: it takes no files: {error.strerror}", advice)
     told += f": {format_size(limit)} at most"
     if disk.network:
         return Finding("cache", "note", told, "a local disk is faster, and its locks work: name one by --cache")

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, final, get_args
 
 from .. import containers
-from ..errors import ConfigError, MissingDependency, SourceError
+from ..errors import BadSample, ConfigError, MissingDependency, SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import optional as _optional
 from ..system.local_path import local_path
-from ..system.regular_files import check_regular as check_regular
-from ..system.regular_files import open_regular as open_regular
+from ..system.regular_files import open_regular
 from ..system.units import counted
 from .names import Paths, printable
 
@@ -82,6 +81,13 @@ class File:
             parts.append(part)
             offset, size = offset + len(part), size - len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_exactly(self, offset: int, size: int) -> bytes:
+        """Read `size` bytes at `offset`; BadSample if the file ends before."""
+        data = self.read(offset, size)
+        if len(data) < size:
+            raise BadSample(f"the file ends within it, after {len(data)} of {size} bytes")
+        return data
 
     def read_buffered(self, offset: int, size: int) -> bytes:
         """Like `read`, through a buffer: for a few bytes whose neighbours are read next. Not thread-safe."""
@@ -158,6 +164,9 @@ def _unpacked(path: Path, compression: str) -> File:
 
 def _chunks(path: Path, compression: str, size: int = _CHUNK) -> Iterator[bytes]:
     try:
+        if compression == "zlib":
+            yield from _inflated(path, size)
+            return
         with _stream(path, compression) as stream:
             while chunk := stream.read(size):
                 yield chunk
@@ -174,34 +183,21 @@ def _stream(path: Path, compression: str) -> AbstractContextManager[Any]:
             return bz2.BZ2File(path)
         case "xz":
             return lzma.LZMAFile(path)
-        case "zlib":
-            return _Zlib(path)
     arrow = _optional.load("pyarrow", purpose=f"reading {path.name}, compressed with Zstandard,", extra="parquet")
     stream: AbstractContextManager[Any] = arrow.input_stream(str(path), compression="zstd")
     return stream
 
 
-@final
-class _Zlib(AbstractContextManager["_Zlib"]):
-    """A zlib stream (RFC 1950) in a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        self._codec = zlib.decompressobj()
-
-    def read(self, size: int) -> bytes:
-        """Read up to `size` bytes, b"" at the end; EOFError if the file ends before the stream does."""
-        while not self._codec.eof:
-            packed = self._codec.unconsumed_tail or self._file.read(_CHUNK)
-            data = self._codec.decompress(packed, size)
-            if data:
-                return data
-            if not packed:
+def _inflated(path: Path, size: int) -> Iterator[bytes]:
+    """Yield the content of a zlib stream (RFC 1950) in parts of at most `size` bytes; EOFError if it is cut off."""
+    codec = zlib.decompressobj()
+    with path.open("rb") as file:
+        while not codec.eof:
+            packed = codec.unconsumed_tail or file.read(_CHUNK)
+            data = codec.decompress(packed, size)
+            if not packed and not data:
                 raise EOFError("the file ends before its zlib stream does")
-        return b""
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
+            yield data
 
 
 def order_key(sort: Sort) -> Callable[[str], Any]:

@@ -12,6 +12,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataset.fetch_ahead import FetchAhead
 from ..errors import PipelineClosed
 from ..order.plan import Order, Schedule
 from ..system import background
@@ -24,7 +25,6 @@ from .device.prefetcher import DevicePrefetcher, HostWork
 from .quarantine import Quarantine
 from .state import EpochProgress
 from .stats import Meter
-from .workers.fetch_ahead import FetchAhead
 from .workers.workers import BatchPipeline, StepTimer, Workers
 
 

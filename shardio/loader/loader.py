@@ -197,9 +197,8 @@ class Loader:
             channels_last=channels_last,
             gpu_direct=gpu_direct,
         )
-        if gpu_direct and self.dataset.is_remote:
-            raise ConfigError(f"gpu_direct reads local files, and {self.dataset.path} is in a store: leave it out")
         if gpu_direct:
+            self.dataset.check_local()
             needs_host = {"map": map is not None, "isolate": isolate, "verify": verify}
             check_gpu_direct(target.device, others=[name for name, given in needs_host.items() if given])
         if engine_options and engine == "cpu":

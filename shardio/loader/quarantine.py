@@ -1,13 +1,13 @@
 """The bad samples that one rank has met, counted against `max_bad` and reported."""
 
 import json
-import math
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import final, get_args
 
+from ..dataset.bad_budget import allowance, check_max_bad
 from ..errors import ConfigError, TooManyBad
 from ..system.os_errors import naming
 from .batch.bad_samples import BadSampleRecord, OnBadSample
@@ -61,19 +61,6 @@ class Quarantine:
         # Opened for each line, as lines are few: no file is left open, and no line is lost if the process dies.
         with naming(self._path), open(self._path, "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{line}\n")
-
-
-def check_max_bad(max_bad: float) -> None:
-    """Raise ConfigError unless `max_bad` is a count, or a share below 1."""
-    if isinstance(max_bad, bool) or not isinstance(max_bad, (int, float)) or not 0 <= max_bad < math.inf:
-        raise ConfigError(f"max_bad must be a count, or a share of at least 0 and below 1, got {max_bad!r}")
-    if max_bad >= 1 and max_bad != int(max_bad):
-        raise ConfigError(f"max_bad must be a whole number, or below 1 for a share, got {max_bad!r}")
-
-
-def allowance(max_bad: float, samples: int) -> int:
-    """Return how many of `samples` may be bad: `max_bad` is a count, or below 1 a share, which is rounded up."""
-    return int(max_bad) if max_bad >= 1 else math.ceil(max_bad * samples)
 
 
 def report_path(path: str | os.PathLike[str], name: str, rank: int, size: int) -> Path:

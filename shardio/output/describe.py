@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from ..cache.pieces import PIECE
 from ..format import checksums, manifest
 from ..format.fields import Field
+from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable, TextColumn
 from .shard_writer import WrittenShard
 

@@ -22,13 +22,6 @@ def check_made(hidden: Directory) -> None:
         raise ConfigError(f"{hidden.path} holds {strangers[0]}, which shardio did not make: remove it yourself")
 
 
-def remove_temporary(directory: Directory) -> None:
-    """Remove the temporary files of processes that were killed while they wrote in a dataset's directory."""
-    for name in directory.names():
-        if TEMPORARY.fullmatch(name) and directory.kind(name) == "file":
-            directory.unlink(name)
-
-
 def existing(final: Directory) -> list[str]:
     """Return the names in a directory, which must all be of files that shardio has written; ConfigError if not."""
     names, own = final.names(), {*ours(final)}

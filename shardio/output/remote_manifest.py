@@ -6,7 +6,7 @@ from pathlib import Path
 from ..errors import ManifestError, NotADataset, ObjectNotFound
 from ..format import manifest
 from ..stores.base import Store
-from ..stores.unharmed import read_unharmed
+from ..stores.unharmed import TRIES, read_unharmed
 from ..stores.url import Url
 from ..system.directory import Directory
 
@@ -32,11 +32,10 @@ def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:
         return manifest.Manifest.from_json(data, str(place))
     folder = cache / "manifests" / hashlib.blake2b(f"{url}\n".encode() + data, digest_size=16).hexdigest()
     table = folder / table_name
-    if table.exists():
+    for _ in range(TRIES):  # the cache's copy may be damaged, or what came
         try:
             return manifest.Manifest.from_json(data, str(place), table)
         except ManifestError:
-            pass  # the cache's copy may be damaged: what is fetched anew tells whether it is the object
-    folder.mkdir(parents=True, exist_ok=True)
-    Directory(folder).write(table.name, read_unharmed(store, (url / table_name).path))
+            folder.mkdir(parents=True, exist_ok=True)
+            Directory(folder).write(table.name, bytes(store.read((url / table_name).path).data))
     return manifest.Manifest.from_json(data, str(place), table)

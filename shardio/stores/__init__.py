@@ -1,4 +1,4 @@
-"""Places where objects are stored under names: a folder, or a bucket of S3, Google Cloud Storage, Azure or HTTP."""
+"""Places where objects are stored under names: a bucket of S3, Google Cloud Storage or Azure, or files behind HTTP."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

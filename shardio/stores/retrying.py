@@ -4,7 +4,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, final
 
@@ -21,23 +20,6 @@ DENIED_SECONDS = 30.0
 FIRST_WAIT, LONGEST_WAIT = 0.2, 20.0  # seconds
 
 
-@dataclass(slots=True)
-class RequestCounts:
-    """The requests to a store, added up over all threads of a process.
-
-    Attributes:
-        requests: tries, those that failed included.
-        retries: tries after the first one of a request.
-        bytes: bytes read.
-        seconds: the time that requests took, added up over threads; without the waits between tries.
-    """
-
-    requests: int = 0
-    retries: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-
-
 @final
 class RetryingStore:
     """Tries requests again that fail for a reason that may pass, after waits of random length that double.
@@ -51,6 +33,9 @@ class RetryingStore:
         store: the store.
         seconds: the time after which a request is not tried again.
         sleep, draw: for tests: how to wait, and how to draw a number in [0, 1).
+
+    Attributes:
+        retries: tries after the first one of a request, added up over all threads of this process.
     """
 
     def __init__(
@@ -62,7 +47,7 @@ class RetryingStore:
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._store, self._seconds, self._sleep, self._draw = store, seconds, sleep, draw
-        self.counts, self._has_succeeded = RequestCounts(), False
+        self.retries, self._has_succeeded = 0, False
         self.reset_in_child()
         forks.reset_in_children(self)
 
@@ -75,10 +60,7 @@ class RetryingStore:
         return self._store.url
 
     def read(self, name: str, start: int = 0, stop: int | None = None, *, etag: str | None = None) -> Content:
-        content = self._again(lambda: self._store.read(name, start, stop, etag=etag))
-        with self._lock:
-            self.counts.bytes += len(content.data)
-        return content
+        return self._again(lambda: self._store.read(name, start, stop, etag=etag))
 
     def info(self, name: str) -> ObjectInfo:
         return self._again(lambda: self._store.info(name))
@@ -115,7 +97,6 @@ class RetryingStore:
         begun, tries, denied = time.monotonic(), 0, 0
         while True:
             tries += 1
-            asked = time.monotonic()
             try:
                 answer = request()
             except StoreError as error:
@@ -134,15 +115,9 @@ class RetryingStore:
             else:
                 self._has_succeeded = True
                 return answer
-            finally:
-                self._count(time.monotonic() - asked, tries)
+            with self._lock:
+                self.retries += 1
             self._sleep(0.0 if denied == 1 else self._draw() * min(LONGEST_WAIT, FIRST_WAIT * 2**tries))
-
-    def _count(self, seconds: float, tries: int) -> None:
-        with self._lock:
-            self.counts.requests += 1
-            self.counts.retries += tries > 1
-            self.counts.seconds += seconds
 
     def __getstate__(self) -> tuple[Store, float]:
         return self._store, self._seconds

@@ -23,21 +23,21 @@ class MemoryStore:
     url: Final = "memory://"
 
     def __init__(self, objects: Mapping[str, bytes] | None = None) -> None:
-        self._objects = dict(objects or {})
-        self._written = dict.fromkeys(self._objects, time.time())
+        self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self._lock = threading.Lock()
+        for name, data in (objects or {}).items():
+            self.write(name, data)
 
     def read(self, name: str, start: int = 0, stop: int | None = None, *, etag: str | None = None) -> Content:
         info = self.info(name)
         if etag is not None and etag != info.etag:
             raise ObjectChanged(f"{self.url}{name}: its ETag is {info.etag}, not {etag}")
-        return Content(self._objects[name][start:stop], start, info)
+        return Content(self._objects[name][0][start:stop], start, info)
 
     def info(self, name: str) -> ObjectInfo:
-        data = self._objects.get(name)
-        if data is None:
+        if (found := self._objects.get(name)) is None:
             raise ObjectNotFound(f"{self.url}{name}: there is no such object")
-        return ObjectInfo(name, len(data), hashlib.blake2b(data, digest_size=16).hexdigest(), self._written[name])
+        return found[1]
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         names = sorted(self._objects)
@@ -48,7 +48,8 @@ class MemoryStore:
             now = self.info(name).etag if name in self._objects else None
             if condition is not None and now != (None if condition == "new" else condition):
                 raise ObjectChanged(f"{self.url}{name}: its ETag is {now}, not {condition}")
-            self._objects[name], self._written[name] = bytes(data), time.time()
+            etag = hashlib.blake2b(data, digest_size=16).hexdigest()
+            self._objects[name] = bytes(data), ObjectInfo(name, len(data), etag, time.time())
             return self.info(name)
 
     def upload(self, name: str, path: Path) -> ObjectInfo:
@@ -60,6 +61,9 @@ class MemoryStore:
 
     def renew(self) -> None:
         pass
+
+    def __reduce__(self) -> tuple[type["MemoryStore"], tuple[dict[str, bytes]]]:
+        return MemoryStore, ({name: data for name, (data, _) in self._objects.items()},)
 
 
 @final

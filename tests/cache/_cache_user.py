@@ -1,4 +1,4 @@
-"""A process that uses a cache until it is killed: it reads spans at random, and checks every byte."""
+"""A cache with objects in a store; run as a program, it reads spans at random until it is killed, and checks bytes."""
 
 import os
 import random
@@ -9,9 +9,12 @@ import numpy as np
 
 from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.node_cache import NodeCache
-from shardio.cache.pieces import PIECE, pieces_of
-from shardio.stores.local import LocalStore
-from shardio.testing.stores import Faults, FaultyStore
+from shardio.format.pieces import PIECE, piece_count, pieces_of
+from shardio.stores.base import Store
+from shardio.testing.stores import Faults, FaultyStore, MemoryStore
+
+OBJECTS = {"a": 30 * PIECE + 5, "b": 17 * PIECE, "c": 1000, "d": 50 * PIECE - 1}
+"""The sizes of the objects of the tests."""
 
 
 def content(number: int, size: int) -> bytes:
@@ -19,27 +22,50 @@ def content(number: int, size: int) -> bytes:
     return np.random.default_rng(number).integers(1, 255, size, np.uint8).tobytes()
 
 
-def use(folder: Path, limit: int, objects: dict[str, int], seed: int, rounds: int | None) -> None:
-    """Read from the store beside the cache, `rounds` times or for ever."""
-    store = FaultyStore(LocalStore(folder / "store"), Faults(delay=0.002), seed)
-    cache = NodeCache(folder / "cache", limit)
-    fetcher = Fetcher(cache, requests=4)
-    data = {name: content(number, size) for number, (name, size) in enumerate(objects.items())}
-    files = {name: RemoteFile(store, name, cache.object("group", name, size)) for name, size in objects.items()}
+def filled_store() -> MemoryStore:
+    """A store with OBJECTS, the same in every process."""
+    return MemoryStore({name: content(number, size) for number, (name, size) in enumerate(OBJECTS.items())})
+
+
+def opened(folder: Path, pieces: int, store: Store) -> tuple[Fetcher, dict[str, RemoteFile]]:
+    """A cache of some pieces, and the objects in it."""
+    fetcher = Fetcher(NodeCache(folder, pieces * PIECE), requests=4)
+    files = {n: RemoteFile(store, n, fetcher.cache.object("group", n, size)) for n, size in OBJECTS.items()}
+    return fetcher, files
+
+
+def read(fetcher: Fetcher, file: RemoteFile, first: int, stop: int) -> bytes:
+    """The bytes of some pieces, by way of the cache."""
+    hold = fetcher.fetch([(file, np.arange(first, min(stop, piece_count(OBJECTS[file.name]))))])
+    data = os.pread(file.cached.file, (stop - first) * PIECE, first * PIECE)
+    hold.release()
+    return data
+
+
+def on_disk(folder: Path) -> int:
+    """Bytes that the objects of a cache take on the disk."""
+    return sum(path.stat().st_blocks * 512 for path in (folder / "files").rglob("*") if path.is_file())
+
+
+def use(folder: Path, limit: int, seed: int, rounds: int | None) -> None:
+    """Read from the store, `rounds` times or for ever."""
+    whole = filled_store()
+    fetcher, files = opened(folder, limit // PIECE, FaultyStore(whole, Faults(delay=0.002), seed))
+    cache = fetcher.cache
     draw, done = random.Random(seed), 0
     while rounds is None or done < rounds:
         name = draw.choice(list(files))
-        file, size = files[name], objects[name]
+        file, size = files[name], OBJECTS[name]
         start = draw.randrange(size)
         length = min(draw.randrange(1, 6 * PIECE), size - start)
         pieces = pieces_of(np.array([start]), np.array([length]))
         ahead = (
-            fetcher.ask([(file, (pieces + 3) % len(file.cached.table.state))], limit // 2)
+            fetcher.prefetch([(file, (pieces + 3) % len(file.cached.table.state))], limit // 2)
             if draw.random() < 0.3
             else None
         )
-        hold = fetcher.bring([(file, pieces)])
-        if os.pread(file.cached.file, length, start) != data[name][start : start + length]:
+        hold = fetcher.fetch([(file, pieces)])
+        if os.pread(file.cached.file, length, start) != whole.read(name, start, start + length).data:
             print(f"{name}: bytes {start} to {start + length} are not those of the store", flush=True)
             os._exit(1)
         if cache.used > limit:
@@ -52,6 +78,5 @@ def use(folder: Path, limit: int, objects: dict[str, int], seed: int, rounds: in
 
 
 if __name__ == "__main__":
-    where, most, sizes, number, times = sys.argv[1:]
-    named = {part.split("=")[0]: int(part.split("=")[1]) for part in sizes.split(",")}
-    use(Path(where), int(most), named, int(number), int(times) or None)
+    where, most, number, times = sys.argv[1:]
+    use(Path(where), int(most), int(number), int(times) or None)

@@ -8,27 +8,26 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE
+from tempfile import TemporaryDirectory
 from threading import Thread, Timer
 
 import numpy as np
 import pytest
-from _cache_user import content
-from _leftovers import left_behind, names
-from _opened import OBJECTS, filled_store, on_disk, opened, read
+from _cache_user import OBJECTS, content, filled_store, on_disk, opened, read
 from _small_disk import small_disk
 from _time_limit import wait_until, within
 
-from shardio.cache import node_cache
+from shardio.cache import eviction, node_cache
 from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.location import open_cache
 from shardio.cache.node_cache import NodeCache
-from shardio.cache.pieces import PIECE
 from shardio.errors import CacheError, CacheWarning, ConfigError
+from shardio.format.pieces import PIECE
 from shardio.stores.base import Content
+from shardio.system import holes
 from shardio.testing.stores import Faults, FaultyStore, MemoryStore
 
 
@@ -57,7 +56,7 @@ def test_a_failure_of_a_thread_that_fetches_is_raised(tmp_path: Path) -> None:
     fetcher, files = opened(tmp_path, 40, Odd(store))
     for _ in range(10):  # more than it has threads
         with pytest.raises(RecursionError, match="odd"):
-            fetcher.bring([(files["a"], np.arange(10))])
+            fetcher.fetch([(files["a"], np.arange(10))])
     good, theirs = opened(tmp_path, 40, store)
     assert read(good, theirs["a"], 0, 10) == store.read("a", 0, 10 * PIECE).data
 
@@ -117,7 +116,7 @@ def test_a_full_disk_has_no_room_for_a_table(tmp_path: Path) -> None:
         cache = NodeCache(disk / "cache", 1 << 30)
         fetcher, store = Fetcher(cache), MemoryStore({"a": content(0, 40 * PIECE)})
         file = RemoteFile(store, "a", cache.object("group", "a", 40 * PIECE))
-        hold = fetcher.bring([(file, np.arange(40))])
+        hold = fetcher.fetch([(file, np.arange(40))])
         with open(disk / "other", "wb", buffering=0) as other, suppress(OSError):
             while True:
                 other.write(bytes(4096))
@@ -131,7 +130,10 @@ def test_a_full_disk_has_no_room_for_a_table(tmp_path: Path) -> None:
 def test_what_is_kept_while_there_is_room(tmp_path: Path) -> None:
     """Pieces that stay while there is room go when another reader needs it, but not while somebody reads them."""
     fetcher, files = opened(tmp_path, 50, filled_store())
-    kept = fetcher.keep_while_room([(files["a"], np.arange(31))])
+    assert fetcher.cache.keep_while_room(files["a"].cached) is None
+    read(fetcher, files["a"], 0, 31)
+    kept = fetcher.cache.keep_while_room(files["a"].cached)
+    assert kept is not None
     reading = kept.hold
     assert reading is not None
     call = Thread(target=read, args=(fetcher, files["d"], 0, 40))
@@ -160,7 +162,7 @@ def opened_in(cache: NodeCache, store: MemoryStore) -> None:
     """Read an object of 3.3 MB at once."""
     fetcher = Fetcher(cache)
     file = RemoteFile(store, "d", cache.object("group", "d", OBJECTS["d"]))
-    fetcher.bring([(file, np.arange(50))]).release()
+    fetcher.fetch([(file, np.arange(50))]).release()
 
 
 def test_a_limit_that_another_process_gave(tmp_path: Path) -> None:
@@ -190,7 +192,7 @@ def test_a_folder_that_is_removed(tmp_path: Path, part: str, words: str | None) 
     place, store = tmp_path / "cache", filled_store()
     fetcher = Fetcher(open_cache(place, "10MB"))
     file = RemoteFile(store, "a", fetcher.cache.object("group", "a", OBJECTS["a"]))
-    hold = fetcher.bring([(file, np.arange(10))])
+    hold = fetcher.fetch([(file, np.arange(10))])
     shutil.rmtree(place / part)
     hold.release()
     if words is not None:
@@ -260,6 +262,9 @@ def test_pieces_of_an_earlier_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert read(later, checked, 9, 20) == whole[9 * PIECE : 20 * PIECE]
     assert later.counts.bytes == 4 * PIECE  # nothing more
     assert later.cache.used == 20 * PIECE
+    unknown = RemoteFile(counting, "a", theirs["a"].cached, lambda number, data: None)
+    assert read(later, unknown, 0, 2) == whole[: 2 * PIECE]
+    assert later.counts.bytes == 6 * PIECE
 
 
 def test_a_table_that_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,9 +307,9 @@ def test_an_interrupt_in_the_main_thread(tmp_path: Path) -> None:
     fetcher, files = opened(tmp_path, 12, store)
     threading.Thread(target=lambda: (store.asked.wait(), time.sleep(0.1), os.kill(os.getpid(), signal.SIGINT))).start()
     with pytest.raises(KeyboardInterrupt):
-        fetcher.bring([(files["a"], np.arange(10))])
+        fetcher.fetch([(files["a"], np.arange(10))])
     store.go_on.set()
-    wait_until(lambda: fetcher.ask([(files["d"], np.arange(12))], 0) is not None)  # needs the room of all of them
+    wait_until(lambda: fetcher.prefetch([(files["d"], np.arange(12))], 0) is not None)  # needs the room of all of them
     other = NodeCache(tmp_path, 12 * PIECE)
     assert other.used == 12 * PIECE
 
@@ -330,48 +335,29 @@ def test_a_child_keeps_no_lease_of_a_dead_parent(tmp_path: Path) -> None:
         os.kill(int(done.stdout), signal.SIGKILL)
 
 
-@pytest.mark.slow
-def test_a_folder_that_cannot_hold_a_cache(tmp_path: Path) -> None:
-    """A folder that cannot be written gives way to memory, with a warning, for this process and its children."""
-    before = names()
-    (tmp_path / "file").write_bytes(b"")
-    script = (
-        "import multiprocessing, os, pickle, sys, warnings\nimport numpy as np\nfrom pathlib import Path\n"
-        "from shardio.cache.location import open_cache\n"
-        "with warnings.catch_warnings(record=True) as told:\n"
-        "    warnings.simplefilter('always')\n"
-        "    cache = open_cache(sys.argv[1], '10MB')\n"
-        "    assert open_cache(sys.argv[1], '10MB') is cache\n"
-        "print([str(one.message) for one in told], flush=True)\n"
-        "def child(other):\n    assert other.folder == cache.folder and other.limit == 10_000_000\n"
-        "    assert other.hold([(other.object('group', 'a', 1 << 20), np.arange(16))])\n"
-        "process = multiprocessing.get_context('fork').Process(target=child, args=(cache,))\n"
-        "process.start(); process.join(); assert process.exitcode == 0\n"
-        "print(cache.folder, flush=True)\nos.kill(os.getpid(), 9)\n"
-    )
+@pytest.mark.parametrize("wrong", ["is a file", "cannot free parts of files"])
+def test_a_folder_that_cannot_hold_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    """A folder that cannot hold a cache is an error that names it, `cache=` and the folder in memory, which can."""
     place = tmp_path / "file" / "cache"
-    done = subprocess.run([sys.executable, "-c", script, place], capture_output=True, text=True)
-    assert done.returncode == -9, done.stderr
-    assert done.stdout.startswith(f'["{place}: cannot hold a cache ([Errno 20] Not a directory')
-    assert "10.0 MB at most" in done.stdout
-    assert not left_behind(before, 20)
-
-
-def test_no_warning_where_a_folder_can(tmp_path: Path) -> None:
-    """A folder that can hold a cache is used."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert open_cache(tmp_path, "1MB").folder == tmp_path
+    if wrong == "is a file":
+        (tmp_path / "file").write_bytes(b"")
+    else:
+        monkeypatch.setattr(holes, "are_possible", lambda folder: False)
+    with pytest.raises(CacheError, match=rf"{place}: cannot hold a cache: .*cache=.*/dev/shm"):
+        open_cache(place, "1MB")
+    monkeypatch.undo()
+    with TemporaryDirectory(dir="/dev/shm") as memory:
+        assert open_cache(memory, "1MB").folder == Path(memory)
 
 
 def test_many_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a cache has more objects than it looks at for what to drop, room is found all the same."""
-    monkeypatch.setattr(node_cache, "_MOST_LOOKED_AT", 3)
+    monkeypatch.setattr(eviction, "MOST_LOOKED_AT", 3)
     store = MemoryStore({f"{n}": bytes([n + 1]) * PIECE for n in range(40)})
     fetcher = Fetcher(NodeCache(tmp_path, 10 * PIECE))
     for n in [*range(40), *range(40)]:
         file = RemoteFile(store, f"{n}", fetcher.cache.object("group", f"{n}", PIECE))
-        hold = fetcher.bring([(file, np.arange(1))])
+        hold = fetcher.fetch([(file, np.arange(1))])
         assert os.pread(file.cached.file, PIECE, 0) == bytes([n + 1]) * PIECE
         assert on_disk(tmp_path) <= 10 * PIECE
         hold.release()

@@ -1,5 +1,6 @@
 """The cache of a node: what processes that share it see, whatever happens to some of them."""
 
+import multiprocessing
 import os
 import random
 import signal
@@ -10,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _cache_user import content
-from _opened import OBJECTS, filled_store, on_disk, opened, read
+from _cache_user import OBJECTS, content, filled_store, on_disk, opened, read
 from _time_limit import wait_until
 
+from shardio.cache.cached_object import PRESENT
 from shardio.cache.node_cache import NodeCache
-from shardio.cache.pieces import PIECE, piece_count
-from shardio.cache.table import PRESENT
 from shardio.errors import CacheError, ObjectChanged, StoreUnavailable
+from shardio.format.pieces import PIECE, piece_count
 from shardio.testing.stores import Faults, FaultyStore
 
 USER = Path(__file__).with_name("_cache_user.py")
@@ -45,14 +45,14 @@ def test_what_is_held_stays(tmp_path: Path) -> None:
     store = filled_store()
     fetcher, files = opened(tmp_path, 20, store)
     other, theirs = opened(tmp_path, 20, store)
-    hold = fetcher.bring([(files["a"], np.arange(12))])
+    hold = fetcher.fetch([(files["a"], np.arange(12))])
     for first in range(0, 48, 4):
         read(other, theirs["d"], first, first + 4)
     assert hold.present
     assert (files["a"].cached.table.state[:12] == PRESENT).all()
-    assert other.ask([(theirs["b"], np.arange(9))], 0) is None  # 12 + 9 pieces are more than 20
+    assert other.prefetch([(theirs["b"], np.arange(9))], 0) is None  # 12 + 9 pieces are more than 20
     hold.release()
-    held = other.ask([(theirs["b"], np.arange(9))], 0)
+    held = other.prefetch([(theirs["b"], np.arange(9))], 0)
     assert held is not None
 
 
@@ -60,49 +60,33 @@ def test_a_limit_that_is_too_small_says_which_one_would_do(tmp_path: Path) -> No
     """A read that needs more pieces at once than the cache can hold is an error that names a size."""
     fetcher, files = opened(tmp_path, 4, filled_store())
     with pytest.raises(CacheError, match=r"cache_size of at least 655\.4 KB"):
-        fetcher.bring([(files["a"], np.arange(5))])
+        fetcher.fetch([(files["a"], np.arange(5))])
     assert fetcher.cache.used == 0
 
 
 def test_each_piece_is_fetched_once(tmp_path: Path) -> None:
     """Processes that need the same pieces at once fetch each of them once among them."""
-    (tmp_path / "store").mkdir()
-    for number, (name, size) in enumerate(OBJECTS.items()):
-        (tmp_path / "store" / name).write_bytes(content(number, size))
-    fetched = 0
-    script = (
-        "import sys, numpy as np\nfrom pathlib import Path\n"
-        "from shardio.cache.fetcher import Fetcher, RemoteFile\nfrom shardio.cache.node_cache import NodeCache\n"
-        "from shardio.stores.local import LocalStore\nfrom shardio.testing.stores import FaultyStore, Faults\n"
-        f"root = Path({str(tmp_path)!r})\n"
-        "fetcher = Fetcher(NodeCache(root / 'cache', 1 << 30))\n"
-        "store = FaultyStore(LocalStore(root / 'store'), Faults(delay=0.05), int(sys.argv[1]))\n"
-        f"for name, size in {OBJECTS!r}.items():\n"
-        "    file = RemoteFile(store, name, fetcher.cache.object('group', name, size))\n"
-        "    fetcher.bring([(file, np.arange(len(file.cached.table.state)))]).release()\n"
-        "print(fetcher.counts.bytes)\n"
-    )
-    users = [
-        subprocess.Popen([sys.executable, "-c", script, str(n)], stdout=subprocess.PIPE, text=True) for n in range(4)
-    ]
-    for user in users:
-        out, _ = user.communicate(timeout=60)
-        fetched += int(out)
-    assert fetched == sum(OBJECTS.values())
+    with multiprocessing.get_context("spawn").Pool(4) as users:
+        fetched = users.starmap(fetch_all, [(tmp_path, number) for number in range(4)], 1)
+    assert sum(fetched) == sum(OBJECTS.values())
+
+
+def fetch_all(folder: Path, seed: int) -> int:
+    """Fetch all objects; return the bytes that this process fetched."""
+    fetcher, files = opened(folder, 1 << 14, FaultyStore(filled_store(), Faults(delay=0.05), seed))
+    for name, file in files.items():
+        fetcher.fetch([(file, np.arange(piece_count(OBJECTS[name])))]).release()
+    return fetcher.counts.bytes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_processes_that_are_killed(tmp_path: Path, seed: int) -> None:
     """kill -9 at any moment, of any of four processes: the others go on, no byte is wrong, and the limit holds."""
-    (tmp_path / "store").mkdir()
-    for number, (name, size) in enumerate(OBJECTS.items()):
-        (tmp_path / "store" / name).write_bytes(content(number, size))
     limit = 40 * PIECE
-    sizes = ",".join(f"{name}={size}" for name, size in OBJECTS.items())
 
     def start(number: int, rounds: int) -> subprocess.Popen[str]:
-        command = [sys.executable, str(USER), str(tmp_path), str(limit), sizes, str(number), str(rounds)]
+        command = [sys.executable, str(USER), str(tmp_path), str(limit), str(number), str(rounds)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     draw = random.Random(seed)
@@ -117,7 +101,7 @@ def test_processes_that_are_killed(tmp_path: Path, seed: int) -> None:
             victim.send_signal(signal.SIGKILL)
             victim.communicate()
             users[place] = start(number, 0)
-            assert on_disk(tmp_path / "cache") <= limit
+            assert on_disk(tmp_path) <= limit
     finally:
         for user in users:
             user.kill()
@@ -125,10 +109,10 @@ def test_processes_that_are_killed(tmp_path: Path, seed: int) -> None:
     last = start(99, 200)
     out, _ = last.communicate(timeout=60)
     assert (last.returncode, out) == (0, "")
-    cache = NodeCache(tmp_path / "cache", limit)
+    cache = NodeCache(tmp_path, limit)
     counted = sum(int(np.count_nonzero(np.asarray(one.table.state))) for one in cache.objects())
     assert cache.used == counted * PIECE <= limit
-    assert on_disk(tmp_path / "cache") <= limit
+    assert on_disk(tmp_path) <= limit
 
 
 def test_a_failed_fetch_leaves_nothing(tmp_path: Path) -> None:
@@ -137,7 +121,7 @@ def test_a_failed_fetch_leaves_nothing(tmp_path: Path) -> None:
     faulty = FaultyStore(store, Faults(refused=1.0))
     fetcher, files = opened(tmp_path, 40, faulty)
     with pytest.raises(StoreUnavailable):
-        fetcher.bring([(files["a"], np.arange(10))])
+        fetcher.fetch([(files["a"], np.arange(10))])
     wait_until(lambda: fetcher.cache.used == 0)
     good, theirs = opened(tmp_path, 40, store)
     assert read(good, theirs["a"], 0, 10) == store.read("a", 0, 10 * PIECE).data
@@ -157,7 +141,7 @@ def test_an_object_that_was_replaced_is_an_error(tmp_path: Path) -> None:
 def test_a_forked_process_has_holds_of_its_own(tmp_path: Path) -> None:
     """A forked child that holds and releases pieces leaves the parent's holds alone."""
     fetcher, files = opened(tmp_path, 20, filled_store())
-    hold = fetcher.bring([(files["a"], np.arange(10))])
+    hold = fetcher.fetch([(files["a"], np.arange(10))])
     child = os.fork()
     if not child:
         code = 1

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 from _builders import encode, jpeg, png, spoiled
+from _datasets import packed
 
 import shardio
 from shardio import native
@@ -57,14 +58,7 @@ def sample(number: int) -> dict[str, Any]:
 
 def write(path: Path, container: str, samples: list[dict[str, Any]], fields: Any = FIELDS) -> shardio.Dataset:
     """A dataset of these samples in several shards."""
-    metadata = {"classes": CLASSES}
-    if container == "memory":
-        return shardio.from_samples(samples, fields, shard_samples=7, metadata=metadata)
-    options: dict[str, Any] = {"fields": fields, "metadata": metadata, "shard_size": "6KB"}
-    with shardio.create(path, container=container, **options) as writer:
-        for one in samples:
-            writer.append(one)
-    return shardio.open(path)
+    return packed(path, samples, fields, container=container, shard_size="6KB", metadata={"classes": CLASSES})
 
 
 def check(spread: Spread | None, values: Any) -> None:

@@ -14,12 +14,19 @@ import numpy as np
 import pytest
 
 from shardio import containers
-from shardio.containers import Container
+from shardio.containers import Container, Writer
 from shardio.errors import ShardCorrupt
 from shardio.format.fields import as_fields
 
 ON_DISK = [containers.get(name) for name in containers.names()]
 FIELDS = as_fields({"blob": "bytes", "row": ("uint8", (1000,))})
+
+
+def begun(container: Container, path: Path) -> Writer:
+    """A writer to which one sample was given."""
+    writer = container.writer(path, FIELDS, 0)
+    writer.append({"blob": b"abc", "row": bytes(1000)})
+    return writer
 
 
 def descriptors() -> set[str]:
@@ -97,13 +104,9 @@ def test_dropped_writer_and_reader(container: Container, tmp_path: Path) -> None
     """A writer or reader that is dropped without `close` leaves no file open and gives no warning."""
     before = descriptors()
     path = tmp_path / f"s{container.suffix}"
-    writer = container.writer(path, FIELDS, 0)
-    writer.append({"blob": b"abc", "row": bytes(1000)})
-    del writer
+    begun(container, path)
     assert descriptors() == before
-    writer = container.writer(path, FIELDS, 0)
-    writer.append({"blob": b"abc", "row": bytes(1000)})
-    writer.close()
+    begun(container, path).close()
     assert descriptors() == before
     reader = container.reader(path, FIELDS)
     assert reader.read(np.array([0]), "blob") == [b"abc"]
@@ -115,9 +118,7 @@ def test_dropped_writer_and_reader(container: Container, tmp_path: Path) -> None
 def test_unfinished_shard(container: Container, tmp_path: Path) -> None:
     """A reader refuses the file of a writer that was never closed."""
     path = tmp_path / f"s{container.suffix}"
-    writer = container.writer(path, FIELDS, 0)
-    writer.append({"blob": b"abc", "row": bytes(1000)})
-    del writer
+    begun(container, path)
     gc.collect()
     with pytest.raises((ShardCorrupt, IndexError)):
         container.reader(path, FIELDS).read(np.array([0]), "blob")
@@ -127,9 +128,7 @@ def test_unfinished_shard(container: Container, tmp_path: Path) -> None:
 def test_too_many_open_files(container: Container, tmp_path: Path) -> None:
     """Too many open files raise OSError, not ShardCorrupt."""
     path = tmp_path / f"s{container.suffix}"
-    writer = container.writer(path, FIELDS, 0)
-    writer.append({"blob": b"abc", "row": bytes(1000)})
-    writer.close()
+    begun(container, path).close()
     container.reader(path, FIELDS).close()  # load what is loaded on first use
 
     def work() -> str:

@@ -38,16 +38,9 @@ DIRECT: dict[str, dict[str, Any]] = {
     "chunks along all axes": {"chunks": (3, 4, 2)},  # padded along each axis
     "one chunk, larger than the data": {"chunks": (20, 7, 5), "maxshape": (None, 7, 5)},
     "growable, chunks wider than a row": {"chunks": (4, 9, 8), "maxshape": (None, None, None)},
-    "gzip": {"chunks": (4, 7, 5), "compression": "gzip"},
-    "gzip and shuffle": {"chunks": (5, 3, 5), "compression": "gzip", "shuffle": True},
     "shuffle alone": {"chunks": (4, 7, 5), "shuffle": True},
     "fletcher32": {"chunks": (4, 7, 5), "fletcher32": True},
-    "gzip, shuffle and fletcher32": {"chunks": (4, 2, 2), "compression": 9, "shuffle": True, "fletcher32": True},
     "chunks of one element": {"chunks": (1, 1, 1), "compression": "gzip"},
-    "lzf": {"chunks": (4, 7, 5), "compression": "lzf"},
-    "lzf along all axes": {"chunks": (4, 2, 3), "compression": "lzf", "shuffle": True, "fletcher32": True},
-    "blosc": {"chunks": (4, 7, 5), **hdf5plugin.Blosc()},
-    "zstd": {"chunks": (4, 7, 5), **hdf5plugin.Zstd()},
 }
 
 # Read by h5py.
@@ -107,9 +100,16 @@ def test_dtypes(tmp_path: Path, dtype: str, order: str, chunks: tuple[int, ...] 
 
 
 def test_rows_of_many_pages(tmp_path: Path) -> None:
-    """Large rows, also consecutive ones, are read directly into the caller's buffer."""
+    """Large rows, also consecutive ones, are read directly into the caller's buffer, and nowhere else."""
     values = np.random.default_rng(1).random((40, 1500))
-    for options in ({}, {"chunks": (7, 1500)}, {"chunks": (7, 400), "compression": "gzip"}):
+    for options in (
+        {},
+        {"chunks": (7, 1500)},
+        {"chunks": (1, 1500), "compression": "lzf"},
+        {"chunks": (7, 1500), "compression": "lzf"},
+        {"chunks": (7, 400), "compression": "gzip", "shuffle": True},
+        {"chunks": (1, 700), "compression": "gzip", "shuffle": True},
+    ):
         reader = adopt(tmp_path / "x.h5", values, **options)
         rows = np.array([5, 6, 7, 8, 3, 39, 0, 1, 1])
         buffer = np.zeros((11, 1500))
@@ -145,17 +145,6 @@ def test_contiguous_never_written(tmp_path: Path) -> None:
     reader.close()
 
 
-def test_chunks_with_a_filter_left_out(tmp_path: Path) -> None:
-    """A chunk whose mask turns a filter off is read without that filter."""
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        dataset = file.create_dataset("x", (2, 4), "u1", chunks=(1, 4), compression="gzip")
-        dataset[0] = [1, 2, 3, 4]
-        dataset.id.write_direct_chunk((1, 0), b"\x05\x06\x07\x08", filter_mask=1)
-    reader = HDF5.reader(tmp_path / "x.h5", as_fields({"x": ("uint8", (4,))}))
-    np.testing.assert_array_equal(reader.read(np.array([1, 0]), "x"), [[5, 6, 7, 8], [1, 2, 3, 4]])
-    reader.close()
-
-
 @pytest.mark.parametrize("options", [{}, {"chunks": (4, 7, 5)}, {"chunks": (4, 7, 5), "compression": "gzip"}])
 def test_user_block(tmp_path: Path, options: dict[str, Any]) -> None:
     """Offsets count from the start of the file, also when HDF5 begins after a user block."""
@@ -176,43 +165,9 @@ def test_compact(tmp_path: Path) -> None:
         space = h5py.h5s.create_simple(VALUES.shape)
         h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, space, compact)
         file["x"][...] = VALUES
-        file["soft"] = h5py.SoftLink("/x")
-        file["round"] = h5py.SoftLink("/round")
-    for name in ("x", "soft"):
-        reader = HDF5.reader(tmp_path / "x.h5", as_fields({name: ("int32", (7, 5))}))
-        np.testing.assert_array_equal(reader.read(ROWS, name), VALUES[ROWS])
-        reader.close()
-    with pytest.raises(ShardCorrupt, match="more than 16 links in a row"):
-        HDF5.reader(tmp_path / "x.h5", as_fields({"round": ("int32", (7, 5))}))
-
-
-def test_other_files_are_not_read(tmp_path: Path) -> None:
-    """A file cannot make shardio read other files, through external or virtual datasets and links."""
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["source"] = VALUES
-        file["group/source"] = VALUES
-    virtual = h5py.VirtualLayout(VALUES.shape, VALUES.dtype)
-    virtual[...] = h5py.VirtualSource(str(tmp_path / "other.h5"), "source", VALUES.shape)
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        external = [(str(tmp_path / "x.raw"), 0, h5py.h5f.UNLIMITED)]
-        file.create_dataset("external", data=VALUES, external=external)
-        file.create_virtual_dataset("virtual", virtual)
-        file["link"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/source")
-        file["away"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/group")
-        file["soft"] = h5py.SoftLink("/away/source")
-        file["own"] = VALUES
-        own = h5py.VirtualLayout(VALUES.shape, VALUES.dtype)
-        own[...] = h5py.VirtualSource(".", "own", VALUES.shape)
-        file.create_virtual_dataset("virtual of its own", own)
-    told = {
-        "external": "its data are in other files",
-        "virtual": "a virtual dataset, whose data are in other files, is not read",
-        "virtual of its own": "a virtual dataset, whose data are in other datasets of this file, is not read",
-    }
-    for name in ("external", "virtual", "virtual of its own", "link", "away/source", "soft"):
-        field = Field("array", dtype="int32", shape=(7, 5))
-        with pytest.raises(ShardCorrupt, match=f"field '.*': {told.get(name, 'a link to another file')}"):
-            HDF5.reader(tmp_path / "x.h5", {name: field})
+    reader = HDF5.reader(tmp_path / "x.h5", as_fields({"x": ("int32", (7, 5))}))
+    np.testing.assert_array_equal(reader.read(ROWS, "x"), VALUES[ROWS])
+    reader.close()
 
 
 @pytest.mark.parametrize(
@@ -282,27 +237,16 @@ def test_variable_values(tmp_path: Path) -> None:
     reader.close()
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"chunks": (1, 7, 5), "compression": "gzip"}, r"x\.h5, field 'x', row 3: the chunk at byte \d+ is damaged"),
-        ({"chunks": (1, 7, 5), "fletcher32": True}, r"x\.h5, field 'x', row 3: .* fletcher32: \w+ is not \w+"),
-        (
-            {"chunks": (1, 7, 5), "fletcher32": True, **hdf5plugin.Zfp(reversible=True)},
-            r"x\.h5, field 'x', row 3: damaged, h5py says",
-        ),
-    ],
-)
-def test_damaged_chunk(tmp_path: Path, options: dict[str, Any], match: str) -> None:
-    """A damaged chunk is ShardCorrupt with its field and row, and other chunks are still read."""
-    adopt(tmp_path / "x.h5", **options).close()
+def test_a_chunk_that_h5py_finds_damaged(tmp_path: Path) -> None:
+    """A chunk that h5py cannot decompress is ShardCorrupt with its field and row, and other chunks are still read."""
+    adopt(tmp_path / "x.h5", chunks=(1, 7, 5), fletcher32=True, **hdf5plugin.Zfp(reversible=True)).close()
     with h5py.File(tmp_path / "x.h5") as file:
         info = file["x"].id.get_chunk_info_by_coord((3, 0, 0))
     with open(tmp_path / "x.h5", "r+b") as opened:
         opened.seek(info.byte_offset + info.size // 2)
         opened.write(b"\xaa\x55\xaa\x55\xaa")
     reader = HDF5.reader(tmp_path / "x.h5", as_fields({"x": ("int32", (7, 5))}))
-    with pytest.raises(ShardCorrupt, match=match):
+    with pytest.raises(ShardCorrupt, match=r"x\.h5, field 'x', row 3: damaged, h5py says"):
         reader.read(np.array([2, 3]), "x")
     np.testing.assert_array_equal(reader.read(np.array([2, 4]), "x"), VALUES[[2, 4]])
     reader.close()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import xxhash
 
-from shardio.cache.pieces import PIECE, piece_count
 from shardio.containers import piece_sums
 from shardio.format import checksums
+from shardio.format.pieces import PIECE, piece_count
 
 CHECKSUM = "0123456789abcdef" * 2
 # Numbers of pieces: none, one, all of one block of the table, one more, several blocks.

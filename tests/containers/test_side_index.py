@@ -60,6 +60,8 @@ def test_damage(tmp_path: Path) -> None:
     side_index.write(Directory(tmp_path), shard.name, rows(3))
     with pytest.raises(ShardCorrupt, match=r"the index has no column 'other.offset'"):
         side_index.read(shard, {**FIELDS, "other": FIELDS["text"]})
+    with pytest.raises(ShardCorrupt, match=r"idx\.npy, column 'label': expected int64, got int16"):
+        side_index.read(shard, with_hidden(as_fields({"label": "int64"})))
     side_index.path_of(shard).write_bytes(b"\x93NUMPY")
     with pytest.raises(ShardCorrupt, match="the index is cut short or damaged"):
         side_index.load(shard)

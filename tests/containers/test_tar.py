@@ -194,37 +194,6 @@ def test_scalars_in_members(tmp_path: Path, dtype: str, value: Any, text: str) -
         assert member.read().decode() == text
 
 
-def test_index_of_other_fields(tmp_path: Path) -> None:
-    """An index whose columns have another dtype or shape is refused."""
-    path = write_tar(tmp_path / "s.tar", [{"x": 1}], {"x": "int32"})
-    with pytest.raises(ShardCorrupt, match=r"s\.idx\.npy, column 'x': expected int64, got int32"):
-        TAR.reader(path, as_fields({"x": "int64"}))
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "match"),
-    [
-        ("blob.offset", 2**40, "row 0: 2 bytes at 1099511627776"),  # after the end
-        ("blob.offset", -1, "row 0: 2 bytes at -1"),  # before the start
-        ("blob.size", -5, "row 0: -5 bytes"),
-        ("blob.size", 2**62, "row 0: 4611686018427387904 bytes"),  # more than fits into memory
-        ("pair.size", 3, "row 0: expected 2 bytes, got 3"),  # a fixed field of another size
-    ],
-)
-def test_damaged_index(tmp_path: Path, column: str, value: int, match: str) -> None:
-    """Impossible offsets and sizes are ShardCorrupt, without allocating memory for them."""
-    fields = {"blob": "bytes", "pair": ("uint8", (2,))}
-    samples = [{"blob": b"ab", "pair": np.array([i, i], np.uint8)} for i in range(2)]
-    path = write_tar(tmp_path / "s.tar", samples, fields)
-    index = np.load(tmp_path / "s.idx.npy")
-    index[column][0] = value
-    np.save(tmp_path / "s.idx.npy", index)
-    reader = TAR.reader(path, as_fields(fields))
-    with pytest.raises(ShardCorrupt, match=match):
-        reader.read(np.array([1, 0]), column.partition(".")[0])
-    reader.close()
-
-
 def test_file_cut_while_open(tmp_path: Path) -> None:
     """A tar that is truncated while open raises ShardCorrupt instead of returning less data."""
     fields = {"blob": "bytes", "big": ("uint8", (9000,))}

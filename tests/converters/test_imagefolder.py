@@ -199,7 +199,7 @@ class TestBadSamples:
             (_replace(jpeg()[:-200]), "cut short"),
             (_replace(png()[:-1]), "cut short"),  # named .jpg, known by its content
             (Path.unlink, "No such file"),  # removed after the folder was scanned
-            (lambda path: (path.unlink(), path.mkdir()), "is not a file"),
+            (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
         ],
     )
     def test_a_damaged_file_is_named_with_the_reason(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _remote import stored
 
 import shardio
 from shardio.errors import ManifestError
@@ -23,7 +24,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     with shardio.create(tmp_path / "d", fields={"x": ("uint8", (100,))}, shard_size=1000) as writer:
         for number in range(50):
             writer.append({"x": np.full(100, number, np.uint8)})
-    return MemoryStore({f"d/{path.name}": path.read_bytes() for path in (tmp_path / "d").iterdir()})
+    return stored(tmp_path / "d")
 
 
 def replace(path: Path, data: bytes) -> None:

@@ -71,7 +71,7 @@ def test_compiled_reads_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         opened = shardio.open(tmp_path / container)
         wanted = everything(opened, [3, 55, 3, 20])
         with monkeypatch.context() as patch:
-            for reader in opened._readers._open.values():
+            for reader in map(opened.reader, range(len(opened.manifest.shards))):
                 patch.setattr(type(reader), "read", None)
             assert everything(opened, [3, 55, 3, 20]) == wanted
 

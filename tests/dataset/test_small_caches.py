@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _remote import opened
+from _remote import opened, stored
 from _small_disk import small_disk
 from _time_limit import wait_until
 
 import shardio
+from shardio.cache.node_cache import NodeCache
 from shardio.errors import CacheWarning
-from shardio.stores.local import LocalStore
+from shardio.stores.base import Content
 from shardio.testing.stores import MemoryStore
 
 
@@ -26,7 +27,7 @@ def store(tmp_path: Path) -> MemoryStore:
     with shardio.create(tmp_path / "d", fields={"x": ("uint8", (100_000,))}, shard_size="1MB") as writer:
         for number in range(80):
             writer.append({"x": np.full(100_000, number, np.uint8)})
-    return MemoryStore({f"d/{path.name}": path.read_bytes() for path in (tmp_path / "d").iterdir()})
+    return stored(tmp_path / "d")
 
 
 def test_a_window_that_the_cache_cannot_hold_is_told(store: MemoryStore, tmp_path: Path) -> None:
@@ -44,17 +45,49 @@ def test_a_window_that_the_cache_cannot_hold_is_told(store: MemoryStore, tmp_pat
         shardio.Loader(opened(store, tmp_path / "large"), shuffle="block", block=16, window=8, **given)
 
 
+class Holding:
+    """A store that answers reads of one object when the test lets it."""
+
+    def __init__(self, store: MemoryStore, held: str) -> None:
+        self._store, self._held, self.asked, self.go_on = store, held, threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, name: str, *span: int | None, etag: str | None = None) -> Content:
+        if name.endswith(self._held):
+            self.asked.set()
+            assert self.go_on.wait(60)
+        return self._store.read(name, *span, etag=etag)  # type: ignore[arg-type]  # as it was given
+
+
+def test_who_waits_for_a_shard_keeps_no_other(store: MemoryStore, tmp_path: Path) -> None:
+    """A cache that becomes smaller has room for others while a reader waits, whatever shards it had kept whole."""
+    holding: Any = Holding(store, "shard-000003.tar")
+    dataset = opened(holding, tmp_path / "cache", limit=10 << 20, requests=4)
+    assert (dataset.read(range(20))["x"][:, 0] == range(20)).all()
+    dataset.read(range(20))  # keeps these shards
+    waiting = threading.Thread(target=dataset.read, args=([1, 35],))
+    waiting.start()
+    assert holding.asked.wait(30)
+    NodeCache(tmp_path / "cache", 1_400_000)  # as another process would
+    assert (dataset.read(range(50, 58))["x"][:, 0] == range(50, 58)).all()
+    holding.go_on.set()
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
 SAMPLES, SAMPLE = 384, 100_000
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> LocalStore:
+def large(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
     """A dataset of 38 MB in a store: nearly four times what the small disks of these tests hold."""
     folder = tmp_path_factory.mktemp("large")
     with shardio.create(folder / "d", fields={"x": ("uint8", (SAMPLE,)), "n": "int64"}, shard_size="2MB") as writer:
         for number in range(SAMPLES):
             writer.append({"x": values(number), "n": number})
-    return LocalStore(folder)
+    return stored(folder / "d")
 
 
 def values(number: int) -> np.ndarray:
@@ -68,7 +101,7 @@ def fetching() -> set[threading.Thread]:
 
 
 def epochs_of(
-    store: LocalStore, cache: Path, limit: int, shuffle: str, world: shardio.World, count: int
+    store: MemoryStore, cache: Path, limit: int, shuffle: str, world: shardio.World, count: int
 ) -> list[tuple[list[int], int]]:
     """The samples of some epochs of a rank, checked by their bytes, and the most bytes that the cache's disk had."""
     dataset, before = opened(store, cache, limit=limit, requests=32), fetching()
@@ -90,7 +123,7 @@ def epochs_of(
 @pytest.mark.filterwarnings("ignore:.*window of shuffle='block'")
 @pytest.mark.parametrize("shuffle", ["global", "block"])
 @pytest.mark.parametrize("limit", [15_000_000, 50_000_000, 250_000_000])
-def test_a_disk_that_holds_less_than_the_limit(large: LocalStore, tmp_path: Path, limit: int, shuffle: str) -> None:
+def test_a_disk_that_holds_less_than_the_limit(large: MemoryStore, tmp_path: Path, limit: int, shuffle: str) -> None:
     """On a disk of 10 MB every epoch is complete, whatever cache_size says, and the cache uses what the disk holds."""
     told = "disk/cache: the disk is full: the cache makes do with 1.* MB in place of"
     with small_disk(tmp_path / "disk", "10m") as disk, pytest.warns(CacheWarning, match=told):
@@ -100,7 +133,7 @@ def test_a_disk_that_holds_less_than_the_limit(large: LocalStore, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_ranks_on_a_disk_that_another_program_fills(large: LocalStore, tmp_path: Path) -> None:
+def test_ranks_on_a_disk_that_another_program_fills(large: MemoryStore, tmp_path: Path) -> None:
     """Ranks that share a cache take each sample once per epoch, although another program takes half of the disk."""
     context = multiprocessing.get_context("fork")
     with small_disk(tmp_path / "disk", "20m") as disk, context.Pool(3) as ranks:

@@ -95,6 +95,13 @@ def test_imports_go_down_only(module: str) -> None:
     assert "shardio_converters" not in path.read_text()
 
 
+def test_conversion_knows_no_loader() -> None:
+    """Conversions and loaders share what stands below both: neither imports the other."""
+    rooms = {module: {folder_of(name).partition("/")[0] for name in imported(path)} for module, path in MODULES.items()}
+    assert not [module for module in MODULES if module.startswith("conversion") and "loader" in rooms[module]]
+    assert not [module for module in MODULES if module.startswith("loader") and "conversion" in rooms[module]]
+
+
 def test_no_two_modules_import_each_other() -> None:
     """No two modules import each other, within a folder either."""
     edges = {module: imported(path) - {module} for module, path in MODULES.items()}
@@ -123,7 +130,7 @@ def test_one_module_opens_the_files_of_datasets() -> None:
         names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
         found |= {path.stem} if names & openers else set()
     writers = {"_writing", "_hdf5_writer", "hdf5_index", "lmdb"}
-    assert found == {"store", *writers, "_hdf5_blosc2"}  # which opens frames of blosc2 in memory
+    assert found == {"store", *writers}
 
 
 def test_public_names_are_listed_and_sorted() -> None:

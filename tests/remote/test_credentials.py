@@ -47,7 +47,7 @@ def test_wrong_keys_and_missing_datasets_are_told_apart(s3: S3Server, folder: Pa
     """Wrong keys are AccessDenied, and no dataset is NotADataset; neither message has the key."""
     uploaded(s3, folder, "s3://credentials/d")
     wrong = s3.options | {"secret_access_key": "not-this-one"}
-    with pytest.raises(shardio.AccessDenied) as denied:
+    with pytest.raises(shardio.AccessDenied, match=r"s3://credentials/d/shardio\.json") as denied:
         shardio.open("s3://credentials/d", cache=tmp_path / "c", cache_size="16MB", store_options=wrong)
     assert "not-this-one" not in str(denied.value)
     with pytest.raises(shardio.NotADataset, match=r"s3://credentials/none: no shardio\.json there"):

@@ -36,7 +36,7 @@ def test_a_store_that_is_gone_for_a_while(s3: S3Server) -> None:
         for _ in range(4):
             assert bytes(store.read("data", 10, 90_000).data) == data[10:90_000]
         assert between.counts["gone"]
-        assert store.counts.retries
+        assert store.retries
 
 
 def test_what_has_no_checksum_is_read_unharmed(s3: S3Server) -> None:
@@ -57,8 +57,9 @@ EXIT = """
 import json, sys, time
 import numpy as np
 from pathlib import Path
-from shardio.cache.fetcher import PIECE, Fetcher, RemoteFile
+from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.node_cache import NodeCache
+from shardio.format.pieces import PIECE
 from shardio.stores import open_store
 from shardio.stores.url import as_url
 from shardio.system import background
@@ -66,8 +67,8 @@ fetcher = Fetcher(NodeCache(Path(sys.argv[2]), 1 << 30))
 file = RemoteFile(
     open_store(as_url("s3://exits"), json.loads(sys.argv[1])), "data", fetcher.cache.object("group", "data", 16 << 20)
 )
-background.start(lambda: fetcher.bring([(file, np.arange((16 << 20) // PIECE))]), "reader")
-hold = fetcher.ask([(file, np.arange(3))], 0)
+background.start(lambda: fetcher.fetch([(file, np.arange((16 << 20) // PIECE))]), "reader")
+hold = fetcher.prefetch([(file, np.arange(3))], 0)
 time.sleep(float(sys.argv[3]))
 print("the end", flush=True)
 """

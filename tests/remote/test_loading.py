@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _bucket import uploaded
 from _builders import jpeg
 from _s3 import S3Server
 
 import shardio
-from shardio.stores import open_store
-from shardio.stores.url import Url
 
 COUNT = 300
 CONTAINERS = {
@@ -37,9 +36,8 @@ def sample(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def places(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[Path, Url]]:
+def places(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[Path, str]]:
     """For each container, a local dataset and the same in a bucket."""
-    s3.make_bucket("loading")
     found = {}
     for name, options in CONTAINERS.items():
         folder = tmp_path_factory.mktemp("written") / name.replace(", ", "-")
@@ -48,22 +46,18 @@ def places(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Mapping[st
         with shardio.create(folder, container=container, fields=fields, shard_size="300KB", **options) as writer:
             for number in range(COUNT):
                 writer.append(sample(number))
-        url = Url("s3://loading", folder.name)
-        store = open_store(url, s3.options)
-        for path in sorted(folder.iterdir()):
-            store.upload((url / path.name).path, path)
-        found[name] = folder, url
+        found[name] = folder, uploaded(s3, folder, f"s3://loading/{folder.name}")
     return found
 
 
-def opened(url: Url, s3: S3Server, cache: Path, size: str = "1GB") -> shardio.Dataset:
+def opened(url: str, s3: S3Server, cache: Path, size: str = "1GB") -> shardio.Dataset:
     """The dataset at a URL."""
     return shardio.open(url, cache=cache, cache_size=size, store_options=s3.options)
 
 
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_samples_are_those_of_the_local_dataset(
-    name: str, places: Mapping[str, tuple[Path, Url]], s3: S3Server, tmp_path: Path
+    name: str, places: Mapping[str, tuple[Path, str]], s3: S3Server, tmp_path: Path
 ) -> None:
     """Whatever the container and its compression, each sample read from the bucket is the local one."""
     local, remote = shardio.open(places[name][0]), opened(places[name][1], s3, tmp_path)
@@ -80,7 +74,7 @@ def test_samples_are_those_of_the_local_dataset(
 @pytest.mark.parametrize("name", CONTAINERS)
 @pytest.mark.parametrize("shuffle", ["global", "block"])
 def test_epochs_are_those_of_the_local_dataset(
-    name: str, shuffle: Any, places: Mapping[str, tuple[Path, Url]], s3: S3Server, tmp_path: Path
+    name: str, shuffle: Any, places: Mapping[str, tuple[Path, str]], s3: S3Server, tmp_path: Path
 ) -> None:
     """The same batches in the same order, and from the second epoch on nothing is fetched."""
     remote = opened(places[name][1], s3, tmp_path)
@@ -105,22 +99,18 @@ def test_epochs_are_those_of_the_local_dataset(
 
 
 @pytest.fixture(scope="module")
-def large(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Url:
+def large(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A dataset of 25 MB in a bucket: 200 arrays of 128 KB."""
     folder = tmp_path_factory.mktemp("large") / "arrays"
     with shardio.create(folder, container="tar", fields={"x": ("int16", (1 << 16,))}, shard_size="1MB") as writer:
         for number in range(200):
             writer.append({"x": np.full(1 << 16, number, np.int16)})
-    s3.make_bucket("large")
-    store, url = open_store(Url("s3://large", ""), s3.options), Url("s3://large", "arrays")
-    for path in sorted(folder.iterdir()):
-        store.upload((url / path.name).path, path)
-    return url
+    return uploaded(s3, folder, "s3://large/arrays")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isolate", [False, True])
-def test_a_cache_smaller_than_the_data(isolate: bool, large: Url, s3: S3Server, tmp_path: Path) -> None:
+def test_a_cache_smaller_than_the_data(isolate: bool, large: str, s3: S3Server, tmp_path: Path) -> None:
     """With room for a third of the data each epoch still delivers each sample once, and the limit holds."""
     loader = shardio.Loader(
         opened(large, s3, tmp_path, "9MB"), 8, world=shardio.World(), threads=2, isolate=isolate, verify=True
@@ -135,7 +125,7 @@ def test_a_cache_smaller_than_the_data(isolate: bool, large: Url, s3: S3Server, 
         assert taken <= 9_000_000
 
 
-def test_a_cache_that_is_too_small_says_so(large: Url, s3: S3Server, tmp_path: Path) -> None:
+def test_a_cache_that_is_too_small_says_so(large: str, s3: S3Server, tmp_path: Path) -> None:
     """Where not even what is read at once has room, the first batch is an error that names a size that works."""
     loader = shardio.Loader(opened(large, s3, tmp_path, "1MB"), 32, world=shardio.World())
     with pytest.raises(shardio.CacheError, match="give a cache_size of at least"):
@@ -159,12 +149,12 @@ print(json.dumps({"taken": taken, "state": loader.state_dict(), "bytes": dataset
 
 
 @pytest.mark.long
-def test_ranks_that_share_a_cache(places: Mapping[str, tuple[Path, Url]], s3: S3Server, tmp_path: Path) -> None:
+def test_ranks_that_share_a_cache(places: Mapping[str, tuple[Path, str]], s3: S3Server, tmp_path: Path) -> None:
     """Four ranks take each sample once, over a stop and a resume with two, and fetch each byte about once in all."""
     folder, url = places["tar"]
 
     def run(size: int, state: str) -> list[dict[str, Any]]:
-        command = [str(url), str(tmp_path / "cache"), json.dumps(s3.options), state]
+        command = [url, str(tmp_path / "cache"), json.dumps(s3.options), state]
         ranks = [
             subprocess.Popen(
                 [sys.executable, "-c", RANK, str(rank), str(size), *command], stdout=subprocess.PIPE, text=True
@@ -182,7 +172,7 @@ def test_ranks_that_share_a_cache(places: Mapping[str, tuple[Path, Url]], s3: S3
 
 
 def test_mixtures_of_local_and_remote_datasets(
-    places: Mapping[str, tuple[Path, Url]], s3: S3Server, tmp_path: Path
+    places: Mapping[str, tuple[Path, str]], s3: S3Server, tmp_path: Path
 ) -> None:
     """A mixture takes some of its sources from a store and others from disk."""
     mixed = shardio.mix({"near": shardio.open(places["tar"][0]), "far": opened(places["hdf5"][1], s3, tmp_path)})
@@ -192,17 +182,6 @@ def test_mixtures_of_local_and_remote_datasets(
         for source, index in zip(batch["source"].tolist(), batch["index"].tolist(), strict=True):
             seen[source].append(index % COUNT)
     assert {len(set(found)) for found in seen.values()} == {COUNT}
-
-
-def test_what_is_not_there(s3: S3Server, tmp_path: Path) -> None:
-    """A place without a manifest, a bucket that is not there, and wrong keys are errors that name the URL."""
-    s3.make_bucket("empty")
-    with pytest.raises(shardio.NotADataset, match=r"s3://empty/photos: no shardio\.json there"):
-        opened(Url("s3://empty", "photos"), s3, tmp_path)
-    with pytest.raises(shardio.StoreError, match=r"s3://empty/photos/shardio\.json"):
-        shardio.open(
-            "s3://empty/photos", cache=tmp_path, cache_size="1GB", store_options=s3.options | {"secret_access_key": "x"}
-        )
 
 
 FEW_FILES = """
@@ -217,7 +196,7 @@ for indices in np.array_split(np.random.default_rng(0).permutation(200), 40):
 
 
 @pytest.mark.slow
-def test_more_shards_than_may_be_open(large: Url, s3: S3Server, tmp_path: Path) -> None:
+def test_more_shards_than_may_be_open(large: str, s3: S3Server, tmp_path: Path) -> None:
     """With few descriptors, shards are closed and opened again as needed, and what they hold in the cache with them."""
     command = [sys.executable, "-c", FEW_FILES, str(large), str(tmp_path), json.dumps(s3.options)]
     subprocess.run(command, check=True, timeout=120)

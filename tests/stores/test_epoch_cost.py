@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import shardio
-from shardio.cache.pieces import PIECE
 from shardio.dataset.epoch_cost import EpochCost, Prices, epoch_cost
 from shardio.format.manifest import Manifest
+from shardio.format.pieces import PIECE
 from shardio.format.shard_table import ShardTable, TextColumn
 
 SAMPLES = 1_000_000

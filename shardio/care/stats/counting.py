@@ -18,7 +18,7 @@ from ..examine import decode
 from .field_view import FieldView
 from .figures import Channel, Classes, FieldStats, Grid, Histogram, ImageStats, Spread, Values
 
-MOST_DIFFERENT = 1 << 18  # values that a Tally tells apart
+MOST_DIFFERENT = 1 << 18  # different values that are counted exactly
 MOST_CLASSES = 10_000  # different integers that are taken for classes; more if the metadata names more
 MOST_COMMON = 10  # sizes of images and shapes of arrays to list
 BINS = 20
@@ -35,7 +35,7 @@ NumberArray: TypeAlias = NDArray[Any]
 
 
 @final
-class Tally:
+class ValueCounts:
     """Counts finite numbers by value: exactly up to `MOST_DIFFERENT` different ones, beyond that rounded to fewer bits.
 
     It keeps as many bits as `MOST_DIFFERENT` allows, so the rank of a rounded quantile is off by about one part in
@@ -246,9 +246,9 @@ class FieldCounter:
     def __init__(self, name: str, field: Field, samples: int, view: FieldView) -> None:
         self._name, self._field, self._samples, self._view = name, field, samples, view
         integers = field.kind == "scalar" and field.row_dtype.kind in "iub" and field.row_dtype != np.uint64
-        self._numbers = Tally(np.int64 if integers else np.float64)
-        self._stored_sizes, self._lengths = Tally(np.int64), Tally(np.int64)
-        self._image_sizes = Tally(np.int64, _round_sizes)
+        self._numbers = ValueCounts(np.int64 if integers else np.float64)
+        self._stored_sizes, self._lengths = ValueCounts(np.int64), ValueCounts(np.int64)
+        self._image_sizes = ValueCounts(np.int64, _round_sizes)
         self._values = Values()
         self._channels = (Values(),) * (0 if view.axis is None else field.row_shape[view.axis])
         places = (field.channels or 3) if field.is_image else max(1, len(self._channels)) + 1
@@ -286,24 +286,18 @@ class FieldCounter:
     def add(self, inspected: Sequence[Any]) -> None:
         """Count what `inspect` returned for several values."""
         match self._field.kind:
-            case "image":
-                for encoding, jpeg_coding, levels in inspected:
-                    self._encodings[encoding] += 1
+            case "image" | "pixels":
+                for count, encoding, jpeg_coding, shares, means in inspected:
+                    self._encodings[encoding] += count
                     if self._field.role == "mask":
-                        self._add_pixel_classes(levels)
+                        for number, share in shares.items():
+                            self._pixel_classes[number] += share
                         continue
                     if jpeg_coding is not None:
                         self._jpeg_codings[jpeg_coding] += 1
-                    self._levels += levels
-                    self._add_image_means(levels @ _SCALE)
-            case "pixels":
-                for count, levels, means in inspected:
-                    self._encodings["pixels"] += count
-                    if self._field.role == "mask":
-                        self._add_pixel_classes(levels)
-                        continue
-                    self._levels += levels
-                    self._add_image_means(means)
+                    self._levels += shares
+                    for error, values in zip(self._errors, means, strict=True):  # each image weighs the same
+                        error.add(np.ones(count), values)
             case "text":
                 self._lengths.add(np.array(inspected, np.int64))
             case "array":
@@ -313,15 +307,6 @@ class FieldCounter:
                     self._channels = tuple(map(combine, self._channels, values))
                     for error, (counts, totals) in zip(self._errors, [*sums, sums.sum(axis=0)], strict=True):
                         error.add(counts, totals)
-
-    def _add_pixel_classes(self, shares: Mapping[int, float]) -> None:
-        for number, share in shares.items():
-            self._pixel_classes[number] += share
-
-    def _add_image_means(self, means: NDArray[np.float64]) -> None:
-        """Count the means of the channels of images, [channels] or [channels, n], each of which weighs the same."""
-        for error, values in zip(self._errors, np.atleast_2d(means.T).T, strict=True):
-            error.add(np.ones(len(values)), values)
 
     def stats(self, metadata: Mapping[str, Any], population: int) -> FieldStats:
         """Return the figures of all that was counted.
@@ -379,10 +364,11 @@ class FieldCounter:
         listed = metadata.get("classes") if labels else None
         names = list(map(str, listed)) if isinstance(listed, list) else []
         limit = max(MOST_CLASSES, len(names))
-        tally = self._numbers
-        if self._field.row_dtype.kind not in "iub" or not tally.exact or not 0 < len(tally.values) <= limit:
+        counted = self._numbers
+        if self._field.row_dtype.kind not in "iub" or not counted.exact or not 0 < len(counted.values) <= limit:
             return None
-        counts = {int(value): count for value, count in zip(tally.values.tolist(), tally.counts.tolist(), strict=True)}
+        pairs = zip(counted.values.tolist(), counted.counts.tolist(), strict=True)
+        counts = {int(value): count for value, count in pairs}
         if max(map(abs, counts)) >= 1 << 53:  # float64, which counts uint64, holds no larger integers exactly
             return None
         numbered = range(max(len(names), max(counts) + 1)) if labels and max(counts) < limit else range(len(names))
@@ -398,21 +384,16 @@ def inspect(field: Field, stored: Any, view: FieldView) -> Any:
 
     For a field of fixed shape, `stored` holds the arrays of several samples, [samples, *shape].
     """
-    if field.kind == "pixels" and field.role == "mask":
-        return len(stored), _class_shares(stored, len(stored)), None
     if field.kind == "pixels":
-        levels = np.array([_shares(channel) for channel in np.moveaxis(stored, 3, 0)]) * len(stored)
-        return len(stored), levels, stored.mean(axis=(1, 2)).T / (_LEVELS - 1)
+        return len(stored), "pixels", None, *_pixels(field, stored)
     if field.fixed:
         return _inspect_arrays(field.shape, stored, view)
     value = decode(field, stored)
     match field.kind:
         case "image":
             encoding = images.sniff(stored) or "other"
-            if field.role == "mask":
-                return encoding, None, _class_shares(value, 1)
-            levels = np.array([_shares(channel) for channel in np.moveaxis(value, 2, 0)])
-            return encoding, _jpeg_coding(stored) if encoding == "jpeg" else None, levels
+            coding = _jpeg_coding(stored) if encoding == "jpeg" and field.role != "mask" else None
+            return 1, encoding, coding, *_pixels(field, value[None])
         case "text":
             return len(value)
         case "array":
@@ -437,10 +418,19 @@ def _sums(rows: NDArray[Any], fill_values: Sequence[float]) -> list[NDArray[np.f
     return [counted.sum(axis=1).astype(np.float64), totals]
 
 
-def _class_shares(values: NDArray[np.uint8] | NDArray[np.uint16], masks: int) -> dict[int, float]:
-    """The share of each number among the pixels of masks of one size, times the number of masks."""
-    numbers, counts = np.unique(values, return_counts=True)
-    return dict(zip(numbers.tolist(), (counts * (masks / values.size)).tolist(), strict=True))
+def _pixels(field: Field, stored: NDArray[Any]) -> tuple[Any, Any]:
+    """Return what is counted of images of one size, [n, height, width, channels].
+
+    Of masks, [n, height, width] too, that is the share of each number among the pixels, times n, and None; of others
+    the share of each level in each channel, times n, and the means of each channel, [channels, n].
+    """
+    count = len(stored)
+    if field.role == "mask":
+        numbers, counts = np.unique(stored, return_counts=True)
+        return dict(zip(numbers.tolist(), (counts * (count / stored.size)).tolist(), strict=True)), None
+    levels = np.array([_shares(channel) for channel in np.moveaxis(stored, 3, 0)]) * count
+    means = levels @ _SCALE if count == 1 else stored.mean(axis=(1, 2)).T / (_LEVELS - 1)
+    return levels, means.reshape(-1, count)
 
 
 def _shares(values: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -469,7 +459,7 @@ def _grid(heights: NDArray[np.int64], widths: NDArray[np.int64], counts: NDArray
     return Grid(tuple(edges[1].tolist()), tuple(edges[0].tolist()), tuple(map(tuple, cells.tolist())))
 
 
-# An image size is packed into one number, so that a Tally counts sizes; all figures of sizes follow from these counts.
+# An image size is packed into one number, so that its counts are those of sizes; all figures of sizes follow from them.
 def _pack(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> NumberArray:
     return heights << 32 | widths
 

@@ -92,7 +92,7 @@ def _hold_the_same(dataset: ReadableDataset, one: str, other: str, indices: Indi
         return True
     try:
         selection = dataset.select(indices, limits.max_value_bytes)
-        with selection.fetched([one, other]):
+        with selection.fetch([one, other]):
             first, second = selection.stored(one), selection.stored(other)
             if dataset.fields[one].fixed:
                 return bool(first.tobytes() == second.tobytes())  # NaN too

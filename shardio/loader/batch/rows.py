@@ -139,9 +139,9 @@ class BatchRows:
         try:
             self._make(part)
         except Exception as error:
-            # One sample may have asked for all memory: made alone, it shows which, and the others are good. And what a
-            # cache has of one may be damaged, which the store's own bytes put right.
-            alone = isinstance(error, MemoryError) or (self.spec.dataset.is_remote and is_damaged(error))
+            # One sample may have asked for all memory: made alone, it shows which, and the others are good. And a
+            # sample that is damaged in a cache may be whole in its store.
+            alone = isinstance(error, MemoryError) or is_damaged(error)
             if not (alone or (replaces and is_bad_sample(error))):
                 raise
         else:
@@ -234,14 +234,10 @@ class BatchRows:
         spec, indices = self.spec, self._indices[part]
         with ExitStack() as lent:
             lent.enter_context(helper_process.time_limit(spec.read_limit))
-            if spec.dataset.is_remote:
-                with self.clock.stage("fetch"):
-                    selection = spec.dataset.select(indices, spec.limits.max_value_bytes)
-                    # All at once: two threads that hold some and wait for more could wait for each other.
-                    lent.enter_context(selection.fetched(spec.columns))
+            selection = spec.dataset.select(indices, spec.limits.max_value_bytes)
+            # All at once: two threads that hold some and wait for more could wait for each other.
+            lent.enter_context(selection.fetch(spec.columns, self.clock))
             with self.clock.stage("read"):
-                if not spec.dataset.is_remote:
-                    selection = spec.dataset.select(indices, spec.limits.max_value_bytes)
                 for name, there in self._present.items():
                     there[part] = selection.column(present_column(name))
                 stored = {
@@ -403,7 +399,7 @@ class BatchRows:
                 place = dataset.path / dataset.where(index)
                 raise BadSample(f"{place}: there is not enough memory to read or decode it: {error}") from error
             except (BadSample, ShardCorrupt):
-                if attempt + 1 == FETCHES or not dataset.put_right(index):
+                if attempt + 1 == FETCHES or not dataset.refetch(index):
                     raise
             else:
                 return

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Protocol, final
 
 from ...cache.fetcher import FetchCounts
+from ...dataset.fetch_ahead import FetchAhead
 from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
 from ..batch.host_batch import BatchResult
 from ..batch.job import epoch_jobs, job_size
 from ..batch.memory import BatchMemory
 from ..batch.spec import BatchSpec
-from .fetch_ahead import FetchAhead
 from .pipeline import Pipeline
 from .process_workers import WorkerProcesses
 from .tuning import Setting, Tuner, Window
@@ -130,8 +130,7 @@ class Workers:
 
     def fetch_ahead(self, plan: Order, schedule: Schedule) -> FetchAhead | None:
         """Begin to fetch what an epoch will read; None if the dataset is local."""
-        dataset = self._spec.dataset
-        return FetchAhead(dataset, self._spec.columns, plan, schedule) if dataset.is_remote else None
+        return self._spec.dataset.fetch_ahead(self._spec.columns, plan, schedule)
 
     def end_loop(self) -> None:
         """Take the memory of batches back as they are dropped, because no batch is made any more."""

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardio.errors import BadSample
-from shardio.foreign import lmdb, protobuf, tfrecord
+from shardio_converters import _protobuf as protobuf
+from shardio_converters import lmdb, tfrecord
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FLOAT = st.floats(width=32, allow_nan=False)

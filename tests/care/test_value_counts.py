@@ -1,4 +1,4 @@
-"""Tallies of numbers in bounded memory: exact for few different values, approximate beyond, and without overflow."""
+"""Counts of numbers in bounded memory: exact for few different values, approximate beyond, and without overflow."""
 
 import math
 import struct
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio.care.stats import counting
-from shardio.care.stats.counting import BINS, Tally, combine, spread_of, values_of
+from shardio.care.stats.counting import BINS, ValueCounts, combine, spread_of, values_of
 from shardio.care.stats.figures import Spread, Values
 
 
@@ -23,27 +23,27 @@ from shardio.care.stats.figures import Spread, Values
     parts=st.lists(st.lists(st.integers(-(2**53), 2**53) | st.integers(0, 9), max_size=30), min_size=1, max_size=5),
     growing=st.booleans(),
 )
-def test_a_tally_of_whole_numbers_is_exact(parts: list[list[int]], growing: bool) -> None:
-    """A tally of integers equals NumPy's figures, in however many parts the numbers come."""
-    tally = Tally(np.int64)
+def test_counts_of_whole_numbers_are_exact(parts: list[list[int]], growing: bool) -> None:
+    """Counts of integers equal NumPy's figures, in however many parts the numbers come."""
+    counted = ValueCounts(np.int64)
     for part in parts:
-        tally.add(np.array(part, np.int64))
+        counted.add(np.array(part, np.int64))
     values = np.array([value for part in parts for value in part], np.int64)
-    spread = tally.spread(growing=growing)
+    spread = counted.spread(growing=growing)
     if not len(values):
         assert spread is None
         return
-    assert tally.exact
+    assert counted.exact
     check_loosely(spread, values)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=64), min_size=1, max_size=50), st.booleans())
-def test_a_tally_of_floats_is_exact(values: list[float], growing: bool) -> None:
-    """A tally of floats is exact, without overflow for the largest and smallest floats."""
-    tally = Tally(np.float64)
-    tally.add(np.array(values))
-    check_loosely(tally.spread(growing=growing), np.array(values))
+def test_counts_of_floats_are_exact(values: list[float], growing: bool) -> None:
+    """Counts of floats are exact, without overflow for the largest and smallest floats."""
+    counted = ValueCounts(np.float64)
+    counted.add(np.array(values))
+    check_loosely(counted.spread(growing=growing), np.array(values))
 
 
 def check_loosely(spread: Spread | None, values: Any) -> None:
@@ -73,16 +73,16 @@ DRAWS: dict[str, Callable[[np.random.Generator], Any]] = {
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_a_tally_of_very_many_numbers_is_bounded_and_near(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_of_very_many_numbers_are_bounded_and_near(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit values are rounded: memory stays bounded and the figures close."""
     monkeypatch.setattr(counting, "MOST_DIFFERENT", 1000)
     values = DRAWS[name](np.random.default_rng(0))
-    tally = Tally(values.dtype.type)
+    counted = ValueCounts(values.dtype.type)
     for part in np.array_split(values, 10):
-        tally.add(part)
-        assert len(tally.values) <= 1000
-    assert not tally.exact
-    spread = tally.spread()
+        counted.add(part)
+        assert len(counted.values) <= 1000
+    assert not counted.exact
+    spread = counted.spread()
     assert spread is not None
     assert (spread.count, spread.min, spread.max) == (20_000, values.min(), values.max())
     deviation = float(values.std())
@@ -123,7 +123,7 @@ def test_bins_grow_where_numbers_lie_far_apart() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan) | st.just(-math.inf), max_size=20), max_size=5))
 def test_values_of_parts_are_those_of_all(parts: list[list[float]]) -> None:
-    """Merged tallies equal NumPy's figures for all numbers together."""
+    """Merged figures equal NumPy's figures for all numbers together."""
     arrays = [np.array(part, np.float64) for part in parts]
     found = reduce(combine, map(values_of, arrays), Values())
     values = np.concatenate([np.empty(0), *arrays])

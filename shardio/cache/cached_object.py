@@ -1,21 +1,25 @@
-"""The table of an object's pieces, which all processes of a node map: the state of each, and who needs it."""
+"""An object in a cache: its file, and the table of its pieces, which all processes of a node map."""
 
 import mmap
 import os
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import CacheError
+from ..format.pieces import PIECE, piece_count, runs
+from ..system import holes
 from . import leases
-from .pieces import PIECE, piece_count
 
 ABSENT, SUSPECT, PRESENT = 0, 254, 255
 """States of a piece: not there, perhaps there, since the machine was started anew after it was fetched, and there.
 Between them stands the number of the lease of the process that fetches it, plus 1."""
 
+Pieces: TypeAlias = NDArray[np.int64]
 _LONGEST_ETAG = 400
 _HEADER = np.dtype(
     [("size", "<i8"), ("taken", "<i8"), ("open_in", "<u8", leases.WORDS), ("suspect", "<i8"), ("etag_size", "<i8"),
@@ -99,8 +103,8 @@ class PieceTable:
         """Whether pieces of an earlier boot of the machine may be in the file."""
         return bool(self._header["suspect"][0])
 
-    def doubt(self) -> None:
-        """Take what the table says for doubtful, because the machine may have stopped before all was written."""
+    def mark_suspect(self) -> None:
+        """Mark all pieces as unverified, because the machine may have stopped before they were written."""
         self._header["suspect"] |= int(self.taken > 0)
         self.state[self.state != ABSENT] = SUSPECT
         self.holders[:] = 0
@@ -136,3 +140,41 @@ def _offsets(count: int) -> list[int]:
     sizes = [_HEADER.itemsize, count, 4 * count, *2 * [8 * leases.WORDS * count]]
     offsets: list[int] = np.cumsum([size + -size % _ALIGN for size in sizes]).tolist()
     return offsets
+
+
+@final
+class CachedObject:
+    """An object of which the cache has pieces.
+
+    Attributes:
+        path: the file that has the present pieces in their places, and zeros elsewhere. It is as large as the object.
+        table: the states of the pieces.
+        file: the file's descriptor.
+        was_lost: whether the file was not there, or not as large as the object.
+    """
+
+    def __init__(self, path: Path, table: PieceTable) -> None:
+        self.path, self.table = path, table
+        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        weakref.finalize(self, os.close, self.file)
+        self.was_lost = os.fstat(self.file).st_size != table.size
+        if self.was_lost:
+            os.ftruncate(self.file, 0)
+            os.ftruncate(self.file, table.size)
+
+    @property
+    def on_disk(self) -> int:
+        """The bytes of the pieces that the disk has; those that are being written count in part."""
+        there = int(np.count_nonzero(self.table.state >= SUSPECT)) * PIECE
+        return max(there, os.fstat(self.file).st_blocks * 512)  # a compressed file takes fewer, one being written more
+
+    def drop(self, pieces: Pieces) -> int:
+        """Make pieces absent; return the bytes that this frees."""
+        freed = -self.table.set_state(pieces, ABSENT)
+        for first, stop in runs(pieces, len(self.table.state)):
+            holes.punch(self.file, first * PIECE, (stop - first) * PIECE)
+        return freed
+
+
+Parts: TypeAlias = Sequence[tuple[CachedObject, Pieces]]
+"""Pieces of objects: each object once, with ascending numbers."""

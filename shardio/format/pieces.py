@@ -1,4 +1,4 @@
-"""Pieces: the parts of an object, of one size, that a cache fetches, keeps and drops. Pure functions of numbers."""
+"""Pieces: parts of a file, of one size, that have checksums of their own and that a cache fetches and evicts."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardio.cache.pieces import PIECE, piece_count, pieces_of, runs, widened, widened_up_to
+from shardio.format.pieces import PIECE, piece_count, pieces_of, runs, widened, widened_up_to
 
 SPANS = st.lists(st.tuples(st.integers(0, 20 * PIECE), st.integers(0, 3 * PIECE)), max_size=20)
 NUMBERS = st.sets(st.integers(0, 300), max_size=60).map(lambda found: np.array(sorted(found), np.int64))

@@ -25,12 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadSample, ConfigError, SourceError
-from ..format import images
-from ..format.fields import Field
-from ..system import npy
-from . import json_text
-from .names import field_name
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.foreign.names import field_name
+from shardio.source import Field, probe_image
+from shardio.system import npy
+
+from ._fields import decode_utf8
+from ._files import parse_json
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp")
 _PICKLES = ("pth", "pt", "pkl", "pickle", "pyd")
@@ -182,13 +183,10 @@ def _array_field(values: Sequence[bytes]) -> Field:
 def _value(extension: str, field: Field, data: bytes) -> Any:
     match field.kind:
         case "image":
-            images.probe(data)
+            probe_image(data)
             return data
         case "text":
-            try:
-                return data.decode()
-            except UnicodeDecodeError as error:
-                raise BadSample(f"not UTF-8: {error}") from error
+            return decode_utf8(data)
         case "json":
             return _json(data, nan=False)
         case "bytes":
@@ -207,7 +205,7 @@ def _value(extension: str, field: Field, data: bytes) -> Any:
 
 def _json(data: bytes, *, nan: bool) -> Any:
     try:
-        return json_text.parse(data, nan=nan)
+        return parse_json(data, nan=nan)
     except ValueError as error:
         raise BadSample(f"not JSON: {error}") from error
 

@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Any, final
@@ -21,16 +20,18 @@ from typing import IO, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SourceError
-from ..system.npy import guarded, read_header
-from ..system.regular_files import check_regular, open_regular
-from .names import printable
+from shardio.errors import SourceError
+from shardio.foreign.names import printable
+from shardio.system.npy import read_array, read_header
+from shardio.system.regular_files import check_regular, open_regular
+
+from ._files import source_errors
 
 _ZIP = (b"PK\3\4", b"PK\5\6")  # with members, and without
 _LOCAL = struct.Struct("<4s22xHH")  # a member's own header: its mark, and the bytes of name and extra that follow
 _CHUNK = 1 << 20
 _DAMAGE = (
-    *(OSError, EOFError, ValueError, struct.error),  # malformed content
+    *(EOFError, ValueError, struct.error),  # malformed content
     *(zipfile.BadZipFile, zlib.error, LZMAError, NotImplementedError, RuntimeError),  # content that cannot be unpacked
 )
 
@@ -69,7 +70,7 @@ class NpyArray:
 
         Raises SourceError if the file has become too short or cannot be unpacked.
         """
-        with _source_errors(self), self._open() as file:
+        with source_errors(self, *_DAMAGE), self._open() as file:
             if (size := os.fstat(file.fileno()).st_size) < self.stop:
                 raise SourceError(f"{self} must reach to byte {self.stop}, there are {size} bytes")
             order = "F" if self.fortran else "C"
@@ -93,16 +94,13 @@ class NpyArray:
 
 def is_npz(path: Path) -> bool:
     """Return whether a file begins like a zip archive, as .npz files do."""
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            return file.read(4) in _ZIP
-    except OSError as error:
-        raise SourceError(f"{printable(path)} cannot be read: {error.strerror}") from error
+    with source_errors(path), open(path, "rb", opener=open_regular) as file:
+        return file.read(4) in _ZIP
 
 
 def read_npy_header(path: Path) -> NpyArray:
     """Read the header of a .npy; SourceError unless the file has the size that the header implies."""
-    with _source_errors(printable(path)), open(path, "rb", opener=open_regular) as file:
+    with source_errors(path, *_DAMAGE), open(path, "rb", opener=open_regular) as file:
         array = NpyArray(path, "", False, *read_header(file)[:4])
         size = os.fstat(file.fileno()).st_size
     if size != array.stop and not array.dtype.hasobject:
@@ -117,14 +115,14 @@ def read_npz_headers(path: Path) -> dict[str, NpyArray]:
     """
     found = {}
     with (
-        _source_errors(printable(path)),
+        source_errors(path, *_DAMAGE),
         open(path, "rb", opener=open_regular) as file,
         zipfile.ZipFile(path) as archive,
     ):
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
                 continue
-            with _source_errors(f"{printable(path)}, {info.filename}"), archive.open(info) as member:
+            with source_errors(f"{printable(path)}, {info.filename}", *_DAMAGE), archive.open(info) as member:
                 header = read_header(member)
             compressed = info.compress_type != zipfile.ZIP_STORED
             before = 0 if compressed else _start(file, info)
@@ -141,20 +139,17 @@ def read_npz(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
 
     Raises SourceError for what cannot be read, and arrays of Python objects.
     """
-    headers = read_npz_headers(path)
     found = {}
     with (
-        _source_errors(printable(path)),
+        source_errors(path, *_DAMAGE),
         open(path, "rb", opener=open_regular) as file,
         zipfile.ZipFile(file) as archive,
     ):
+        members = set(archive.namelist())
         for name in names:
-            if (array := headers.get(name)) is None:
-                continue
-            with _source_errors(array), archive.open(array.member) as member:
-                read = partial(np.lib.format.read_array, member, allow_pickle=False)
-                found[name] = guarded(read)
-                member.read(1)  # compares the checksum even if there is nothing more
+            if (member := f"{name}.npy") in members:
+                with source_errors(f"{printable(path)}, {member}", *_DAMAGE):
+                    found[name] = read_array(archive.read(member))
     return found
 
 
@@ -163,11 +158,3 @@ def _start(file: IO[bytes], info: zipfile.ZipInfo) -> int:
     file.seek(info.header_offset)
     _, name, extra = _LOCAL.unpack(file.read(_LOCAL.size))
     return info.header_offset + _LOCAL.size + int(name) + int(extra)
-
-
-@contextmanager
-def _source_errors(place: object) -> Iterator[None]:
-    try:
-        yield
-    except _DAMAGE as error:
-        raise SourceError(f"{place} cannot be read: {getattr(error, 'strerror', None) or error}") from error

@@ -1,0 +1,128 @@
+"""Whole files: images, files that a list or a table names, and indexes in JSON."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, SourceError
+from shardio.foreign.names import printable
+from shardio.native import library
+from shardio.native.files import read_files
+from shardio.source import Field, probe_image
+from shardio.system import strict_json
+from shardio.system.regular_files import open_regular
+
+_MOST_IMAGE = 2**31 - 1  # bytes: OpenCV takes no more, and a file of zeros could take all memory
+_TOGETHER = 16 << 20  # bytes of files that are read at once
+
+
+@contextmanager
+def source_errors(place: object, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise an OSError, or an error of these kinds, as the SourceError that `place` cannot be read."""
+    refused: tuple[type[Exception], ...] = (OSError, *kinds)
+    try:
+        yield
+    except refused as error:
+        where = printable(place) if isinstance(place, (str, Path)) else place
+        raise SourceError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def file_size(path: str | Path) -> int:
+    """The bytes of a file; 0 for one that is missing."""
+    try:
+        return os.stat(path).st_size
+    except (OSError, ValueError):
+        return 0
+
+
+def read_head(path: str, most: int) -> bytes:
+    """The file's first `most` bytes; BadSample, naming it, if it cannot be read."""
+    return _read(path, most, image=False)
+
+
+def read_image(path: str) -> bytes:
+    """A whole file; BadSample, naming it, if it cannot be read or is too large for an image."""
+    return _read(path, None, image=True)
+
+
+def read_listed(root: Path, path: str, field: Field) -> bytes:
+    """The file at `path`, which may be absolute or leave `root`; BadSample if it cannot be read, or is no image."""
+    place = os.fspath(root / path)
+    data = _read(place, None, image=field.kind == "image")
+    if field.kind == "image":
+        try:
+            probe_image(data)
+        except BadSample as error:
+            raise BadSample(f"{printable(place)}: {error}") from error
+    return data
+
+
+def read_images(paths: Sequence[str], sizes: NDArray[np.int64]) -> Iterator[bytes | BadSample]:
+    """Read whole files as `read_image` does, and yield the content of each or the error that it raises.
+
+    Small files are read together in one call without the GIL, so that threads do not queue for it after each file.
+
+    Args:
+        paths: the files.
+        sizes: about how many bytes each has, int64 `[n]`.
+    """
+    start = 0
+    while start < len(paths):
+        stop = start + max(1, int(np.searchsorted(np.cumsum(sizes[start:]), _TOGETHER)))
+        small = library() is not None and int(sizes[start:stop].sum()) <= _TOGETHER
+        found = read_files([os.fsencode(path) for path in paths[start:stop]], sizes[start:stop]) if small else ()
+        for number in range(start, stop):
+            data = found[number - start] if found else None
+            try:
+                yield read_image(paths[number]) if data is None else bytes(data)
+            except BadSample as error:
+                yield error
+        start = stop
+
+
+def _read(path: str, most: int | None, *, image: bool) -> bytes:
+    try:
+        descriptor = open_regular(path, os.O_RDONLY)
+        try:
+            size = os.fstat(descriptor).st_size
+            if image and size > _MOST_IMAGE:
+                raise BadSample(f"{printable(path)}: has {size} bytes, an image file has at most {_MOST_IMAGE}")
+            wanted = size if most is None else min(most, size)
+            data = os.read(descriptor, wanted)
+            # One read returns at most 2 GiB, and the file may have shrunk; mostly it is enough.
+            while len(data) < wanted and (more := os.read(descriptor, wanted - len(data))):
+                data += more
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise BadSample(f"{printable(path)}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise BadSample(f"{printable(path)!r}: not a valid path: {error}") from error
+    return data
+
+
+def parse_json(text: bytes | str, *, nan: bool = True) -> Any:
+    """The value of a JSON text, in which a byte order mark may occur, and with `nan` also NaN and infinities.
+
+    Raises ValueError for anything else that is not JSON in UTF-8, for a key that occurs twice in one object, and
+    nesting too deep for Python.
+    """
+    return strict_json.parse(text, foreign=True, nan=nan)
+
+
+def read_json(path: Path) -> Any:
+    """The value in a JSON file; SourceError if it cannot be read."""
+    with source_errors(path, ValueError):
+        return parse_json(strict_json.read_bytes(path))
+
+
+def plain_name(name: Any) -> str:
+    """Return a file's name in an index; ValueError for a path, which would lead out of the directory."""
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"a file called {name!r}")
+    return name
