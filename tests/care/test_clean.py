@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -360,4 +361,5 @@ def shardio_manifest(store: MemoryStore) -> manifest.Manifest:
 
 def aged(store: MemoryStore, days: float) -> None:
     """Make all objects older."""
-    store._written = {name: at - days * DAY for name, at in store._written.items()}
+    for name, (data, info) in store._objects.items():
+        store._objects[name] = data, replace(info, modified=(info.modified or 0.0) - days * DAY)
