@@ -19,15 +19,15 @@ from .. import containers
 from ..containers import piece_sums, side_index, store
 from ..containers import tar_layout as layout
 from ..containers.base import Reader
-from ..dataset.output_directory import SHARD, OutputDirectory
-from ..dataset.shard_writer import WrittenShard
-from ..dataset.writer import describe, finish_dataset
 from ..errors import ConfigError, DatasetError, ManifestError, NotADataset, ShardCorrupt, SourceError
 from ..foreign import tar
 from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, content_columns, shape_column, with_hidden
 from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable, TextColumn
+from ..output.describe import describe
+from ..output.own_files import SHARD
+from ..output.shard_writer import WrittenShard
 from ..stores.url import as_url
 from ..system import did_you_mean
 from ..system.directory import Directory
@@ -93,7 +93,8 @@ def repair(
         described.container, described.fields, shards, described.metadata or metadata or {},
         adopted=described.adopted, conversion=kept_conversion(described), has_sums=described.piece_bytes == PIECE,
     )  # fmt: skip
-    finish_dataset(OutputDirectory(folder, folder), repaired)
+    folder.sync()
+    manifest.save(repaired, folder)
     return Repair(repaired, tuple(repairs), tuple(notes), None if old is None else repaired.digest == old.digest)
 
 

@@ -10,11 +10,11 @@ from .. import containers
 from ..conversion.api import Conversion
 from ..conversion.api import convert as convert_source
 from ..conversion.pack import WrittenDataset
-from ..conversion.skipped import Skipped
 from ..conversion.source import Source
 from ..errors import BadSample, ConfigError, Message, TooManyBad
 from ..format.fields import describe
 from ..order.world import World
+from ..output.records import Skipped
 from ..stores.url import Url, as_url
 from ..system.units import counted, format_size
 from ._command import typed

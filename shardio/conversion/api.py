@@ -14,19 +14,17 @@ import numpy as np
 
 from .. import containers
 from ..dataset.classes import Classes
-from ..dataset.output_directory import Output
-from ..dataset.store_output import StoreOutput
 from ..dataset.writer import DEFAULT_SHARD_SIZE
 from ..errors import ConfigError, Message, NotADataset, SourceWarning, TooManyBad
 from ..format.fields import Field, listed_names
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
 from ..order.world import World
-from ..stores import open_store
+from ..output import open_output
+from ..output.records import Skipped
 from ..stores.url import Url, as_url
 from ..system import cpus
 from ..system.did_you_mean import did_you_mean
-from ..system.local_path import local_path
 from ..system.types import Indices
 from ..system.units import counted
 from . import source as sources
@@ -37,9 +35,8 @@ from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import Estimate, ShardOptions, estimate, plan
 from .reencode import Recompress, ReencodeOptions
 from .runners import Progress, silent
-from .skipped import Skipped, open_report, write_report
+from .skipped import open_report, write_report
 from .source import Converter, Source
-from .store_pack import pack_to_store
 from .subset import SubsetOptions, choose, parse_split
 from .tasks import TaskContext
 from .transformed_source import RawImages, TransformedSource
@@ -252,15 +249,13 @@ def convert(
         if broken:
             raise ConfigError(Message(rule))
     _check_options(container_options, converter)
-    if store_options is not None and as_url(out) is None and not _may_be_remote(source):
-        raise ConfigError("{store_options} are for URLs, and {!r} is a local path", os.fspath(out))
     if decode_cf:
         if converter is None:
             raise ConfigError(
                 Message("{decode_cf} goes with converter, 'hdf5' or 'zarr': a dataset has its values already")
             )
         converter_options = {**(converter_options or {}), "decode_cf": True}
-    place, world = _place(out, store_options), world or World()
+    place, world = open_output(out, store_options, also_read=_may_be_remote(source)), world or World()
     count = cpus.share(world.local_size) if workers is None else workers
     job = PackOptions(
         workers=count,
@@ -307,7 +302,7 @@ def convert(
     shards = replace(shards, container=chosen_container)
     found_notes += () if container_note is None else (container_note,)
     _announce(found_notes, remarks, tell, world)
-    folder = place if isinstance(place, Path) else None
+    folder = place.path if isinstance(place.path, Path) else None
     skip_report = None if report is None or world.rank or dry_run else Path(report)
     if skip_report is not None:
         open_report(skip_report, folder).close()  # fails now rather than after the work
@@ -318,10 +313,12 @@ def convert(
     if dry_run:
         estimates = {name: estimate(samples, chosen, shards) for name, chosen in choice.parts.items()}
         return Conversion({}, samples.fields, found_notes, estimates)
+    context = TaskContext(samples, shards.container, shards.container_options, skip=on_error == "skip")
     datasets = {}
     try:
         for name, chosen in choice.parts.items():
-            datasets[name] = _write(samples, _of_part(place, name), chosen, shards, _of_split(job, name))
+            tasks, written_plan = plan(samples, chosen, shards)
+            datasets[name] = pack(place.part(name), context, tasks, written_plan, _of_split(job, name))
     except TooManyBad as error:
         if skip_report is not None:
             write_report(skip_report, folder, [("", sample) for sample in error.skipped])
@@ -355,41 +352,12 @@ def _announce(notes: Sequence[str], remarks: Sequence[str], tell: Callable[[str]
             warnings.warn(remark, SourceWarning, stacklevel=3)  # where `convert` is called
 
 
-def _place(out: PathLike, store_options: Mapping[str, str] | None) -> Path | StoreOutput:
-    """Return the place that `out` names; ConfigError for one that cannot be written to."""
-    url = as_url(out)
-    return local_path(out) if url is None else StoreOutput(url, open_store(url, store_options or {}))
-
-
 def _may_be_remote(source: Any) -> bool:
     """Return whether a source may be datasets in stores."""
     paths = source if isinstance(source, list | tuple) else [source]
     return isinstance(source, DatasetSource) or any(
         isinstance(path, str | os.PathLike) and as_url(path) is not None for path in paths
     )
-
-
-def _of_part(place: Path | StoreOutput, split: str) -> Output | StoreOutput:
-    """Return where the dataset of a split is written, or the only one if `split` is ""."""
-    if isinstance(place, Path):
-        return Output(place.absolute(), split)
-    return replace(place, url=place.url / split) if split else place
-
-
-def _write(
-    source: Source, out: Output | StoreOutput, numbers: Indices | None, shards: ShardOptions, options: PackOptions
-) -> WrittenDataset:
-    context = TaskContext(
-        source,
-        out,
-        shards.container,
-        container_options=shards.container_options,
-        skip=options.on_error == "skip",
-    )
-    tasks, written_plan = plan(context, numbers, shards)
-    if isinstance(out, StoreOutput):
-        return pack_to_store(context, out, tasks, written_plan, options)
-    return pack(context, tasks, written_plan, options)
 
 
 def _of_split(options: PackOptions, name: str) -> PackOptions:

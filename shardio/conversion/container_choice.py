@@ -8,9 +8,9 @@ import numpy as np
 
 from .. import containers
 from ..containers import tar_layout
-from ..dataset.shard_writer import Encoded
 from ..errors import Message, Option
 from ..format.fields import Field
+from ..output.shard_writer import Encoded
 from ..system.units import format_size
 from .dataset_source import DatasetSource
 from .runners import portable_errors

@@ -9,13 +9,13 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.shard_writer import encode
 from ..engines import image_decoding
 from ..engines.orientation import TURNS, turned
 from ..engines.resizing import resize
 from ..errors import BadSample, ConfigError, Message, SourceError
 from ..format.fields import Field, describe_fields, is_missing, label_as_int64, with_optional
 from ..format.images import orientation, probe
+from ..output.shard_writer import encode
 from ..system.types import Sample
 from ..transforms.validation import as_pair
 from .masks import as_mask, check_names

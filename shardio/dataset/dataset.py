@@ -37,6 +37,9 @@ from ..format.fields import (
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..order.plan import Order, Plan, Schedule, Shuffle
+from ..output.describe import describe
+from ..output.remote_manifest import load_remote
+from ..output.shard_writer import ShardWriter, WrittenShard
 from ..stores import open_store
 from ..stores.url import Url, as_url
 from ..system import npy
@@ -47,12 +50,10 @@ from .classes import KEY, Classes, Renumbering, names_in, numbered_alike
 from .fetch_ahead import FetchAhead
 from .local_shards import LocalShards
 from .location import Location
-from .remote_manifest import folder_of, load_remote
+from .remote_manifest import folder_of
 from .remote_shards import RemoteShards
 from .selection import Selection
-from .shard_writer import ShardWriter, WrittenShard
 from .shards import Shards, by_shard
-from .writer import describe
 
 
 @final

@@ -15,9 +15,9 @@ import pytest
 from _sources import COUNT, PICTURES, WORDS, numbers
 
 from shardio.containers import get as container
-from shardio.dataset.shard_writer import ShardWriter
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
+from shardio.output.shard_writer import ShardWriter
 from shardio.system import helper_process
 from shardio.testing.sources import check_source
 from shardio_converters._blocks import rows_at_once

@@ -28,9 +28,9 @@ from datasets import (
     Value,
 )
 
-from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
+from shardio.output.shard_writer import encode
 from shardio.testing.sources import check_sample, check_source
 from shardio_converters.huggingface import huggingface
 from shardio_converters.parquet import parquet

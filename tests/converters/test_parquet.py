@@ -15,9 +15,9 @@ import pytest
 from _builders import jpeg
 from _sources import COUNT, PICTURES, WORDS
 
-from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field, Missing
+from shardio.output.shard_writer import encode
 from shardio.testing.sources import check_sample, check_source
 from shardio_converters import parquet as module
 from shardio_converters.parquet import parquet

@@ -11,10 +11,10 @@ from _builders import jpeg, png
 from _foreign import UnpackedExample, example, framed, write_tfrecord
 from _sources import all_of
 
-from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.format.images import sniff
+from shardio.output.shard_writer import encode
 from shardio.testing import check_source
 from shardio_converters.tfrecord import tfrecord
 

@@ -20,9 +20,9 @@ from _sources import all_of
 from webdataset import ShardWriter, TarWriter
 
 import shardio
-from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
+from shardio.output.shard_writer import encode
 from shardio.testing import check_source
 from shardio_converters.webdataset import webdataset
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from shardio.cache.fetcher import Fetcher
 from shardio.cache.node_cache import NodeCache
 from shardio.dataset.dataset import Dataset
-from shardio.dataset.remote_manifest import load_remote
 from shardio.dataset.remote_shards import RemoteShards
 from shardio.format.fields import with_hidden
 from shardio.format.manifest import Manifest
+from shardio.output.remote_manifest import load_remote
 from shardio.stores.base import Store
 from shardio.stores.url import Url, as_url
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from _datasets import in_store, tensors
 
-from shardio.dataset.remote_manifest import load_remote
 from shardio.errors import ManifestError
 from shardio.format import manifest
+from shardio.output.remote_manifest import load_remote
 from shardio.stores.url import Url
 from shardio.testing.stores import MemoryStore
 

@@ -24,6 +24,7 @@ FOLDERS = [
     "containers",
     "foreign",
     "transforms",
+    "output",
     "dataset",
     "engines",
     "loader/batch",
