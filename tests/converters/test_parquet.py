@@ -18,7 +18,7 @@ from _sources import COUNT, PICTURES, WORDS
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field, Missing
 from shardio.output.shard_writer import encode
-from shardio.testing.sources import check_sample, check_source
+from shardio.testing.sources import check_source
 from shardio_converters import parquet as module
 from shardio_converters.parquet import parquet
 
@@ -150,35 +150,20 @@ KINDS: dict[str, tuple[pa.Array, Field, Sequence[Any]]] = {
 
 
 class TestKinds:
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_a_column(self, tmp_path: Path, kind: str) -> None:
-        """A column of any type that a field can hold gives its values."""
-        values, field, expected = KINDS[kind]
-        source = parquet(write(tmp_path / "a.parquet", x=values))
-        assert dict(source.fields) == {"x": field}
-        for row, value in enumerate(expected):
-            check_sample(source[row], {"x": value})
-
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("compression", "options"),
         [
             ("none", {}),
-            ("snappy", {"row_group_size": 2}),
             ("gzip", {"row_group_size": 1, "use_dictionary": False, "store_schema": False}),
-            ("zstd", {"data_page_version": "2.0", "write_page_checksum": True}),
+            ("zstd", {"row_group_size": 2, "data_page_version": "2.0", "write_page_checksum": True}),
             ("lz4", {"data_page_size": 1, "write_batch_size": 1, "version": "1.0"}),
-            ("brotli", {"row_group_size": 3, "use_dictionary": False}),
         ],
     )
-    def test_all_at_once(self, tmp_path: Path, compression: str, options: dict[str, Any]) -> None:
-        """The values of a row stay together however they are stored, through every container."""
-        kinds = dict(KINDS)
-        if (
-            options.get("store_schema") is False or options.get("version") == "1.0"
-        ):  # types that Parquet represents only in part
-            for kind in [name for name, (values, *_) in KINDS.items() if _needs_schema(values.type)]:
-                del kinds[kind]
+    def test_every_kind(self, tmp_path: Path, compression: str, options: dict[str, Any]) -> None:
+        """Columns of every type that a field can hold give their values however they are stored."""
+        partly = options.get("store_schema") is False or options.get("version") == "1.0"  # what Parquet represents
+        kinds = {name: kind for name, kind in KINDS.items() if not (partly and _needs_schema(kind[0].type))}
         table = pa.table({name: values for name, (values, *_) in kinds.items()})
         pq.write_table(table, tmp_path / "a.parquet", compression=compression, **options)
         names = {f"f{number}": name for number, name in enumerate(kinds)}
@@ -191,23 +176,21 @@ class TestKinds:
         [
             (pa.array([1, 2], pa.duration("s")), r"duration\[s\]"),
             (pa.array([{"a": b"1"}, {"a": b"2"}]), "struct<a: binary>"),
-            (pa.array([[b"1"], [b"2"]]), "list<element: binary>"),
+            (  # a tensor whose axes are permuted
+                pa.ExtensionArray.from_storage(
+                    pa.fixed_shape_tensor(pa.int32(), [2, 3], permutation=[1, 0]),
+                    pa.array([[1] * 6] * 2, pa.list_(pa.int32(), 6)),
+                ),
+                "extension<arrow.fixed_shape_tensor",
+            ),
         ],
     )
     def test_what_no_field_holds(self, tmp_path: Path, values: pa.Array, kind: str) -> None:
         """A column that no field can hold is refused with its type, and others can be chosen."""
         path = write(tmp_path / "a.parquet", x=values, y=[1, 2])
-        with pytest.raises(SourceError, match=f"a.parquet: no field holds the column 'x', {kind}; choose others"):
+        with pytest.raises(SourceError, match=f"a.parquet: no field holds the column 'x', {kind}.*; choose others"):
             parquet(path)
         assert parquet(path, fields="y")[1] == {"y": 2}
-
-    def test_a_tensor_that_lies_otherwise(self, tmp_path: Path) -> None:
-        """Tensors with permuted axes are refused."""
-        kind = pa.fixed_shape_tensor(pa.int32(), [2, 3], permutation=[1, 0])
-        storage = pa.array([[1] * 6], pa.list_(pa.int32(), 6))
-        path = write(tmp_path / "a.parquet", x=pa.ExtensionArray.from_storage(kind, storage))
-        with pytest.raises(SourceError, match=r"no field holds the column 'x', extension<arrow.fixed_shape_tensor"):
-            parquet(path)
 
 
 def _needs_schema(kind: pa.DataType) -> bool:
@@ -273,17 +256,6 @@ class TestFiles:
         assert source.column("x").tolist() == [1, 2, 3, 4, 5]
         check_source(source, [{"x": n + 1, "t": "abcde"[n]} for n in range(5)], tmp_path / "out")
 
-    def test_a_pattern(self, tmp_path: Path) -> None:
-        """A wildcard, a range or a list in Python selects files."""
-        for number, name in enumerate(("train-0", "train-1", "test-0")):
-            write(tmp_path / f"{name}.parquet", x=[number])
-        for src in ("train-*.parquet", "train-{0..1}.parquet"):
-            assert parquet(str(tmp_path / src)).column("x").tolist() == [0, 1]
-        listed = [tmp_path / "test-0.parquet", tmp_path / "train-0.parquet"]
-        assert parquet(listed).column("x").tolist() == [2, 0]
-        with pytest.raises(SourceError, match=r"valid-\*: no file fits this"):
-            parquet(tmp_path / "valid-*")
-
     @pytest.mark.parametrize("end", ["", "-0123456789abcdef"])
     def test_several_sets_in_a_directory(self, tmp_path: Path, end: str) -> None:
         """A directory with training and test files is refused, so that they are not mixed; one set is accepted."""
@@ -309,17 +281,6 @@ class TestFiles:
         write(tmp_path / "a.parquet", x=[1])
         write(tmp_path / "b.parquet", **other)
         with pytest.raises(SourceError, match=reason):
-            parquet(tmp_path)
-
-    def test_only_what_is_chosen_must_agree(self, tmp_path: Path) -> None:
-        """Columns that are not chosen may differ."""
-        write(tmp_path / "a.parquet", x=[1], y=["a"])
-        write(tmp_path / "b.parquet", z=[0.5], x=[2])
-        assert parquet(tmp_path, fields="x").column("x").tolist() == [1, 2]
-
-    def test_missing(self, tmp_path: Path) -> None:
-        """A folder without files is refused."""
-        with pytest.raises(SourceError, match=r"holds no Parquet files \(\*.parquet\)"):
             parquet(tmp_path)
 
     def test_no_rows(self, tmp_path: Path) -> None:
@@ -416,31 +377,6 @@ class TestPaths:
 
 
 class TestHuggingFace:
-    def test_images_arrays_and_classes(self, tmp_path: Path) -> None:
-        """Features that Hugging Face's library notes in the file are used."""
-        notes = {
-            "image": {"_type": "Image"},
-            "label": LABEL,
-            "grid": {"shape": [2, 3], "dtype": "uint8", "_type": "Array2D"},
-            "rows": {"shape": [None, 2], "dtype": "uint8", "_type": "Array2D"},
-        }
-        grids = GRIDS.astype("u1")
-        path = write(
-            tmp_path / "a.parquet", notes=notes, grid=grids.tolist(), label=[0, 1, 0, 1, 1],
-            image=[{"bytes": data, "path": None} for data in PICTURES], rows=[[[n, n]] * n for n in range(5)],
-        )  # fmt: skip
-        path = _with_types(path, {"grid": pa.list_(pa.list_(pa.uint8())), "rows": pa.list_(pa.list_(pa.uint8()))})
-        source = parquet(path)
-        assert source.metadata == {"source": "parquet", "classes": ["cat", "dog"]}
-        expected = [
-            {"grid": grids[n], "label": [0, 1, 0, 1, 1][n], "image": PICTURES[n], "rows": np.full((n, 2), n, "u1")}
-            for n in range(5)
-        ]
-        check_source(
-            source, expected, tmp_path / "out", image=IMAGE, grid=Field("array", dtype="uint8", shape=(2, 3)),
-            rows=Field("array", dtype="uint8"),
-        )  # fmt: skip
-
     @pytest.mark.parametrize(
         ("names", "expected"),
         [
@@ -481,7 +417,6 @@ class TestHuggingFace:
         [
             {"_type": "Array2D", "shape": ["a", 2]},
             {"_type": "Array2D", "shape": [-1, 2]},
-            {"_type": "Array2D", "shape": 7},
             {"_type": "Array3D", "shape": [1, 2, 3]},
             {"_type": ["Image"]},
             ["x"],
@@ -495,7 +430,7 @@ class TestHuggingFace:
         assert source[1] == {"x": [[3]]}
 
     @pytest.mark.parametrize(
-        "text", ["{", "\udcff", "[" * 100_000, "[]", "{}", '{"info": {"features": null}}', '{"info": 3}']
+        "text", ["{", "\udcff", "[" * 100_000, "[]", '{"info": {"features": null}}', '{"info": 3}']
     )
     def test_notes_that_are_no_features(self, tmp_path: Path, text: str) -> None:
         """Metadata without features is ignored; invalid JSON is refused, because it may hold classes."""
@@ -506,15 +441,6 @@ class TestHuggingFace:
             return
         with pytest.raises(SourceError, match=r"a.parquet: what Hugging Face notes in it is not JSON: "):
             parquet(tmp_path / "a.parquet")
-
-
-def _with_types(path: Path, types: dict[str, pa.DataType]) -> Path:
-    """Rewrite the file with some columns of other types."""
-    table = pq.read_table(path)
-    for name, kind in types.items():
-        table = table.set_column(table.schema.get_field_index(name), name, table[name].cast(kind))
-    pq.write_table(table, path, row_group_size=2)
-    return path
 
 
 def _descriptors() -> list[str]:
@@ -595,16 +521,12 @@ class TestBadRows:
         ("values", "reason"),
         [
             (pa.array([1, None]), "null"),
-            (pa.array(["a", None]), "null"),
-            (pa.array([b"a", None]), "null"),
             (pa.array(["a", None]).dictionary_encode(), "null"),
             (pa.array([[1], None]), "null"),
             (pa.array([[1], [1, None]]), "null in a list of numbers"),
             (pa.array([[1, 2], [1, None]], pa.list_(pa.int8(), 2)), "null in a list of numbers"),
             (pa.array([[[1, 2]], [None]], pa.list_(pa.list_(pa.int8(), 2))), "expected lists of 2 values, got one of "),
-            (pa.array([jpeg(), b"words"]), "not a JPEG, PNG, WebP or BMP image"),
             (pa.array([jpeg(), jpeg()[:-100]]), "the jpeg image is cut short"),
-            (pa.array([jpeg(), b""]), r"the image is empty \(0 bytes\)"),
             (pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8())), "a map has a key twice"),
             (pa.array([b"a", b"caf\xe9"]).view(pa.string()), "not UTF-8: .*0xe9"),
         ],
@@ -639,12 +561,8 @@ def _spoil(path: Path, group: int, column: int = 0, at: int = 200) -> None:
     path.write_bytes(data)
 
 
-def _replace(data: bytes) -> Callable[[Path], object]:
-    return lambda path: path.write_bytes(data)
-
-
 class TestDamage:
-    @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+    @pytest.mark.parametrize("compression", ["none", "zstd"])
     def test_a_damaged_page(self, tmp_path: Path, compression: str) -> None:
         """Only the rows of a damaged row group are bad, and they are named; its column is not offered."""
         values = np.random.default_rng(0).random(900)
@@ -677,28 +595,19 @@ class TestDamage:
                 source[3600]
             assert source[2000] == {"x": 2000}
 
-    def test_other_columns_do_not_suffer(self, tmp_path: Path) -> None:
-        """Columns that are not chosen are not read."""
-        path = write(tmp_path / "a.parquet", x=[1, 2], y=[3, 4])
-        source = parquet(path, fields="y")
-        _spoil(path, 0, 0, at=0)
-        assert source[1] == {"y": 4}
-
     @pytest.mark.parametrize(
         ("damage", "reason"),
         [
-            (_replace(b""), "file size is 0 bytes"),
-            (_replace(b"words" * 10), "magic bytes not found"),
-            (_replace(b"PAR1PAR1"), "Parquet"),
-            (lambda path: os.truncate(path, path.stat().st_size - 1), "magic bytes not found"),
-            (lambda path: path.write_bytes(b"PAR1" + path.read_bytes()[-4:]), "Parquet"),
+            (lambda data: b"", "file size is 0 bytes"),
+            (lambda data: b"PAR1PAR1", "Parquet"),
+            (lambda data: data[:-1], "magic bytes not found"),
         ],
     )
-    def test_a_file_that_is_none(self, tmp_path: Path, damage: Callable[[Path], object], reason: str) -> None:
+    def test_a_file_that_is_none(self, tmp_path: Path, damage: Callable[[bytes], bytes], reason: str) -> None:
         """A file that is not Parquet is refused by name, wherever it is in the list."""
         for name in "abc":
             write(tmp_path / f"{name}.parquet", x=[1])
-        damage(tmp_path / "b.parquet")
+        (tmp_path / "b.parquet").write_bytes(damage((tmp_path / "b.parquet").read_bytes()))
         with pytest.raises(SourceError, match=f"b.parquet cannot be read: .*{reason}"):
             parquet(tmp_path)
 
