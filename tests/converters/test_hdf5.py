@@ -12,12 +12,11 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from _datasets import packed
 from _sources import COUNT, PICTURES, WORDS, numbers
 
-from shardio.containers import get as container
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
-from shardio.output.shard_writer import ShardWriter
 from shardio.system import helper_process
 from shardio.testing.sources import check_source
 from shardio_converters._blocks import rows_at_once
@@ -83,13 +82,15 @@ KINDS: dict[str, tuple[Any, Field, list[Any]]] = {
 
 
 class TestKinds:
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_a_dataset(self, tmp_path: Path, kind: str) -> None:
-        """A dataset of any type that a field can hold gives its values, through every container."""
-        stored, field, expected = KINDS[kind]
-        source = hdf5(write(tmp_path / "a.h5", x=stored))
+    def test_every_kind(self, tmp_path: Path) -> None:
+        """Datasets of every type that a field can hold give their values, through every container."""
+        names = {f"f{number}": kind for number, kind in enumerate(KINDS)}
+        path = write(tmp_path / "a.h5", **{name: KINDS[kind][0] for name, kind in names.items()})
+        source = hdf5(path, fields={name: name for name in names})
         assert source.metadata == {"source": "hdf5"}
-        check_source(source, [{"x": value} for value in expected], tmp_path / "out", x=field)
+        assert dict(source.fields) == {name: KINDS[kind][1] for name, kind in names.items()}
+        samples = [{name: KINDS[kind][2][row] for name, kind in names.items()} for row in range(COUNT)]
+        check_source(source, samples, tmp_path / "out")
 
     def test_a_compound(self, tmp_path: Path) -> None:
         """Every member of a compound is a field, nested members too; nested arrays extend the shape."""
@@ -118,44 +119,30 @@ class TestKinds:
         ]
         check_source(hdf5(tmp_path / "a.h5"), expected, tmp_path / "out")
 
-    @pytest.mark.parametrize("options", [{}, {"chunks": (1000,), "compression": "gzip"}, {"chunks": (1 << 20,)}])
+    @pytest.mark.parametrize("options", [{}, {"chunks": (1000,), "compression": "gzip"}])
     @pytest.mark.parametrize("values", [PICTURES, [b"", b"abc", b"", b"\xff" * 9000, b"z"]])
     def test_a_group_of_data_and_offsets(self, tmp_path: Path, values: list[bytes], options: dict[str, Any]) -> None:
         """A group of bytes and offsets is a field, whatever its chunks; its sizes are exact."""
-        source = hdf5(
-            ragged(
-                write(tmp_path / "a.h5", label=numbers("u1")),
-                "x",
-                values,
-                maxshape=(None,) if options else None,
-                **options,
-            )
-        )
+        path = write(tmp_path / "a.h5", label=numbers("u1"))
+        source = hdf5(ragged(path, "x", values, maxshape=(None,) if options else None, **options))
         kind = Field("image" if values is PICTURES else "bytes")
         check_source(source, [{"label": i, "x": v} for i, v in enumerate(values)], tmp_path / "out", x=kind)
         assert source.sizes().tolist() == [8 + len(value) for value in values]
 
     def test_shards_of_shardio(self, tmp_path: Path) -> None:
         """Shards of shardio are read without their hidden columns."""
-        fields = {"image": Field("image"), "label": Field("scalar", dtype="int64")}
-        builder = ShardWriter(tmp_path, "hdf5", fields, 0, 0, {})
         samples = [{"image": picture, "label": i} for i, picture in enumerate(PICTURES)]
-        for sample in samples:
-            builder.append(sample)
-        made = builder.finish()
-        path = container("hdf5").files(tmp_path / made.name)[0]
-        check_source(hdf5(path), samples, tmp_path / "out", **fields)
+        packed(tmp_path / "d", samples, container="hdf5", shard_size="1MB")
+        check_source(hdf5(tmp_path / "d" / "shard-000000.h5"), samples, tmp_path / "out", label="int64")
 
     def test_labels(self, tmp_path: Path) -> None:
         """Integers named `label` are int64, and the names of an enumeration are the classes."""
-        write(tmp_path / "a.h5", y={"data": [0, 1, 1, 0, 1], "dtype": ENUM}, z=numbers("f4"), u=numbers("u8"))
+        write(tmp_path / "a.h5", y={"data": [0, 1, 1, 0, 1], "dtype": ENUM})
         source = hdf5(tmp_path / "a.h5", fields={"label": "y"})
         check_source(
             source, [{"label": y} for y in (0, 1, 1, 0, 1)], tmp_path / "out", label=Field("scalar", dtype="int64")
         )
         assert source.metadata == {"source": "hdf5", "classes": ["cat", "dog"]}
-        for name, dtype in (("z", "float32"), ("u", "uint64")):
-            assert hdf5(tmp_path / "a.h5", fields={"label": name}).fields["label"].dtype == dtype
 
     @pytest.mark.parametrize(("name", "reason"), [
         ("reference", "references"), ("region", "references"), ("bits", "bitfields"), ("dates", "datetimes"),
@@ -202,33 +189,14 @@ class TestFields:
             hdf5(path, fields="mean,train/y")
         assert len(hdf5(path, fields="train/x,train/y").sizes()) == COUNT
 
-    def test_long_lists_are_cut(self, tmp_path: Path) -> None:
-        """The error about a file of a thousand datasets lists only some of them."""
-        path = write(tmp_path / "a.h5", **{f"x{i:02}": np.zeros(i + 1) for i in range(30)})
-        with pytest.raises(SourceError, match=r"x19 \[20\], and 10 more$"):
-            hdf5(path)
-
-    def test_attributes_that_are_not_applied(self, tmp_path: Path) -> None:
-        """Attributes of netCDF by which values are to be changed are told, unless they change nothing."""
-        path = write(tmp_path / "a.nc.h5", packed=numbers("i2"), plain=numbers("f4"))
-        with h5py.File(path, "r+") as file:
-            file["packed"].attrs.update({"scale_factor": 0.01, "add_offset": 5.0, "units": "mm"})
-            file["plain"].attrs.update({"scale_factor": 1.0, "_FillValue": np.float32(np.nan)})
-        (remark,) = hdf5(path, fields="packed,plain").remarks
-        told = "'packed' are taken as they are stored: its attributes scale_factor=0.01, add_offset=5.0 are not applied"
-        assert told in remark
-
 
 class TestFiles:
     def test_a_directory(self, tmp_path: Path) -> None:
         """The HDF5 files of a directory are joined by name, whatever their suffix; hidden and others are ignored."""
         parts = {"-b é.hdf5": [3, 4], "a b": [5], "c.HE5": [], "d.nc": [6, 7, 8]}
         for name, labels in parts.items():
-            write(
-                tmp_path / "in" / name,
-                label=np.array(labels, "u1"),
-                x={"data": [f"{n}" for n in labels], "dtype": h5py.string_dtype()},
-            )
+            texts = {"data": [f"{n}" for n in labels], "dtype": h5py.string_dtype()}
+            write(tmp_path / "in" / name, label=np.array(labels, "u1"), x=texts)
         (tmp_path / "in" / "notes.txt").write_text("words")
         (tmp_path / "in" / "._d.h5").write_text("a Mac was here")
         (tmp_path / "in" / "folder.h5").mkdir()
@@ -318,8 +286,7 @@ class TestLinks:
         """Data in another file is refused by name, and datasets in the file itself can still be chosen."""
         outside(linked)
         with pytest.raises(
-            SourceError,
-            match=r"keeps data in other files: '[ef].*other.*--external-links` \(external_links=True\) reads them",
+            SourceError, match=r"keeps data in other files: '[ef].*other.* \(external_links=True\) reads"
         ):
             hdf5(linked)
         with pytest.raises(ConfigError, match=r"has no 'e/x'.*keeps data in other files: '[ef].*other"):
@@ -369,9 +336,6 @@ class TestLinks:
         assert set(hdf5(linked, external_links=True).fields) == {"again", "e.g.y", "e.x"}
 
 
-CHUNKED = {"compression": "gzip", "chunks": (2, 10)}
-
-
 def damage_chunk(path: Path, name: str, number: int) -> None:
     """Overwrite the middle of a chunk."""
     with h5py.File(path) as file:
@@ -386,6 +350,8 @@ class TestDamage:
         """A file that is not HDF5, or cut short, a folder without HDF5 files and a broken link are refused by name."""
         with pytest.raises(SourceError, match=r"holds no HDF5 files"):
             hdf5(tmp_path)
+        with pytest.raises(SourceError, match="holds no datasets with rows: none"):
+            hdf5(write(tmp_path / "a.h5"))
         whole = write(tmp_path / "a.h5", x=np.zeros((100, 100))).read_bytes()
         for data in (b"", b"\x89HDF\r\n\x1a\n", b"words" * 1000, whole[:8000], whole[:-800]):
             (tmp_path / "a.h5").write_bytes(data)
@@ -397,12 +363,6 @@ class TestDamage:
         (tmp_path / "away.h5").symlink_to("nowhere")
         with pytest.raises(SourceError, match=r"away.h5 does not exist"):
             hdf5(tmp_path)
-
-    def test_an_empty_file(self, tmp_path: Path) -> None:
-        """A file without datasets is refused, and datasets without rows give no samples."""
-        with pytest.raises(SourceError, match="holds no datasets with rows: none"):
-            hdf5(write(tmp_path / "a.h5"))
-        assert len(hdf5(write(tmp_path / "a.h5", x=np.empty((0, 3)))).sizes()) == 0
 
     @pytest.mark.parametrize("shape", [(1 << 31,), (1 << 40, 1000)])
     def test_more_rows_than_there_is_room_for(self, tmp_path: Path, shape: tuple[int, ...]) -> None:
@@ -425,11 +385,8 @@ class TestDamage:
     def test_a_damaged_chunk(self, tmp_path: Path) -> None:
         """Only the rows of a damaged chunk are bad, and they are named; the column is not offered for conditions."""
         data = np.random.default_rng(0).integers(0, 255, (8, 10), np.uint8)
-        path = write(
-            tmp_path / "a.h5",
-            x={"data": data, **CHUNKED},
-            y={"data": data[:, 0], "chunks": (2,), "compression": "gzip"},
-        )
+        zipped = {"data": data[:, 0], "chunks": (2,), "compression": "gzip"}
+        path = write(tmp_path / "a.h5", x={"data": data, "chunks": (2, 10), "compression": "gzip"}, y=zipped)
         source = hdf5(path)
         damage_chunk(path, "x", 1)
         damage_chunk(path, "y", 1)
@@ -479,16 +436,8 @@ class TestDamage:
 
     def test_random_damage(self, tmp_path: Path) -> None:
         """With any damaged byte, the file is refused, a sample is bad, or a value differs."""
-        path = ragged(
-            write(
-                tmp_path / "a.h5",
-                x={"data": numbers("u1", 9), "chunks": (2, 9), "compression": "gzip"},
-                t=PAIRS,
-                s=KINDS["strings"][0],
-            ),
-            "b",
-            PICTURES,
-        )
+        zipped = {"data": numbers("u1", 9), "chunks": (2, 9), "compression": "gzip"}
+        path = ragged(write(tmp_path / "a.h5", x=zipped, t=PAIRS, s=KINDS["strings"][0]), "b", PICTURES)
         whole, random = path.read_bytes(), np.random.default_rng(0)
         refused = 0
         for _ in range(150):

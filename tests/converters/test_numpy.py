@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, SourceError
 from shardio.format.fields import Field
 from shardio.testing import check_source
 from shardio_converters.numpy import numpy
@@ -121,13 +121,6 @@ class TestArrays:
         check_source(source, expected, tmp_path / "out")
         assert source.sizes().tolist() == [table.itemsize] * 3
 
-    @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-    def test_versions(self, tmp_path: Path, version: tuple[int, int]) -> None:
-        """All versions of the format are read."""
-        with (tmp_path / "a.npy").open("wb") as file:
-            np.lib.format.write_array(file, ARRAYS["x"], version)
-        np.testing.assert_array_equal(numpy(tmp_path / "a.npy")[3]["array"], ARRAYS["x"][3])
-
     def test_labels_are_int64(self, tmp_path: Path) -> None:
         """Integers chosen as `label` become int64, and other fields keep their dtype."""
         path = write(tmp_path, "stored", {"x": ARRAYS["x"], "y": ARRAYS["labels"]})
@@ -143,8 +136,8 @@ class TestArrays:
         arrays = {"x": np.arange(5), "meta": np.array([{"a": 1}], object), "n": np.array(3), "t": np.zeros(5, "M8[s]")}
         path = write(tmp_path, "stored", arrays)
         assert numpy(path, fields={"value": "x"})[4] == {"value": 4}
-        with pytest.raises(ConfigError, match="has no 'y'; there are x, meta, n, t"):
-            numpy(path, fields="y")
+        with pytest.raises(SourceError, match="the same number of rows, they have x 5, y 4; choose some with fields"):
+            numpy(write(tmp_path, "stored", {"x": np.zeros(5), "y": np.zeros(4)}))
 
 
 class TestMapping:
@@ -185,11 +178,6 @@ class TestMapping:
             with archive.open(zipfile.ZipInfo("näh/x.npy"), "w", force_zip64=True) as member:
                 member.write(data.getvalue())
         np.testing.assert_array_equal(numpy(tmp_path / "a.npz", fields="x=näh/x")[2]["x"], ARRAYS["x"][2])
-
-
-def cut(count: int) -> Callable[[bytes], bytes]:
-    """Drop the last bytes."""
-    return lambda data: data[:-count]
 
 
 class TestRefusals:
@@ -241,30 +229,19 @@ class TestRefusals:
                 numpy(tmp_path / name)
         assert not (tmp_path / "ran").exists()
 
-    def test_other_numbers_of_rows(self, tmp_path: Path) -> None:
-        """Arrays of different lengths are refused with all lengths."""
-        path = write(tmp_path, "stored", {"x": np.zeros(3), "y": np.zeros(4)})
-        with pytest.raises(SourceError, match="the same number of rows, they have x 3, y 4; choose some with fields"):
-            numpy(path)
-
     @pytest.mark.parametrize(
         ("damage", "message"),
         [
-            (cut(1), r"a.npy must hold 224 bytes, it holds 223"),
+            (lambda data: data[:-1], r"a.npy must hold 224 bytes, it holds 223"),
             (lambda data: data + b"x", r"a.npy must hold 224 bytes, it holds 225"),
             (lambda data: data[:100], "a.npy cannot be read: EOF"),
-            (lambda data: data[:7], "a.npy cannot be read: EOF"),
             (lambda data: b"", "a.npy cannot be read: EOF"),
             (lambda data: b"PK\3\4" + data, "a.npy cannot be read: File is not a zip file"),
             (lambda data: b"<html>" + data, "a.npy cannot be read: the magic string is not correct"),
-            (
-                lambda data: data.replace(b"(4, 3)", b"(-4,3)"),
-                r"a.npy cannot be read: its header is damaged: shape \(-4, 3\)",
-            ),
+            (lambda data: data.replace(b"(4, 3)", b"(-4,3)"), r"its header is damaged: shape \(-4, 3\)"),
             (lambda data: data.replace(b"(4, 3), }  ", b"(True, 3), }"), r"its header is damaged: shape \(True, 3\)"),
             (lambda data: data.replace(b"(4, 3), }" + b" " * 8, b"(4, 2**62, 3), }"), "a.npy cannot be read: "),
             (lambda data: data.replace(b"(4, 3), }" + b" " * 9, b"(4, 99999999999999)}"), "a.npy must hold"),
-            (lambda data: data.replace(b"(4, 3)", b"(4**9)"), "a.npy cannot be read: "),
             (lambda data: data.replace(b"'<i8'", b"'<q9'"), "a.npy cannot be read: "),
             (lambda data: data.replace(b"(4, 3)", b"9**99 "), "a.npy cannot be read: "),
             (lambda data: data.replace(b"\x01\x00v", b"\x07\x00v"), "a.npy cannot be read: "),
@@ -278,15 +255,6 @@ class TestRefusals:
         path.write_bytes(damage(path.read_bytes()))
         with pytest.raises(SourceError, match=message):
             numpy(path)
-
-    def test_a_member_that_is_too_long(self, tmp_path: Path) -> None:
-        """A member that is longer than its header says is refused."""
-        data = io.BytesIO()
-        np.save(data, ARRAYS["x"])
-        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
-            archive.writestr("x.npy", data.getvalue() + b"x")
-        with pytest.raises(SourceError, match=r"a.npz, x.npy must hold 224 bytes, it holds 225"):
-            numpy(tmp_path / "a.npz")
 
     def test_an_encrypted_npz(self, tmp_path: Path) -> None:
         """An encrypted member is refused by name."""

@@ -117,8 +117,7 @@ def test_images_in_folders(tmp_path: Path, container: str) -> None:
         assert sample["key"].startswith(text(CLASSES[int(sample["label"])]) + "/")
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_files_of_a_list(tmp_path: Path, container: str) -> None:
+def test_files_of_a_list(tmp_path: Path) -> None:
     """Paths in a list may be relative, absolute, or lead out of its folder."""
     here, there = os.fsencode(tmp_path) + b"/in/", os.fsencode(tmp_path) + b"/else where/"
     rows = [*NAMES, b"-d/-x.jpg", b"../else where/y.jpg", there + b"z.jpg"]
@@ -128,7 +127,7 @@ def test_files_of_a_list(tmp_path: Path, container: str) -> None:
     with open(here + b"-list.csv", "w", newline="", errors="surrogateescape") as file:
         csv.writer(file).writerows([["path"], *([os.fsdecode(row)] for row in rows)])
     before = files(tmp_path)
-    run("convert", "filelist", "--to", container, "--workers", "1", "--", "-list.csv", "../out", cwd=tmp_path / "in")
+    run("convert", "filelist", "--workers", "1", "--", "-list.csv", "../out", cwd=tmp_path / "in")
     images = check(tmp_path / "out", tmp_path, before)
     assert images == {text(name): data for name, data in wanted.items()}
 
@@ -155,9 +154,7 @@ def test_members_of_tars(tmp_path: Path, container: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "out"),
     [
-        (["imagefolder", "--", "-dir", "-out"], "-out"),
         (["imagefolder", "--workers", "1", "--to=hdf5", "--", "-dir", "--to"], "--to"),
-        (["imagefolder", "./-dir", "./-out", "--workers", "1"], "-out"),
         (["--", "imagefolder", "./-dir", "out ü"], "out ü"),
     ],
 )
@@ -209,11 +206,6 @@ def _list(root: Path, file: Path) -> list[str]:
     return ["filelist", "list.jsonl"]
 
 
-def _tar(root: Path, file: Path) -> list[str]:
-    write_tar(root / "in.tar", [(file.name, file.read_bytes()), ("b.jpg", jpeg())])
-    return ["webdataset", "in.tar"]
-
-
 def check_bad(folder: Path, arguments: list[str], told: str) -> None:
     """Convert two samples of which one is bad: it ends the conversion without a dataset, or is skipped and named."""
     command = ["convert", *arguments, "out", "--workers", "1"]
@@ -225,13 +217,6 @@ def check_bad(folder: Path, arguments: list[str], told: str) -> None:
     assert [ds[number]["image"] for number in range(len(ds))] == [jpeg()]
     (line,) = (folder / "bad.jsonl").read_text().splitlines()
     assert re.search(told, json.loads(line)["reason"])
-
-
-@pytest.mark.parametrize("build", [_folder, _list, _tar])
-def test_an_image_of_no_bytes(tmp_path: Path, build: Build) -> None:
-    """An empty image file is a bad sample, and the message names it."""
-    (tmp_path / "a.jpg").touch()
-    check_bad(tmp_path, build(tmp_path, tmp_path / "a.jpg"), r"\ba\b.*: .*the image is empty \(0 bytes\)")
 
 
 @pytest.mark.parametrize("begins", [b"", jpeg()])

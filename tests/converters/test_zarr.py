@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import shutil
 import warnings
 import zipfile
@@ -17,7 +16,7 @@ import zarr as library
 from _sources import COUNT, PICTURES, WORDS, numbers
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, SourceError
 from shardio.format.fields import Field
 from shardio.testing.sources import check_source
 from shardio_converters.zarr import zarr
@@ -83,13 +82,15 @@ KINDS: dict[str, tuple[dict[str, Any], Field, list[Any]]] = {
 
 class TestKinds:
     @pytest.mark.parametrize("form", FORMATS)
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_an_array(self, tmp_path: Path, kind: str, form: int) -> None:
-        """An array of any type that a field can hold gives its values, through every container."""
-        arguments, field, expected = KINDS[kind]
-        source = zarr(write_array(tmp_path / "a.zarr", form, **arguments))
+    def test_every_kind(self, tmp_path: Path, form: int) -> None:
+        """Arrays of every type that a field can hold give their values, through every container."""
+        names = {f"f{number}": kind for number, kind in enumerate(KINDS)}
+        path = write(tmp_path / "a.zarr", form, **{name: KINDS[kind][0] for name, kind in names.items()})
+        source = zarr(path, fields={name: name for name in names})
         assert source.metadata == {"source": "zarr"}
-        check_source(source, [{"array": value} for value in expected], tmp_path / "out", array=field)
+        assert dict(source.fields) == {name: KINDS[kind][1] for name, kind in names.items()}
+        samples = [{name: KINDS[kind][2][row] for name, kind in names.items()} for row in range(COUNT)]
+        check_source(source, samples, tmp_path / "out")
 
     @pytest.mark.parametrize("form", FORMATS)
     @pytest.mark.parametrize("pack", [lambda path: path, zipped])
@@ -110,17 +111,16 @@ class TestKinds:
         source = zarr(write_array(tmp_path / "a", data=data, chunks=(2, 4), shards=(8, 4)))
         check_source(source, [{"array": row} for row in data], tmp_path / "out")
 
+    def test_a_zip_of_the_folder_itself(self, tmp_path: Path) -> None:
+        """Arrays are found in a zip file whose entries begin with the folder's name."""
+        write(tmp_path / "in" / "a.zarr", x=numbers("i4"))
+        assert zarr(zipped(tmp_path / "in"))[3] == {"a.zarr.x": 3}
+
     def test_missing_chunks(self, tmp_path: Path) -> None:
         """A chunk that was never written holds the fill value."""
         write_array(tmp_path / "a", data=numbers("i4"), fill_value=7)
         (tmp_path / "a" / "c" / "1").unlink()
         assert [zarr(tmp_path / "a")[i]["array"] for i in range(COUNT)] == [0, 1, 7, 7, 4]
-
-    def test_a_zip_of_the_folder_itself(self, tmp_path: Path) -> None:
-        """Arrays are found in a zip file whose entries begin with the folder's name."""
-        write(tmp_path / "in" / "a.zarr", x=numbers("i4"))
-        source = zarr(zipped(tmp_path / "in"))
-        assert source[3] == {"a.zarr.x": 3}
 
     @pytest.mark.parametrize("form", FORMATS)
     @pytest.mark.parametrize(("data", "reason"), [
@@ -137,18 +137,6 @@ class TestKinds:
 
 
 class TestFields:
-    def test_names(self, tmp_path: Path) -> None:
-        """`fields` chooses arrays by path and names them."""
-        write(tmp_path / "a", data__images=numbers("u1", 2), **{"my label": numbers("i2")})
-        source = zarr(tmp_path / "a", fields="label=my label,data/images")
-        assert dict(source.fields) == {
-            "label": Field("scalar", dtype="int64"),
-            "data.images": Field("array", dtype="uint8", shape=(2,)),
-        }
-        assert zarr(tmp_path / "a", fields={"x": "my label"})[4] == {"x": 4}
-        with pytest.raises(ConfigError, match=r"a has no 'z'; there are data/images, my label"):
-            zarr(tmp_path / "a", fields="z")
-
     def test_rows_must_agree(self, tmp_path: Path) -> None:
         """Arrays of several lengths are refused with a list, and some of one length can be chosen."""
         write(tmp_path / "a", x=numbers("u1", 2), y=numbers("i8"), mean=np.zeros(2))
@@ -162,11 +150,8 @@ class TestFields:
 class TestSizes:
     def test_what_varies_is_an_average(self, tmp_path: Path) -> None:
         """Sizes of numeric arrays are exact, and others are estimated from some rows."""
-        write(
-            tmp_path / "a",
-            x=numbers("f4", 3),
-            t={"data": objects(["a" * i for i in range(41)]), "dtype": str},
-        )
+        texts = {"data": objects(["a" * i for i in range(41)]), "dtype": str}
+        write(tmp_path / "a", x=numbers("f4", 3), t=texts)
         assert zarr(tmp_path / "a", fields="t").sizes().tolist() == [19] * 41
         assert zarr(tmp_path / "a", fields="x").sizes().tolist() == [12] * COUNT
         assert zarr(write_array(tmp_path / "b", data=np.empty((0, 3)), chunks=(2, 3))).sizes().tolist() == []
@@ -238,12 +223,9 @@ def empty(chunk: Path) -> None:
     chunk.write_bytes(b"")
 
 
-CODECS = {
-    "none": None,
-    **{name: numcodecs.Blosc(cname=name) for name in ("lz4", "zstd", "zlib")},
-    **{c.codec_id: c() for c in (numcodecs.Zstd, numcodecs.GZip, numcodecs.Zlib, numcodecs.BZ2, numcodecs.LZMA)},
-    "lz4 alone": numcodecs.LZ4(),
-}  # fmt: skip
+CODECS = {"none": None, "blosc": numcodecs.Blosc(cname="zstd"), "zstd": numcodecs.Zstd()} | {
+    codec.codec_id: codec() for codec in (numcodecs.GZip, numcodecs.Zlib, numcodecs.LZMA)
+}
 
 
 class TestDamage:
@@ -255,7 +237,7 @@ class TestDamage:
         write(tmp_path / "a", 2, x={"data": data, "compressors": CODECS[codec]})
         write_array(tmp_path / "a", 2, path="y", data=data[:, 0] + 1.5, compressors=CODECS[codec])
         source = zarr(tmp_path / "a")
-        if (codec, damage) in (("none", spoil), ("lz4", cut)):
+        if (codec, damage) == ("none", spoil):
             pytest.skip("without a checksum these are other numbers")
         damage(tmp_path / "a" / "x" / "1.0")
         empty(tmp_path / "a" / "y" / "1")
@@ -281,48 +263,17 @@ class TestDamage:
         with pytest.raises(BadSample, match=r"a, row 3: "):
             source[3]
 
-    @pytest.mark.parametrize("code", [0x110000, 0x1F0000, 0x7FFFFFFF])
-    def test_text_with_an_invalid_character(self, tmp_path: Path, code: int) -> None:
-        """A number that is no character makes its row bad, and nothing else."""
-        names = np.array([65, code, 66, 67, 68], "<u4").view("<U1")
-        source = zarr(write_array(tmp_path / "a", data=names))
-        assert [source[row]["array"] for row in (0, 2, 3, 4)] == ["A", "B", "C", "D"]
-        with pytest.raises(BadSample, match=r"row 1: not text: 0x\w+ is not the number of a character"):
-            source[1]
-
-    def test_text_that_is_not_utf8(self, tmp_path: Path) -> None:
-        """Text that is not UTF-8 makes its row bad, not the store."""
-        source = zarr(write_array(tmp_path / "a", data=np.array([b"a", b"caf\xe9"])))
-        assert source[0] == {"array": "a"}
-        with pytest.raises(BadSample, match=r"row 1: not UTF-8: .*0xe9"):
-            source[1]
-
-    def test_an_image_that_is_none(self, tmp_path: Path) -> None:
-        """If the first value is an image, any later value that is not is a bad sample."""
-        write_array(tmp_path / "a", data=objects([b"", PICTURES[0], b"words"]), dtype=BYTES_TYPE)
-        source = zarr(tmp_path / "a")
-        assert source.fields == {"array": Field("image")}
-        for row, reason in ((0, "the image is empty"), (2, "not a JPEG")):
-            with pytest.raises(BadSample, match=f"a, row {row}: {reason}"):
-                source[row]
-
     def test_missing(self, tmp_path: Path) -> None:
         """A folder without arrays, and a file that is not a zip, are refused."""
         with pytest.raises(SourceError, match="holds no Zarr arrays"):
             zarr(tmp_path)
-        for data in (b"words", b""):
+        whole = zipped(write(tmp_path / "b", x=numbers("i4"))).read_bytes()
+        for data in (b"words", b"", whole[:-10]):
             (tmp_path / "a.zip").write_bytes(data)
-            with pytest.raises(SourceError, match=r"a.zip cannot be read: File is not a zip file"):
+            with pytest.raises(SourceError, match=r"a.zip cannot be read: "):
                 zarr(tmp_path / "a.zip")
         with pytest.raises(SourceError, match="holds no arrays with rows"):
             zarr(library.create_array(tmp_path / "c", shape=(), dtype="i4") and tmp_path / "c")
-
-    def test_a_zip_that_is_cut_short(self, tmp_path: Path) -> None:
-        """A truncated zip file is refused."""
-        path = zipped(write(tmp_path / "a", x=numbers("i4")))
-        os.truncate(path, path.stat().st_size - 10)
-        with pytest.raises(SourceError, match=r"a.zip cannot be read: "):
-            zarr(path)
 
     def test_a_damaged_part_of_a_zip(self, tmp_path: Path) -> None:
         """A damaged member of a zip file fails its checksum."""
@@ -340,15 +291,15 @@ class TestDamage:
         assert source[2] == {"x": 2}
 
     @pytest.mark.parametrize("form", FORMATS)
-    @pytest.mark.parametrize("text", ["", "[]", "{}", "{", '{"zarr_format": 2}', '{"node_type": "array"}', "\xff"])
+    @pytest.mark.parametrize("text", ["", "[]", '{"node_type": "array"}', '{"shape": [3], "shape": [4]}', "\xff"])
     def test_damaged_metadata(self, tmp_path: Path, form: int, text: str) -> None:
         """Invalid metadata is refused by name."""
         write(tmp_path / "a", form, x=numbers("i4"), y=numbers("i4"))
         (tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")).write_text(text, "latin-1")
-        with pytest.raises(
-            SourceError,
-            match=r"a: the array 'x' cannot be read|\.zarray: not JSON: |zarr\.json: not |is not Zarr metadata",
-        ):
+        told = (
+            r"a: the array 'x' cannot be read|\.zarray: not JSON: |zarr\.json: not |is not Zarr metadata|occurs twice"
+        )
+        with pytest.raises(SourceError, match=told):
             zarr(tmp_path / "a")
 
     @pytest.mark.parametrize("form", FORMATS)
@@ -356,9 +307,7 @@ class TestDamage:
         ("shape", "chunks", "message"),
         [
             ([10, 2**62], None, r"'x' cannot be taken: no field holds \[4611686018427387904\] of int32"),
-            ([2**62, 2**62], None, "no field holds"),
             ([0, 2**62], None, "no field holds"),
-            ([2**62, 3], None, "claims 4611686018427387904 rows"),
             ([2**70, 3], None, "claims 1180591620717411303424 rows"),
             ([10, *[1] * 64], [10, *[1] * 64], "no field holds"),
             ([10, 1 << 15], [10, 1], "'x' cannot be taken: a row lies in 32768 chunks, more than 16384"),
@@ -380,15 +329,6 @@ class TestDamage:
         path.write_text(json.dumps(metadata))
         with pytest.raises(SourceError, match=message):
             zarr(tmp_path / "a").sizes()
-
-    @pytest.mark.parametrize("form", FORMATS)
-    def test_ambiguous_metadata(self, tmp_path: Path, form: int) -> None:
-        """A key that occurs twice, which zarr and this converter might read differently, is refused."""
-        write(tmp_path / "a", form, x=numbers("i4"))
-        path = tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")
-        path.write_text(path.read_text().replace("{", '{"shape": [3],', 1))
-        with pytest.raises(SourceError, match="the key 'shape' occurs twice"):
-            zarr(tmp_path / "a")
 
     def test_a_folder_that_links_to_itself(self, tmp_path: Path) -> None:
         """A folder that links to itself is searched once."""
