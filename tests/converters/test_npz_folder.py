@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import shardio
-from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.format.fields import Field
+from shardio.errors import BadSample, SourceError
 from shardio.testing import check_source
 from shardio_converters._npz_folder import NpzFolder
 from shardio_converters.numpy import numpy
@@ -56,23 +55,6 @@ def test_values_of_every_kind(tmp_path: Path) -> None:
         )
     kinds = {"x": {"kind": "array", "dtype": "float32"}, "label": "int64", "name": "text", "raw": "text"}
     check_source(numpy(tmp_path), expected, tmp_path / "out", **kinds)
-
-
-def test_fields_are_chosen(tmp_path: Path) -> None:
-    """`fields` chooses and names arrays; a label [1] is squeezed as elsewhere."""
-    volumes(tmp_path)
-    options = {"fields": "volume=x,label=y"}
-    made = shardio.convert(tmp_path, tmp_path / "out", converter="numpy", converter_options=options, squeeze="label")
-    assert dict(made.manifest.fields)["label"] == Field("scalar", dtype="int64")
-    assert [sample["label"] for sample in shardio.open(made.path)] == [0, 1, 2, 0, 1]
-    with pytest.raises(ConfigError, match=r"has no 'z'; there are x, y"):
-        numpy(tmp_path, fields="z")
-
-
-def test_an_array_named_key(tmp_path: Path) -> None:
-    """An array called `key` takes the place of the file's name."""
-    np.savez(tmp_path / "a.npz", key=np.int64(7))
-    assert source_of(tmp_path)[0] == {"key": 7}
 
 
 def test_what_is_left_out_is_named(tmp_path: Path) -> None:
@@ -153,11 +135,4 @@ def test_what_no_field_holds(arrays: dict[str, Any], message: str, tmp_path: Pat
     """Arrays that cannot be stored are refused at once, by file and array."""
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(SourceError, match=message):
-        numpy(tmp_path)
-
-
-def test_nothing_can_be_read(tmp_path: Path) -> None:
-    """Without a single file that can be read there are no fields."""
-    (tmp_path / "a.npz").write_bytes(b"words")
-    with pytest.raises(SourceError, match=r"a.npz cannot be read"):
         numpy(tmp_path)

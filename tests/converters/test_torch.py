@@ -96,16 +96,8 @@ class TestSamples:
         ]
         source = torch(Samples(samples))
         assert source.metadata == {"source": "torch"}
-        kinds: dict[str, Any] = {
-            "steps": {"kind": "array", "dtype": "int64", "shape": (4, 3)},
-            "zero-d": {"kind": "scalar", "dtype": "int16"},
-            "label": {"kind": "scalar", "dtype": "int64"},
-            "flag": {"kind": "scalar", "dtype": "bool"},
-            "data": {"kind": "bytes"},
-            "jpeg": {"kind": "image"},
-            "boxes": {"kind": "json"},
-            "nothing": {"kind": "json"},
-        }
+        kinds: dict[str, Any] = {"steps": ("int64", (4, 3)), "zero-d": "int16", "label": "int64", "flag": "bool"}
+        kinds |= {"data": "bytes", "jpeg": "image", "boxes": "json", "nothing": "json"}
         check_source(source, expected, tmp_path / "out", **kinds)
 
     @pytest.mark.parametrize(
@@ -113,17 +105,13 @@ class TestSamples:
         [
             ((np.zeros(3), 7), None, ["image", "label"]),
             ([np.zeros(3), 7], None, ["image", "label"]),
-            ((1, 2, 3), None, ["field0", "field1", "field2"]),
             ((1,), None, ["field0"]),
             ((1, 2, 3), "a, b,c", ["a", "b", "c"]),
             ((1, 2), ["x", "y"], ["x", "y"]),
-            (np.zeros(3), None, ["array"]),
             (pytorch.zeros(3), None, ["array"]),
             (pytorch.tensor(3), None, ["scalar"]),
-            (3.5, None, ["scalar"]),
             ("words", None, ["text"]),
             (b"bytes", None, ["bytes"]),
-            (jpeg(), None, ["image"]),
             (Picture(pixels()), None, ["image"]),
             (None, None, ["json"]),
             (np.zeros(3), "feature", ["feature"]),
@@ -138,13 +126,8 @@ class TestSamples:
         """An array whose shape differs in the last sample has no fixed shape."""
         samples = [(np.ones((n, 2)), np.zeros(3)) for n in (1, 5, 3)]
         source = torch(Samples(samples), names="x,y")
-        check_source(
-            source,
-            [{"x": x, "y": y} for x, y in samples],
-            tmp_path / "out",
-            x={"kind": "array", "dtype": "float64", "shape": None},
-            y={"kind": "array", "dtype": "float64", "shape": (3,)},
-        )
+        kinds: dict[str, Any] = {"x": {"kind": "array", "dtype": "float64"}, "y": ("float64", (3,))}
+        check_source(source, [{"x": x, "y": y} for x, y in samples], tmp_path / "out", **kinds)
 
     def test_pytorchs_own(self) -> None:
         """Subsets and concatenations of Datasets are Datasets."""
@@ -166,18 +149,12 @@ class TestSamples:
 
 
 class TestImages:
-    @pytest.mark.parametrize("channels", [1, 3])
-    def test_pil_images(self, tmp_path: Path, channels: int) -> None:
-        """PIL images are stored as PNG; grey ones stay grey."""
-        images = [pixels(5, 7, channels, seed=seed) for seed in range(3)]
-        source = torch(Samples([(Picture(image), number) for number, image in enumerate(images)]))
-        assert source.fields["image"] == Field("image", channels=1 if channels == 1 else 3)
-        for number, image in enumerate(images):
-            assert decoded(source[number]["image"]).tolist() == image.tolist()
-
     def test_colours_among_grey(self) -> None:
         """If the first and last images are grey, a colour image is a bad sample, because it would lose its colours."""
         images = [Picture(pixels(5, 7, channels)) for channels in (1, 3, 1)]
+        grey = torch(Samples([images[0], images[2]]))
+        assert grey.fields["image"] == Field("image", channels=1)
+        assert decoded(grey[1]["image"]).tolist() == images[2].image.tolist()
         with pytest.raises(BadSample, match="sample 1: field 'image': expected a grey image"):
             torch(Samples(images))[1]
         assert torch(Samples(images[:2])).fields["image"] == Field("image")
@@ -243,7 +220,7 @@ class TestNames:
             ("Sub.made", None, 3),
         ],
     )
-    @pytest.mark.parametrize("place", ["my_sets", "my_sets.py", "../code ö/my_sets.py"])
+    @pytest.mark.parametrize("place", ["my_sets", "../code ö/my_sets.py"])
     @pytest.mark.usefixtures("module")
     def test_an_object_by_name(self, place: str, name: str, options: Any, count: int) -> None:
         """Instances, classes and functions of modules and files are found by name."""
@@ -289,12 +266,10 @@ class TestNames:
             ('my_sets:Numbers {"size": 3}', r"my_sets:Numbers: TypeError: .*unexpected keyword argument 'size'"),
             ('my_sets:numbers {"count": 3}', "options are for a class or a function, my_sets:numbers is an instance"),
             ("my_sets", "src must be module:object or path/to/file.py:object, got 'my_sets'"),
-            ("my_sets:", "src must be module:object"),
             (":numbers", "src must be module:object"),
             ("no_such:numbers", "no_such:numbers: ModuleNotFoundError: No module named 'no_such'"),
             ("no_such.py:numbers", "no_such.py:numbers: FileNotFoundError: .*No such file"),
             ("wrong.py:data", "wrong.py:data: ZeroDivisionError: division by zero"),
-            ("my_sets:nothing", "my_sets:nothing: AttributeError: my_sets has no 'nothing'$"),
             ("my_sets.py:nothing", r"AttributeError: my_sets\.py has no 'nothing'$"),
             ("my_sets:broken", "my_sets:broken: RuntimeError: no network"),
             ("my_sets:number", "my_sets:number must be a map-style Dataset, .*: int"),
@@ -334,7 +309,6 @@ class TestRefusals:
         [
             (Endless(), "Endless must be a map-style Dataset, with a length and samples by number; .* iterable"),
             (Lengthless(), "Lengthless must be a map-style Dataset"),
-            (iter([1]), "list_iterator must be a map-style Dataset"),
             (BadLength(), "the length of BadLength: RuntimeError: who knows"),
             (Samples([]), "Samples holds no samples"),
             (Samples([ValueError("first")]), "Samples, sample 0: ValueError: first"),
@@ -389,12 +363,6 @@ class TestBadSamples:
         with pytest.raises(BadSample, match=f"^Samples, sample {number}: {message}"):
             source[number]
         assert source[0]["label"] == source[3 - number]["label"] == 1
-
-    @pytest.mark.parametrize("index", [-1, 2])
-    def test_an_index_outside_is_an_error(self, index: int) -> None:
-        """An index below 0 or past the end is an error, although a list accepts -1."""
-        with pytest.raises(IndexError, match=rf"index must be in \[0, 2\), got {index}"):
-            torch(Samples([1, 2]))[index]
 
 
 def test_images_in_a_costly_form_are_told(tmp_path: Path) -> None:

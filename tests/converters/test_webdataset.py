@@ -63,12 +63,8 @@ class TestSamples:
         check_source(
             source, expected, tmp_path / "out", image="image", label="int64", box=("float32", (4,)), key="text"
         )
-        assert {name: source.fields[name].kind for name in ("caption", "json", "mask", "bytes")} == {
-            "caption": "text",
-            "json": "json",
-            "mask": "image",
-            "bytes": "bytes",
-        }
+        kinds = {"caption": "text", "json": "json", "mask": "image", "bytes": "bytes"}
+        assert {name: source.fields[name].kind for name in kinds} == kinds
         assert source.metadata == {"source": "webdataset"}
 
     def test_many_tars(self, tmp_path: Path) -> None:
@@ -84,12 +80,8 @@ class TestSamples:
     def test_written_by_shardio(self, tmp_path: Path) -> None:
         """Shards of shardio keep names and kinds, with scalars as int64, float64 or bool, and have no key."""
         fields = {"image": "image", "label": "int64", "caption": "text", "weight": "float32", "count": "uint8"}
-        fields |= {
-            "flag": "bool",
-            "hash": "uint64",
-            "box": ("float32", (2, 2)),
-            "tokens": {"kind": "array", "dtype": "int32"},
-        }
+        fields |= {"flag": "bool", "hash": "uint64", "box": ("float32", (2, 2))}
+        fields |= {"tokens": {"kind": "array", "dtype": "int32"}}
         fields |= {"meta": "json", "blob": "bytes", "mask": "image", "key": "text", "large": "float64"}
         expected = []
         with shardio.create(tmp_path / "data", fields=fields, container="tar", shard_size=2000) as writer:
@@ -100,20 +92,11 @@ class TestSamples:
                 sample |= {"meta": {"n": number}, "blob": b"\0\xff", "mask": png(seed=number), "key": f"k{number}"}
                 writer.append({**sample, "large": 1e300})
                 expected.append({**sample, "large": 1e300})
-        source = webdataset(tmp_path / "data")
+        source, made = webdataset(tmp_path / "data"), shardio.open(tmp_path / "data")
         check_source(source, expected, tmp_path / "out", label="int64", weight="float64", count="int64", flag="bool")
-        assert (source.fields["hash"], source.fields["large"]) == (
-            Field("scalar", dtype="uint64"),
-            Field("scalar", dtype="float64"),
-        )
-        assert source.fields["box"] == Field("array", dtype="float32", shape=(2, 2))
-        assert source.fields["tokens"] == Field("array", dtype="int32")
+        kept = ("hash", "large", "box", "tokens")
+        assert {n: source.fields[n] for n in kept} == {n: made.fields[n] for n in kept}
         assert list(source.fields) == list(fields)
-
-    def test_sizes_are_those_of_the_runs(self, tmp_path: Path) -> None:
-        """Sizes include headers and padding."""
-        write_tar(tmp_path / "a.tar", [("a.txt", b"x"), ("a.bin", b"y" * 513), ("b.txt", b"x"), ("b.bin", b"")])
-        assert webdataset(tmp_path / "a.tar").sizes().tolist() == [2 * 512 + 3 * 512, 2 * 512 + 512]
 
     def test_large_members(self, tmp_path: Path) -> None:
         """A sample of more than a megabyte, whose headers are far apart, is read."""
@@ -129,16 +112,11 @@ class TestImages:
     def test_formats_may_differ(self, tmp_path: Path) -> None:
         """Images of one field may be JPEG and PNG, with extensions in any case."""
         files = {"a.jpg": jpeg(), "b.PNG": png(), "c.jpeg": jpeg(seed=1), "d.webp": webp(), "e.bmp": bmp()}
+        write_tar(tmp_path / "0.tar", [])  # a tar without samples is skipped
         write_tar(tmp_path / "a.tar", files.items())
         expected = [{"image": data, "key": name[0]} for name, data in files.items()]
-        check_source(webdataset(tmp_path / "a.tar"), expected, tmp_path / "out", image="image")
+        check_source(webdataset(tmp_path / "?.tar"), expected, tmp_path / "out", image="image")
         assert all_of(webdataset(tmp_path / "a.tar", fields="photo=png"))[0] == {"photo": jpeg(), "key": "a"}
-
-    def test_formats_of_a_named_image(self, tmp_path: Path) -> None:
-        """Images of a named field may differ in format, such as `mask.png` and `mask.jpg`."""
-        files = {"a.jpg": jpeg(), "a.mask.png": png(), "b.jpg": jpeg(seed=1), "b.mask.jpg": jpeg(seed=2)}
-        write_tar(tmp_path / "a.tar", files.items())
-        assert [sample["mask"] for sample in all_of(webdataset(tmp_path / "a.tar"))] == [png(), jpeg(seed=2)]
 
     def test_two_images_in_a_sample(self, tmp_path: Path) -> None:
         """Two images in one sample are two fields, and neither replaces the other."""
@@ -162,15 +140,6 @@ class TestImages:
 
 
 class TestFields:
-    @pytest.mark.parametrize(
-        "given", ["image=jpg,label=cls,caption=txt", {"image": "jpg", "label": "cls", "caption": "txt"}]
-    )
-    def test_chosen(self, tmp_path: Path, given: Any) -> None:
-        """`fields` chooses fields in the given order and renames them."""
-        samples = label_as_int64(tmp_path)
-        expected = [{"image": s["image"], "label": s["label"], "caption": s["txt"], "key": s["key"]} for s in samples]
-        check_source(webdataset(tmp_path, fields=given), expected, tmp_path / "out", label="int64", caption="text")
-
     def test_one_that_the_first_sample_lacks(self, tmp_path: Path) -> None:
         """A field that the first sample lacks can be chosen if a nearby one has it; the first sample is then bad."""
         write_tar(tmp_path / "a.tar", [("a.txt", b"x"), ("b.txt", b"y"), ("b.cls", b"1")])
@@ -191,14 +160,6 @@ class TestFields:
         with pytest.raises(SourceError, match=told + "choose others with fields"):
             webdataset(tmp_path / "a.tar", fields=f"x={suffix}")
         assert webdataset(tmp_path, fields="txt,label=cls")[0] == {"txt": "x", "label": 1, "key": "a"}
-
-    def test_what_is_suggested_instead_of_pickles_works(self, tmp_path: Path) -> None:
-        """With several kinds of pickles the message names the fields that are left without all of them."""
-        files = [("a.pth", b"x"), ("a.pyd", b"x"), ("a.txt", b"x"), ("a.npy", b"no array"), ("a.cls", b"1")]
-        write_tar(tmp_path / "a.tar", files)
-        with pytest.raises(SourceError, match=r"\.pth: a pickle, .*, such as 'txt=txt,label=cls'"):
-            webdataset(tmp_path)
-        assert webdataset(tmp_path, fields="txt=txt,label=cls")[0] == {"txt": "x", "label": 1, "key": "a"}
 
     def test_names_of_classes(self, tmp_path: Path) -> None:
         """`.cls` files that hold names are text, in place too; numbers that are not whole stay bad samples."""
@@ -222,13 +183,6 @@ class TestFields:
         ):
             shardio.Loader(tmp_path / "in-place", 1, fields=["jpg"])
 
-    def test_several_tars_in_a_message(self, tmp_path: Path) -> None:
-        """Their number does not change the grammar."""
-        for name in "ab":
-            write_tar(tmp_path / f"{name}.tar", [(f"{name}.jpg", jpeg())])
-        with pytest.raises(ConfigError, match=r"a\.tar \(and 1 more\) has no 'jpeg'; there are jpg"):
-            webdataset([tmp_path / "a.tar", tmp_path / "b.tar"], fields="image=jpeg")
-
     def test_names_that_would_be_one(self, tmp_path: Path) -> None:
         """Files whose field names would collide keep their whole extensions as names."""
         write_tar(tmp_path / "a.tar", [("a.cap.txt", b"x"), ("a.cap.json", b"{}"), ("a.a b.bin", b"y")])
@@ -245,11 +199,6 @@ class TestFields:
             (np.zeros((2, 3), ">i2"), np.ones((1, 3), ">i2"), Field("array", dtype="int16")),
             (np.zeros(2, "f4"), np.ones(2, "f8"), Field("array", dtype="float64", shape=(2,))),
             (np.float32(1), np.float32(2), Field("scalar", dtype="float32")),
-            (
-                np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-                np.zeros((2, 3)),
-                Field("array", dtype="float64", shape=(2, 3)),
-            ),
         ],
     )
     def test_arrays(self, tmp_path: Path, first: Any, last: Any, field: Field) -> None:
@@ -271,14 +220,7 @@ class TestFields:
 
     def test_scalars_in_json(self, tmp_path: Path) -> None:
         """JSON with a name before the extension is a scalar if the first and last sample hold numbers of one kind."""
-        values = {
-            "n": [1, 2],
-            "f": [1, 2.5],
-            "b": [True, False],
-            "mixed": [1, True],
-            "none": [None, None],
-            "s": ["x", "y"],
-        }
+        values = {"n": [1, 2], "f": [1, 2.5], "b": [True, False], "mixed": [1, True], "none": [None, None]}
         members = [
             (f"{key}.{n}.json", json.dumps(v[i]).encode()) for i, key in enumerate("ab") for n, v in values.items()
         ]
@@ -286,16 +228,8 @@ class TestFields:
         write_tar(tmp_path / "a.tar", [*members, ("b.json", b"8")])
         source = webdataset(tmp_path)
         kinds = {name: field.dtype or field.kind for name, field in source.fields.items()}
-        assert kinds == {
-            "n": "int64",
-            "f": "float64",
-            "b": "bool",
-            "mixed": "json",
-            "none": "json",
-            "s": "json",
-            "json": "json",
-            "key": "text",
-        }
+        scalars = {"n": "int64", "f": "float64", "b": "bool"}
+        assert kinds == {**scalars, "mixed": "json", "none": "json", "json": "json", "key": "text"}
         assert source[0] == {name: values[0] for name, values in values.items()} | {"json": 7, "key": "a"}
 
     @pytest.mark.parametrize(
@@ -322,21 +256,12 @@ class TestFields:
 
 
 class TestKeys:
-    def test_on_and_off(self, tmp_path: Path) -> None:
-        """The key is a text field unless turned off."""
-        label_as_int64(tmp_path)
-        assert "key" in webdataset(tmp_path).fields
-        assert "key" not in webdataset(tmp_path, key=False).fields
-        assert "key" not in webdataset(tmp_path, key=False)[0]
-
     @pytest.mark.parametrize(
         ("keys", "there"),
         [
-            (["000000000000", "000000000001"], False),
             (["000000000041", "000000000042"], False),
             (["000000000000", "000000000002"], True),
             (["00000000000", "00000000001"], True),
-            (["0000000000000", "0000000000001"], True),
             (["-00000000001", "000000000000"], True),
             (["d/000000000000", "d/000000000001"], True),
         ],
@@ -346,6 +271,7 @@ class TestKeys:
         write_tar(tmp_path / "a.tar", [(f"{key}.txt", b"") for key in keys])
         assert ("key" in webdataset(tmp_path).fields) == there
         assert [sample["key"] for sample in all_of(webdataset(tmp_path, key=True))] == keys
+        assert "key" not in webdataset(tmp_path, key=False)[0]
 
     def test_a_field_called_key(self, tmp_path: Path) -> None:
         """A field named key is kept, and requesting keys as well is refused."""
@@ -406,9 +332,3 @@ class TestDamage:
             write_tar(tmp_path / "a.tar", members)
         with pytest.raises(SourceError, match=told):
             webdataset(tmp_path)
-
-    def test_a_tar_without_samples_among_others(self, tmp_path: Path) -> None:
-        """A tar without samples is skipped."""
-        write_tar(tmp_path / "0.tar", [])
-        samples = label_as_int64(tmp_path)
-        assert all_of(webdataset(tmp_path)) == samples
