@@ -171,17 +171,6 @@ def test_kill_minus_nine_leaves_no_dataset(tmp_path: Path) -> None:
     assert not hidden.exists()
 
 
-def test_other_peoples_files_are_never_removed(tmp_path: Path) -> None:
-    """`overwrite` replaces datasets only, and no other files, even with names like shards."""
-    for name in ("notes.txt", "shard-000000.tar"):
-        folder = tmp_path / name.partition(".")[0]
-        folder.mkdir()
-        (folder / name).write_text("mine")
-        with pytest.raises(ConfigError, match=rf"must be empty; it holds {name}"):
-            shardio.create(folder, overwrite=True)
-        assert (folder / name).read_text() == "mine"
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="a file system can only be mounted by root")
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_full_disk_is_an_error_and_no_dataset(tmp_path: Path, container: str) -> None:
@@ -234,26 +223,18 @@ def column(name: str, value: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (lambda m: {"format": "shardio", "version": 1}, "missing required field"),
         (lambda m: [], "Expected `object`"),
         (shape([2**62]), r"a value must have at most 2\^40 bytes, got \[4611686018427387904\] of float32"),
-        (shape([2**62, 2**62]), "at most 2.40 bytes"),
         (shape([0, 2**62]), "at most 2.40 bytes"),
-        (shape([2**40]), "at most 2.40 bytes"),
         (shape([10**400]), "at most 2.40 bytes"),
         (shape([1] * 65), "at most 31 dimensions, got 65"),
         (shape([-1]), "not a shape"),
         (shape([True]), r"whole numbers, got \[True\]"),
-        (shape([4.0]), "whole numbers"),
         (shape("44"), "whole numbers"),
-        (shape({}), "whole numbers"),
         (column("samples", 2**63), r"samples must be in \[0, 2\^62\], got a number of 64 bits"),
-        (column("samples", -1), r"samples must be in \[0, 2\^62\]"),
         (column("samples", 2**62), "shard-000000.tar cannot hold 4611686018427387904 samples in"),
-        (column("samples", 1.5), "Expected `int`, got `float`"),
         (column("samples", True), "Expected `int`, got `bool`"),
         (column("bytes", 10**400), "bytes must be in"),
-        (column("bytes", "3"), "Expected `int`, got `str`"),
         (column("names", "a" * 256), "at most 255 characters, got 256"),
         (column("checksums", "0" * 1000), "at most 255 characters, got 1000"),
-        (lambda m: m | {"container": "zip"}, "no container on disk is called 'zip'"),
         (lambda m: m | {"container": "memory"}, "no container on disk is called 'memory'"),
     ],
 )
@@ -280,7 +261,6 @@ def in_metadata(value: bytes) -> Callable[[bytes], bytes]:
         (in_metadata(b"[" * 100_000 + b"]" * 100_000), "not JSON: nested too deeply"),
         (lambda text: b'{"anything": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not JSON: nested too deeply"),
         (lambda text: text[:100], "not JSON"),
-        (lambda text: b"", "not JSON"),
     ],
 )
 def test_a_manifest_is_strict_json(tmp_path: Path, change: Any, message: str) -> None:
@@ -361,17 +341,22 @@ def test_overwrite_keeps_the_old_dataset_until_the_new_one_is_whole(tmp_path: Pa
 
 
 def test_overwrite_removes_nothing_of_another_kind(tmp_path: Path) -> None:
-    """Folders, links and other files with names like shards are refused before anything changes."""
+    """Folders, links and other files, also with names like shards, are refused before anything changes."""
+    for name in ("notes.txt", "shard-000000.tar"):  # without a dataset
+        (folder := tmp_path / name.partition(".")[0]).mkdir()
+        (folder / name).write_text("mine")
+        with pytest.raises(ConfigError, match=rf"must be empty; it holds {name}"):
+            shardio.create(folder, overwrite=True)
+        assert (folder / name).read_text() == "mine"
     write(tmp_path / "d", count=3)
-    for number, make in enumerate(
-        [lambda p: p.mkdir(), lambda p: p.write_text("mine"), lambda p: p.symlink_to(tmp_path)]
-    ):
-        stray = tmp_path / "d" / ("shard-notes", "shard-foo.docx", "shard-000009.tar")[number]
+    strays = {"shard-notes": Path.mkdir, "shard-foo.docx": Path.touch, "shard-9.tar": lambda p: p.symlink_to(tmp_path)}
+    for name, make in strays.items():
+        stray = tmp_path / "d" / name
         make(stray)
         with pytest.raises(ConfigError, match=f"it holds {stray.name}"):
             shardio.create(tmp_path / "d", overwrite=True)
         assert len(shardio.open(tmp_path / "d")) == 3
-        stray.rmdir() if number == 0 else stray.unlink()
+        stray.rmdir() if make is Path.mkdir else stray.unlink()
 
 
 def test_a_writer_that_failed_makes_no_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,12 +417,6 @@ def test_a_dataset_in_memory_goes_with_its_last_user() -> None:
     assert len(memory._SHARDS) == before
 
 
-def test_fields_are_a_list(tmp_path: Path) -> None:
-    """A name alone, whose letters would be taken for names, is refused in words."""
-    with pytest.raises(ConfigError, match=r"fields must be a list of names, as in \['label'\], got 'label'"):
-        write(tmp_path / "d", count=3).read([0], fields="label")
-
-
 @pytest.mark.parametrize("indices", [[0.5, 1.0], np.array([True, False])])
 def test_only_whole_numbers_are_indices(tmp_path: Path, indices: Any) -> None:
     """Masks and fractions are refused as indices, not rounded."""
@@ -479,7 +458,6 @@ def _hdf5(path: Path) -> None:
         ("photos/cat/1.jpg", Path.touch, "photos", "it holds images: `shardio convert imagefolder {} OUT`"),
         ("my shards/a.tar", _tar, "my shards", "it holds tar files: `shardio index {} -o OUT`"),
         ("records/a.tfrecord", Path.touch, "records", "it holds TFRecord files: `shardio index {} -o OUT`"),
-        ("volumes/a.npz", Path.touch, "volumes", "it holds NumPy files: `shardio convert numpy {} OUT`"),
         ("a.tar", _tar, "a.tar", "it is a tar file: `shardio index {} -o OUT`"),
         ("a.h5", _hdf5, "a.h5", "it is an HDF5 file: `shardio index {} -o OUT`"),
         ("d/.converting/plan.json", Path.touch, "d", "run the same command with --resume"),
@@ -490,7 +468,7 @@ def _hdf5(path: Path) -> None:
             "old.tgz",
             _gzip,
             "old.tgz",
-            "it is a compressed tar file: `shardio convert webdataset {} OUT` makes a dataset of it",
+            "it is a compressed tar file: `shardio convert webdataset {} OUT`",
         ),
         ("more/a.tar.zst", Path.touch, "more", "compressed tar files: `shardio convert webdataset {} OUT`"),
         ("a.npy", Path.touch, "a.npy", "it is a NumPy file: `shardio convert numpy {} OUT`"),
@@ -501,7 +479,6 @@ def _hdf5(path: Path) -> None:
             "a dataset is a directory with shardio.json; this file is of another kind",
         ),
         ("a.tar", Path.touch, "*.tar", "patterns name no dataset; `shardio index {} -o OUT` makes one"),
-        ("a0.tar", Path.touch, "a{0..3}.tar", "patterns name no dataset; `shardio index {} -o OUT` makes one"),
     ],
 )
 def test_what_is_no_dataset_says_what_it_is(

@@ -236,13 +236,6 @@ def test_classes_by_name(isolate: bool) -> None:
     assert FARM.read([0, 1], ["label"])["label"].tolist() == [2, 0]  # the source itself stays as it is
 
 
-def test_classes_that_are_ignored() -> None:
-    """With "ignore" labels come as they are stored, and the names are the first source's."""
-    mixed = shardio.mix({"a": CAT_DOG, "b": FARM}, classes="ignore")
-    labels = {int(n) for batch in load(mixed, 5) for n in batch["label"][batch["source"] == 1]}
-    assert (labels, mixed.classes) == ({-1, 0, 1, 2}, ["cat", "dog"])
-
-
 def test_classes_of_a_field_that_is_left_out_do_not_matter() -> None:
     """Classes are compared only if the mixture has their labels."""
     unlabelled = shardio.from_samples([{"name": "x"}])
@@ -373,13 +366,11 @@ def test_numbers_too_large_to_count_with() -> None:
     ("weights", "turns", "told"),
     [
         ({"a": 1e-300, "b": 1e300}, {"a": 1, "b": 4095}, r"2\.44e\+596 times"),
-        ({"a": 10**400, "b": 1}, {"a": 4095, "b": 1}, r"2\.44e\+396 times"),
         ({"a": 10**5000, "b": 10**5000}, {"a": 1, "b": 1}, None),  # more digits than Python writes
         ({"a": 1.7e308, "b": 1.7e308}, {"a": 1, "b": 1}, None),  # whose sum is no float
         ({"a": np.float32(0.1), "b": np.float64(0.9)}, {"a": 1, "b": 9}, None),
         ({"a": np.int64(3), "b": np.uint8(200)}, {"a": 3, "b": 200}, None),
         ({"a": 0.7, "b": 0.2}, {"a": 7, "b": 2}, None),  # whole numbers that a reader expects
-        ({"a": 100, "b": 50}, {"a": 2, "b": 1}, None),
     ],
 )
 def test_weights_of_any_size(weights: dict[str, Any], turns: dict[str, int], told: str | None) -> None:
@@ -406,20 +397,14 @@ def test_whole_weights_are_close(weights: dict[str, float]) -> None:
     [
         (lambda a, b: shardio.mix({}), "at least one source"),
         (lambda a, b: shardio.mix({"a": a, "b": b}, {"a": 1}), "weights must name the sources a, b, got a"),
-        (
-            lambda a, b: shardio.mix({"a": a, "b": a}, [1, 2]),
-            r"a dict by source, as in {.*}, got \[1, 2\]",
-        ),
+        (lambda a, b: shardio.mix({"a": a, "b": a}, [1, 2]), r"a dict by source, as in {.*}, got \[1, 2\]"),
         (lambda a, b: shardio.mix({"a": a}, {"a": 0}), "weight of 'a' must be a positive number, got 0"),
-        (lambda a, b: shardio.mix({"a": a}, {"a": float("inf")}), "got inf"),
         (lambda a, b: shardio.mix({"a": a}, {"a": -(10**5000)}), "got a huge int"),
         (lambda a, b: shardio.mix({"a": a}, {"a": np.float32("nan")}), "must be a positive number, got .*nan"),
+        (lambda a, b: shardio.mix({"a": 3}), "source 'a' must be a path or a Dataset, got 3"),
         (lambda a, b: shardio.mix({"a": a}, {"a": True}), "must be a positive number, got True"),
         (lambda a, b: shardio.mix({"m": shardio.mix({"a": a})}), "source 'm' is itself a mixture"),
-        (
-            lambda a, b: shardio.TorchDataset(shardio.mix({"a": a})),
-            "TorchDataset takes no mixture, which has an order of its own",
-        ),
+        (lambda a, b: shardio.TorchDataset(shardio.mix({"a": a})), "TorchDataset takes no mixture, which has an order"),
         (lambda a, b: shardio.mix({"a": a}, samples=5), "samples= needs weights="),
         (lambda a, b: shardio.mix({"a": a}, {"a": 1}, samples=0), "samples must be .*, got 0"),
         (lambda a, b: shardio.mix({"a": a, "b": b}), "field 'number' is .*int64.* in source 'a', but .* in 'b'"),

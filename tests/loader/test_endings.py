@@ -225,16 +225,6 @@ def test_a_loop_that_another_thread_has_ended_moves_nothing() -> None:
     assert loader.state_dict()["epoch"] == 1
 
 
-def test_a_batch_after_the_end_is_refused() -> None:
-    """The next batch of a closed loop is an error and does not hang."""
-    loader = make()
-    batches = iter(loader)
-    next(batches)
-    batches.close()
-    with pytest.raises(PipelineClosed):
-        next(batches)
-
-
 @pytest.mark.attack
 def test_a_short_soak() -> None:
     """`soak.py` kills ranks, damages shards and fills disks for half a minute; no sample is lost or repeated."""

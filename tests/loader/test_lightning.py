@@ -141,12 +141,6 @@ def test_a_new_loader_for_each_epoch(limit: int | None) -> None:
     assert model.seen == {epoch: order(epoch)[:limit] for epoch in range(3)}
 
 
-def test_overfitting_needs_the_stored_order() -> None:
-    """With `shuffle=None` Trainer(overfit_batches=...) gives the same batches in each epoch."""
-    model = fit(train(shuffle=None), overfit_batches=2)
-    assert model.seen == {epoch: [[0, 1, 2, 3], [4, 5, 6, 7]] for epoch in range(2)}
-
-
 def test_validation_does_not_depend_on_the_run_before() -> None:
     """Random choices in validation follow the epoch, whatever the sanity check has taken."""
 

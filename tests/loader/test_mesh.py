@@ -73,8 +73,3 @@ def test_what_a_mesh_does_not_have_is_refused() -> None:
     mesh.get_coordinate = lambda: None
     with pytest.raises(ConfigError, match="this rank is not in the mesh"):
         World.from_mesh(mesh, "dp")
-
-
-def test_horovod_and_others_say_it_themselves() -> None:
-    """The numbers of any launcher make a world: `World(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size())`."""
-    assert World(3, 8, 1, 2) == World(rank=3, size=8, local_rank=1, local_size=2)

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import CutMix, MixUp
-from shardio.errors import BadSample, ConfigError
+from shardio.errors import ConfigError
 from shardio.transforms import RandomGenerator
-from shardio.transforms.mixing import mixed_labels
 
 FLOATS = [shardio.RandomResizedCrop(16), shardio.ToFloat()]
 BYTES = [shardio.RandomResizedCrop(16)]
@@ -123,15 +122,11 @@ def test_boxes_lie_inside(height: int, width: int, seed: int) -> None:
     [
         ({"mixing": MixUp(5), "transforms": BYTES}, "MixUp needs images that are floats"),
         ({"mixing": MixUp(5), "transforms": [shardio.ToFloat()]}, "images one size"),
-        (
-            {"mixing": MixUp(5), "fields": ["image"]},
-            "needs a field 'label' of whole numbers; there are image .image, RGB",
-        ),
+        ({"mixing": MixUp(5), "fields": ["image"]}, "needs a field 'label' of whole numbers; there are image .image"),
         ({"mixing": CutMix(5), "fields": ["label"], "transforms": None}, "exactly one image field"),
         ({"mixing": [MixUp(5), CutMix(6)]}, "one number of classes"),
         ({"mixing": [print]}, "number 0 is <built-in"),
         ({"mixing": "mixup"}, r"several of them, such as MixUp\(10\), got 'mixup'"),
-        ({"mixing": print}, r"several of them, such as MixUp\(10\), got <built-in"),
         ({"mixing": MixUp(5), "map": dict}, "mixing and map cannot be combined"),
     ],
 )
@@ -152,15 +147,6 @@ def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
     """Each message names the rule and the value."""
     with pytest.raises(ConfigError, match=message):
         make()
-
-
-def test_a_label_that_is_no_class() -> None:
-    """A label outside the classes is raised with its value, also by the loader."""
-    mix = MixUp(3).draw((4, 4), np.ones(2, np.bool_), RandomGenerator(0, 0, 0, np.arange(1)))
-    with pytest.raises(BadSample, match="mixing needs labels from 0 to 2, got 7"):
-        mixed_labels(np.array([1, 7]), mix, 3)
-    with pytest.raises(ConfigError, match="mixing needs labels from 0 to 2, got 3: give a larger num_classes"):
-        list(load(photos(), mixing=MixUp(3), shuffle=None, on_bad_sample="replace"))
 
 
 def test_a_label_that_rotted_is_a_bad_sample(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Jobs run on threads and their results come in order; errors and stalls are raised at their place."""
 
-import gc
 import subprocess
 import sys
 import threading
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shardio.errors import PipelineClosed, PipelineStalled
+from shardio.errors import PipelineClosed
 from shardio.loader.workers.pipeline import Pipeline
 
 
@@ -93,49 +92,6 @@ def test_a_failure_to_make_a_job_comes_out_too() -> None:
     assert next(pipeline) == 0
     with pytest.raises(OSError, match="no more"):
         next(pipeline)
-
-
-def test_a_stall_says_what_each_worker_does() -> None:
-    """A wait that exceeds its limit raises an error that says what each worker is doing."""
-    release = threading.Event()
-    stuck = Pipeline(jobs(1, lambda n: release.wait(20) and None), threads=2, depth=1, timeout=0.2, name="rank 5")  # type: ignore[func-returns-value]
-    with pytest.raises(PipelineStalled, match=r"rank 5: no batch for 0 s; worker 0: .* for \d+ s; worker 1"):
-        next(stuck)
-    release.set()
-    stuck.close()
-
-
-def test_closing_early_ends_the_threads_and_may_be_repeated() -> None:
-    """Closing early, even twice, ends all threads."""
-    early = Pipeline(jobs(1000, lambda n: time.sleep(0.001)), threads=3, depth=2, name="early")
-    next(early)
-    early.close()
-    early.close()
-    assert threads_of("early") == []
-
-
-def test_finished_jobs_are_not_kept() -> None:
-    """No worker keeps a reference to a finished job, so that its memory is freed at once."""
-    alive: list[int] = []
-
-    class Noting(Counting):
-        def __del__(self) -> None:
-            alive.remove(self.number)
-
-    def noting() -> Iterator[Counting]:
-        for number in range(3):
-            alive.append(number)
-            yield Noting(number)
-
-    gc.disable()
-    try:
-        pipeline = Pipeline(noting(), threads=2, depth=1, name="keeping")
-        assert [next(pipeline), next(pipeline)] == [0, 1]
-        time.sleep(0.1)
-        assert alive == []  # job 2 has ended, too
-        pipeline.close()
-    finally:
-        gc.enable()
 
 
 def test_waiting_is_measured() -> None:

@@ -15,9 +15,9 @@ from _datasets import tensors
 
 import shardio
 from shardio.errors import BadSample
-from shardio.loader.batch.host_batch import Batch, HostBatch
+from shardio.loader.batch.host_batch import Batch
 from shardio.loader.device.copier import BlockingCopier
-from shardio.loader.device.prefetcher import MOST_HELD, DevicePrefetcher
+from shardio.loader.device.prefetcher import MOST_HELD
 
 
 class LateCopier:
@@ -141,20 +141,6 @@ def test_a_loop_that_is_left_leaves_nothing(copier: LateCopier) -> None:
     found = [list(batches) for batches in (loader, wanted)]
     copier.finish()
     assert [b["index"].tolist() for b in found[0]] == [b["index"].tolist() for b in found[1]]
-
-
-def test_errors_and_batches_keep_their_order() -> None:
-    """Batches and errors are received in the order in which they were sent."""
-    copier = LateCopier()
-    prefetcher = DevicePrefetcher(copier, {})
-    for number in range(3):
-        prefetcher.send(HostBatch({"a": torch.tensor([number])}, 1))
-    prefetcher.send(ValueError("four"))
-    assert len(prefetcher) == 4
-    found = [prefetcher.receive() for _ in range(4)]
-    copier.finish()
-    assert [one.batch["a"].item() for one in found if isinstance(one, HostBatch)] == [0, 1, 2]
-    assert isinstance(found[3], ValueError)
 
 
 @pytest.mark.parametrize(("dtype", "channels_last"), [("float32", False), ("float16", True), ("bfloat16", False)])

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import types
 from collections.abc import Callable, Iterable
@@ -16,8 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _builders import jpeg
-from _datasets import packed
+from _datasets import packed, photo
 from _time_limit import wait_until
 from _workers import workers_of
 
@@ -38,18 +36,9 @@ COUNT = 40
 
 def photos() -> shardio.Dataset:
     """Photos of several sizes, with fields that are delivered as lists."""
-    return shardio.from_samples(
-        [
-            {
-                "image": jpeg(30 + n % 3, 40, seed=n),
-                "label": n,
-                "key": f"k{n}",
-                "points": np.arange(n % 3, dtype=np.float32),
-            }
-            for n in range(COUNT)
-        ],
-        {"image": "image", "label": "int64", "key": "text", "points": shardio.Field("array", dtype="float32")},
-    )
+    fields = {"image": "image", "label": "int64", "key": "text", "points": shardio.Field("array", dtype="float32")}
+    rows = [photo(n, classes=COUNT) | {"points": np.arange(n % 3, dtype=np.float32)} for n in range(COUNT)]
+    return shardio.from_samples(rows, fields)
 
 
 PLACE = r"map: samples \[\d+(, \d+)*\]( and \d+ more)? in shard-0000\d\d.memory(, shard-\S+)* of /memory/\S+"
@@ -127,11 +116,6 @@ def endless(batch: dict[str, Any]) -> dict[str, Any]:
 
 def nothing(batch: dict[str, Any]) -> Any:
     """Return None by mistake."""
-
-
-def process_of(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return the process and thread that run the function."""
-    return {"process": os.getpid(), "thread": threading.current_thread().name}
 
 
 SAMPLES = {"map": per_sample, "map_by": "sample"}
@@ -217,13 +201,6 @@ def test_a_map_with_defaults_is_given_what_is_none() -> None:
     batches = list(load(photos(), map=drawing))
     assert len({batch["noise"] for batch in batches}) == len(batches)
     assert {batch["given"] for batch in batches} == {(3, 7)}
-
-
-def test_map_runs_on_workers() -> None:
-    """The function runs on the workers' threads."""
-    for batch in load(photos(), map=process_of):
-        assert batch["process"] == os.getpid()
-        assert batch["thread"].startswith("shardio rank 0-")
 
 
 @pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -459,11 +436,3 @@ def test_a_forked_child_leaves_the_parents_loop_alone() -> None:
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert len(list(batches)) == 6
-
-
-def test_a_dataset_may_be_closed_at_any_time() -> None:
-    """A closed dataset on disk reopens its files when read."""
-    dataset = photos()
-    for batch in load(dataset, batch_size=2):
-        dataset.close()
-        assert len(batch["index"]) == 2

@@ -117,15 +117,9 @@ def test_what_else_knows_them(tmp_path: Path, container: str) -> None:
 def test_damage_is_found(tmp_path: Path) -> None:
     """A changed byte is a bad sample with verify=True, and `shardio verify` names it."""
     path, _ = datasets(tmp_path, "lmdb", 3)
-    shard = next(path.glob("shard-000001*"))
-    data = bytearray(shard.read_bytes())
-    place = data.index(picture(5).tobytes()) if picture(5).tobytes() in data else -1
-    if place < 0:
-        shard = next(path.glob("shard-000000*"))
-        data = bytearray(shard.read_bytes())
-        place = data.index(picture(5).tobytes())
-    data[place + 100] ^= 1
-    shard.write_bytes(data)
+    stored = picture(5).tobytes()
+    for shard in path.glob("shard-*"):
+        shard.write_bytes(shard.read_bytes().replace(stored, stored[:100] + bytes([stored[100] ^ 1]) + stored[101:]))
     loader = shardio.Loader(path, 6, world=World(), verify=True, on_bad_sample="mask")
     masked = [int(i) for batch in loader for i, valid in zip(batch["index"], batch["valid"], strict=True) if not valid]
     assert masked == [5]
@@ -216,14 +210,10 @@ def test_alpha_is_kept(tmp_path: Path, container: str, size: tuple[int, int] | N
     ],
 )
 def test_options_that_contradict(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    """Options that would do nothing are refused."""
+    """Options that would do nothing are refused, and data without an image to store as pixels."""
     source = photos(tmp_path / "in", [(20, 28)])
     with pytest.raises(shardio.ConfigError, match=message):
         shardio.convert(source, tmp_path / "out", converter="imagefolder", **options)
-
-
-def test_without_images(tmp_path: Path) -> None:
-    """There must be an image to store as pixels."""
-    np.savez(tmp_path / "in.npz", x=np.arange(5))
-    with pytest.raises(shardio.ConfigError, match="store_pixels: there is no image; the fields are x"):
-        shardio.convert(tmp_path / "in.npz", tmp_path / "out", converter="numpy", store_pixels=True)
+    np.save(tmp_path / "x.npy", np.arange(5))
+    with pytest.raises(shardio.ConfigError, match="store_pixels: there is no image; the fields are "):
+        shardio.convert(tmp_path / "x.npy", tmp_path / "out", converter="numpy", store_pixels=True)
