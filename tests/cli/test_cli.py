@@ -9,52 +9,35 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import cv2
 import pytest
-from _builders import idx_pair, jpeg
+import typer
+from _builders import jpeg
 from _cli import unfinished
+from _datasets import photo_folders
 from typer.testing import CliRunner
 
 import shardio
-from shardio.cli import app
+from shardio.cli import app, main
 
-COMMANDS = (
-    "convert",
-    "index",
-    "info",
-    "verify",
-    "stats",
-    "repair",
-    "reshard",
-    "merge",
-    "show",
-    "bench",
-    "train",
-    "demo",
-    "doctor",
-)
 SOURCES = {
     "cifar", "filelist", "hdf5", "huggingface", "idx", "imagefolder", "litdata", "lmdb", "mds", "numpy",
     "parquet", "tfrecord", "torch", "webdataset", "zarr",
 }  # fmt: skip
 
 
-def shardio_command(*args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def shardio_command(*args: object) -> subprocess.CompletedProcess[str]:
     """Runs `python -m shardio` with these arguments."""
     command = [sys.executable, "-m", "shardio", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of 24 JPEGs in two classes."""
-    root = tmp_path_factory.mktemp("photos")
-    for number in range(24):
-        path = root / ("cat", "dog")[number % 2] / f"{number:02d}.jpg"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(jpeg(40 + number % 3, 50, seed=number))
-    return root
+    return photo_folders(tmp_path_factory.mktemp("photos"), 24)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +132,7 @@ def test_stats(dataset: Path, tmp_path: Path) -> None:
     channels = told["fields"]["image"]["images"]["channels"]
     assert pasted[0] == ", ".join(f"{channel['mean']:.4f}" for channel in channels)
     assert (told["samples"], told["sampled"]) == (24, 10)
-    assert told["fields"]["image"]["images"]["heights"]["max"] == 42
+    assert told["fields"]["image"]["images"]["heights"]["max"] == 24
     assert cv2.imread(str(picture)).shape[1] == 1656
     alone = shardio_command("stats", dataset, "--json", "-", "--sample", 10, "--workers", 1)
     assert json.loads(alone.stdout) == told
@@ -189,30 +172,6 @@ def test_bench(dataset: Path, tmp_path: Path) -> None:
     assert told["machine"]["cores"] >= 1
 
 
-def test_convert_idx(tmp_path: Path) -> None:
-    """The options of a converter are options of its command."""
-    idx_pair(tmp_path / "src", 6, prefix="train-", zipped=True)
-    idx_pair(tmp_path / "src", 4, prefix="t10k-")
-    done = shardio_command("convert", "idx", tmp_path / "src", tmp_path / "out", "--to", "lmdb", "--subset", "t10k")
-    assert done.returncode == 0, done.stderr
-    assert len(shardio.open(tmp_path / "out")) == 4
-
-
-def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) -> None:
-    """--on-error skip prints the number of skipped samples, and --report lists them."""
-    subprocess.run(["cp", "-r", str(photos), str(tmp_path / "src")], check=True)
-    (tmp_path / "src" / "cat" / "zero.jpg").write_bytes(b"")
-    report = tmp_path / "bad.jsonl"
-    done = shardio_command(
-        "convert", "imagefolder", tmp_path / "src", tmp_path / "out", "--on-error", "skip", "--report", report
-    )
-    assert done.returncode == 0, done.stderr
-    assert "skipped 1 bad sample" in done.stdout
-    assert "(key cat/zero.jpg): field 'image': the image is empty" in done.stdout
-    (line,) = report.read_text().splitlines()
-    assert "zero.jpg" in json.loads(line)["reason"]
-
-
 @pytest.mark.parametrize(
     ("args", "message", "code"),
     [
@@ -224,25 +183,16 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
         (("convert", "a", "out"), "the kind of source comes first, as in 'shardio convert imagefolder a OUT'", 2),
         (("convert", "imagefolder", ".", "out", "--container", "tar"), "No such option: --container; it is --to", 2),
         (("convert", "npz", ".", "out"), "tfrecord, torch, webdataset, zarr; did you mean 'numpy'?", 2),
-        (
-            ("convert", "hdf5", "a.h5", "b.h5", "out"),
-            "(out); quote a pattern, as in 'data/*', so that the shell leaves it as it is (see",
-            2,
-        ),
-        (("convert", "imagefolder", "nowhere", "out"), "nowhere", 1),
-        (("convert", "imagefolder", ".", "out", "--to", "zip"), "Invalid value for '--to': 'zip' is not one of", 2),
+        (("convert", "hdf5", "a.h5", "b.h5", "out"), "(out); quote a pattern, as in 'data/*', so that the shell", 2),
         (("convert", "imagefolder", ".", "out", "--colour", "x"), "No such option: --colour", 2),
         (("convert", "imagefolder", ".", "out", "--where", "label < x y"), "not a condition", 2),
-        (("convert", "imagefolder", ".", "out", "--where", "__import__('os')"), "a condition is made of", 2),
         (("convert", "imagefolder", ".", "out", "--split", "a=2"), "a split's share must be above 0", 2),
         (("convert", "imagefolder", ".", "out", "--recompress", "always", "--quality", "0"), "quality must be", 2),
         (("convert", "imagefolder", ".", "out", "--quality", "80"), "--quality goes with --resize-shorter", 2),
         (("convert", "imagefolder", ".", "out", "--max-bad", "2"), "--max-bad goes with --on-error skip", 2),
         (("convert", "imagefolder", ".", "out", "--workers", "0"), "workers must be at least 1", 2),
-        (("convert", "imagefolder", ".", "out", "--recompress", "x"), "'x' is not one of 'never', 'if-needed'", 2),
         (("convert", "imagefolder", ".", "out", "--compress", "zstd"), "has no options, got --compress", 2),
         (("convert", "imagefolder", ".", "out", "--limit", "0"), "limit must be at least 1", 2),
-        (("convert", "imagefolder", ".", "out", "--on-error", "x"), "'x' is not one of 'raise', 'skip'", 2),
         (("convert", "imagefolder", ".", "out", "--dtype", "label=x"), "a dtype must be", 2),
         (("reshard", "nowhere", "out"), "nowhere: no such directory", 1),
         (("merge", "a", "out"), "merge takes at least two datasets and OUT", 2),
@@ -252,37 +202,40 @@ def test_skipped_samples_are_counted_and_listed(photos: Path, tmp_path: Path) ->
         (("convert", "imagefolder", ".", "out", "--shard-size", "64"), "--shard-size needs a unit", 2),
         (("convert", "imagefolder", ".", "out", "--to", "memory"), "'memory' is not one of 'tar', 'hdf5', 'lmdb'", 2),
         (("convert", "imagefolder", ".", "out", "--workers", "many"), "valid integer", 2),
-        (("bench", "nowhere"), "nowhere: no such directory", 1),
         (("bench", "nowhere", "--threads", "x"), "--threads must be auto or a whole number, got 'x'", 2),
         (("bench", "nowhere", "--epochs", "0"), "epochs must be at least 1, got 0", 2),
         (("bench", "nowhere", "--image-size", "0"), "--image-size must be at least 1, got 0", 2),
         (("bench", "nowhere", "--json", "no/x.json"), "--json must be a file in a writable folder, got no/x.json", 2),
-        (("bench", "nowhere", "--html", "a"), "--html must be a file in a writable folder, got a", 2),
         (("bench", "nowhere", "--html", "a/x.png/y"), "--html must be a file in a writable folder, got a/x.png/y", 2),
         (("bench", "a", "--find-limit", "--storage"), "--find-limit takes no --storage: run the command once", 2),
         (("bench", "a", "--json", "-", "--apply"), "--apply prints text, and --json - prints nothing else", 2),
         (("bench", "a", "--find-limit"), "--find-limit needs an accelerator: give --emulate resnet50-h100 or", 2),
         (("bench", "d", "--compare", "b.json"), "'--compare' requires 2 arguments. (see shardio bench --help)", 2),
-        (("plan", "nowhere", "--world"), "'--world' requires an argument. (see shardio plan --help)", 2),
         (("convert", "idx", "a", "out", "--to"), "'--to' requires an argument. (see shardio convert idx --help)", 2),
         (("--version=3",), "Option '--version' does not take a value. (see shardio --help)", 2),
-        (("show", "nowhere"), "nowhere: no such directory", 1),
-        (("stats", "nowhere"), "nowhere: no such directory", 1),
         (("stats", "nowhere", "--fill-value", "3"), "--fill-value must be a field and a number such as grid=-32768", 2),
         (("stats", "nowhere", "--channel-axis", "x=y"), "--channel-axis must be a field and an axis such as", 2),
         (("stats", "nowhere", "-o", "x.jpg"), "its name must end in .png, got 'x.jpg'", 2),
-        (("verify", "nowhere"), "nowhere: no such directory", 1),
-        (("train", "nowhere", "--output", "out"), "nowhere", 1),
     ],
 )  # fmt: skip
-def test_mistakes_end_in_one_line(args: tuple[str, ...], message: str, code: int, tmp_path: Path) -> None:
+def test_mistakes_end_in_one_line(
+    args: tuple[str, ...],
+    message: str,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A mistake ends in one line on stderr, nothing on stdout, a non-zero exit code, and no traceback."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.png").write_bytes(b"")
-    done = shardio_command(*args, cwd=tmp_path)
-    assert done.stdout == ""
-    assert done.returncode == code, done.stderr
-    (line,) = done.stderr.splitlines()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["shardio", *args])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr()
+    assert (told.out, ended.value.code) == ("", code), told.err
+    (line,) = told.err.splitlines()
     assert line.startswith("shardio: ")
     assert message in line
 
@@ -311,7 +264,8 @@ def test_a_terminal_gets_a_progress_bar(photos: Path, tmp_path: Path) -> None:
 def test_every_command_says_what_it_does_with_examples() -> None:
     """--help of each command has examples that begin with `shardio` or a launcher, and lists the sources."""
     overview = shardio_command("--help").stdout
-    for name in COMMANDS:
+    root: Any = typer.main.get_command(app)
+    for name in root.commands:
         assert name in overview
         told = CliRunner().invoke(app, [name, "--help"], prog_name="shardio").stdout
         assert "Examples:" in told
