@@ -340,7 +340,7 @@ class TransformedSource:
         if pixels.shape[:2] != (height, width):
             found = " x ".join(map(str, pixels.shape[:2]))
             raise BadSample(
-                f"the image is {found} pixels, others are {height} x {width}: give {resize}, one size for all"
+                "the image is {} pixels, others are {} x {}: give {resize}, one size for all", found, height, width
             )
         return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if alpha else pixels
 
