@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import class_folders, idx_pair, jpeg
+from _builders import idx_pair, jpeg
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +23,6 @@ from shardio.conversion.subset import matching, parse_split, shuffled, split
 from shardio.errors import BadSample, ConfigError, ShardCorrupt, SourceError, SourceWarning
 from shardio.testing import samples as kinds
 from shardio_converters.idx import idx
-from shardio_converters.imagefolder import imagefolder
 
 VALUES = {
     "label": np.array([3, 0, 12, 9, 5]),
@@ -317,15 +316,6 @@ def test_reshard_keeps_samples_and_checksums(dataset: Path, tmp_path: Path, cont
             np.testing.assert_equal(again[number], before[number])
 
 
-def test_reshard_in_another_order(dataset: Path, tmp_path: Path) -> None:
-    """Reshuffled samples keep their checksums."""
-    numbers = shuffled(np.arange(50), 3)[:30]
-    convert(DatasetSource([dataset]), tmp_path / "out", container="hdf5", numbers=numbers, shard_size="5KB")
-    made = shardio.open(tmp_path / "out")
-    assert made.read(range(30), ["label"])["label"].tolist() == numbers.tolist()
-    assert verify(made, deep=True).problems == ()
-
-
 def test_damage_is_found_on_the_way(dataset: Path, tmp_path: Path) -> None:
     """A damaged sample ends the conversion or is skipped, by name; the others are copied."""
     copy = tmp_path / "in"
@@ -475,12 +465,3 @@ def test_a_source_is_read_in_its_own_order(tmp_path: Path) -> None:
     ] == numbers.tolist()
     # The fingerprint of the source is read first, in ascending order too.
     assert sum(np.diff(read) < 0) == len(shardio.open(tmp_path / "out").manifest.shards)
-
-
-def test_class_folders_of_many_formats_are_kept(tmp_path: Path) -> None:
-    """Images that need no re-encoding are copied byte for byte."""
-    written = class_folders(tmp_path / "src")
-    convert(imagefolder(tmp_path / "src"), tmp_path / "a", container="lmdb")
-    convert(DatasetSource([tmp_path / "a"]), tmp_path / "b", container="tar")
-    ds = shardio.open(tmp_path / "b")
-    assert {ds[n]["key"]: ds[n]["image"] for n in range(len(ds))} == written

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
-from _builders import jpeg, pixels, png, tiff, with_exif
+from _builders import jpeg, pixels, png
 from PIL import Image
 
 import shardio
@@ -308,10 +308,3 @@ def test_what_becomes_of_it(name: str, tmp_path: Path) -> None:
             assert one == other
         else:
             np.testing.assert_array_equal(one, other)
-
-
-def test_an_image_that_a_tag_turns_is_counted(tmp_path: Path) -> None:
-    """A conversion counts the images that a Loader delivers as they lie."""
-    _, source = image_of(with_exif(jpeg(), tiff(6)), "jpg")(tmp_path)
-    made = shardio.convert(source, tmp_path / "out", converter="imagefolder")
-    assert sum(dataset.rotated for dataset in made.datasets.values()) == 1
