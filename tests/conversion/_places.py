@@ -127,6 +127,14 @@ class StorePlace:
         assert {name.partition(".")[0] for name in found} == {*stems.values()}
         return found
 
+    def writers(self) -> set[str]:
+        """The names of the writers of the dataset's shards."""
+        return {name.split("-")[2][:8] for name in self.manifest().shards.names}
+
+    def runs(self) -> set[str]:
+        """The unfinished runs."""
+        return {name.split("/")[2] for name in self.objects() if "/.converting/" in name}
+
     def write(self, name: str, data: bytes | None) -> None:
         """Replace an object of the run, or the plan, or a shard, or remove it."""
         wanted = name.replace("RUN/shard", "shard")

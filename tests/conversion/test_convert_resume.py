@@ -39,14 +39,6 @@ COMMAND = [sys.executable, "-m", "shardio", "convert", "imagefolder"]
 Place = FolderPlace | StorePlace
 
 
-@pytest.fixture(scope="module")
-def whole(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of the shards of the same images, converted into a directory without interruption."""
-    place = FolderPlace(tmp_path_factory.mktemp("whole"))
-    place.convert(imagefolder(photo_folder))
-    return place.shards()
-
-
 @pytest.fixture(params=["folder", "store"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """An empty place to write to."""
@@ -55,13 +47,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     store = MemoryStore()
     monkeypatch.setattr("shardio.output.open_store", lambda url, options: store)
     return StorePlace(store)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that look and tell often."""
-    for name in ("folder.POLL_SECONDS", "store.POLL_SECONDS", "store._BEAT_SECONDS", "store._LEADERS_BEAT_SECONDS"):
-        monkeypatch.setattr(f"shardio.output.{name}", 0.03)
 
 
 def interrupted(place: Place, photos: Path, at: int = 41, **options: Any) -> None:

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
+from _builders import decoded
 from _cli import run
 from numpy.typing import NDArray
 
@@ -43,12 +43,6 @@ def noise(*shape: int) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
-def decoded(data: bytes) -> NDArray[Any]:
-    """Decode an image to grey `[h, w]` or RGB `[h, w, 3]`."""
-    found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    return found[..., ::-1] if found.ndim == 3 else found
-
-
 @pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize(
     ("shape", "channels"), [((5, 7), 1), ((5, 7, 1), 1), ((5, 7, 3), 3), ((3, 5, 7), 3), ((1, 5, 7), 1), ((3, 3, 3), 3)]
@@ -66,13 +60,6 @@ def test_pixels_become_images(shape: tuple[int, ...], channels: Any, fixed: bool
     assert np.array_equal(decoded(source[0]["a"]), wanted[..., 0] if channels == 1 and wanted.ndim == 3 else wanted)
     assert source[0]["b"] is array
     assert source.changes == {"as_image": ["a"]}
-
-
-def test_pixels_shrink_like_images() -> None:
-    """Images made of pixel arrays are re-encoded according to the options."""
-    source = TransformedSource(Samples([{"a": noise(20, 40, 3)}]), ReencodeOptions(resize_shorter=10), {}, ["a"])
-    assert source.fields["a"] == Field("image")
-    assert decoded(source[0]["a"]).shape == (10, 20, 3)
 
 
 def test_pixels_of_several_shapes() -> None:

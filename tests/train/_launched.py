@@ -1,13 +1,12 @@
 """Run the command line on tiny data for tests of launchers, with models that wait or end their process."""
 
-import json
 import os
 import sys
 import time
 from pathlib import Path
 
 import torch
-from _tiny import flat
+from _tiny import flat, records
 from torch import nn
 
 from shardio.train import TrainConfig
@@ -47,9 +46,7 @@ def command(config: TrainConfig) -> list[str]:
 
 def epochs(config: TrainConfig) -> list[tuple[int, int, int]]:
     """The epochs in a run's log: number, last step, and number of ranks."""
-    log = Path(config.output) / "log.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    return [(line["epoch"], line["step"], line["world_size"]) for line in lines]
+    return [(line["epoch"], line["step"], line["world_size"]) for line in records(config)]
 
 
 class _Slow(nn.Module):

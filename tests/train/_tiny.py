@@ -1,5 +1,7 @@
 """Tiny, deterministic datasets and models for training tests."""
 
+import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from _builders import encode
 from torch import nn
 
 import shardio
-from shardio.train import TrainConfig
+from shardio.train import TrainConfig, checkpoint
 from shardio.train.learner import Learner
 
 CLASSES = 3
@@ -98,6 +100,31 @@ class _Failing(nn.Module):
 def fails_on_rank_1(num_classes: int, channels: int) -> nn.Module:
     """A model that raises on rank 1."""
     return _Failing(flat(num_classes, channels))
+
+
+def weights(made: TrainConfig, part: str = "model") -> dict[str, torch.Tensor]:
+    """The weights in a run's last checkpoint."""
+    return dict(getattr(checkpoint.load(Path(made.output) / "last.pt"), part))
+
+
+def assert_same_weights(one: TrainConfig, other: TrainConfig, part: str = "model") -> None:
+    """Fail unless two runs ended with the same weights, to the bit."""
+    expected, found = weights(one, part), weights(other, part)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), (part, name)
+
+
+def records(made: TrainConfig, name: str = "log.jsonl") -> list[dict[str, Any]]:
+    """The lines of a run's log, or of its metrics."""
+    path = Path(made.output) / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def free_port() -> str:
+    """A port of this machine that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
 
 
 class Stopped(Exception):
