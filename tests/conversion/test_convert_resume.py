@@ -15,7 +15,7 @@ import pytest
 from _builders import jpeg
 from _cli import unfinished as files_of_run
 from _datasets import files
-from _places import SIZE, FolderPlace, Photos, StorePlace, by_ranks, changed, scratch
+from _places import SIZE, FolderPlace, Photos, StorePlace, by_ranks, changed, cut_off, scratch
 from _time_limit import wait_until
 
 import shardio
@@ -256,47 +256,18 @@ def test_splits_are_datasets_of_their_own(photo_folder: Path, place: Place) -> N
     assert {name.split("/")[0] for name in place.all()} == {"a", "b"}
 
 
-def test_the_budget_of_bad_samples(photo_folder: Path, place: Place) -> None:
-    """More bad samples than `max_bad` end the conversion, which names one of them; exactly as many do not."""
-
-    class Spoiled(Photos):
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            if index in (0, 33):
-                raise BadSample(f"sample {index} is empty")
-            return super().__getitem__(index)
-
-    with pytest.raises(TooManyBad, match=r"2 of 60 samples are bad, max_bad=0.01 allows 1, .*; one of them: sample 33"):
-        place.convert(Spoiled(photo_folder), on_error="skip")
-    result = place.convert(Spoiled(photo_folder), on_error="skip", max_bad=2, resume=True)
-    assert [bad.number for bad in result.skipped] == [0, 33]
-    assert place.manifest().samples == 58
-    if isinstance(place, FolderPlace):
-        assert verify(shardio.open(place.out), deep=True).problems == ()
-
-
 # What a folder alone has: names that lead out of it, renames, and locks.
 
 
 @pytest.mark.parametrize("where", range(4))
 def test_a_publication_that_was_cut_off_goes_on(
-    photo_folder: Path, whole: dict[str, bytes], tmp_path: Path, where: int, monkeypatch: pytest.MonkeyPatch
+    photo_folder: Path, whole: dict[str, bytes], tmp_path: Path, where: int
 ) -> None:
     """Resuming completes a publication that stopped after any of its renames, also over a dataset."""
     out = tmp_path / "out"
     convert(imagefolder(photo_folder), out, shard_size="5KB")  # an older dataset, with other shards of the same names
-    rename, left = Directory.rename, [where * 5 + 2]
-
-    def stopping(source: Directory, name: str, target: Directory, new: str) -> None:
-        if target.path == out:
-            if not left[0]:
-                raise KeyboardInterrupt
-            left[0] -= 1
-        rename(source, name, target, new)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Directory, "rename", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            convert(imagefolder(photo_folder), out, shard_size=SIZE, overwrite=True)
+    with cut_off(out, where * 5 + 2, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        convert(imagefolder(photo_folder), out, shard_size=SIZE, overwrite=True)
     with pytest.raises(NotADataset):
         shardio.open(out)
     convert(imagefolder(photo_folder), out, shard_size=SIZE, resume=True)

@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
-from _builders import decoded
+from _builders import decoded, png
 from _cli import run
 from numpy.typing import NDArray
 
@@ -60,6 +61,13 @@ def test_pixels_become_images(shape: tuple[int, ...], channels: Any, fixed: bool
     assert np.array_equal(decoded(source[0]["a"]), wanted[..., 0] if channels == 1 and wanted.ndim == 3 else wanted)
     assert source[0]["b"] is array
     assert source.changes == {"as_image": ["a"]}
+
+
+def test_pixels_shrink_like_images() -> None:
+    """Images made of pixel arrays are re-encoded according to the options."""
+    source = TransformedSource(Samples([{"a": noise(20, 40, 3)}]), ReencodeOptions(resize_shorter=10), {}, ["a"])
+    assert source.fields["a"] == Field("image")
+    assert decoded(source[0]["a"]).shape == (10, 20, 3)
 
 
 def test_pixels_of_several_shapes() -> None:
@@ -116,6 +124,18 @@ def test_arrays_of_pixels_are_trained_on_as_images(tmp_path: Path) -> None:
     loader = shardio.Loader(dataset, batch_size=6, shuffle=None, transforms=[shardio.CenterCrop((8, 8))])
     (batch,) = loader
     assert np.array_equal(batch["image"].numpy(), images[:, 2:10, 4:12])
+
+
+@pytest.mark.parametrize("store_pixels", [False, True])
+def test_alpha_is_dropped_by_a_loader(tmp_path: Path, store_pixels: bool) -> None:
+    """The stored file keeps alpha; a Loader gives the colours beneath transparent pixels, from stored pixels too."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").write_bytes(png(20, 30, 4))
+    made = convert(tmp_path / "in", tmp_path / "out", converter="imagefolder", store_pixels=store_pixels)
+    assert store_pixels or shardio.open(made.path)[0]["image"] == png(20, 30, 4)
+    (batch,) = shardio.Loader(made.path, batch_size=1)
+    pixels = cv2.imdecode(np.frombuffer(png(20, 30, 4), np.uint8), cv2.IMREAD_UNCHANGED)
+    np.testing.assert_array_equal(batch["image"][0].numpy(), pixels[..., 2::-1])
 
 
 def test_arrays_of_one_element_become_numbers() -> None:

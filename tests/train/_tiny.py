@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import encode
+from _datasets import packed
 from torch import nn
 
 import shardio
@@ -21,13 +22,13 @@ CLASSES = 3
 def dataset(path: Path, samples: int = 48, *, side: int = 8, classes: int = CLASSES, seed: int = 0) -> str:
     """A dataset at `path` of grey images whose label is their brightness."""
     random = np.random.default_rng(seed)
-    with shardio.create(
-        path, container="hdf5", fields={"image": shardio.Field("image", channels=1), "label": "int64"}
-    ) as w:
-        for number in range(samples):
-            label = number % classes
-            image = random.integers(0, 60, (side, side)) + label * (190 // (classes - 1))
-            w.append({"image": encode("png", image.astype(np.uint8)), "label": label})
+    made = []
+    for number in range(samples):
+        label = number % classes
+        image = random.integers(0, 60, (side, side)) + label * (190 // (classes - 1))
+        made.append({"image": encode("png", image.astype(np.uint8)), "label": label})
+    fields = {"image": shardio.Field("image", channels=1), "label": "int64"}
+    packed(path, made, fields, container="hdf5", shard_size="64MB")
     return str(path)
 
 

@@ -83,14 +83,6 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "last.pt").exists()
 
 
-def test_biases_and_norms_do_not_decay(tmp_path: Path) -> None:
-    """Weight decay applies to matrices and kernels only."""
-    model = load_model("_tiny:normalised", TASK)
-    decay, rest = Learner(config(tmp_path), Job(World(), CPU), model, 48, TASK).optimizer.param_groups
-    assert (decay["weight_decay"], [p.ndim for p in decay["params"]]) == (5e-4, [4, 2])
-    assert (rest["weight_decay"], [p.ndim for p in rest["params"]]) == (0.0, [1, 1, 1, 1])
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_the_schedule_is_in_samples(ranks: int, tmp_path: Path) -> None:
     """A warm-up of half an epoch ends there on any number of ranks; the peak follows the global batch."""
