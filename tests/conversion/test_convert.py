@@ -150,14 +150,8 @@ class Sleepy:
         return {"x": "late"}
 
 
-class Strange:
+class Strange(Sleepy):
     """A source that raises an exception type of its own."""
-
-    fields = {"x": shardio.Field("text")}
-    metadata: dict[str, Any] = {}
-
-    def sizes(self) -> np.ndarray:
-        return np.ones(4, np.int64)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         raise TwoArguments("why", "oh why")

@@ -51,15 +51,10 @@ def command(*arguments: object) -> str:
 
 
 SAME: dict[str, tuple[str, list[str], dict[str, Any]]] = {
-    "containers": (
-        "imagefolder",
-        ["--to", "hdf5", "--shard-size", "9KB", "--workers", "2"],
-        {"container": "hdf5", "shard_size": "9KB", "workers": 2},
-    ),
     "subset": (
         "imagefolder",
-        ["--where", "label in (0, 2)", "--shuffle", "3", "--limit", "17"],
-        {"where": "label in (0, 2)", "shuffle": 3, "limit": 17},
+        ["--where", "label in (0, 2)", "--shuffle", "3", "--limit", "17", "--shard-size", "9KB", "--workers", "2"],
+        {"where": "label in (0, 2)", "shuffle": 3, "limit": 17, "shard_size": "9KB", "workers": 2},
     ),
     "split": (
         "imagefolder",
@@ -76,17 +71,13 @@ SAME: dict[str, tuple[str, list[str], dict[str, Any]]] = {
         ["--as-image", "image", "--squeeze", "label", "--dtype", "float16,label=int32", "--to", "lmdb"],
         {"as_image": ["image"], "squeeze": ["label"], "dtype": {"": "float16", "label": "int32"}, "container": "lmdb"},
     ),
-    "rounding": ("numpy", ["--dtype", "float16", "--allow-rounding"], {"dtype": "float16", "allow_rounding": True}),
-    "compression": (
+    "rounding, gzip": (
         "numpy",
-        ["--to", "hdf5", "--compress", "gzip", "--fields", "x,label"],
-        {"container": "hdf5", "compression": "gzip", "converter_options": {"fields": "x,label"}},
+        ["--to", "hdf5", "--compress", "gzip", "--fields", "x,label", "--dtype", "float16", "--allow-rounding"],
+        {"container": "hdf5", "compression": "gzip", "converter_options": {"fields": "x,label"}}
+        | {"dtype": "float16", "allow_rounding": True},
     ),
-    "no compression": (
-        "numpy",
-        ["--to", "hdf5", "--compress", "none"],
-        {"container": "hdf5", "compression": None},
-    ),
+    "no compression": ("numpy", ["--to", "hdf5", "--compress", "none"], {"container": "hdf5", "compression": None}),
 }
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zarr
 from _builders import jpeg, pixels, png
 from PIL import Image
 
@@ -63,14 +62,6 @@ def netcdf(*files: dict[str, tuple[np.ndarray[Any, Any], dict[str, Any]]]) -> Ca
                     file[name] = values
                     file[name].attrs.update(attributes)
         return "hdf5", folder / "in"
-
-    return make
-
-
-def zarr_of(values: np.ndarray[Any, Any], attributes: dict[str, Any]) -> Callable[[Path], tuple[str, Path]]:
-    def make(folder: Path) -> tuple[str, Path]:
-        zarr.create_group(folder / "in.zarr").create_array("t", data=values, attributes=attributes)
-        return "zarr", folder / "in.zarr"
 
     return make
 
@@ -141,55 +132,14 @@ ODD = {
         {"decode_cf": True},
     ),
     "packed alike": Odd(netcdf({"t": (PACKED, {"scale_factor": 0.5})}), Noted("scale_factor")),
-    "packed Zarr": Odd(zarr_of(PACKED, {"scale_factor": 0.5}), Noted("scale_factor")),
     "masked": Odd(
         netcdf({"t": (PACKED, {"_FillValue": np.int16(-99)})}),
         Right("t", [[10, 20], [30, np.nan]]),
         {"decode_cf": True},
     ),
-    "masked twice": Odd(
-        netcdf({"t": (PACKED, {"_FillValue": np.int16(-99), "missing_value": np.int16(10)})}),
-        Right("t", [[np.nan, 20], [30, np.nan]]),
-        {"decode_cf": True},
-    ),
-    "unsigned bytes": Odd(
-        netcdf({"t": (np.array([[-1, 1]], np.int8), {"_Unsigned": "true", "scale_factor": 1.0})}),
-        Right("t", [[255, 1]]),
-        {"decode_cf": True},
-    ),
-    "out of the valid range": Odd(
-        netcdf({"t": (PACKED, {"valid_range": np.array([0, 25], np.int16)})}),
-        Right("t", [[10, 20], [np.nan, np.nan]]),
-        {"decode_cf": True},
-    ),
-    "units of time by file": Odd(
-        netcdf(
-            {"time": (np.arange(2), {"units": "hours since 2000-01-01"})},
-            {"time": (np.arange(2), {"units": "hours since 2000-01-02"})},
-        ),
-        Refused(r"hours since 2000-01-02.*hours since 2000-01-01"),
-    ),
-    "units of time by file, decoded": Odd(
-        netcdf(
-            {"time": (np.arange(2), {"units": "hours since 1970-01-01"})},
-            {"time": (np.arange(2), {"units": "hours since 1970-01-02"})},
-        ),
-        Right("time", [0, 3600, 86400, 90000]),
-        {"decode_cf": True},
-    ),
-    "duplicate times": Odd(
-        netcdf(*[{"time": (np.arange(2), {"units": "hours since 1970-01-01"})}] * 2),
-        Right("time", [0, 3600, 0, 3600]),  # a sample is a row, whatever it holds
-        {"decode_cf": True},
-    ),
     "a year of 360 days": Odd(
         netcdf({"time": (np.arange(2), {"units": "days since 2000-01-01", "calendar": "360_day"})}),
         Refused("360_day"),
-        {"decode_cf": True},
-    ),
-    "a year without leap days": Odd(
-        netcdf({"time": (np.arange(2), {"units": "days since 2000-01-01", "calendar": "noleap"})}),
-        Refused("noleap"),
         {"decode_cf": True},
     ),
     # numbers

@@ -3,19 +3,15 @@
 import os
 import sys
 import time
-from pathlib import Path
 
 import torch
+from _ranks import environment
 from _tiny import flat, records
 from torch import nn
 
 from shardio.train import TrainConfig
 
-_HERE = Path(__file__).resolve().parent
-VARIABLES = {
-    "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": os.pathsep.join([str(_HERE), str(_HERE.parent), str(_HERE.parents[1])]),
-}
+VARIABLES = {name: environment()[name] for name in ("OMP_NUM_THREADS", "PYTHONPATH")}
 """Variables for processes that import shardio and the modules of these tests."""
 
 

@@ -22,7 +22,7 @@ from shardio.cli import main
 from shardio.errors import ConfigError, StateMismatch
 from shardio.order.plan import Plan
 from shardio.system import replacement
-from shardio.train import TrainResult, checkpoint, run, torch_archive
+from shardio.train import TrainConfig, checkpoint, run, torch_archive
 from shardio.train.checkpoint import Checkpoint, CheckpointFolder, TrainingPosition
 from shardio.train.learner import Learner
 
@@ -51,6 +51,14 @@ def saved(folder: Path, **overrides: Any) -> Path:
     """The path of a minimal checkpoint, written to `folder`."""
     CheckpointFolder(folder).save_last(made(**overrides))
     return folder / "last.pt"
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """A run of one epoch, which tests only read."""
+    made = config(tmp_path_factory.mktemp("begun"), epochs=1)
+    run(made)
+    return made
 
 
 def damage(path: Path, at: int = -200) -> None:
@@ -255,14 +263,13 @@ def test_content_of_another_form_is_refused(change: dict[str, Any], message: str
         ("loader", {"version": 1}),
     ],
 )
-def test_parts_of_another_run_are_refused(part: str, change: Any, tmp_path: Path) -> None:
+def test_parts_of_another_run_are_refused(part: str, change: Any, begun: TrainConfig, tmp_path: Path) -> None:
     """Weights, momentum and positions that do not fit are refused in words, before the first step."""
-    begun = config(tmp_path, epochs=1, precision="fp16" if part == "scaler" else "float32")
-    result = run(begun)
-    content = torch.load(result.checkpoint, weights_only=True)
-    torch_archive.save(Path(result.checkpoint), content | {part: change})
+    content = torch.load(Path(begun.output, "last.pt"), weights_only=True)
+    torch_archive.save(tmp_path / "last.pt", content | {part: change})
+    precision: Any = "fp16" if part == "scaler" else "float32"
     with pytest.raises(StateMismatch):
-        run(replace(begun, resume="auto", epochs=2))
+        run(replace(begun, output=str(tmp_path), resume="auto", epochs=2, precision=precision))
 
 
 def test_a_claim_of_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
@@ -362,12 +369,10 @@ def test_a_finished_run_has_nothing_left(tmp_path: Path) -> None:
         ({"seed": 5}, "seed is 0, this loader's is 5"),  # another order: the rest of the epoch would be another
     ],
 )
-def test_going_on_with_something_else_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_going_on_with_something_else_is_refused(change: dict[str, Any], message: str, begun: TrainConfig) -> None:
     """Resuming with other settings is refused with both values."""
-    begun = config(tmp_path, epochs=1)
-    result: TrainResult = run(begun)
     with pytest.raises(StateMismatch, match=message):
-        run(replace(begun, resume=result.checkpoint, epochs=2, **change))
+        run(replace(begun, resume=f"{begun.output}/last.pt", epochs=2, **change))
 
 
 def test_numbers_of_a_shape_may_be_rounded() -> None:
