@@ -163,43 +163,39 @@ class TestBeside:
         folder = make(tmp_path / "in")
         np.save(numbers := tmp_path / "a.npy", np.arange(5))
         before = state(folder)
-        options = {"fields": "label=labels,data/images"} if make is tables else {}
-        run("index", folder, "-o", folder, *_given(options))
-        first = shardio.open(folder)
+        given: Any = {"fields": "label=labels,data/images" if make is tables else None, "tell": [].append}
+        first = shardio.index(folder, folder, **given).manifest
         after = state(folder)
         assert before.items() <= after.items()
         assert len(after) == 3 * len(before) + 1  # an index and a table of checksums each, and the manifest
-        assert "must be empty; --overwrite replaces the dataset" in run(
-            "index", folder, "-o", folder, *_given(options), code=2
-        )
-        run("index", folder, "-o", folder, "--overwrite", *_given(options))
+        with pytest.raises(ConfigError, match="must be empty; overwrite replaces the dataset"):
+            shardio.index(folder, folder, **given)
+        assert shardio.index(folder, folder, overwrite=True, **given).manifest.digest == first.digest
         assert before.items() <= state(folder).items()
-        assert shardio.open(folder).digest == first.digest
-        run("convert", "numpy", numbers, folder, "--overwrite", code=2)
+        with pytest.raises(ConfigError):
+            convert(numbers, folder, converter="numpy", overwrite=True)
         assert before.items() <= state(folder).items()
 
-    @pytest.mark.parametrize("cut_off", ["the index", "the manifest"])
-    def test_files_that_are_called_like_shards(
-        self, cut_off: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    @pytest.mark.parametrize("lost", ["the index", "the manifest"])
+    def test_files_that_are_called_like_shards(self, lost: str, tmp_path: Path) -> None:
         """Adopted files with names like shardio's are never removed or repaired, even without a manifest."""
         folder = tmp_path / "in"
         for number, path in enumerate(sorted(tars(folder).iterdir())):
             path.rename(folder / f"shard-{number:06d}.tar")
         before = state(folder)
         source = webdataset(folder, key=False)
-        if cut_off == "the manifest":
+        if lost == "the manifest":
             adopt(source, folder)
             os.truncate(folder / "shardio.json", 100)
         else:
-            with monkeypatch.context() as patched:
-                patched.setattr(shardio.output.folder, "move_into_place", _full)
-                with pytest.raises(OSError, match="full"):
-                    adopt(source, folder)
+            with cut_off(folder, 0, OSError("full")), pytest.raises(OSError, match="full"):
+                adopt(source, folder)
             assert (folder / ".converting").exists()
         np.save(numbers := tmp_path / "a.npy", np.arange(5))
-        run("convert", "numpy", numbers, folder, "--overwrite", code=2)
-        run("repair", folder, code=2)
+        with pytest.raises(ConfigError):
+            convert(numbers, folder, converter="numpy", overwrite=True)
+        with pytest.raises((ConfigError, NotADataset)):
+            shardio.repair(folder)
         assert before.items() <= state(folder).items()
 
     def test_a_link_as_the_output(self, tmp_path: Path) -> None:
@@ -252,10 +248,6 @@ class TestBeside:
         source = webdataset([tmp_path / "out" / "train-00.tar", folder], key=False)
         with pytest.raises(ConfigError, match="holds 1 of 3 files: name all files in it, or another OUT"):
             adopt(source, tmp_path / "out")
-
-
-def _full(*_: Any, **__: Any) -> None:
-    raise OSError("full")
 
 
 def _given(options: dict[str, str]) -> list[str]:
