@@ -187,13 +187,6 @@ def test_python_warns_of_what_is_left_out(tmp_path: Path) -> None:
     assert told == list(made.notes)
 
 
-def test_hints_are_no_reason_to_refuse(tmp_path: Path) -> None:
-    """With `strict`, notes that only advise an option remain notes."""
-    np.savez(tmp_path / "a.npz", x=np.zeros((3, 16, 16), np.uint8))
-    made = shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", strict=True)
-    assert next(note.partition(";")[0] for note in made.notes) == "field 'x' is array, uint8, [16, 16]"
-
-
 @pytest.mark.parametrize(
     ("layout", "rows", "times", "blocks"),
     [

@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 import pytest
 from _builders import decoded, png
-from _cli import run
 from numpy.typing import NDArray
 
 import shardio
@@ -112,18 +111,6 @@ def test_empty_pixels_are_bad() -> None:
     source = TransformedSource(Samples([{"a": noise(0, 7)}]), NONE, {}, ["a"])
     with pytest.raises(BadSample, match=re.escape("field 'a': pixels: cannot be stored as PNG: [0, 7] of uint8")):
         source[0]
-
-
-def test_arrays_of_pixels_are_trained_on_as_images(tmp_path: Path) -> None:
-    """Pixels of an .npz, converted by the command line, are cropped and flipped by the loader."""
-    images = noise(6, 12, 16, 3)
-    np.savez(tmp_path / "in.npz", image=images, label=np.arange(6))
-    run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", "--as-image", "image", "--to", "hdf5")
-    dataset = shardio.open(tmp_path / "out")
-    assert dataset.fields["image"] == Field("image", shape=(12, 16), channels=3)
-    loader = shardio.Loader(dataset, batch_size=6, shuffle=None, transforms=[shardio.CenterCrop((8, 8))])
-    (batch,) = loader
-    assert np.array_equal(batch["image"].numpy(), images[:, 2:10, 4:12])
 
 
 @pytest.mark.parametrize("store_pixels", [False, True])
@@ -237,11 +224,3 @@ def test_a_first_sample_that_is_bad_tells_nothing(tmp_path: Path) -> None:
         TransformedSource(Damaged([{}], fields), NONE, {}, ["a"])
     with pytest.raises(SourceError, match="holds no samples"):
         TransformedSource(Samples([], fields), NONE, {}, ["a"])
-
-
-def test_pixels_tell_one_conversion_from_another(tmp_path: Path) -> None:
-    """A conversion without `pixels` cannot be resumed with it."""
-    source = Samples([{"a": noise(4, 5, 3)}])
-    convert(source, tmp_path / "out")
-    with pytest.raises(ConfigError, match="give the same source and options"):
-        convert(TransformedSource(source, NONE, {}, ["a"]), tmp_path / "out", resume=True)
