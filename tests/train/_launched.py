@@ -1,10 +1,10 @@
 """Run the command line on tiny data for tests of launchers, with models that wait or end their process."""
 
+import itertools
 import os
 import sys
 import time
 
-import torch
 from _ranks import environment
 from _tiny import flat, records
 from torch import nn
@@ -45,41 +45,18 @@ def epochs(config: TrainConfig) -> list[tuple[int, int, int]]:
     return [(line["epoch"], line["step"], line["world_size"]) for line in records(config)]
 
 
-class _Slow(nn.Module):
-    """A linear model that takes its time until the job has been queued again twice."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.seconds = 0.1 if int(os.environ.get("SLURM_RESTART_COUNT", "0")) < 2 else 0.0
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        time.sleep(self.seconds)
-        scores: torch.Tensor = self.model(images)
-        return scores
-
-
 def slow_at_first(num_classes: int, channels: int) -> nn.Module:
     """A linear model that takes its time until the job has been queued again twice."""
-    return _Slow(flat(num_classes, channels))
-
-
-class _Mortal(nn.Module):
-    """A linear model that kills rank 1 at its sixth batch, unless torchrun has started the ranks again."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.left = 6 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1" else -1
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.left -= 1
-        if self.left == 0:
-            os.abort()
-        scores: torch.Tensor = self.model(images)
-        return scores
+    seconds = 0.1 if int(os.environ.get("SLURM_RESTART_COUNT", "0")) < 2 else 0.0
+    model = flat(num_classes, channels)
+    model.register_forward_pre_hook(lambda *_: time.sleep(seconds))
+    return model
 
 
 def kills_rank_1_once(num_classes: int, channels: int) -> nn.Module:
     """A linear model that kills rank 1 in its second epoch of four steps, unless torchrun has started it again."""
-    return _Mortal(flat(num_classes, channels))
+    batches = itertools.count(1)
+    mortal = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1"
+    model = flat(num_classes, channels)
+    model.register_forward_pre_hook(lambda *_: os.abort() if next(batches) == 6 and mortal else None)
+    return model

@@ -84,23 +84,16 @@ def no_model(num_classes: int, channels: int) -> str:
     return "model"
 
 
-class _Failing(nn.Module):
-    """A linear model that raises on rank 1."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if torch.distributed.get_rank() == 1:
-            raise RuntimeError("rank 1 has had enough")
-        scores: torch.Tensor = self.model(images)
-        return scores
-
-
 def fails_on_rank_1(num_classes: int, channels: int) -> nn.Module:
     """A model that raises on rank 1."""
-    return _Failing(flat(num_classes, channels))
+
+    def fail(*_: Any) -> None:
+        if torch.distributed.get_rank() == 1:
+            raise RuntimeError("rank 1 has had enough")
+
+    model = flat(num_classes, channels)
+    model.register_forward_pre_hook(fail)
+    return model
 
 
 def weights(made: TrainConfig, part: str = "model") -> dict[str, torch.Tensor]:
