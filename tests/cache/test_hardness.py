@@ -24,9 +24,9 @@ from shardio.cache import eviction, node_cache
 from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.location import open_cache
 from shardio.cache.node_cache import NodeCache
-from shardio.errors import CacheError, CacheWarning, ConfigError
+from shardio.errors import CacheError, CacheWarning, ConfigError, StoreUnavailable
 from shardio.format.pieces import PIECE
-from shardio.stores.base import Content
+from shardio.stores.base import Content, Store
 from shardio.system import holes
 from shardio.testing.stores import Faults, FaultyStore, MemoryStore
 
@@ -46,17 +46,23 @@ class BlockingStore:
 
 
 def test_a_failure_of_a_thread_that_fetches_is_raised(tmp_path: Path) -> None:
-    """Whatever exception a fetch ends with, who waits for it gets it, and the threads serve the next ones."""
+    """Whatever exception a fetch ends with, who waits for it gets it; it holds no room, and the next try works."""
 
     class Odd(BlockingStore):
         def read(self, name: str, start: int = 0, stop: int | None = None, *, etag: str | None = None) -> Content:
             raise RecursionError("odd")
 
     store = filled_store()
-    fetcher, files = opened(tmp_path, 40, Odd(store))
-    for _ in range(10):  # more than it has threads
-        with pytest.raises(RecursionError, match="odd"):
-            fetcher.fetch([(files["a"], np.arange(10))])
+    failing: list[tuple[Store, type[Exception], str]] = [
+        (Odd(store), RecursionError, "odd"),
+        (FaultyStore(store, Faults(refused=1.0)), StoreUnavailable, "503"),
+    ]
+    for faulty, error, words in failing:
+        fetcher, files = opened(tmp_path, 40, faulty)
+        for _ in range(10):  # more than it has threads
+            with pytest.raises(error, match=words):
+                fetcher.fetch([(files["a"], np.arange(10))])
+        wait_until(lambda fetcher=fetcher: fetcher.cache.used == 0)  # type: ignore[misc]
     good, theirs = opened(tmp_path, 40, store)
     assert read(good, theirs["a"], 0, 10) == store.read("a", 0, 10 * PIECE).data
 
@@ -150,8 +156,9 @@ def test_what_is_kept_while_there_is_room(tmp_path: Path) -> None:
 def test_the_size_that_was_given_last_holds(tmp_path: Path) -> None:
     """A cache_size that was too small does not bind later openings of the process, and the same cache is used."""
     small = open_cache(tmp_path, "1MB")
-    with pytest.raises(CacheError, match="give a cache_size of at least"):
+    with pytest.raises(CacheError, match=r"give a cache_size of at least 6\.6 MB"):
         opened_in(small, filled_store())
+    assert small.used == 0
     larger = open_cache(tmp_path, "10MB")
     opened_in(larger, filled_store())
     assert larger.most == 10_000_000

@@ -9,11 +9,11 @@ from shardio.format.manifest import Manifest
 from shardio.format.pieces import PIECE
 from shardio.format.shard_table import ShardTable, TextColumn
 
-SAMPLES = 1_000_000
+SAMPLES = 200_000
 
 
 def described(sample_bytes: int, container: str = "hdf5") -> Manifest:
-    """The manifest of a million samples in 1,000 shards."""
+    """The manifest of samples in 1,000 shards."""
     shards = ShardTable(
         names=TextColumn([f"shard-{number:06d}.h5" for number in range(1000)]),
         samples=np.full(1000, SAMPLES // 1000),
