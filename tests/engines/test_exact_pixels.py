@@ -200,6 +200,14 @@ def test_crops_of_jpegs(sampling: int, progressive: int, restarts: int, channels
             assert np.array_equal(out[0], wanted), (values, np.abs(out[0].astype(int) - wanted).max())
 
 
+def odd_png(mode: str, *, seed: int, chunks: dict[bytes, bytes] | None = None, **options: Any) -> bytes:
+    """A PNG with more chunks."""
+    info = PngImagePlugin.PngInfo()
+    for name, content in (chunks or {}).items():
+        info.add(name, content)
+    return encode(noise(90, 120, seed), "PNG", mode, pnginfo=info, **options)
+
+
 FILES = {
     "jpeg": encode(noise(90, 120, 1), "JPEG"),
     "progressive jpeg": encode(noise(90, 120, 2), "JPEG", progressive=True),
@@ -217,18 +225,7 @@ FILES = {
     "webp": encode(noise(90, 120, 15), "WEBP"),
     "lossless webp": encode(noise(90, 120, 16), "WEBP", lossless=True),
     "bmp": encode(noise(90, 120, 17), "BMP"),
-}
-
-
-def odd_png(mode: str, *, seed: int, chunks: dict[bytes, bytes] | None = None, **options: Any) -> bytes:
-    """A PNG with chunks that some decoders apply to pixels."""
-    info = PngImagePlugin.PngInfo()
-    for name, content in (chunks or {}).items():
-        info.add(name, content)
-    return encode(noise(90, 120, seed), "PNG", mode, pnginfo=info, **options)
-
-
-FILES |= {
+    # PNGs with chunks that some decoders apply to pixels.
     "png with a transparent colour": odd_png("RGB", seed=18, transparency=(10, 20, 30)),
     "grey png with a transparent level": odd_png("L", seed=19, transparency=128),
     "png with gamma": odd_png("RGB", seed=20, chunks={b"gAMA": (220000).to_bytes(4, "big")}),

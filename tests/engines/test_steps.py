@@ -315,22 +315,16 @@ def test_torchvision_does_the_same(name: str, compiled: bool) -> None:
 
 
 @pytest.mark.parametrize("carry", [by_cpu, by_torch, by_dali], ids=["cpu", "torch", "dali"])
-def test_flat_images_stay(carry: Carry) -> None:
-    """Images of a single value are unchanged by autocontrast and equalize, without division by zero."""
-    flat = np.full((1, *SIZE, 3), 90, np.uint8)
-    for step in (AutoContrast(ALL), Equalize(ALL)):
-        assert (carry(flat, (step,)) == flat).all()
-
-
-@pytest.mark.parametrize("carry", [by_cpu, by_torch, by_dali], ids=["cpu", "torch", "dali"])
 def test_only_some_images_change(carry: Carry) -> None:
-    """A step for some images leaves the others unchanged, and a step for none leaves all."""
+    """A step leaves the images that it is not for, and flat ones, which autocontrast must not divide by zero."""
     images = photos()
     mask = np.arange(COUNT) % 3 == 0
     step = restrict(blend(BLACK, np.full(COUNT, 0.5)), mask)
-    made = carry(images, (step,))
-    assert ((made != images).any(axis=(1, 2, 3)) == mask).all()
+    assert ((carry(images, (step,)) != images).any(axis=(1, 2, 3)) == mask).all()
     assert (carry(images, (restrict(step, ~mask),)) == images).all()
+    flat = np.full((1, *SIZE, 3), 90, np.uint8)
+    for step in (AutoContrast(ALL), Equalize(ALL)):
+        assert (carry(flat, (step,)) == flat).all()
 
 
 def _values(step: Any) -> list[list[Any]]:
