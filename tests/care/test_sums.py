@@ -145,7 +145,7 @@ def test_resume_mends_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """A conversion that resumes, of this or an older release, keeps shards without tables, and writes these."""
     np.save(tmp_path / "a.npy", np.arange(3000.0))
     with monkeypatch.context() as patched:
-        patched.setattr("shardio.conversion.pack.finish_dataset", _full)
+        patched.setattr("shardio.output.folder.move_into_place", _full)
         with pytest.raises(OSError, match="full"):
             shardio.convert(tmp_path / "a.npy", tmp_path / "out", converter="numpy", container="tar", shard_size="5KB")
     (shards,) = (tmp_path / "out" / ".converting").glob("run-*/shards")
@@ -178,5 +178,5 @@ def test_overwriting_leaves_no_table(dataset: Path, tmp_path: Path) -> None:
         check_tables(dataset)
 
 
-def _full(*_: Any) -> None:
+def _full(*_: Any, **__: Any) -> None:
     raise OSError("full")

@@ -51,14 +51,6 @@ SAMPLINGS = [
 REFERENCE = json.loads((Path(__file__).parent / "reference" / "torchvision_pil.json").read_text())
 
 
-@pytest.fixture(params=[pytest.param("compiled", marks=compiled_only), "Pillow"])
-def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether the compiled part is there."""
-    if request.param == "Pillow":
-        monkeypatch.setattr(native, "library", lambda: None)
-    return request.param
-
-
 def noise(height: int, width: int, seed: int, grain: int = 4) -> NDArray[np.uint8]:
     """Smooth noise, in which a wrong pixel or a shift shows."""
     small = np.random.default_rng(seed).integers(0, 256, (height // grain + 1, width // grain + 1, 3), dtype=np.uint8)
@@ -160,7 +152,8 @@ def test_any_crop_filter_and_size(
 
 @pytest.mark.parametrize("interpolation", FILTERS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_far_smaller_and_far_larger(part: str, interpolation: Interpolation, channels: int) -> None:
+@pytest.mark.usefixtures("part")
+def test_far_smaller_and_far_larger(interpolation: Interpolation, channels: int) -> None:
     """Steep resizes, whose filters span hundreds of pixels, have Pillow's bytes."""
     image = np.random.default_rng(5).integers(0, 256, (700, 900, channels), dtype=np.uint8)
     for size in ((3, 5), (1, 1), (700, 2), (2, 900), (31, 900), (1400, 30)):
@@ -254,7 +247,8 @@ LISTS: dict[str, list[Transform]] = {
 @pytest.mark.parametrize("transforms", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("floats", [False, True], ids=["bytes", "floats"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_every_file_and_list(part: str, transforms: list[Transform], floats: bool, channels: int) -> None:
+@pytest.mark.usefixtures("part")
+def test_every_file_and_list(transforms: list[Transform], floats: bool, channels: int) -> None:
     """Files of all kinds have torchvision's pixels on Pillow through usual lists of transforms, as bytes and floats."""
     end: list[Transform] = [ToFloat(), Normalize((0.485, 0.456, 0.406)[:channels], (0.229, 0.224, 0.225)[:channels])]
     sizes = np.full((len(FILES), 2), (90, 120), np.int32)
@@ -287,7 +281,8 @@ def steps_of(name: str, arguments: list[Any]) -> tuple[list[Transform], tuple[St
 
 
 @pytest.mark.parametrize("number", range(len(REFERENCE["files"])))
-def test_results_of_torchvision(part: str, number: int) -> None:
+@pytest.mark.usefixtures("part")
+def test_results_of_torchvision(number: int) -> None:
     """Transforms of torchvision on PIL images gave these bytes, wherever they round a size or a place."""
     data, cases = base64.b64decode(REFERENCE["files"][number]), [c for c in REFERENCE["cases"] if c["file"] == number]
     sizes = np.array([Image.open(io.BytesIO(data)).size[::-1]], np.int32)
@@ -315,7 +310,8 @@ ROTATED = {
 
 @pytest.mark.parametrize("transforms", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_upright(part: str, transforms: list[Transform], channels: int) -> None:
+@pytest.mark.usefixtures("part")
+def test_upright(transforms: list[Transform], channels: int) -> None:
     """With orientations, the pixels are those of `exif_transpose`, whatever part of an image is decoded."""
     files = list(ROTATED.values())
     orientations = orientations_of(files)
@@ -371,7 +367,8 @@ def test_a_loader_turns_images(tmp_path: Path, engine: Any) -> None:
     ],
     ids=["empty", "text", "jpeg", "png", "another size"],
 )
-def test_bad_images_are_named(part: str, data: bytes, message: str) -> None:
+@pytest.mark.usefixtures("part")
+def test_bad_images_are_named(data: bytes, message: str) -> None:
     """An image that does not decode is reported with its position in the batch, and never delivered as grey."""
     engine = CpuEngine(Recipe.of([], channels=3, size=(90, 120)), channels=3)
     with pytest.raises(BadImage, match=message) as caught:
@@ -382,9 +379,8 @@ def test_bad_images_are_named(part: str, data: bytes, message: str) -> None:
 @pytest.mark.parametrize(("interpolation", "flag"), [("bilinear", cv2.INTER_LINEAR), ("bicubic", cv2.INTER_CUBIC)])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [(19, 27), (90, 131), (30, 200), (60, 17), (1, 1)])
-def test_without_antialias(
-    part: str, interpolation: Interpolation, flag: int, channels: int, size: tuple[int, int]
-) -> None:
+@pytest.mark.usefixtures("part")
+def test_without_antialias(interpolation: Interpolation, flag: int, channels: int, size: tuple[int, int]) -> None:
     """A resize without antialiasing interpolates between the nearest pixels, as OpenCV does, whatever the scale.
 
     The pixels leave room for what bicubic overshoots: OpenCV does not cut that off between the two directions.

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
+from _datasets import packed
 
 import shardio
 from shardio.errors import ManifestError
@@ -20,10 +21,7 @@ def shards(names: list[str], samples: list[int] | None = None) -> ShardTable:
 
 def write(path: Path, count: int = 12, overwrite: bool = False) -> shardio.Dataset:
     """A dataset of tiny shards."""
-    with shardio.create(path, fields={"label": "int64"}, shard_size=8, overwrite=overwrite) as writer:
-        for number in range(count):
-            writer.append({"label": number})
-    return shardio.open(path)
+    return packed(path, ({"label": number} for number in range(count)), shard_size=8, overwrite=overwrite)
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,13 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
+from _datasets import tensors
 
 import shardio
 from shardio import World, native
 
-
-@pytest.fixture
-def dataset(tmp_path: Path) -> shardio.Dataset:
-    """Eight numbers."""
-    return shardio.from_samples([{"x": np.int64(number)} for number in range(8)])
+EIGHT = tensors(8)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +27,7 @@ def fresh() -> Iterator[None]:
     ("content", "reason"), [(None, "it was not built"), (b"of another machine", "it cannot be loaded: ")]
 )
 def test_the_first_loader_warns(
-    content: bytes | None, reason: str, tmp_path: Path, dataset: shardio.Dataset, monkeypatch: pytest.MonkeyPatch
+    content: bytes | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The warning says why, what it costs and how to get it, where the Loader is made; the second Loader is silent."""
     file = tmp_path / "_native.so"
@@ -39,29 +35,29 @@ def test_the_first_loader_warns(
         file.write_bytes(content)
     monkeypatch.setattr(native, "FILE", file)
     with pytest.warns(shardio.NativeWarning, match="a quarter of the rate. To get it, install a wheel") as told:
-        shardio.Loader(dataset, 2)
+        shardio.Loader(EIGHT, 2)
     (warning,) = told
     assert f"shardio's compiled part is missing ({reason}" in str(warning.message)
     assert warning.filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(list(shardio.Loader(dataset, 2))) == 4
+        assert len(list(shardio.Loader(EIGHT, 2))) == 4
 
 
-def test_a_choice_is_not_warned_about(dataset: shardio.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_is_not_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
     """SHARDIO_NATIVE=off leaves the compiled part out without a word."""
     monkeypatch.setenv("SHARDIO_NATIVE", "off")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(list(shardio.Loader(dataset, 2))) == 4
+        assert len(list(shardio.Loader(EIGHT, 2))) == 4
     assert native.library() is None
 
 
-def test_one_rank_of_a_node_warns(tmp_path: Path, dataset: shardio.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_rank_of_a_node_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the ranks of a node, only the first warns."""
     monkeypatch.setattr(native, "FILE", tmp_path / "none")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        shardio.Loader(dataset, 2, world=World(3, 4, 1, 2))
+        shardio.Loader(EIGHT, 2, world=World(3, 4, 1, 2))
     with pytest.warns(shardio.NativeWarning):
-        shardio.Loader(dataset, 2, world=World(2, 4, 0, 2))
+        shardio.Loader(EIGHT, 2, world=World(2, 4, 0, 2))
