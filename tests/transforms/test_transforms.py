@@ -188,6 +188,7 @@ def recipe_of(*transforms: Any) -> Recipe:
         (lambda: recipe_of(RandomApply([RandomErasing(value=-1)])), "from 0 to 255 before"),
         (lambda: recipe_of(MixUp(5)), "transform 0: MixUp goes to mixing="),
         (lambda: recipe_of(print), "transform 0 must be a shardio image transform, got"),
+        (lambda: RandomErasing(value="random"), "value must be a number, or one for each channel, got 'random'"),  # type: ignore[arg-type]
         (lambda: RandomErasing(value="12"), "value must be a number, or one for each channel, got '12'"),  # type: ignore[arg-type]
         (lambda: RandomApply([RandomResizedCrop(8)]), "RandomApply, transform 0 must be one of"),  # type: ignore[list-item]
         (lambda: RandomApply(ColorJitter(0.5)), "RandomApply takes a list of transforms, got ColorJitter"),  # type: ignore[arg-type]
