@@ -116,6 +116,7 @@ def test_two_fields_that_show_one_view(data: Any, one: Sequence[Any], other: Seq
 def test_a_torch_dataset_warns_of_one_view() -> None:
     """It looks at the first samples that it is asked for, once."""
     dataset = shardio.TorchDataset(PHOTOS, transforms={"one": VIEW, "other": VIEW})
+    assert dataset.__getitems__([]) == []
     with pytest.warns(shardio.PairingWarning, match="fields 'one' and 'other' hold the same bytes"):
         dataset.__getitems__([3, 4])
     assert len(dataset.__getitems__([3, 4])) == 2
