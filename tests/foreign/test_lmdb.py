@@ -74,22 +74,16 @@ class TestEntries:
         path = write(tmp_path / "db", entries, deleted)
         assert found(path) == sorted(entries.items())
 
-    def test_nothing_is_written_beside_it(self, tmp_path: Path) -> None:
-        """Reading creates no lock file, and the file may be open elsewhere in this process."""
-        path = write(tmp_path / "a.mdb", entries_of(10, 100), subdir=False, lock=False)
-        environment = lmdb.open(str(path), subdir=False, readonly=True, lock=False)
-        assert len(found(path)) == 10
-        assert os.listdir(tmp_path) == ["a.mdb"]
-        environment.close()
-
     def test_places_are_those_of_the_lookup(self, tmp_path: Path) -> None:
-        """The offsets of values are those that a lookup by key returns."""
-        entries = entries_of(500, 5000)
-        file = open_lmdb(write(tmp_path / "db", entries))
-        pages = Pages(file.fileno(), file.size)
-        for place in scan(file):
-            key = file.read_exactly(int(place["key"]), int(place["key_size"]))
-            assert pages.find(key) == (place["offset"], place["size"])
+        """Offsets are those of a lookup by key; reading makes no lock, and others may have the file open."""
+        path = write(tmp_path / "a.mdb", entries_of(500, 5000), subdir=False, lock=False)
+        with lmdb.open(str(path), subdir=False, readonly=True, lock=False):
+            file = open_lmdb(path)
+            pages = Pages(file.fileno(), file.size)
+            for place in scan(file):
+                key = file.read_exactly(int(place["key"]), int(place["key_size"]))
+                assert pages.find(key) == (place["offset"], place["size"])
+            assert os.listdir(tmp_path) == ["a.mdb"]
 
     def test_the_newer_of_two_roots(self, tmp_path: Path) -> None:
         """Transactions alternate between two meta pages, and the newer one counts."""
@@ -119,18 +113,10 @@ class TestRefusals:
         with pytest.raises(SourceError, match="it has several values for a key"):
             scan(open_lmdb(path))
 
-    @pytest.mark.parametrize(
-        ("make", "told"),
-        [
-            (lambda path: None, "No such file"),
-            (lambda path: path.mkdir(), r"data.mdb cannot be read: No such file"),
-            (lambda path: os.mkfifo(path), "not a regular file"),
-        ],
-    )
-    def test_no_file(self, tmp_path: Path, make: object, told: str) -> None:
-        """A missing path, a directory without data.mdb and a pipe are refused."""
-        make(tmp_path / "db")  # type: ignore[operator]
-        with pytest.raises(SourceError, match=f"lmdb takes a directory that holds data.mdb, or a file; .*{told}"):
+    def test_no_file(self, tmp_path: Path) -> None:
+        """A pipe is refused, because opening it would block."""
+        os.mkfifo(tmp_path / "db")
+        with pytest.raises(SourceError, match=r"lmdb takes a directory .*, or a file; .*not a regular"):
             open_lmdb(tmp_path / "db")
 
     @pytest.mark.parametrize("data", [b"", b"x" * 10, b"x" * 10_000, bytes(10_000)])
@@ -142,14 +128,12 @@ class TestRefusals:
 
 
 class TestDamage:
-    def test_cut_anywhere(self, tmp_path: Path) -> None:
+    def test_cut_anywhere(self, whole: bytes, damaged: Path) -> None:
         """A file that is truncated anywhere is refused before any value is read."""
-        path = write(tmp_path / "db", entries_of(60, 5000)) / "data.mdb"
-        data = path.read_bytes()
-        for size in range(2 * PAGE, len(data) - 6 * PAGE, 5 * PAGE + 1000):
-            path.write_bytes(data[:size])
+        for size in range(2 * PAGE, len(whole) - 6 * PAGE, 5 * PAGE + 1000):
+            damaged.write_bytes(whole[:size])
             with pytest.raises(SourceError, match=r"data.mdb: damaged or cut off: "):
-                found(path)
+                found(damaged)
 
     def test_pages_that_lead_round(self, tmp_path: Path) -> None:
         """A branch page that refers to itself or repeatedly to others is an error, not an endless loop."""
