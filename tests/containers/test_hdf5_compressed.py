@@ -90,7 +90,6 @@ def test_read_without_the_lock(
     reader = adopt(tmp_path / "x.h5", values, chunks=CHUNKS[chunks], **COMPRESSIONS[how])
     monkeypatch.setattr(h5py, "File", None)
     np.testing.assert_array_equal(read_under_lock(reader, ROWS), values[ROWS])
-    reader.close()
 
 
 @pytest.mark.parametrize("chunks", [(1, 64, 40), (4, 64, 40)])
@@ -107,7 +106,6 @@ def test_many_threads(tmp_path: Path, how: str, chunks: tuple[int, ...]) -> None
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(80)))
-    reader.close()
 
 
 def test_large_chunks_leave_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +139,6 @@ def test_filters_left_out(tmp_path: Path, mask: int) -> None:
         np.testing.assert_array_equal(file["x"][0], plain)
     reader = HDF5.reader(tmp_path / "x.h5", {"x": Field("array", dtype="uint16", shape=(40,))})
     np.testing.assert_array_equal(reader.read(np.array([0, 0]), "x"), [plain, plain])
-    reader.close()
 
 
 def damage(path: Path, row: int, change: Callable[[bytes], bytes]) -> int:
@@ -168,7 +165,6 @@ def test_damaged_chunk(tmp_path: Path, how: str) -> None:
     with pytest.raises(ShardCorrupt, match=rf"x\.h5, field 'x', row 3: the chunk at byte {place} is damaged: {name}: "):
         reader.read(np.array([2, 3]), "x")
     np.testing.assert_array_equal(reader.read(np.array([2, 4]), "x"), values[[2, 4]])
-    reader.close()
 
 
 def survive_damage(path: Path, values: NDArray[Any], attempts: int) -> None:
@@ -227,7 +223,6 @@ def test_more_bytes_than_a_chunk_has(tmp_path: Path, options: dict[str, Any], bo
     reader = HDF5.reader(tmp_path / "x.h5", {"x": Field("array", dtype="uint8", shape=(50,))})
     with pytest.raises(ShardCorrupt, match=r"row 0: the chunk at byte .* not end within 50 bytes"):
         reader.read(np.array([0]), "x")
-    reader.close()
 
 
 @pytest.mark.parametrize("how", ["gzip, shuffle", "lzf", "zstd"])
@@ -239,7 +234,6 @@ def test_without_compiled_code(tmp_path: Path, how: str, monkeypatch: pytest.Mon
     reader = adopt(tmp_path / "x.h5", values, chunks=(4, 17, 9), **COMPRESSIONS[how])
     assert is_left_to_h5py(reader) == (how != "gzip, shuffle")
     np.testing.assert_array_equal(reader.read(ROWS, "x"), values[ROWS])
-    reader.close()
 
 
 def test_python_inflates_within_bounds() -> None:
