@@ -8,10 +8,8 @@ import h5py
 import lmdb
 import numpy as np
 import pytest
-from _cli import run
 from _foreign import example, write_tar, write_tfrecord
 
-import shardio
 from shardio.errors import SourceError
 from shardio.foreign.formats import find_by_content
 
@@ -143,18 +141,3 @@ def test_nothing_to_be_found(tmp_path: Path) -> None:
     for given in (tmp_path, tmp_path / "a.npz"):
         with pytest.raises(SourceError, match=f"file; `shardio convert numpy {given} OUT` takes NumPy files$"):
             find_by_content([str(given)])
-
-
-def test_the_command_takes_a_directory_of_any_names(tmp_path: Path) -> None:
-    """`shardio index` of a directory reads HDF5 behind a user block, and tells what it leaves out."""
-    hdf5(tmp_path / "scan.one", 512)
-    hdf5(tmp_path / "scan.two", 1024)
-    (tmp_path / "README").write_text("words")
-    told = run("index", tmp_path, "-o", tmp_path)
-    assert f"note: left out 1 file beside the HDF5 files in {tmp_path}: README" in told
-    assert [(row["x"].tolist(), row["y"]) for row in map(shardio.open(tmp_path).__getitem__, (4, 5))] == [
-        ([2.0, 3.0], 1),
-        ([4.0, 5.0], 2),
-    ]
-    # The indexes and the manifest that it writes there are no other files.
-    assert f"HDF5 files in {tmp_path}: README\n" in run("index", tmp_path, "-o", tmp_path, "--strict", code=1)

@@ -85,14 +85,6 @@ class TestEntries:
                 assert pages.find(key) == (place["offset"], place["size"])
             assert os.listdir(tmp_path) == ["a.mdb"]
 
-    def test_the_newer_of_two_roots(self, tmp_path: Path) -> None:
-        """Transactions alternate between two meta pages, and the newer one counts."""
-        entries: dict[bytes, bytes] = {}
-        for number in range(5):
-            write(tmp_path / "db", {b"%d" % number: b"x"})
-            entries[b"%d" % number] = b"x"
-            assert found(tmp_path / "db") == sorted(entries.items())
-
 
 class TestRefusals:
     def test_named_databases(self, tmp_path: Path) -> None:
