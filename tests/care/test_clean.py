@@ -183,38 +183,37 @@ def test_a_damaged_manifest_removes_nothing(store: MemoryStore) -> None:
     assert names(store) == before
 
 
-def test_a_manifest_that_changes_meanwhile(store: MemoryStore) -> None:
+def test_a_manifest_that_changes_meanwhile(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dataset that is completed while its place is cleaned keeps its shards, however old they are."""
     write(bad=101)
     aged(store, 3)
+    read = store.read
 
-    class Resuming:
+    def resuming(name: str, *args: Any, **options: Any) -> Any:
         """Another process resumes the conversion, and completes it, when the manifest is read the first time."""
+        if not name.endswith("shardio.json"):
+            return read(name, *args, **options)
+        monkeypatch.setattr(store, "read", read)
+        try:
+            return read(name, *args, **options)
+        finally:
+            write(resume=True)
 
-        def __init__(self) -> None:
-            self.done = False
-
-        def read(self, name: str, *args: Any, **options: Any) -> Any:
-            if name.endswith("shardio.json") and not self.done:
-                self.done = True
-                try:
-                    return store.read(name, *args, **options)
-                finally:
-                    write(resume=True)
-            return store.read(name, *args, **options)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(store, name)
-
-    clean_store(PLACE, Resuming())
+    monkeypatch.setattr(store, "read", resuming)
+    clean(store)
     dataset = shardio_manifest(store)
     assert dataset.samples == 200
     assert {f"photos/{name}" for name in dataset.shards.names} <= names(store)
 
-    class Restless(Resuming):
+    class Restless:
+        """A store whose manifest changes whenever somebody looks at it."""
+
         def info(self, name: str) -> Any:
             store.write("photos/shardio.json", bytes(store.read("photos/shardio.json").data) + b"\n")
             return store.info(name)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
 
     with pytest.raises(ObjectChanged, match="changes all the time"):
         clean_store(PLACE, Restless(), everything=True)

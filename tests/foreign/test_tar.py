@@ -1,7 +1,6 @@
 """Tars of samples: every header format, webdataset's grouping, and damage."""
 
 import io
-import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,6 @@ class TestHeaders:
         path = write_tar(tmp_path / "a.tar", [(f"{name}.Txt", name.encode()) for name in names], kind)
         assert samples(path) == [(name, {"txt": name.encode()}) for name in names]
         assert samples(path) == by_webdataset(path.read_bytes())
-
-    def test_names_that_are_not_utf8(self, tmp_path: Path) -> None:
-        """Bytes that are not UTF-8 are escaped, so that the key can be stored."""
-        path = write_tar(tmp_path / "a.tar", [(os.fsdecode(b"caf\xe9.txt"), b"1")])
-        assert samples(path) == [("caf\\xe9", {"txt": b"1"})]
 
     @pytest.mark.parametrize(
         ("change", "signed"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import bmp, jpeg, png, webp
+from _builders import bmp, jpeg
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -160,7 +160,6 @@ class TestWhatFits:
             (Field("scalar", dtype="int64"), 2**64 - 1, "int64 cannot hold"),
             (Field("scalar", dtype="int64"), 2**80, "expected int64, got object"),
             (Field("scalar", dtype="int64"), 0.5, "int64 cannot hold 0.5"),
-            (Field("scalar", dtype="int64"), math.nan, "int64 cannot hold nan"),
             (Field("scalar", dtype="bool"), 2, "bool cannot hold 2"),
             (Field("scalar", dtype="float16"), 1e6, "float16 cannot hold 1000000.0"),  # would become infinite
             (Field("scalar", dtype="float64"), 1 + 2j, "float64 cannot hold"),
@@ -169,14 +168,12 @@ class TestWhatFits:
             (Field("scalar", dtype="int64"), [3], r"expected shape \(\), got \(1,\)"),
             (Field("array", dtype="int64", shape=(2,)), [1, 2, 3], r"expected shape \(2,\), got \(3,\)"),
             (Field("array", dtype="int64", shape=(2,)), [1, [2, 3]], "not an array"),  # ragged
-            (Field("array", dtype="int64"), [[1], [2, 3]], "not an array"),
             (Field("array", dtype="uint8"), [1, 300], r"^uint8 cannot hold 300 \(int64\)$"),
             (Field("array", dtype="int16"), np.full((2, 3), 1.5), r"cannot hold 1.5 \(float64\)$"),
             (Field("array", dtype="float32"), np.array([0.1]), "float32 cannot hold"),  # its own dtype is wider
             (Field("array", dtype="float64"), [2**53 + 1], "float64 cannot hold"),  # NumPy compares the two as equal
             (Field("text"), b"bytes", "expected str, got bytes"),
             (Field("text"), "\ud800", "not text"),  # half a surrogate pair has no UTF-8
-            (Field("bytes"), "text", "expected bytes, got str"),
             (Field("image"), np.zeros((2, 2, 3)), "expected bytes, got ndarray"),
             (Field("json"), {"a": {1, 2}}, "not JSON"),
             (Field("json"), [math.nan], "not JSON"),  # Python writes NaN, which is not valid JSON
@@ -220,11 +217,9 @@ class TestField:
             ({"kind": "video"}, "kind must be one of image, pixels, array.*got 'video'"),
             ({"kind": "scalar"}, "got None"),  # a scalar needs a dtype
             ({"kind": "scalar", "dtype": "object"}, "got 'object'"),  # would need pickle
-            ({"kind": "scalar", "dtype": "U4"}, "got 'U4'"),
             ({"kind": "scalar", "dtype": "longdouble"}, "got 'longdouble'"),  # differs from machine to machine
             ({"kind": "scalar", "dtype": "int64", "shape": (2,)}, "takes no shape"),
             ({"kind": "text", "dtype": "int64"}, "takes no dtype"),
-            ({"kind": "image", "dtype": "uint8"}, "takes no dtype"),
             ({"kind": "image", "shape": (28, 28, 3)}, "not a shape"),  # height and width only
             ({"kind": "array", "dtype": "int64", "shape": (-1, 2)}, "not a shape"),
             ({"kind": "array", "dtype": "int64", "shape": (2.5,)}, "whole numbers"),
@@ -252,13 +247,9 @@ class TestShortForms:
         [
             (Field("text"), Field("text")),
             ("image", Field("image")),
-            ("text", Field("text")),
-            ("bytes", Field("bytes")),
-            ("json", Field("json")),
             ("int64", Field("scalar", dtype="int64")),  # a dtype stands for a scalar
             (np.dtype("f4"), Field("scalar", dtype="float32")),
             (("float32", (2, 3)), Field("array", dtype="float32", shape=(2, 3))),
-            ((np.float16, (2, 3)), Field("array", dtype="float16", shape=(2, 3))),
             ({"kind": "image", "channels": 1}, Field("image", channels=1)),
             ({"kind": "array", "dtype": "int8", "shape": [4]}, Field("array", dtype="int8", shape=(4,))),  # from JSON
             ({"kind": "array", "dtype": "int8", "shape": None}, Field("array", dtype="int8")),
@@ -274,15 +265,11 @@ class TestShortForms:
         ("value", "reason"),
         [
             ("video", "one of the kinds image, text, bytes, json, a dtype such .*got 'video'$"),
-            ("string", r"one of the kinds image, text, .*got 'string'; did you mean 'text'\?"),
             ("imgae", r"got 'imgae'; did you mean 'image'\?"),
             (str, r"not a field: <class 'str'>; .*did you mean 'text'\?"),
             ("array", r"a field of kind 'array' is given by \(dtype, shape\), such as .*, got only its kind"),
             ({"kind": "ndarray"}, r"kind must be one of image, pixels, .*got 'ndarray'; did you mean 'array'\?"),
-            (
-                "volume",
-                r"a field of kind 'array' is given by \(dtype, shape\), such as \('float32', \(4, 64, 64, 64\)\)$",
-            ),
+            ("volume", r"is given by \(dtype, shape\), such as \('float32', \(4, 64, 64, 64\)\)$"),
             (np.ndarray, r"not a field: .*; a field of kind 'array' is given by \(dtype, shape\)"),
             (float, "not a field: .*; a field of kind 'scalar' is given by a dtype, such as 'int64'"),
             (np.dtype("U4"), "a dtype must be one of"),
@@ -333,11 +320,8 @@ class TestInference:
         ("value", "expected"),
         [
             (jpeg(), Field("image")),
-            (png(), Field("image")),
-            (webp(), Field("image")),
             (memoryview(bmp()), Field("image")),
             (b"plain bytes", Field("bytes")),
-            (b"", Field("bytes")),
             ("words", Field("text")),
             (np.str_("words"), Field("text")),
             (3, Field("scalar", dtype="int64")),

@@ -4,27 +4,21 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
+from _datasets import tensors
 
 import shardio
 from shardio import World, native
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> shardio.Dataset:
-    """Eight numbers."""
-    return shardio.from_samples([{"x": np.int64(number)} for number in range(8)])
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """What a process remembers of the compiled part is forgotten before and after each test."""
-    for remembered in (native.library, native.warn_if_missing):
-        remembered.cache_clear()
-    yield
-    for remembered in (native.library, native.warn_if_missing):
-        remembered.cache_clear()
+def dataset() -> Iterator[shardio.Dataset]:
+    """Numbers; what a process remembers of the compiled part is forgotten before and after each test."""
+    native.library.cache_clear()
+    native.warn_if_missing.cache_clear()
+    yield tensors(8)
+    native.library.cache_clear()
+    native.warn_if_missing.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -48,20 +42,19 @@ def test_the_first_loader_warns(
         assert len(list(shardio.Loader(dataset, 2))) == 4
 
 
-def test_a_choice_is_not_warned_about(dataset: shardio.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SHARDIO_NATIVE=off leaves the compiled part out without a word."""
-    monkeypatch.setenv("SHARDIO_NATIVE", "off")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert len(list(shardio.Loader(dataset, 2))) == 4
-    assert native.library() is None
-
-
-def test_one_rank_of_a_node_warns(tmp_path: Path, dataset: shardio.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the ranks of a node, only the first warns."""
+def test_who_does_not_warn(tmp_path: Path, dataset: shardio.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of a node but the first are silent; SHARDIO_NATIVE=off leaves the compiled part out without a word."""
     monkeypatch.setattr(native, "FILE", tmp_path / "none")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         shardio.Loader(dataset, 2, world=World(3, 4, 1, 2))
     with pytest.warns(shardio.NativeWarning):
         shardio.Loader(dataset, 2, world=World(2, 4, 0, 2))
+    monkeypatch.undo()
+    native.library.cache_clear()
+    native.warn_if_missing.cache_clear()
+    monkeypatch.setenv("SHARDIO_NATIVE", "off")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(shardio.Loader(dataset, 2))) == 4
+    assert native.library() is None
