@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _datasets import tensors
 
 import shardio
 from shardio import containers
@@ -18,7 +19,6 @@ from shardio.testing import check_source
 from shardio_converters.numpy import numpy
 
 LMDB = containers.get("lmdb")
-FIELDS = {"x": ("float32", (3,)), "label": "int64", "text": "text"}
 
 
 class Added:
@@ -31,11 +31,6 @@ class Added:
         return getattr(LMDB, name)
 
 
-def sample(number: int) -> dict[str, Any]:
-    """One sample of `FIELDS`."""
-    return {"x": np.full(3, number, np.float32), "label": number, "text": f"sample {number}"}
-
-
 @pytest.fixture(autouse=True)
 def _added(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register `Added` for one test."""
@@ -45,10 +40,7 @@ def _added(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
     """50 samples in several shards of `Added`."""
-    with shardio.create(tmp_path / "data", container="added", fields=FIELDS, shard_size="500B") as writer:
-        for number in range(50):
-            writer.append(sample(number))
-    return tmp_path / "data"
+    return Path(tensors(50, tmp_path / "data", container="added", shard_size="5KB").path)
 
 
 def test_facts() -> None:
@@ -61,27 +53,23 @@ def test_facts() -> None:
         containers.get("zip")
 
 
-def test_written_opened_and_verified(dataset: Path) -> None:
-    """A dataset of it is written, opened, read and verified."""
+def test_written_read_and_verified(dataset: Path) -> None:
+    """A dataset of it is written, opened, loaded and verified."""
     opened = shardio.open(dataset)
     assert len(opened.manifest.shards) > 3
-    assert [opened[number]["text"] for number in range(50)] == [sample(number)["text"] for number in range(50)]
+    assert [opened[number]["label"] for number in range(50)] == list(range(50))
+    rows = [row for batch in shardio.Loader(dataset, 10, threads=2) for row in batch["label"].tolist()]
+    assert sorted(rows) == list(range(50))
     assert verify(opened, deep=True).problems == ()
     (dataset / "shard-000001.added").write_text("{}")
     assert "shard-000001.added" in verify(shardio.open(dataset)).problems[0]
 
 
-def test_loaded(dataset: Path) -> None:
-    """An epoch delivers each sample once, as from any container."""
-    rows = [row for batch in shardio.Loader(dataset, 10, threads=2) for row in batch["label"].tolist()]
-    assert sorted(rows) == list(range(50))
-
-
 def test_converted(tmp_path: Path) -> None:
     """Sources are converted to it with the same samples and digest as in any container."""
-    np.save(tmp_path / "x.npy", np.arange(30, dtype=np.int32).reshape(10, 3))
-    expected = [{"array": row} for row in np.arange(30, dtype=np.int32).reshape(10, 3)]
-    check_source(numpy(tmp_path / "x.npy"), expected, tmp_path / "out")
+    array = np.arange(30, dtype=np.int32).reshape(10, 3)
+    np.save(tmp_path / "x.npy", array)
+    check_source(numpy(tmp_path / "x.npy"), [{"array": row} for row in array], tmp_path / "out")
     assert shardio.open(tmp_path / "out" / "added").manifest.container == "added"
 
 
@@ -90,7 +78,6 @@ def test_made_again(dataset: Path) -> None:
     digest = shardio.open(dataset).digest
     (dataset / FILE_NAME).unlink()
     assert repair(dataset).manifest.digest == digest
-    with shardio.create(dataset, container="added", fields=FIELDS, overwrite=True) as writer:
-        writer.append(sample(1))
+    tensors(1, dataset, container="added", overwrite=True)
     names = ["shard-000000.added", "shard-000000.added.sums.idx.npy", FILE_NAME]
     assert sorted(path.name for path in dataset.iterdir()) == names
