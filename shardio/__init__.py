@@ -45,6 +45,7 @@ from .format.manifest import Manifest as Manifest
 from .loader.stats import LoaderStats as LoaderStats
 from .order.plan import Plan as Plan
 from .order.world import World as World
+from .system.did_you_mean import did_you_mean
 from .transforms import CenterCrop as CenterCrop
 from .transforms import CenterSpatialCrop as CenterSpatialCrop
 from .transforms import ColorJitter as ColorJitter
@@ -68,7 +69,6 @@ from .transforms import Resize as Resize
 from .transforms import ToFloat as ToFloat
 from .transforms import ToInt64 as ToInt64
 from .transforms import TrivialAugmentWide as TrivialAugmentWide
-from .transforms.torchvision_names import instead_of
 
 if TYPE_CHECKING:
     from .care.clean import clean as clean
@@ -176,7 +176,7 @@ _LAZY = {
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        hint = instead_of(name)
+        hint = did_you_mean(name, "transform")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint and f': {hint}'}")
     return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
 

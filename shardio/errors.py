@@ -31,17 +31,102 @@ PairingWarning (UserWarning)        two fields have random moves of one kind, bu
 SourceWarning (UserWarning)         a conversion leaves some of its source out, or renames it
 StateWarning (UserWarning)          what `strict=False` gives up; loops that deliver one batch again; Lightning's count
 
-Every message names the rule, the value and the place.
+Every message names the rule, the value and the place. Options in it stay values: see `Option` and `Message`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from string import Formatter
+from types import MappingProxyType
 from typing import Any
 
 _MOST_TEXT = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option that a message names. `str()` spells it as in Python, `max_bad=3`; the command line, as `--max-bad 3`.
+
+    Attributes:
+        name: the keyword of the Python interface.
+        value: the value that goes with it; None names the option alone.
+    """
+
+    name: str
+    value: Any = None
+
+    def __str__(self) -> str:
+        value = f"{self.value:g}" if isinstance(self.value, float) else repr(self.value)
+        return self.name if self.value is None else f"{self.name}={value}"
+
+
+class Message(str):
+    """A text that names options: a str in the words of Python, which keeps the options as values.
+
+    Attributes:
+        parts: the texts and options that it is made of.
+    """
+
+    __slots__ = ("parts",)
+    parts: tuple[str | Option, ...]
+
+    def __new__(cls, template: str, *values: object) -> "Message":
+        """Fill in a template, as str.format does.
+
+        Args:
+            template: `{}` stands for the next of `values`, `{max_bad}` for the option of this name, and
+                `{on_error:skip}` for an option and its value.
+            values: their options are kept, if they are options, messages or errors.
+        """
+        parts: list[str | Option] = []
+        following = iter(values)
+        for text, name, spec, conversion in Formatter().parse(template):
+            value = next(following) if name == "" else Option(name, _SWITCH.get(spec, spec or None)) if name else ""
+            value = value.wording if isinstance(value, ShardioError) else value
+            if isinstance(value, Option | Message):
+                parts += (text, *(value.parts if isinstance(value, Message) else [value]))
+            else:
+                parts.append(text + format(repr(value) if conversion == "r" else value, spec or ""))
+        return cls.of(parts)
+
+    @classmethod
+    def of(cls, parts: Iterable[str | Option]) -> "Message":
+        """Return the message that consists of these parts."""
+        kept = tuple(parts)
+        message = super().__new__(cls, "".join(map(str, kept)))
+        message.parts = kept
+        return message
+
+    def __add__(self, other: str) -> "Message":
+        return Message("{}{}", self, other)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Message.of, (self.parts,)
+
+    def spelled(self, spell: Callable[[Option], str]) -> str:
+        """Return the text with each option as `spell` writes it."""
+        return "".join(spell(part) if isinstance(part, Option) else part for part in self.parts)
+
+
+_SWITCH: Mapping[str | None, bool] = MappingProxyType({"True": True, "False": False})
+
+
 class ShardioError(Exception):
-    """The base class of all exceptions that shardio raises on purpose."""
+    """The base class of all exceptions that shardio raises on purpose.
+
+    Its arguments are a text, or as in logging, a template and its values (see `Message`).
+
+    Attributes:
+        wording: the message, in which options are values.
+    """
+
+    def __init__(self, text: object = "", *values: object) -> None:
+        super().__init__(Message(str(text), *values) if values else text)
+
+    @property
+    def wording(self) -> Message:
+        text = self.args[0] if self.args else ""
+        return text if isinstance(text, Message) else Message.of((str(text),))
 
     def __str__(self) -> str:
         # Messages quote what files claim, such as a type's name of a megabyte, and end up in logs.

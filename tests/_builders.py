@@ -43,6 +43,12 @@ def jpeg(
     return encode("jpg", pixels(height, width, channels, seed=seed), *options)
 
 
+def decoded(data: bytes) -> NDArray[Any]:
+    """The pixels of an image as OpenCV decodes them: RGB `[h, w, 3]` or grey `[h, w]`."""
+    found = np.asarray(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED))
+    return found[..., ::-1] if found.ndim == 3 else found
+
+
 def spoiled(image: bytes) -> bytes:
     """A JPEG with an invalid Huffman table: its markers say that it is whole, but no decoder accepts it."""
     table = image.index(b"\xff\xc4") + 5

@@ -19,8 +19,38 @@ from shardio.testing.stores import MemoryStore
 CONTAINERS = ("tar", "hdf5", "lmdb")
 """The containers on disk."""
 
+FIELDS = {
+    "image": "image",
+    "label": "int64",
+    "key": "text",
+    "grid": ("float32", (2, 3)),
+    "points": shardio.Field("array", dtype="int16"),
+    "blob": "bytes",
+    "note": "json",
+}
+"""The fields of `sample`."""
+
+
+def sample(number: int) -> dict[str, Any]:
+    """A sample with a field of every kind: images of three sizes, and values of any length."""
+    return {
+        "image": jpeg(20 + number % 3, 30, seed=number),
+        "label": number % 7,
+        "key": f"päth/{number}.jpg",
+        "grid": np.full((2, 3), number, np.float32),
+        "points": np.arange(number % 4, dtype=np.int16),
+        "blob": bytes([number % 256]) * (number % 5),
+        "note": {"n": number, "tags": ["a", None]},
+    }
+
+
 KINDS = kinds.FIELDS
-"""The fields of `of_every_kind`."""
+"""The fields of `of_every_kind`: those of the containers' contract."""
+
+
+def of_every_kind(number: int) -> dict[str, Any]:
+    """A sample as the containers' contract has it, whose image is a JPEG."""
+    return kinds.sample(number) | {"image": jpeg(10 + number, 20, seed=number)}
 
 
 def photo(number: int, *, classes: int = 10, bad: bool = False) -> dict[str, Any]:
@@ -32,11 +62,6 @@ def photo(number: int, *, classes: int = 10, bad: bool = False) -> dict[str, Any
 def tensor(number: int, *, shape: Sequence[int] = (50,), dtype: str = "int64") -> dict[str, Any]:
     """An array filled with the number of its sample, and the number as a label."""
     return {"array": np.full(shape, number, dtype), "label": number}
-
-
-def of_every_kind(number: int) -> dict[str, Any]:
-    """A sample with a field of every kind, as the containers' contract has it, whose image is a JPEG."""
-    return kinds.sample(number) | {"image": jpeg(10 + number, 20, seed=number)}
 
 
 def packed(

@@ -108,7 +108,9 @@ def path_column(column: Column, root: Path, place: str) -> Column:
     Raises SourceError, which names `place`, for a column of another type.
     """
     if column.field.kind not in ("text", "bytes", "image"):
-        raise SourceError(f"{place}: path must name columns of text, {column.name!r} is {describe_field(column.field)}")
+        raise SourceError(
+            "{}: {path} must name columns of text, {!r} is {}", place, column.name, describe_field(column.field)
+        )
     return replace(column, field=Field("bytes"), root=root)
 
 

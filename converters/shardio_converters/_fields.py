@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, ConfigError, Message, SourceError
 from shardio.foreign.names import field_name
 from shardio.format import cf
 from shardio.source import Field, Missing, probe_image, sniff_image
@@ -49,7 +49,7 @@ def choose_fields(given: str | Mapping[str, str] | None, available: Iterable[str
             raise ConfigError(f"{place}: {chosen[field]!r} and {name!r} would both be the field {field!r}; rename one")
         chosen[field] = name
     if not chosen:
-        raise ConfigError(f"fields must name at least one of {', '.join(known)}, got {given!r}")
+        raise ConfigError("{fields} must name at least one of {}, got {!r}", ", ".join(known), given)
     return chosen
 
 
@@ -115,8 +115,12 @@ def with_attributes(field: Field, attributes: Mapping[str, Any], name: str, deco
 
 def remark_on_packing(name: str, changes: Mapping[str, Any]) -> str:
     """The remark that attributes of netCDF are not applied."""
-    rest = f"its attributes {cf.told(changes)} are not applied, which decode_cf=True does"
-    return f"the values of {name!r} are taken as they are stored: {rest}"
+    return Message(
+        "the values of {!r} are taken as they are stored: its attributes {} are not applied, which {decode_cf:True} "
+        "does",
+        name,
+        cf.told(changes),
+    )
 
 
 def dtype_in_words(dtype: np.dtype[Any]) -> str:

@@ -83,7 +83,7 @@ def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "tr
         ConfigError: `subset` is neither `train` nor `test`.
     """
     if subset not in ("train", "test"):
-        raise ConfigError(f"subset must be 'train' or 'test', got {subset!r}")
+        raise ConfigError("{subset} must be 'train' or 'test', got {!r}", subset)
     folder, kind = _find(local_path(src).absolute())
     names = [name for name in _names(folder) if re.fullmatch(kind.files[subset], name)]
     if not names:

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, ConfigError, Option, SourceError
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import field_name, printable
 from shardio.source import Field, Sample, check_index, listed_names, local_path, with_optional
@@ -74,7 +74,7 @@ def filelist(
     table = _table(local_path(src).absolute(), delimiter)
     folder = table.path.parent if root is None else Path(root).absolute()
     if not folder.is_dir():
-        raise SourceError(f"root must be a folder, got {printable(folder)}")
+        raise SourceError("{root} must be a folder, got {}", printable(folder))
     names = table.names()
     wanted = _default_path_column(names, table) if path is None else path
     alone = isinstance(wanted, str) and wanted in names  # one column, and no word of what to call its field
@@ -218,17 +218,17 @@ def _with_labels(
     """The columns, with labels as numbers, and the class names."""
     own = next((name for name in ("label", "class") if name in columns), None)
     if own is None:
-        raise ConfigError(f"classes need a field label or class; the fields are {', '.join(columns) or 'none'}")
+        raise ConfigError("{classes} need a field label or class; the fields are {}", ", ".join(columns) or "none")
     values, kind = columns[own].values, columns[own].field
     if kind.kind != "text" and (kind.dtype != "int64" or classes == "auto"):
-        raise ConfigError(f"classes={classes!r} do not fit {own!r}, which is {kind.dtype or kind.kind}")
+        raise ConfigError("{} do not fit {!r}, which is {}", Option("classes", classes), own, kind.dtype or kind.kind)
     if classes == "auto":
         known = sorted(set(values) - {""})
     else:
         known = [name.strip() for name in (classes.split(",") if isinstance(classes, str) else classes)]
     numbers = {name: number for number, name in enumerate(known)}
     if len(numbers) < len(known):
-        raise ConfigError(f"classes must differ, got {', '.join(known)}")
+        raise ConfigError("{classes} must differ, got {}", ", ".join(known))
     texts = (numbers.get(text, -1) for text in values)
     labels = np.fromiter(texts, np.int64, len(values)) if isinstance(values, StringArray) else values
     missing = columns[own].missing

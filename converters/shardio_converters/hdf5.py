@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import ConfigError, SourceError
+from shardio.errors import ConfigError, Message, Option, SourceError
 from shardio.foreign.files import Sort, order_hints, other_files
 from shardio.foreign.formats import find_hdf5
 from shardio.foreign.names import Paths, printable
@@ -97,7 +97,7 @@ def hdf5(
         ConfigError: `fields` names a dataset that does not exist, or `read_timeout` is not above 0.
     """
     if not 0 < read_timeout < math.inf:
-        raise ConfigError(f"read_timeout must be a number of seconds above 0, got {read_timeout!r}")
+        raise ConfigError("{read_timeout} must be a number of seconds above 0, got {!r}", read_timeout)
     paths = find_hdf5(src, sort)
     names: dict[str, str] = {}
     columns: dict[str, Column] = {}
@@ -227,7 +227,7 @@ def _contents(path: Path, external_links: bool, read_timeout: float) -> Contents
 def _check_whole(contents: Contents, path: Path) -> None:
     """Raise SourceError unless everything in the file at `path` can be converted together."""
     if contents.external:
-        raise SourceError(f"{printable(path)} {_elsewhere(contents)}; or choose others with fields")
+        raise SourceError("{} {}; or choose others with {fields}", printable(path), _elsewhere(contents))
     usual = contents.default_columns()
     if not usual:
         raise SourceError(f"{printable(path)} holds no datasets with rows: {_listed(contents.columns)}")
@@ -235,10 +235,12 @@ def _check_whole(contents: Contents, path: Path) -> None:
         counts = Counter(column.shape[0] for column in usual.values())
         rows, several = counts.most_common(1)[0]
         alike = ",".join(name for name, column in usual.items() if column.shape[0] == rows)
-        offered = f", such as those of {rows} rows: fields='{alike}'" if several > 1 else ""
+        offered = Message(", such as those of {} rows: {}", rows, Option("fields", alike)) if several > 1 else ""
         raise SourceError(
-            f"{printable(path)}: datasets differ in their number of rows; choose some with fields{offered}; there are "
-            f"{_listed(usual)}"
+            "{}: datasets differ in their number of rows; choose some with {fields}{}; there are {}",
+            printable(path),
+            offered,
+            _listed(usual),
         )
 
 
@@ -248,7 +250,7 @@ def _choose(fields: str | Mapping[str, str] | None, contents: Contents, path: Pa
         return choose_fields(fields, available, printable(path))
     except ConfigError as error:
         if contents.external:
-            raise ConfigError(f"{error}; the file {_elsewhere(contents)}") from error
+            raise ConfigError("{}; the file {}", error, _elsewhere(contents)) from error
         raise
 
 
@@ -271,7 +273,7 @@ def _take(
             column, remark = _described(column, contents.attributes.get(column.path, {}), decode_cf)
         except SourceError as error:
             place = f"{printable(path)}: {name!r} cannot be decoded"
-            raise SourceError(f"{place}: {error}; choose others with fields") from error
+            raise SourceError("{}: {}; choose others with {fields}", place, error) from error
         if remark:
             remarks.setdefault(column.path, remark)
         found[field] = replace(column, field=label_as_int64(field, column.field))
@@ -327,13 +329,20 @@ def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], pat
         if _form(column) != _form(expected[name]):
             ours, others = (describe_field(c.field) for c in (column, expected[name]))
             raise SourceError(
-                f"files must agree: field {name!r} is {ours} in {printable(path)}, and {others} in {printable(first)}"
-                + _on_other_numbers(name, column.field, expected[name].field)
+                "files must agree: field {!r} is {} in {}, and {} in {}{}",
+                name,
+                ours,
+                printable(path),
+                others,
+                printable(first),
+                _on_other_numbers(name, column.field, expected[name].field),
             )
         if difference := cf.difference(column.field.attributes, expected[name].field.attributes):
             raise SourceError(
-                f"files must agree: of field {name!r}, {difference.between(printable(path), printable(first))}"
-                + ("; decode_cf=True applies the attributes of each file" if difference.decodes else "")
+                "files must agree: of field {!r}, {}{}",
+                name,
+                difference.between(printable(path), printable(first)),
+                Message("; {decode_cf:True} applies the attributes of each file") if difference.decodes else "",
             )
 
 
@@ -349,7 +358,7 @@ def _ragged(column: Column) -> Column:
 def _on_other_numbers(name: str, field: Field, expected: Field) -> str:
     """The end of a message that says what to do about files whose numbers differ in shape or in dtype alone."""
     if field.shape != expected.shape and replace(field, shape=expected.shape) == expected:
-        return f"; converted with ragged={name!r}, shapes may differ"
+        return Message("; converted with {}, shapes may differ", Option("ragged", name))
     if field == expected or replace(field, dtype=expected.dtype) != expected:
         return ""
     return "; convert each file by itself, all with one dtype for the field, and `shardio merge` the datasets"
@@ -358,8 +367,8 @@ def _on_other_numbers(name: str, field: Field, expected: Field) -> str:
 def _elsewhere(contents: Contents) -> str:
     named = ", ".join(f"{name!r} ({what})" for name, what in contents.external.items())
     what = "keeps data in other files" if contents.elsewhere else "has virtual datasets, which may lead to other files"
-    advice = "; `shardio convert hdf5 --external-links` (external_links=True) reads them"
-    return f"{what}: {named}" + ("" if contents.follow else advice)
+    advice = Message("; `shardio convert hdf5 --external-links` ({external_links:True}) reads them")
+    return Message("{}: {}{}", what, named, "" if contents.follow else advice)
 
 
 def _listed(columns: Mapping[str, Column]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, ConfigError, Option, SourceError
 from shardio.foreign.names import printable
 from shardio.source import Sample, check_index, load_optional, local_path
 
@@ -150,11 +150,11 @@ def _split(place: str, loaded: Any, subset: str | None) -> tuple[str, Any]:
     """A name for messages, and the Dataset `subset`, which may be None for a lone Dataset or split."""
     if not isinstance(loaded, Mapping):
         if subset is not None:
-            raise ConfigError(f"{place} is one Dataset, without splits; got subset={subset!r}")
+            raise ConfigError("{} is one Dataset, without splits; got {}", place, Option("subset", subset))
         return place, loaded
     if not loaded:
         raise SourceError(f"{place} holds no splits")
     chosen = next(iter(loaded)) if subset is None and len(loaded) == 1 else subset
     if chosen not in loaded:
-        raise ConfigError(f"{place} has splits; subset must be one of {', '.join(loaded)}, got {subset!r}")
+        raise ConfigError("{} has splits; {subset} must be one of {}, got {!r}", place, ", ".join(loaded), subset)
     return f"{place}, {chosen}", loaded[chosen]

@@ -122,7 +122,7 @@ class Idx(PicklesFields):
             raise SourceError(f"{self._images} holds no images: {list(self._images.shape)}")
         if self._labels is None:
             if self._classes:
-                raise ConfigError(f"classes need labels, {self._images.path.parent} holds no IDX file of labels")
+                raise ConfigError("{classes} need labels, {} holds no IDX file of labels", self._images.path.parent)
         elif self._labels.shape[0] != count:
             raise SourceError(
                 f"every image must have a label: {self._images} holds {count} images,"

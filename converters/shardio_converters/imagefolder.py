@@ -92,8 +92,10 @@ def imagefolder(
     if empty and not (allow_empty and len(paths)):
         told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
         raise SourceError(
-            f"class folders need images, there are none in {told}; suffixes: {', '.join(suffixes)}: remove them, "
-            "or keep them as classes without samples with allow_empty=True"
+            "class folders need images, there are none in {}; suffixes: {}: remove them, or keep them as "
+            "classes without samples with {allow_empty:True}",
+            told,
+            ", ".join(suffixes),
         )
     remarks = _remarks(suffixes, left_out, len(beside) if classes else 0)
     hints = order_hints(paths, "images")
@@ -173,7 +175,7 @@ class ImageFolder:
 def _suffixes(extensions: str | Iterable[str]) -> tuple[str, ...]:
     found = {suffix.lower().lstrip(".") for suffix in listed_names(extensions)} - {""}
     if not found:
-        raise ConfigError(f"extensions must name at least one suffix, got {extensions!r}")
+        raise ConfigError("{extensions} must name at least one suffix, got {!r}", extensions)
     return tuple(f".{suffix}" for suffix in sorted(found))
 
 

@@ -70,7 +70,9 @@ def litdata(
     config, chunks = _index(root)
     are_tokens = config.get("item_loader") == _TOKENS
     if block_size is not None and (not are_tokens or isinstance(block_size, bool) or block_size < 1):
-        raise ConfigError(f"block_size must be at least 1, and goes with tokens for a {_TOKENS}, got {block_size!r}")
+        raise ConfigError(
+            "{block_size} must be at least 1, and goes with tokens for a {}, got {!r}", _TOKENS, block_size
+        )
     _package("litdata")
     samples = _Samples(root, block_size)
     found = map_style(samples, printable(root), samples, names or ("tokens" if are_tokens else None), source="litdata")

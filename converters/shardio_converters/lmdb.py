@@ -53,7 +53,7 @@ def lmdb(src: str | os.PathLike[str], *, layout: Layout = "auto", bgr: bool = Tr
         ConfigError: `layout` is none of these.
     """
     if layout not in get_args(Layout):
-        raise ConfigError(f"layout must be one of {', '.join(get_args(Layout))}, got {layout!r}")
+        raise ConfigError("{layout} must be one of {}, got {!r}", ", ".join(get_args(Layout)), layout)
     if (Path(src) / "shardio.json").exists():
         raise _shardios(src)
     file = open_lmdb(local_path(src).absolute())

@@ -262,9 +262,9 @@ def _root(root: str | os.PathLike[str] | None, listed: Mapping[str, str]) -> Pat
     if root is None:
         return Path()
     if not listed:
-        raise ConfigError(f"root goes with path, which names the columns of paths, got {root!r}")
+        raise ConfigError("{root} goes with {path}, which names the columns of paths, got {!r}", root)
     if not (folder := local_path(root).absolute()).is_dir():
-        raise ConfigError(f"root must be a folder, got {printable(folder)}")
+        raise ConfigError("{root} must be a folder, got {}", printable(folder))
     return folder
 
 

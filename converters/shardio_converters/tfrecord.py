@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, final
 
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, SourceError
+from shardio.errors import BadSample, Message, SourceError
 from shardio.foreign.files import Sort, check_uncompressed, find_files, other_files
 from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
@@ -89,7 +89,9 @@ def tfrecord(
         try:
             kinds[field] = _field([seen[name] for _, seen in probed if name in seen])
         except SourceError as error:
-            raise SourceError(f"{printable(src)}, feature {name!r}: {error}; leave it out with fields") from error
+            raise SourceError(
+                "{}, feature {!r}: {}; leave it out with {fields}", printable(src), name, error
+            ) from error
     lost = [] if fields is not None else _left_out(chosen.values(), probed)
     remarks = (
         *other_files(src, paths, "TFRecord files"),
@@ -269,7 +271,7 @@ def _left_out(taken: Collection[str], probed: Sequence[tuple[str, Mapping[str, _
         for name in seen:
             if name not in taken and name not in remarks:
                 why = f"which the first record lacks: {place} is the first that has values for it"
-                remarks[name] = f"left out the feature {name!r}, {why}; fields takes it"
+                remarks[name] = Message("left out the feature {!r}, {}; {fields} takes it", name, why)
     return list(remarks.values())
 
 

@@ -169,16 +169,16 @@ def _parsed(options: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
     try:
         found = parse_json(options) if isinstance(options, str) else options or {}
     except ValueError as error:
-        raise ConfigError(f"options must be a JSON object, got {options!r}: {error}") from error
+        raise ConfigError("{options} must be a JSON object, got {!r}: {}", options, error) from error
     if not isinstance(found, Mapping):
-        raise ConfigError(f"options must be a JSON object, got {options!r}")
+        raise ConfigError("{options} must be a JSON object, got {!r}", options)
     return found
 
 
 def _listed(names: str | Iterable[str] | None) -> tuple[str, ...]:
     found = tuple(name.strip() for name in (names.split(",") if isinstance(names, str) else names or ()))
     if len(set(found)) < len(found) or "" in found:
-        raise ConfigError(f"names must be different names, got {names!r}")
+        raise ConfigError("{names} must be different names, got {!r}", names)
     return found
 
 
@@ -212,7 +212,7 @@ def _names(name: str, first: Any, chosen: tuple[str, ...]) -> tuple[str, ...]:
     usual = run_user_code(f"{name}, sample 0", lambda: default_names(first))
     if chosen and len(chosen) != len(usual):
         reason = f"has {len(usual)} parts" if usual else "is a dict, which has its own"
-        raise ConfigError(f"names must name each part of a sample, the first {reason}; got {', '.join(chosen)}")
+        raise ConfigError("{names} must name each part of a sample, the first {}; got {}", reason, ", ".join(chosen))
     return chosen or usual
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, ConfigError, Message, Option, SourceError
 from shardio.foreign.files import File, Sort, check_uncompressed, find_files, other_files
 from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
@@ -82,7 +82,7 @@ def webdataset(
     parts = _parts(places, layouts, fields, optional, printable(src))
     if key and "key" in parts:
         raise ConfigError(
-            f"{printable(src)}: there would be two fields called 'key'; rename one with fields, or pass key=False"
+            "{}: there would be two fields called 'key'; rename one with fields, or pass {key:False}", printable(src)
         )
     numbered = all(tar.running for tar in found)
     lost = [] if fields is not None else _left_out(parts.values(), places, layouts)
@@ -132,7 +132,7 @@ class WebDataset(LocatedSource):
         if keys is not None and keys.split:
             remarks.append(f"left out the keys, as a tar holds {keys.split!r} in two pieces; converting keeps them")
         elif keys is not None and key is None and not keys.in_folders:
-            hints.append("the keys are left out; key=True takes them as the field key, as converting does")
+            hints.append(Message("the keys are left out; {key:True} takes them as the field key, as converting does"))
         else:
             return self
         source = WebDataset(self._places, self._parts, remarks, (), None)
@@ -158,7 +158,9 @@ class WebDataset(LocatedSource):
         if self._keys:
             if files.key_at is None:
                 place = printable(files.tar.path)
-                raise SourceError(f"{place}: the tar does not hold the key {files.key!r} in one piece: pass key=False")
+                raise SourceError(
+                    "{}: the tar does not hold the key {!r} in one piece: pass {key:False}", place, files.key
+                )
             found["key"] = files.key_at, len(files.key.encode())
         for name, part in self._parts.items():
             if part.field.kind != "scalar" and (extension := files.extension_of(part)) is not None:
@@ -301,13 +303,21 @@ def _left_out(
             if extension not in taken:
                 having.setdefault(extension, []).append(layout)
     named = members.field_names
-    remarks, samples = [], sum(layout.samples for layout in layouts.values())
+    remarks: list[str] = []
+    samples = sum(layout.samples for layout in layouts.values())
     for extension, those in having.items():
         count = sum(layout.samples for layout in those)
         first = f"{printable(places.path_of(those[0].first))}, key {those[0].key!r}"
         remarks.append(
-            f"left out .{extension}, which {count} of {samples} samples have, the first in {first}; fields takes it, "
-            f"and every sample without it is then bad, unless optional={list(named([extension]))} allows that"
+            Message(
+                "left out .{}, which {} of {} samples have, the first in {}; {fields} takes it, and every sample "
+                "without it is then bad, unless {} allows that",
+                extension,
+                count,
+                samples,
+                first,
+                Option("optional", list(named([extension]))),
+            )
         )
     return remarks
 

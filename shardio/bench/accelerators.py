@@ -61,7 +61,7 @@ ACCELERATORS = {
 def accelerator(name: str) -> Accelerator:
     """Return the accelerator of this name; raise ConfigError if there is none."""
     if name not in ACCELERATORS:
-        raise ConfigError(f"emulate must be one of {', '.join(ACCELERATORS)}, got {name!r}")
+        raise ConfigError("{emulate} must be one of {}, got {!r}", ", ".join(ACCELERATORS), name)
     return ACCELERATORS[name]
 
 

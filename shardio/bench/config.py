@@ -5,10 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..dataset.store_access import StoreAccess
-from ..engines.factory import EngineName
-from ..engines.fused_images import Decode
-from ..errors import ConfigError
-from ..loader.batch.bad_samples import OnBadSample
+from ..engines.fused_images import Decode, EngineName
+from ..errors import ConfigError, Option
+from ..loader.batch.quarantine import OnBadSample
 from .accelerators import Accelerator, accelerator
 
 DEFAULT_SIZE = 224  # pixels
@@ -19,36 +18,31 @@ class BenchConfig:
     """The configuration of a measurement.
 
     Attributes:
-        dataset: the path or URL of the dataset.
-        batch_size: samples per rank and step; None takes that of `emulate`, or 256.
-        epochs: the number of whole epochs to measure, after those that warm up: one, or two or three where an epoch
-            has fewer than 30 steps.
-        seconds: the seconds to measure instead of epochs, over as many epochs as that takes; they are measured in five
-            parts of equal length.
-        warmup: the seconds before the measurement with `seconds`, or whether epochs warm up before it with `epochs`
-            (0 for none).
-        ranks: the number of processes.
-        barrier: whether the ranks wait for each other after each step, as for an allreduce.
-        transforms: `"train"` crops images at random and flips them, `"evaluate"` takes the centre, `"none"` leaves them
-            as they are; `"module:name"` is a list of transforms of your own, or a function that returns one. None is
-            `"train"` if `image_size` is given, else `"none"`.
-        image_size: the side in pixels of the square images that `"train"` and `"evaluate"` deliver; 224 if None.
-        floats: whether to deliver float32 NCHW instead of uint8 NHWC.
-        map: `"module:name"`, a function of your own that workers apply to each batch, as the Loader's `map`.
-        map_by: `"batch"` or `"sample"`.
-        decode: how images are decoded, as for the Loader.
-        shuffle: the order, as for the Loader.
-        threads: worker threads per rank; `"auto"` divides the cores among the ranks.
-        prefetch: batches made ahead of the consumer, as for the Loader.
-        isolate: whether to use worker processes instead of threads.
-        emulate: the name of an accelerator that each rank stands in for; see `accelerators`.
-        step_time: seconds that each rank sleeps per step, in place of computation; 0 for none. With `emulate`, it
-            replaces that accelerator's.
-        seed: the seed of the order and the crops.
-        engine: the image engine, as for the Loader.
-        device: the device to deliver batches on; each step then waits until its batch has arrived.
-        hw_decoder_load: the share of the images that a GPU's JPEG decoder gets; None leaves it to the engine.
-        on_bad_sample: how bad samples are handled, as for the Loader; any number of them is accepted.
+        dataset: the dataset's directory or URL.
+        batch_size: samples per rank and step. By default, those of `emulate`, or 256.
+        epochs: whole epochs to measure, after one to three that warm up.
+        seconds: measure so many seconds instead of whole epochs.
+        warmup: seconds before those of `seconds`; 0 leaves out the warm-up of `epochs`, too.
+        ranks: number of processes, each with its own loader.
+        barrier: whether ranks wait for each other after each step, as for an allreduce.
+        transforms: what becomes of images: none, train (random crop and flip), evaluate (centre crop), or your own as
+            MODULE:NAME, a list or a function that returns one. By default, train if `image_size` is given, else none.
+        image_size: side of the square images of train and evaluate, in pixels; 224 by default.
+        floats: deliver float32 NCHW instead of uint8 NHWC.
+        map: a function of your own, as MODULE:NAME, which workers apply.
+        map_by: what `map` takes at a time.
+        decode: how images are decoded.
+        shuffle: order of the samples.
+        threads: worker threads per rank; auto divides the cores among the ranks.
+        prefetch: batches made ahead.
+        isolate: use worker processes instead of threads.
+        emulate: stand in for a model on an accelerator; the result is MLPerf-style.
+        step_time: seconds of computation to simulate per step. With `emulate`, in place of that accelerator's.
+        seed: seed of the order and the crops.
+        engine: what decodes and transforms images.
+        device: device to deliver batches on, such as cuda. Each step then waits until its batch has arrived.
+        hw_decoder_load: share of the images that the GPU's JPEG decoder gets, 0 to 1.
+        on_bad_sample: what to do at a bad sample. raise: end the run. replace, mask: go on, and count it.
         cache, cache_size, store_options: for a dataset given as a URL, as for `shardio.open`.
 
     Raises ConfigError for a value that breaks a rule.
@@ -85,12 +79,12 @@ class BenchConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "ranks", "batch_size", "image_size"):
             if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
+                raise ConfigError("{} must be at least 1, got {}", Option(name), value)
         for name in ("step_time", "warmup"):
             if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be 0 or more seconds, got {getattr(self, name)}")
+                raise ConfigError("{} must be 0 or more seconds, got {}", Option(name), getattr(self, name))
         if self.seconds is not None and self.seconds <= 0:
-            raise ConfigError(f"seconds must be more than 0, got {self.seconds}")
+            raise ConfigError("{seconds} must be more than 0, got {}", self.seconds)
         if self.emulate is not None:
             accelerator(self.emulate)
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..dataset.store_access import without_secrets
-from ..errors import ConfigError
+from ..errors import ConfigError, Message
 from .accelerators import accelerator as known
 from .config import BenchConfig
 from .rank import mean_sample_bytes
@@ -68,7 +68,9 @@ def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = Non
     """
     accelerator = config.accelerator
     if accelerator is None:
-        raise ConfigError("find_limit needs an accelerator: give emulate='resnet50-h100' or another one, or step_time")
+        raise ConfigError(
+            Message("{find_limit} needs an accelerator: give {emulate:resnet50-h100} or another one, or {step_time}")
+        )
     seconds = _SECONDS if config.seconds is None else config.seconds
     sample_bytes = mean_sample_bytes(config)
     probes: list[Probe] = []

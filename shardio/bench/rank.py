@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..errors import ConfigError
-from ..loader.batch.types import Batch
+from ..loader.batch.host_batch import Batch
 from ..loader.loader import Loader
 from ..loader.stats import LoaderStats
 from ..order.world import World
@@ -147,7 +147,7 @@ def _transforms(dataset: Dataset, config: BenchConfig) -> Any:
         "evaluate": [Resize(round(size * 256 / 224)), CenterCrop(size)],
     }
     if preset not in presets:
-        raise ConfigError(f"transforms must be one of {', '.join(presets)} or 'module:name', got {preset!r}")
+        raise ConfigError("{transforms} must be one of {} or 'module:name', got {!r}", ", ".join(presets), preset)
     if len(images) != 1:
         if preset != "none" or config.floats:
             raise ConfigError(

@@ -49,7 +49,7 @@ def compare_pairs(a: Sequence[float], b: Sequence[float], level: float = LEVEL) 
     if len(b) != rounds or min((*a, *b), default=0.0) <= 0:
         raise ConfigError(f"rates must be pairs of numbers above 0, got {len(a)} and {len(b)}")
     if rounds < (least := least_rounds(level)):
-        raise ConfigError(f"rounds must be at least {least} for a test at {level:g}, got {rounds}")
+        raise ConfigError("{rounds} must be at least {} for a test at {:g}, got {}", least, level, rounds)
     logs = np.log(np.asarray(b) / np.asarray(a))
     below = np.cumsum(_rank_sum_probabilities(rounds))
     order = np.argsort(np.abs(logs))

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, final
 
-from ..loader.batch.types import Batch
+from ..loader.batch.host_batch import Batch
 from ..order.world import World
 from .config import BenchConfig
 from .rank import await_arrival, build_loader, compute_until

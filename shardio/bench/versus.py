@@ -106,7 +106,7 @@ def other_side(config: BenchConfig, other: str) -> BenchConfig:
         if name not in kinds or not equals:
             settings = ", ".join(kind.replace("_", "-") for kind in kinds)
             raise ConfigError(
-                f"versus: there is no setting {typed!r}; give NAME=VALUE, where NAME is one of {settings}"
+                "{versus}: there is no setting {!r}; give NAME=VALUE, where NAME is one of {}", typed, settings
             )
         changes[name] = _value(name, text, kinds[name])
     return replace(config, **changes)
@@ -119,7 +119,7 @@ def _value(name: str, text: str, kind: Any) -> Any:
         return msgspec.convert(text.lower() if kind is bool else text, kind, strict=False)
     except msgspec.ValidationError:
         rule = _words(kind)
-        raise ConfigError(f"versus: {name.replace('_', '-')} must be {rule}, got {text!r}") from None
+        raise ConfigError("{versus}: {} must be {}, got {!r}", name.replace("_", "-"), rule, text) from None
 
 
 def _words(kind: Any) -> str:

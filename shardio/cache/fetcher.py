@@ -13,7 +13,7 @@ from typing import TypeAlias, final
 
 import numpy as np
 
-from ..errors import CacheError, ObjectChanged, StoreError
+from ..errors import CacheError, Message, ObjectChanged, StoreError
 from ..format.pieces import PIECE, runs
 from ..stores.base import Store
 from ..system import at_exit, background, forks
@@ -227,13 +227,21 @@ class Fetcher:
                 self.cache.try_again(needed + kept)
             if needed + kept > (most := self.cache.most):
                 raise CacheError(
-                    f"{self.cache.folder}: {format_size(needed)} are needed at once, beside {format_size(kept)} of "
-                    f"indexes, and the cache holds {format_size(most)}: {self._remedy(2 * (needed + kept))}"
+                    "{}: {} are needed at once, beside {} of indexes, and the cache holds {}: {}",
+                    self.cache.folder,
+                    format_size(needed),
+                    format_size(kept),
+                    format_size(most),
+                    self._remedy(2 * (needed + kept)),
                 )
             if time.monotonic() > begun + PATIENCE:
                 raise CacheError(
-                    f"{self.cache.folder}: has had no room for {format_size(needed)} in {PATIENCE:.0f} s, because all "
-                    f"of its {format_size(most)} are in use: {self._remedy(2 * (most + needed))}"
+                    "{}: has had no room for {} in {:.0f} s, because all of its {} are in use: {}",
+                    self.cache.folder,
+                    format_size(needed),
+                    PATIENCE,
+                    format_size(most),
+                    self._remedy(2 * (most + needed)),
                 )
             time.sleep(_LONGEST_NAP)
         return held
@@ -243,11 +251,13 @@ class Fetcher:
         if self.cache.disk_was_full:
             return f"its disk is full: free space on it, or give a folder on a disk with {format_size(size)}"
         if self.cache.most < self.cache.limit:
-            return (
-                f"another process gave a smaller cache_size than the {format_size(self.cache.limit)} of this one: give "
-                f"at least {format_size(size)} in all of them, or another folder"
+            return Message(
+                "another process gave a smaller {cache_size} than the {} of this one: give at least {} in all of "
+                "them, or another folder",
+                format_size(self.cache.limit),
+                format_size(size),
             )
-        return f"give a cache_size of at least {format_size(size)}"
+        return Message("give a {cache_size} of at least {}", format_size(size))
 
     def _complete(self, hold: Hold, wanted: Wanted, claims: Parts, begun: float) -> bool:
         """Fetch the pieces claimed, and wait for those that others fetch; return False if there is no room any more."""

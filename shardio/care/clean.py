@@ -1,38 +1,36 @@
-"""`shardio.clean`: what unfinished and replaced conversions left in a store, and no manifest names."""
+"""`shardio.clean`: what killed and replaced writers left at a dataset's place, and no manifest names."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from ..conversion.journal import decode_record
-from ..dataset.output_directory import JOURNAL
-from ..dataset.store_output import RECORD_NAME, StoreOutput, is_own, stem_of
-from ..errors import ConfigError, ObjectChanged, ObjectNotFound, ShardioError
+from ..errors import ConfigError, NotADataset, ObjectChanged
 from ..format import manifest
-from ..stores import open_store
-from ..stores.base import ObjectInfo, Store
-from ..stores.url import Url, as_url
-from ..system.local_path import local_path
+from ..output import open_output
+from ..output.base import Output
+from ..stores.base import ObjectInfo
 
-YOUNG_SECONDS = 24 * 3600.0
-"""Age up to which what no manifest names may belong to a conversion that is running."""
+DEFAULT_AGE = "24h"
+"""Age up to which what no manifest names may belong to a writer that is at work."""
 
 _TRIES = 5
-_BATCH = 1000  # objects in one request
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """The objects that `clean` has removed, or would remove.
+    """What `clean` has removed, or would remove.
 
     Attributes:
-        removed: the objects that no manifest names, by their names from the dataset's place on, with `/` between parts.
-        kept: those that stay because they may belong to a conversion that is running.
+        removed: files, hidden folders and objects that no manifest names, by their names from the dataset's place on,
+            with `/` between parts.
+        kept: those that stay because they may belong to a writer that is at work.
     """
 
     removed: tuple[ObjectInfo, ...]
@@ -40,135 +38,62 @@ class Cleaned:
 
     @property
     def bytes(self) -> int:
-        """The size of the removed objects."""
+        """The size of what was removed."""
         return sum(info.size for info in self.removed)
 
 
 def clean(
-    url: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     *,
     dry_run: bool = False,
+    older_than: str = DEFAULT_AGE,
     everything: bool = False,
     store_options: Mapping[str, str] | None = None,
 ) -> Cleaned:
-    """Remove what shardio wrote at a dataset's place in a store and its manifest does not name.
+    """Remove what shardio wrote at a dataset's place and its manifest does not name.
 
-    That is: shards of unfinished and of replaced conversions, and the records of unfinished ones, known by the names
-    that shardio alone gives. Nothing else is removed, and nothing below: a split is a dataset of its own.
+    That is what killed writers left: in a folder the hidden folders and temporary files in which they worked, in a
+    store their shards and records; and in a store the shards of datasets that were replaced. They are known by the
+    names that shardio alone gives. Nothing else is removed, and nothing below: a split is a dataset of its own.
+
+    In a folder, nothing is removed while a process holds a lock on it.
 
     Args:
-        url: the dataset's place, such as `s3://bucket/photos`; there need be no dataset yet.
+        path: the dataset's directory, or its URL, such as `s3://bucket/photos`; there need be no dataset yet.
         dry_run: remove nothing.
-        everything: remove also what is younger than a day, or belongs to a conversion that wrote something within a
-            day. It ends conversions that are running, and loaders that read a dataset replaced within that day.
-        store_options: options of the store, see `shardio.open`.
+        older_than: the age from which on something is removed, such as `"24h"`, `"30m"` or `"7d"`. A conversion that
+            wrote something later keeps all that it wrote.
+        everything: remove also what is younger. In a store, which has no locks, this ends conversions that are running,
+            and loaders that read a dataset replaced of late.
+        store_options: for a URL: options of the store, see `shardio.open`.
 
     Raises:
-        ConfigError: `url` is a local path.
+        ConfigError: an argument breaks a rule.
+        NotADataset: there is no such directory.
         ManifestError: the manifest cannot be trusted, so nobody knows what it names.
         ObjectChanged: the manifest changes all the time.
         StoreError: the store cannot be read or written.
+        OSError: the directory cannot be read or written.
     """
-    place = as_url(url)
-    if place is None:
-        raise ConfigError(f"url must be that of a store, got the local path {local_path(url)}: overwrite cleans there")
-    return clean_store(place, open_store(place, store_options or {}), dry_run=dry_run, everything=everything)
+    out = open_output(path, store_options)
+    return clean_output(out, dry_run=dry_run, since=None if everything else time.time() - parse_age(older_than))
 
 
-def clean_store(
-    url: Url, store: Store, *, dry_run: bool = False, everything: bool = False, now: float | None = None
-) -> Cleaned:
-    """Clean a place in a store that is open already, see `clean`; `now` is the time, in seconds since 1970."""
-    out = StoreOutput(url, store)
-    limit = (time.time() if now is None else now) - YOUNG_SECONDS
+def clean_output(out: Output, *, dry_run: bool = False, since: float | None) -> Cleaned:
+    """Clean a place, see `clean`; what was written after `since`, in seconds since 1970, stays, unless it is None."""
     for _ in range(_TRIES):
-        # What a conversion has recorded is read before the manifest: when the records go, the manifest is there.
-        listed = _listed(out)
         try:
-            recorded = _active(out, listed, limit)
-        except ObjectNotFound:  # a conversion has finished meanwhile
-            continue
-        before = out.manifest_info()
-        named = _named(out)
-        if _state(out.manifest_info()) != _state(before):
-            continue
-        unnamed = {name: info for name, info in listed.items() if stem_of(name) not in named and name not in named}
-        kept = {} if everything else _kept(unnamed, recorded, limit)
-        removed = {name: info for name, info in unnamed.items() if name not in kept}
-        if not dry_run:
-            # The records first: what has lost them cannot be resumed, and so be named by a manifest later.
-            _remove(out, [name for name in removed if _run_of(name)])
-            if _state(out.manifest_info()) != _state(before):
-                continue
-            _remove(out, [name for name in removed if not _run_of(name)])
-        return Cleaned(tuple(removed.values()), tuple(kept.values()))
-    raise ObjectChanged(f"{url / manifest.FILE_NAME}: changes all the time; try again when no conversion ends")
+            found = out.leftovers(since)
+        except FileNotFoundError as error:
+            raise NotADataset(f"{out.path}: no such directory") from error
+        if found is not None and (dry_run or out.remove(found)):
+            return Cleaned(found.removable, found.kept)
+    raise ObjectChanged(f"{out.path}/{manifest.FILE_NAME}: changes all the time; try again when no conversion ends")
 
 
-def _listed(out: StoreOutput) -> dict[str, ObjectInfo]:
-    """Return the objects whose names shardio alone gives, by their names from the dataset's place on."""
-    prefix = f"{out.url.path}/" if out.url.path else ""
-    found = {}
-    for info in out.store.list(out.url.path):
-        name = info.name.removeprefix(prefix)
-        if is_own(name):
-            found[name] = ObjectInfo(name, info.size, info.etag, info.modified)
-    return found
-
-
-def _named(out: StoreOutput) -> set[str]:
-    """Return the names that the manifest needs: of shards up to the first dot, and of their table."""
-    try:
-        data = bytes(out.store.read(out.name(manifest.FILE_NAME)).data)
-    except ObjectNotFound:
-        return set()
-    described = out.manifest()
-    shards = () if described is None else described.shards.names
-    table = manifest.table_named_in(data)
-    return {name.partition(".")[0] for name in shards} | ({table} if table else set())
-
-
-def _is_young(info: ObjectInfo, limit: float) -> bool:
-    return info.modified is None or info.modified > limit
-
-
-def _run_of(name: str) -> str | None:
-    parts = name.split("/")
-    return parts[1] if parts[0] == JOURNAL else None
-
-
-def _active(out: StoreOutput, listed: Mapping[str, ObjectInfo], limit: float) -> set[str]:
-    """Return the runs that have written something of late, and the shards that they have recorded, by their stems."""
-    runs = {run for name, info in listed.items() if (run := _run_of(name)) and _is_young(info, limit)}
-    stems: set[str] = set()
-    for name in listed:
-        if _run_of(name) in runs and RECORD_NAME.fullmatch(name.rpartition("/")[2]):
-            data = bytes(out.store.read(out.name(name)).data)
-            try:
-                record = decode_record(data, f"{out.url / name}")
-            except ShardioError:  # damaged: resuming refuses it
-                continue
-            stems.update(stem for state in record.objects if (stem := stem_of(state[0])))
-    return runs | stems
-
-
-def _kept(unnamed: Mapping[str, ObjectInfo], active: set[str], limit: float) -> dict[str, ObjectInfo]:
-    return {
-        name: info
-        for name, info in unnamed.items()
-        if _is_young(info, limit) or _run_of(name) in active or _is_active(stem_of(name), active)
-    }
-
-
-def _is_active(stem: str | None, active: set[str]) -> bool:
-    """Return whether a shard is recorded by an active run, or was written by the process that began one."""
-    return stem is not None and (stem in active or f"run-{stem.rpartition('-')[2]}" in active)
-
-
-def _state(info: ObjectInfo | None) -> tuple[int, str | None] | None:
-    return None if info is None else (info.size, info.etag)
-
-
-def _remove(out: StoreOutput, names: Sequence[str]) -> None:
-    for start in range(0, len(names), _BATCH):
-        out.store.delete([out.name(name) for name in names[start : start + _BATCH]])
+def parse_age(text: str) -> float:
+    """Return an age such as `30m`, `24h` or `7d` in seconds; ConfigError if it is none."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([smhd])", text.strip())
+    if match is None:
+        raise ConfigError("{older_than} must be an age such as 30m, 24h or 7d, got {!r}", text)
+    return float(match[1]) * _SECONDS[match[2]]

@@ -14,7 +14,7 @@ from ..dataset.store_access import StoreAccess
 from ..engines import image_decoding
 from ..errors import AccessDenied, BadSample, ConfigError, DatasetError, StoreUnavailable
 from ..format.fields import Field
-from ..loader.batch.bad_samples import is_bad_sample
+from ..loader.batch.quarantine import is_bad_sample
 from ..system import cpus
 from ..system.types import Indices
 
@@ -94,5 +94,5 @@ def threads(workers: int | None) -> int:
     if workers is None:
         return cpus.usable()
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ConfigError(f"workers must be at least 1, got {workers!r}")
+        raise ConfigError("{workers} must be at least 1, got {!r}", workers)
     return workers

@@ -14,12 +14,12 @@ from ..containers import hdf5_index, side_index
 from ..containers import tar_layout as layout
 from ..conversion import source as sources
 from ..conversion.adopt import rebuild_index
-from ..dataset.shard_writer import described as described_sample
 from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError
 from ..foreign import tar
 from ..foreign.files import File
 from ..format import manifest
 from ..format.fields import Field, with_hidden
+from ..output.shard_writer import described as described_sample
 from ..system import strict_json
 from ..system.directory import Directory
 from ..system.types import Buffer

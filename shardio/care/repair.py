@@ -19,16 +19,17 @@ from .. import containers
 from ..containers import piece_sums, side_index, store
 from ..containers import tar_layout as layout
 from ..containers.base import Reader
-from ..dataset.output_directory import SHARD, OutputDirectory
-from ..dataset.shard_writer import WrittenShard
-from ..dataset.writer import describe, finish_dataset
 from ..errors import ConfigError, DatasetError, ManifestError, NotADataset, ShardCorrupt, SourceError
 from ..foreign import tar
-from ..format import checksums, found_instead, manifest
+from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, content_columns, shape_column, with_hidden
 from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable, TextColumn
+from ..output.describe import describe
+from ..output.own_files import SHARD
+from ..output.shard_writer import WrittenShard
 from ..stores.url import as_url
+from ..system import did_you_mean
 from ..system.directory import Directory
 from ..system.local_path import local_path
 from .rebuilt_index import free_name, index_name, is_readable, kept_conversion, rebuild
@@ -92,7 +93,8 @@ def repair(
         described.container, described.fields, shards, described.metadata or metadata or {},
         adopted=described.adopted, conversion=kept_conversion(described), has_sums=described.piece_bytes == PIECE,
     )  # fmt: skip
-    finish_dataset(OutputDirectory(folder, folder), repaired)
+    folder.sync()
+    manifest.save(repaired, folder)
     return Repair(repaired, tuple(repairs), tuple(notes), None if old is None else repaired.digest == old.digest)
 
 
@@ -132,13 +134,13 @@ def _described_by_shards(folder: Directory, like: Mapping[str, Field] | None) ->
         if (names := [name for name in folder.names() if _shard_name(container).fullmatch(name)])
     }
     if len(found) != 1:
-        kinds = " and ".join(found) or f"none; {found_instead.in_folder(folder.path, manifest.FILE_NAME)}"
+        kinds = " and ".join(found) or f"none; {did_you_mean.for_folder(folder.path, manifest.FILE_NAME)}"
         raise NotADataset(f"{folder.path}: expected shards of one container, found {kinds}")
     ((container, names),) = found.items()
     fields, proven = like, False
     for name in names:
         if folder.kind(name) != "file":
-            advice = f"; {found_instead.of_links(folder.path, name)}" if folder.kind(name) == "link" else ""
+            advice = f"; {did_you_mean.for_links(folder.path, name)}" if folder.kind(name) == "link" else ""
             raise ConfigError(f"{folder.path / name}: {_NOT_OURS}{advice}")
         ours, stated = _stated(container, folder.path / name)
         if ours is False:

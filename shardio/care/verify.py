@@ -113,7 +113,7 @@ def verify(
     problems of the shards.
     """
     if most < 0:
-        raise ConfigError(f"most must be at least 0, got {most}")
+        raise ConfigError("{most} must be at least 0, got {}", most)
     with opened(dataset, StoreAccess(cache, cache_size, store_options)) as source:
         shards = source.manifest.shards
         digest = checksums.Digest(source.fields)

@@ -1,37 +1,18 @@
 """How every command shows its help and names options in errors: as people type them."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import MappingProxyType
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..errors import ShardioError
+from ..errors import Message, Option, ShardioError
 
-_KEYWORDS = {
-    "container": "--to",
-    "compression": "--compress",
-    "checkpoint_every_steps": "--checkpoint-every",
-    "metrics_every_steps": "--metrics-every",
-    "store_options": "--store-option",
-}
-"""Keywords of the Python interface that are called otherwise on the command line, with their options."""
-
-_ALWAYS = frozenset(("overwrite",))
-"""Names without an underscore that messages use for nothing but the option."""
-
-_options: ContextVar[Mapping[str, str]] = ContextVar("options", default=MappingProxyType({}))
-"""The options of the command that runs, as typed, by name of the parameter."""
-
-_VERBS = "must|needs?|goes|takes|cannot|already|replaces|starts|continues|names"
-
-
-_CALL = r"\b\w+\((?:[^()]|\([^()]*\))*\)"
-_LAST_ALTERNATIVE = r", or (?P<name>\w+)='[^']*'(?=$|[;:.])"
+_parameters: ContextVar[tuple[Any, ...]] = ContextVar("parameters", default=())
+"""The parameters of the command that runs."""
 
 
 class Command(TyperCommand):
@@ -62,23 +43,23 @@ class Command(TyperCommand):
             with _telling_of(ctx):
                 return super().parse_args(ctx, args)
         except typer.TyperException as error:
-            meant = _KEYWORDS.get(getattr(error, "option_name", "").removeprefix("--").replace("-", "_"))
-            if meant in {option for parameter in self.params for option in parameter.opts}:
-                error.message += f"; it is {meant}"
+            named = {f"--{p.name}".replace("_", "-"): p.opts[0] for p in self.params if p.name}
+            if (given := getattr(error, "option_name", "")) != named.get(given, given):
+                error.message += f"; it is {named[given]}"
             elif "unexpected extra argument" in error.message and any(p.name == "src" for p in self.params):
                 error.message += "; quote a pattern, as in 'data/*', so that the shell leaves it as it is"
             raise
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error of shardio's names the command's options as they are typed."""
-        before = _options.set({p.name: p.opts[0] for p in self.params if p.param_type_name == "option" and p.name})
+        before = _parameters.set(tuple(self.params))
         try:
             return super().invoke(ctx)
         except ShardioError as error:
-            error.args = (typed(str(error)), *error.args[1:])
+            error.args = (typed(error.wording),)
             raise
         finally:
-            _options.reset(before)
+            _parameters.reset(before)
 
 
 class Group(TyperGroup):
@@ -115,46 +96,19 @@ def _telling_of(ctx: Any) -> Iterator[None]:
 
 
 def typed(message: str) -> str:
-    """Return a message of the Python interface with the options of the command that runs as they are typed."""
-    return as_typed(message, _options.get())
+    """Return a message with the options of the command that runs as people type them: `--max-bad 3` for `max_bad=3`."""
+    return message.spelled(_typed_option) if isinstance(message, Message) else message
 
 
-def as_typed(message: str, options: Mapping[str, str]) -> str:
-    r"""Return a message of the Python interface with options as they are typed: `--max-bad 3` for `max_bad=3`.
-
-    A word counts as an option if it says so: `overwrite=True`, a name with an underscore, or the word that the message
-    (or a part of it after a colon) begins with, as in `limit must be at least 1`. Quoted words, parts of paths and the
-    arguments of calls, as in `Field(dtype='int16')`, stay. An alternative that the command lacks is left out: of
-    `a smaller batch_size, or tail='pad'` the end, without `--tail`.
-
-    Args:
-        message: the message.
-        options: by name of the parameter, the option as typed.
-    """
-    known = {**{name: option for name, option in _KEYWORDS.items() if option in options.values()}, **options}
-    names = _either(known)
-    apart = r"(?<![\w'\"/.\-])"  # not within quotes, a path or another word
-    unmistakable = _either(name for name in known if "_" in name or name in _ALWAYS)
-    message = re.sub(rf"{_LAST_ALTERNATIVE}", lambda found: found[0] if found["name"] in known else "", message)
-    for pattern in (
-        rf"{_CALL}|{apart}(?P<name>{names})=(?P<value>True\b|\['[^']*'\]|'[^']*'|[\w.]+)",
-        rf"(?:^|(?<=: )|(?<=; ))(?P<name>{names})(?=:| (?:{_VERBS})\b)",
-        rf"{apart}(?P<name>{unmistakable})(?![\w'\"/.=\-])",
-    ):
-        message = re.sub(pattern, lambda found: _option(found, known), message)
-    return message
-
-
-def _option(found: re.Match[str], options: Mapping[str, str]) -> str:
-    if found["name"] is None:
-        return found[0]
-    option, value = options[found["name"]], found.groupdict().get("value")
-    return option if value in (None, "True") else option + " " + value.strip("[']")
-
-
-def _either(names: Iterable[str]) -> str:
-    """A pattern of any of the names; of nothing if there are none."""
-    return "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)"
+def _typed_option(option: Option) -> str:
+    found = next((p for p in _parameters.get() if p.param_type_name == "option" and p.name == option.name), None)
+    if found is None:  # an option of the Python interface alone
+        return str(option)
+    if isinstance(option.value, bool):
+        return str((found.opts if option.value else found.secondary_opts)[0])
+    value = ",".join(option.value) if isinstance(option.value, list | tuple) else option.value
+    number = f"{value:g}" if isinstance(value, float) else value
+    return str(found.opts[0]) if value is None else f"{found.opts[0]} {number}"
 
 
 def _keeping_lines(text: str | None) -> str | None:

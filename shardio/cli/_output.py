@@ -4,10 +4,17 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+import typer
 
 from ..errors import ConfigError
 from ..system.os_errors import naming
+
+JsonFile: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--json", help="Write the result as JSON to this file; - is standard output.", metavar="FILE"),
+]
 
 
 def check_place(file: str | Path | None, option: str) -> None:

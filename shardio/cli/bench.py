@@ -7,136 +7,51 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..bench import ACCELERATORS, BenchConfig
+from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ..stores.url import as_url
 from ._bench_display import comparison_text, live
-from ._options import threads_option
+from ._options import Shown, count_or_auto, options_of, with_options
 from ._output import check_place, write_json, write_text
 from ._progress import progress
-from ._store_options import DATASET, StoreOptions, with_store_options
+from ._store_options import DATASET, with_store_options
 
 if TYPE_CHECKING:
-    from ..bench import BenchConfig, BenchResult
+    from ..bench import BenchResult
     from ..bench.limit_search import Probe
 
-# The words that a Loader takes; its own types would load torch.
-Engine: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
-OnBadSample: TypeAlias = Literal["raise", "replace", "mask"]
-MapBy: TypeAlias = Literal["batch", "sample"]
-Decode: TypeAlias = Literal["exact", "fast"]
-Shuffle: TypeAlias = Literal["global", "block", "none"]
-Accelerator: TypeAlias = Literal[
-    "unet3d-a100", "unet3d-h100", "unet3d-b200", "resnet50-a100", "resnet50-h100", "cosmoflow-a100", "cosmoflow-h100",
-    "retinanet-h100", "retinanet-b200",
-]  # fmt: skip
-
-LOADER, CONSUMER, MORE = "The loader", "What takes the batches", "More than one measurement"
+OPTIONS = options_of(
+    BenchConfig,
+    {
+        "": "batch_size epochs seconds warmup ranks",
+        "Loader": (
+            "transforms image_size floats map map_by decode shuffle seed threads prefetch isolate engine "
+            "device hw_decoder_load on_bad_sample"
+        ),
+        "Training step": "emulate step_time barrier",
+    },
+    {
+        "shuffle": Shown(kind=Literal["global", "block", "none"]),
+        "emulate": Shown(kind=Literal[tuple(ACCELERATORS)] | None),
+    },
+)
+MORE = "More than one measurement"
 
 SLOWER = 3
 """The exit code of a comparison that finds B slower than A."""
 
 
 @with_store_options
+@with_options("options", OPTIONS)
 def bench(
-    stores: StoreOptions,
+    stores: StoreAccess,
+    options: dict[str, Any],
     dataset: Annotated[str | None, typer.Argument(help=DATASET, metavar="DATASET", show_default=False)] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(help="Samples per rank and step; 256, or that of --emulate.", show_default=False),
-    ] = None,
-    epochs: Annotated[int, typer.Option(help="Whole epochs to measure, after one to three that warm up.")] = 3,
-    seconds: Annotated[
-        float | None, typer.Option(help="Measure so many seconds instead of whole epochs.", show_default=False)
-    ] = None,
-    warmup: Annotated[
-        float, typer.Option(help="Seconds before those of --seconds; 0 leaves out the warm-up of --epochs, too.")
-    ] = 2.0,
-    ranks: Annotated[int, typer.Option(help="Number of processes, each with its own loader.")] = 1,
-    transforms: Annotated[
-        str | None,
-        typer.Option(
-            help="none, train (random crop and flip), evaluate (centre crop), or your own as MODULE:NAME. By default "
-            "train if --image-size is given, else none.",
-            show_default=False,
-            rich_help_panel=LOADER,
-        ),
-    ] = None,
-    image_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Side of the square images of train and evaluate, in pixels.",
-            show_default="224",
-            rich_help_panel=LOADER,
-        ),
-    ] = None,
-    floats: Annotated[
-        bool,
-        typer.Option("--floats", help="Deliver float32 NCHW instead of uint8 NHWC.", rich_help_panel=LOADER),
-    ] = False,
-    map_function: Annotated[
-        str | None,
-        typer.Option(
-            "--map",
-            help="A function of your own, as MODULE:NAME.",
-            show_default=False,
-            rich_help_panel=LOADER,
-        ),
-    ] = None,
-    map_by: Annotated[MapBy, typer.Option(help="What --map takes at a time.", rich_help_panel=LOADER)] = "batch",
-    decode: Annotated[Decode, typer.Option(help="How images are decoded.", rich_help_panel=LOADER)] = "exact",
-    shuffle: Annotated[Shuffle, typer.Option(help="The order.", rich_help_panel=LOADER)] = "global",
-    seed: Annotated[int, typer.Option(help="Seed of the order and the crops.", rich_help_panel=LOADER)] = 0,
-    threads: Annotated[
-        str,
-        typer.Option(help="Worker threads per rank; auto divides the cores among the ranks.", rich_help_panel=LOADER),
-    ] = "auto",
-    prefetch: Annotated[str, typer.Option(help="Batches made ahead.", rich_help_panel=LOADER)] = "auto",
-    isolate: Annotated[
-        bool, typer.Option("--isolate", help="Work in processes instead of threads.", rich_help_panel=LOADER)
-    ] = False,
-    engine: Annotated[
-        Engine, typer.Option(help="What decodes and transforms images.", rich_help_panel=LOADER)
-    ] = "auto",
-    device: Annotated[
-        str | None,
-        typer.Option(help="Device to deliver batches on, such as cuda.", show_default=False, rich_help_panel=LOADER),
-    ] = None,
-    hw_decoder_load: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the images that the GPU's JPEG decoder gets, 0 to 1.",
-            show_default=False,
-            rich_help_panel=LOADER,
-        ),
-    ] = None,
-    on_bad_sample: Annotated[
-        OnBadSample,
-        typer.Option(
-            help="raise ends the run at a bad sample; replace and mask continue and count them.",
-            rich_help_panel=LOADER,
-        ),
-    ] = "raise",
-    emulate: Annotated[
-        Accelerator | None,
-        typer.Option(
-            help="Stand in for a model on an accelerator; the result is MLPerf-style.",
-            show_default=False,
-            rich_help_panel=CONSUMER,
-        ),
-    ] = None,
-    step_time: Annotated[
-        float, typer.Option(help="Seconds of computation to simulate per step.", rich_help_panel=CONSUMER)
-    ] = 0.0,
-    barrier: Annotated[
-        bool,
-        typer.Option(
-            help="Whether ranks wait for each other after each step, as for an allreduce.", rich_help_panel=CONSUMER
-        ),
-    ] = True,
     apply: Annotated[
         bool,
         typer.Option(
@@ -228,39 +143,16 @@ def bench(
         raise ConfigError("give a DATASET to measure, or two files with --compare")
     check_place(json_file, "--json")
     check_place(html, "--html")
-    from ..bench import BenchConfig, measure, tune_decoder  # imported here because it loads torch
+    from ..bench import measure, tune_decoder  # imported here because it loads torch
 
-    access = stores.access(dataset, versus)
+    access = stores.check_needed(dataset, versus)
     if storage and as_url(dataset) is not None:
         raise ConfigError(f"--storage reads local files, got the URL {dataset}")
+    options |= {name: count_or_auto(options[name], name) for name in ("threads", "prefetch")}
+    options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
+    cache = None if access.cache is None else str(access.cache)
     config = BenchConfig(
-        dataset=dataset,
-        batch_size=batch_size,
-        epochs=epochs,
-        seconds=seconds,
-        warmup=warmup,
-        ranks=ranks,
-        barrier=barrier,
-        transforms=transforms,
-        image_size=image_size,
-        floats=floats,
-        map=map_function,
-        map_by=map_by,
-        decode=decode,
-        shuffle=None if shuffle == "none" else shuffle,
-        threads=threads_option(threads),
-        prefetch=threads_option(prefetch, "prefetch"),
-        isolate=isolate,
-        emulate=emulate,
-        step_time=step_time,
-        seed=seed,
-        engine=engine,
-        device=device,
-        hw_decoder_load=hw_decoder_load,
-        on_bad_sample=on_bad_sample,
-        cache=None if access.cache is None else str(access.cache),
-        cache_size=access.cache_size,
-        store_options=access.store_options,
+        dataset, cache=cache, cache_size=access.cache_size, store_options=access.store_options, **options
     )
     alone = {"--versus": versus, "--find-limit": find_limit}
     beside = {"--html": html, "--storage": storage, "--apply": apply, "--tune": tune}
@@ -326,7 +218,7 @@ def _apply(result: "BenchResult") -> None:
     print(f"applied             {change.setting}={change.value!r}: {comparison_text(found.comparison)}{expected}")
 
 
-def _find_limit(config: "BenchConfig", json_file: str | None) -> None:
+def _find_limit(config: BenchConfig, json_file: str | None) -> None:
     from ..bench.limit_search import find_limit
     from ..bench.text import limit_text
 
@@ -343,7 +235,7 @@ def _find_limit(config: "BenchConfig", json_file: str | None) -> None:
         print(limit_text(limit))
 
 
-def _versus(config: "BenchConfig", other: str, rounds: int, json_file: str | None) -> None:
+def _versus(config: BenchConfig, other: str, rounds: int, json_file: str | None) -> None:
     from ..bench.versus import other_side, versus
 
     with progress("rounds") as show:

@@ -1,48 +1,74 @@
-"""`shardio clean`: remove from a store what unfinished and replaced conversions left."""
+"""`shardio clean`: remove what killed and replaced writers left at a dataset's place."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..care.clean import DEFAULT_AGE
 from ..care.clean import clean as run
+from ..dataset.store_access import StoreAccess
 from ..stores.url import as_url
 from ..system.units import counted, format_size
-from ._store_options import StoreOption, parse_store_options
+from ._store_options import with_store_option
 
 
+@with_store_option
 def clean(
-    dataset: Annotated[Path, typer.Argument(help="The dataset's URL: s3://bucket/photos.", metavar="URL")],
+    stores: StoreAccess,
+    dataset: Annotated[
+        Path, typer.Argument(help="The dataset's directory, or its URL: s3://bucket/photos.", metavar="DATASET")
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; list what would go.")] = False,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            help="Remove only what is older than this, such as 30m, 24h or 7d. A conversion that wrote something later "
+            "keeps all that it wrote.",
+            metavar="AGE",
+        ),
+    ] = DEFAULT_AGE,
     everything: Annotated[
         bool,
         typer.Option(
             "--all",
-            help="Also what is younger than a day, or of a conversion that wrote something within a day: it ends "
-            "conversions that are running, and loaders that read a dataset replaced within that day.",
+            help="Also what is younger. In a store, which has no locks, this ends conversions that are running, and "
+            "loaders that read a dataset replaced of late.",
         ),
     ] = False,
-    store_option: StoreOption = None,
 ) -> None:
-    """Remove shards and records of unfinished and replaced conversions from a store: what no manifest there names.
+    """Remove what killed writers and replaced conversions left at a dataset's place: what no manifest there names.
 
-    Only objects go that have names which shardio alone gives, and nothing below the dataset's place: a split is a
-    dataset of its own.
+    Only files and objects go that have names which shardio alone gives, and nothing below the dataset's place: a split
+    is a dataset of its own. In a folder, nothing goes that a running process holds a lock on.
 
     Examples:
 
-      shardio clean s3://bucket/photos --dry-run
+      shardio clean packed --dry-run
+
+      shardio clean packed --older-than 2h
 
       shardio clean s3://bucket/photos
     """
-    result = run(dataset, dry_run=dry_run, everything=everything, store_options=parse_store_options(store_option))
+    result = run(
+        dataset,
+        dry_run=dry_run,
+        older_than=older_than,
+        everything=everything,
+        store_options=stores.store_options,
+    )
     for info in result.removed:
         print(f"{info.name}  {format_size(info.size)}")
     done = "would be removed" if dry_run else "removed"
-    place = as_url(dataset) or dataset
-    print(f"{place}: {counted(len(result.removed), 'object')} {done}, {format_size(result.bytes)}")
+    url = as_url(dataset)
+    noun = "entry" if url is None else "object"
+    print(f"{url or dataset}: {_counted(len(result.removed), noun)} {done}, {format_size(result.bytes)}")
     if result.kept:
         print(
-            f"{counted(len(result.kept), 'object')} may be of a conversion that is running, within the last day, and "
-            "stay; --all removes them too"
+            f"{_counted(len(result.kept), noun)} kept, which a writer may be at work on or which are younger than "
+            f"{older_than}; --all removes what no process holds"
         )
+
+
+def _counted(count: int, noun: str) -> str:
+    return counted(count, noun) if noun != "entry" or count == 1 else f"{count} entries"

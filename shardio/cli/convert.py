@@ -2,20 +2,19 @@
 
 import inspect
 import shlex
-import types
-import typing
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..conversion import source as sources
+from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ._command import Command, Group
-from ._docstrings import read
-from ._packing import OUTPUT, PackingOptions, with_packing_options
-from ._store_options import StoreOption, parse_store_options
+from ._conversion import OPTIONS, OUTPUT, with_conversion_options
+from ._conversion import convert as convert_and_print
+from ._options import flag_of, kind_of, parameter, read
+from ._store_options import with_store_option
 
 SHARED_EXAMPLES = (
     "--dry-run",
@@ -105,29 +104,25 @@ def _command(name: str, converter: sources.Converter) -> Any:
     docstring = read(converter)
     signature = inspect.signature(converter, eval_str=True)
     keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
-    shared = {option.name for option in fields(PackingOptions)}
+    shared = {option.name for option in OPTIONS}
     own = [p for p in keywords if p.name not in shared]
     both = [p.name for p in keywords if p.name in shared]
+    flags = {p.name: flag_of(p.name) for p in keywords}
 
-    def command(
-        src: str, out: Path, packing: PackingOptions, store_option: list[str] | None = None, **options: Any
-    ) -> None:
-        store_options = parse_store_options(store_option)
-        options |= {name: getattr(packing, name) for name in both}
-        packing.convert(converter(src, **{k: v for k, v in options.items() if v is not None}), out, store_options)
+    def command(src: str, out: Path, stores: StoreAccess, conversion: dict[str, Any], **options: Any) -> None:
+        options |= {name: conversion[name] for name in both}
+        source = converter(src, **{k: v for k, v in options.items() if v is not None})
+        convert_and_print(source, out, conversion, stores.store_options)
 
     arguments = [
-        _parameter(
+        parameter(
             "src",
             Annotated[str, typer.Argument(help=docstring.arguments.get("src", "The source's path."), metavar="SRC")],
         ),
-        _parameter(
-            "out",
-            Annotated[Path, typer.Argument(help=OUTPUT, metavar="OUT")],
-        ),
-        *(_option(p, docstring.arguments.get(p.name, "")) for p in own),
-        _parameter("store_option", StoreOption, None),
-        _parameter("packing", PackingOptions),
+        parameter("out", Annotated[Path, typer.Argument(help=OUTPUT, metavar="OUT")]),
+        *(_option(p, docstring.help_for(p.name, flags)) for p in own),
+        parameter("stores", StoreAccess),
+        parameter("conversion", dict[str, Any]),
     ]
     described: Any = command
     described.__signature__ = inspect.Signature(arguments)
@@ -136,7 +131,7 @@ def _command(name: str, converter: sources.Converter) -> Any:
     described.__doc__ = (
         text + "\n\nExamples:\n\n" + "\n\n".join(f"  {line}" for line in _examples(name, docstring.examples))
     )
-    return with_packing_options(described)
+    return with_conversion_options(with_store_option(described))
 
 
 def _examples(name: str, own: tuple[str, ...]) -> tuple[str, ...]:
@@ -145,22 +140,12 @@ def _examples(name: str, own: tuple[str, ...]) -> tuple[str, ...]:
     return (*own, *(f"{first} {options}" for options in SHARED_EXAMPLES))
 
 
-def _option(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
-    """Return the option for a converter's parameter: a number, flag or choice if it is annotated as one, else text."""
-    kinds = _kinds(parameter.annotation)
-    kind: Any = next((k for k in kinds if k in (bool, int, float) or typing.get_origin(k) is typing.Literal), str)
-    if parameter.default is inspect.Parameter.empty:
-        return _parameter(parameter.name, Annotated[kind, typer.Option(help=text)])
+def _option(keyword: inspect.Parameter, text: str) -> inspect.Parameter:
+    """Return the option for a converter's keyword: a number, flag or choice if it is annotated as one, else text."""
+    kind = kind_of(keyword.annotation)
+    if keyword.default is inspect.Parameter.empty:
+        return parameter(keyword.name, Annotated[kind, typer.Option(help=text)])
     # None means that the option was not given: the converter then applies its own default.
     default = {None: "", "": "", False: "", True: " On by default."}
-    shown = default.get(parameter.default, f" The default is {parameter.default}.")
-    return _parameter(parameter.name, Annotated[kind | None, typer.Option(help=text + shown)], None)
-
-
-def _kinds(annotation: Any) -> tuple[Any, ...]:
-    is_union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
-    return typing.get_args(annotation) if is_union else (annotation,)
-
-
-def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+    shown = default.get(keyword.default, f" The default is {keyword.default}.")
+    return parameter(keyword.name, Annotated[kind | None, typer.Option(help=text + shown)], None)

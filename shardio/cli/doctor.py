@@ -7,16 +7,17 @@ from typing import Annotated
 import typer
 
 from .. import diagnosis
+from ..dataset.store_access import StoreAccess
 from ..diagnosis import Finding
 from ..errors import ShardioError
-from ._store_options import DATASET, StoreOptions, with_store_options
+from ._store_options import DATASET, with_store_options
 
 _MARKS = {"ok": "ok", "note": "note", "none": "none", "optional": "optional", "missing": "missing", "broken": "BROKEN"}
 
 
 @with_store_options
 def doctor(
-    stores: StoreOptions,
+    stores: StoreAccess,
     dataset: Annotated[str | None, typer.Argument(help=DATASET, metavar="DATASET")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -37,7 +38,7 @@ def doctor(
 
       srun --ntasks 2 shardio doctor
     """
-    access = stores.access(*([] if dataset is None else [dataset]))
+    access = stores.check_needed(*([] if dataset is None else [dataset]))
     groups = {"software": diagnosis.software(), "machine": diagnosis.machine(), "job": diagnosis.job()}
     if dataset is not None:
         groups["storage"] = diagnosis.storage(dataset, access)

@@ -15,13 +15,15 @@ from ..format import cf, manifest
 from ..format.fields import Field, describe
 from ..format.pieces import PIECE
 from ..system.units import format_size, parse_size
-from ._store_options import DATASET, StoreOption, parse_store_options
+from ._store_options import DATASET, with_store_option
 
 COST = "The cost of an epoch"
 _NAME = len("global, later epoch") + 2  # columns
 
 
+@with_store_option
 def info(
+    stores: StoreAccess,
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     cost: Annotated[
@@ -53,7 +55,6 @@ def info(
     price_per_gb: Annotated[
         float | None, typer.Option(help="The price of 10^9 bytes that leave the store.", rich_help_panel=COST)
     ] = None,
-    store_option: StoreOption = None,
 ) -> None:
     """Show a dataset's samples, fields, shards and digest; with --cost also what an epoch costs.
 
@@ -78,9 +79,7 @@ def info(
     for name, value in wanting.items():
         if value is not None and not cost:
             raise ConfigError(f"{name} goes with --cost")
-    access = StoreAccess(store_options=parse_store_options(store_option))
-    access.check_needed(dataset)
-    loaded = load_manifest(dataset, access)
+    loaded = load_manifest(dataset, stores.check_needed(dataset))
     room = None if cache_size is None else parse_size(cache_size, "cache_size")
     prices, costs = Prices(price_per_1000_requests, price_per_gb), tuple[EpochCost, ...]()
     if cost:

@@ -1,19 +1,22 @@
 """`shardio merge`: write several datasets as one."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ..conversion.api import convert as convert_source
 from ..conversion.dataset_source import DatasetSource
-from ..dataset.classes import Classes
+from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
-from ._packing import PackingOptions, with_packing_options
-from ._store_options import StoreOptions, with_store_options
+from ._conversion import convert, with_conversion_options
+from ._options import options_of, with_options
+from ._store_options import with_store_options
 
 
 @with_store_options
-@with_packing_options
+@with_conversion_options
+@with_options("merging", options_of(convert_source, {"": "classes"}))
 def merge(
     paths: Annotated[
         list[str],
@@ -21,16 +24,9 @@ def merge(
             help="The datasets' directories or URLs, then the new one's directory or URL.", metavar="IN... OUT"
         ),
     ],
-    packing: PackingOptions,
-    stores: StoreOptions,
-    classes: Annotated[
-        Classes | None,
-        typer.Option(
-            help="What labels mean where classes differ. union: number classes by name, those of the first dataset as "
-            "they are and others after them; ignore: take labels as they are, and the first dataset's names.",
-            show_default="such datasets are refused",
-        ),
-    ] = None,
+    conversion: dict[str, Any],
+    stores: StoreAccess,
+    merging: dict[str, Any],
 ) -> None:
     """Merge datasets: write their samples, one dataset after the other, as one. Their fields must be the same.
 
@@ -48,5 +44,5 @@ def merge(
     if len(paths) < 3:
         raise ConfigError(f"merge takes at least two datasets and OUT, got {' '.join(paths)}")
     *datasets, out = paths
-    source = DatasetSource(datasets, stores.access(*datasets, out), classes)
-    packing.convert(source, Path(out), stores.for_output(out))
+    source = DatasetSource(datasets, stores.check_needed(*datasets, out), **merging)
+    convert(source, Path(out), conversion, stores.store_options)

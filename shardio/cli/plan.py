@@ -6,8 +6,8 @@ import typer
 
 from ..dataset.store_access import StoreAccess
 from ..system.units import counted, format_size
-from ._output import write_json
-from ._store_options import DATASET, StoreOption, parse_store_options
+from ._output import JsonFile, write_json
+from ._store_options import DATASET, with_store_option
 
 if TYPE_CHECKING:
     from ..bench.read_plan import ReadPlan
@@ -17,24 +17,22 @@ Tail: TypeAlias = Literal["drop", "pad"]
 Assign: TypeAlias = Literal["rank", "node"]
 
 
+@with_store_option
 def plan(
+    stores: StoreAccess,
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
-    world: Annotated[int, typer.Option(help="The number of ranks.")],
+    world: Annotated[int, typer.Option(help="Number of ranks.")],
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 256,
-    shuffle: Annotated[Shuffle, typer.Option(help="The order.")] = "global",
-    block: Annotated[int, typer.Option(help="With block: how many samples stay together.")] = 64,
-    window: Annotated[int, typer.Option(help="With block: how many blocks are mixed.")] = 16,
-    tail: Annotated[Tail, typer.Option(help="What becomes of the last samples if they fill no global batch.")] = "drop",
+    shuffle: Annotated[Shuffle, typer.Option(help="Order of the samples.")] = "global",
+    block: Annotated[int, typer.Option(help="With block: samples that stay together.")] = 64,
+    window: Annotated[int, typer.Option(help="With block: blocks that are mixed.")] = 16,
+    tail: Annotated[Tail, typer.Option(help="What to do with the last samples if they fill no global batch.")] = "drop",
     assign: Annotated[
         Assign, typer.Option(help="How ranks share out a global batch: by position, or as neighbours in storage.")
     ] = "rank",
     seed: Annotated[int, typer.Option(help="Seed of the order.")] = 0,
-    epoch: Annotated[int, typer.Option(help="The number of the epoch, from 0.")] = 0,
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", help="Write the figures as JSON to this file; - is standard output.", metavar="FILE"),
-    ] = None,
-    store_option: StoreOption = None,
+    epoch: Annotated[int, typer.Option(help="Number of the epoch, from 0.")] = 0,
+    json_file: JsonFile = None,
 ) -> None:
     """Show what each rank of a job would read in an epoch, without reading a sample.
 
@@ -50,8 +48,6 @@ def plan(
 
       shardio plan s3://bucket/photos --world 8 --store-option region=eu-west-1
     """
-    access = StoreAccess(store_options=parse_store_options(store_option))
-    access.check_needed(dataset)
     from ..bench.read_plan import read_plan  # imported here because it loads torch
 
     found = read_plan(
@@ -65,7 +61,7 @@ def plan(
         assign=assign,
         seed=seed,
         epoch=epoch,
-        access=access,
+        access=stores.check_needed(dataset),
     )
     if not write_json(json_file, found.to_json()):
         print(text(found))

@@ -9,7 +9,7 @@ import typer
 from ..care.repair import repair as run
 from ..format import manifest
 from ..system.units import counted
-from ._output import write_json
+from ._output import JsonFile, write_json
 from ._progress import progress
 
 _DEEPER = "`shardio verify --deep` checks every sample; `shardio reshard IN OUT --on-error skip` copies whole ones"
@@ -22,10 +22,7 @@ def repair(
         Path | None,
         typer.Option(help="A similar dataset, to take lost fields and class names from."),
     ] = None,
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", help="Write the result as JSON to this file; - is standard output.", metavar="FILE"),
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Write lost indexes, tables of checksums and the manifest anew. Shards stay as they are.
 

@@ -1,22 +1,23 @@
 """`shardio reshard`: write the same samples to other shards."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..conversion.dataset_source import DatasetSource
-from ._packing import OUTPUT, PackingOptions, with_packing_options
-from ._store_options import DATASET, StoreOptions, with_store_options
+from ..dataset.store_access import StoreAccess
+from ._conversion import OUTPUT, convert, with_conversion_options
+from ._store_options import DATASET, with_store_options
 
 
 @with_store_options
-@with_packing_options
+@with_conversion_options
 def reshard(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="IN")],
     out: Annotated[str, typer.Argument(help=OUTPUT, metavar="OUT")],
-    packing: PackingOptions,
-    stores: StoreOptions,
+    conversion: dict[str, Any],
+    stores: StoreAccess,
 ) -> None:
     """Rewrite a dataset in another container, in shards of another size, or in another order.
 
@@ -34,5 +35,5 @@ def reshard(
 
       shardio reshard data/photos data/parts --split train=0.9,val=0.1
     """
-    source = DatasetSource([dataset], stores.access(dataset, out))
-    packing.convert(source, Path(out), stores.for_output(out))
+    source = DatasetSource([dataset], stores.check_needed(dataset, out))
+    convert(source, Path(out), conversion, stores.store_options)

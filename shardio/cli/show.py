@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from ..dataset.dataset import open as open_dataset
-from ._store_options import DATASET, StoreOptions, with_store_options
+from ..dataset.store_access import StoreAccess
+from ._store_options import DATASET, with_store_options
 
 
 @with_store_options
 def show(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
-    stores: StoreOptions,
+    stores: StoreAccess,
     output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write.")] = Path("sheet.png"),
     samples: Annotated[int, typer.Option(help="Number of samples to show.")] = 32,
     columns: Annotated[int, typer.Option(help="Samples per row.")] = 8,
@@ -31,6 +32,6 @@ def show(
     """
     from ..care.contact_sheet import contact_sheet  # imported here because it loads torch
 
-    opened = open_dataset(dataset, **stores.access(dataset).keywords_for(dataset))
+    opened = open_dataset(dataset, **stores.check_needed(dataset).keywords_for(dataset))
     count = contact_sheet(opened, output, samples=samples, columns=columns, augment=augment, seed=seed)
     print(f"{output}: {count} samples of {dataset}")

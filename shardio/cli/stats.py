@@ -1,21 +1,22 @@
 """`shardio stats`: show statistics of a dataset."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
-from ._output import write_json
+from ._output import JsonFile, write_json
 from ._progress import progress
-from ._store_options import DATASET, StoreOptions, with_store_options
+from ._store_options import DATASET, with_store_options
 
 
 @with_store_options
 def stats(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
-    stores: StoreOptions,
+    stores: StoreAccess,
     sample: Annotated[
         str, typer.Option(help="Number of random samples to decode images, texts and arrays of, or all.")
     ] = "1000",
@@ -23,15 +24,16 @@ def stats(
     fill_value: Annotated[
         list[str] | None,
         typer.Option(
-            help="A number that means no value, counted and left out as NaN is: grid=-32768. Give it again for others.",
+            help="A number that stands for a missing value, counted and left out as NaN is: grid=-32768. May be given "
+            "several times.",
             metavar="FIELD=VALUE",
         ),
     ] = None,
     channel_axis: Annotated[
         list[str] | None,
         typer.Option(
-            help="The axis of arrays whose places are told apart: grid=-1, or grid=none. By default the first, if it "
-            "has at most 64 places.",
+            help="Axis of arrays with a mean and standard deviation for each place, such as channels: grid=-1, or "
+            "grid=none. By default, the first, if it has at most 64 places.",
             metavar="FIELD=AXIS",
         ),
     ] = None,
@@ -39,10 +41,7 @@ def stats(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Draw the figures as a PNG to this file; needs matplotlib.")
     ] = None,
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", help="Write all figures as JSON to this file; - is standard output.", metavar="FILE"),
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Show what a dataset holds: sizes, classes, images, mean and standard deviation of pixels, values.
 
@@ -63,14 +62,18 @@ def stats(
 
     if output is not None:
         picture.check(output)
-    access = stores.access(dataset).keywords_for(dataset)
+    access = stores.check_needed(dataset).keywords_for(dataset)
+    fill_values: dict[str, list[float]] = {}
+    for name, number in _by_field(fill_value, _number, "{fill_value} must be a field and a number such as grid=-32768"):
+        fill_values.setdefault(name, []).append(number)
+    axis_rule = "{channel_axis} must be a field and an axis such as grid=-1 or grid=none"
     with progress("samples") as show:
         figures = dataset_stats(
             dataset,
             sample=_sample(sample),
             seed=seed,
-            fill_values=_fill_values(fill_value or []),
-            channel_axis=_channel_axis(channel_axis or []),
+            fill_values=fill_values,
+            channel_axis=dict(_by_field(channel_axis, _axis, axis_rule)),
             workers=workers,
             progress=show,
             **access,
@@ -87,32 +90,22 @@ def _sample(text: str) -> int | Literal["all"]:
     try:
         return int(text)
     except ValueError:
-        raise ConfigError(f"sample must be a whole number of at least 0, or all, got {text!r}") from None
+        raise ConfigError("{sample} must be a whole number of at least 0, or all, got {!r}", text) from None
 
 
-def _fill_values(pairs: Sequence[str]) -> dict[str, list[float]]:
-    """Return the numbers in texts such as `grid=-32768` by field; a field may have several."""
-    found: dict[str, list[float]] = {}
-    for pair in pairs:
+def _by_field(pairs: Sequence[str] | None, parse: Callable[[str], Any], rule: str) -> Iterator[tuple[str, Any]]:
+    """Yield the field and the value of texts such as `grid=-32768`; raise ConfigError, by the rule, for others."""
+    for pair in pairs or ():
         name, _, value = pair.rpartition("=")
         try:
-            found.setdefault(name, []).append(int(value) if value.lstrip("+-").isdecimal() else float(value))
+            yield name, parse(value if name else "")
         except ValueError:
-            name = ""
-        if not name:
-            raise ConfigError(f"fill_value must be a field and a number such as grid=-32768, got {pair!r}")
-    return found
+            raise ConfigError(f"{rule}, got {{!r}}", pair) from None
 
 
-def _channel_axis(pairs: Sequence[str]) -> dict[str, int | None]:
-    """Return the axes in texts such as `grid=-1` and `grid=none` by field."""
-    found: dict[str, int | None] = {}
-    for pair in pairs:
-        name, _, axis = pair.rpartition("=")
-        try:
-            found[name] = None if axis == "none" else int(axis)
-        except ValueError:
-            name = ""
-        if not name:
-            raise ConfigError(f"channel_axis must be a field and an axis such as grid=-1 or grid=none, got {pair!r}")
-    return found
+def _number(text: str) -> float:
+    return int(text) if text.lstrip("+-").isdecimal() else float(text)
+
+
+def _axis(text: str) -> int | None:
+    return None if text == "none" else int(text)

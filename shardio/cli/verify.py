@@ -5,24 +5,22 @@ from typing import Annotated
 import typer
 
 from ..care.verify import verify as run
+from ..dataset.store_access import StoreAccess
 from ..errors import ShardCorrupt
 from ..system.units import counted
-from ._output import write_json
+from ._output import JsonFile, write_json
 from ._progress import progress
-from ._store_options import DATASET, StoreOptions, with_store_options
+from ._store_options import DATASET, with_store_options
 
 
 @with_store_options
 def verify(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
-    stores: StoreOptions,
+    stores: StoreAccess,
     deep: Annotated[bool, typer.Option("--deep", help="Also read and decode every sample.")] = False,
     workers: Annotated[int | None, typer.Option(help="Number of threads; by default one per core.")] = None,
     most: Annotated[int, typer.Option(help="Number of bad samples to list per shard; further ones are counted.")] = 20,
-    json_file: Annotated[
-        str | None,
-        typer.Option("--json", help="Write the result as JSON to this file; - is standard output.", metavar="FILE"),
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Compare the files of a dataset with its manifest; the exit code is 1 if anything differs.
 
@@ -41,7 +39,7 @@ def verify(
             progress=lambda done, total: show("verifying", done, total),
             workers=workers,
             most=most,
-            **stores.access(dataset).keywords_for(dataset),
+            **stores.check_needed(dataset).keywords_for(dataset),
         )
     only_json = write_json(json_file, {"dataset": dataset, "deep": deep, **result.to_dict()})
     for problem in () if only_json else result.problems:

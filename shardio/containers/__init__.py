@@ -33,7 +33,7 @@ def get(name: str) -> Container:
     try:
         return CONTAINERS[name]
     except KeyError:
-        raise ConfigError(f"container must be one of {', '.join(names())}, got {name!r}") from None
+        raise ConfigError("{container} must be one of {}, got {!r}", ", ".join(names()), name) from None
 
 
 def names() -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 
-from ..errors import ConfigError, MissingDependency
+from ..errors import ConfigError, Message, MissingDependency
 from ..format.fields import Field
 from ..system.types import Stored
 from ._writing import OutputFiles, Stream, check_sample, fields_text, fixed_sizes, size_of
@@ -30,7 +30,7 @@ class Hdf5Writer:
 
     def __init__(self, path: Path, fields: Mapping[str, Field], first: int, compression: Compression = None) -> None:
         if compression not in (None, "gzip", "lzf", "zstd"):
-            raise ConfigError(f"compression must be None, 'gzip', 'lzf' or 'zstd', got {compression!r}")
+            raise ConfigError("{compression} must be None, 'gzip', 'lzf' or 'zstd', got {!r}", compression)
         if compression == "zstd":
             _zstd()  # raises before anything is written
         self._path, self._fields, self._first = path, dict(fields), first
@@ -128,7 +128,7 @@ def _zstd() -> dict[str, Any]:
     try:
         return dict(importlib.import_module("hdf5plugin").Zstd())
     except ImportError as error:
-        raise MissingDependency("compression='zstd' needs hdf5plugin: pip install hdf5plugin") from error
+        raise MissingDependency(Message("{compression:zstd} needs hdf5plugin: pip install hdf5plugin")) from error
 
 
 def _copy(spool: Stream, dataset: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, final
 
-from ..errors import BadSample, ConfigError, ShardCorrupt
+from ..errors import BadSample, ConfigError, Option, ShardCorrupt
 from ..format.fields import Field, as_fields, fields_to_json
 from ..system import strict_json
 from ..system.types import Stored
@@ -64,7 +64,7 @@ def check_options(options: Mapping[str, Any], container: Container) -> None:
     """Raise ConfigError for an option that the container's writer does not have."""
     if unknown := sorted(set(options) - set(container.options)):
         has = f"the options {', '.join(container.options)}" if container.options else "no options"
-        raise ConfigError(f"container {container.name!r} has {has}, got {', '.join(unknown)}")
+        raise ConfigError("container {!r} has {}, got {}", container.name, has, Option(unknown[0]))
 
 
 def size_of(value: Any) -> int:

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -14,23 +15,20 @@ from numpy.typing import NDArray
 
 from .. import containers
 from ..containers import hdf5, hdf5_index, piece_sums, side_index
-from ..dataset.output_directory import Output
-from ..dataset.shard_writer import WrittenShard
-from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError, SourceError
+from ..errors import BadSample, ConfigError, Option, ShardCorrupt, ShardioError, SourceError
 from ..foreign.names import printable
 from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, Missing, is_missing, present_column, shape_column, with_hidden
-from ..order.world import World
+from ..output.folder import FolderOutput
+from ..output.records import Record, Skipped
+from ..output.shard_writer import WrittenShard
 from ..system.directory import Directory
 from ..system.local_path import local_path
 from ..system.regular_files import open_regular
-from .journal import Journal, Record
 from .masks import masked, plan_of
 from .notes import remarks_of
-from .pack import OnError, PackOptions, WrittenDataset, pack
+from .pack import PackOptions, WrittenDataset, pack
 from .planning import fingerprint
-from .runners import Progress, silent
-from .skipped import Skipped
 from .source import Adoptable, HasNames, HasPacking, HasPlaces, state_of
 from .tasks import BLOCK_SAMPLES, NO_SHARD, Advance, TaskContext, of_odd_shape
 
@@ -67,19 +65,7 @@ class AdoptTask:
 
 
 def adopt(
-    source: Any,
-    out: str | Path,
-    *,
-    workers: int = 1,
-    dask: str | None = None,
-    world: World | None = None,
-    on_error: OnError = "raise",
-    max_bad: float = 0.01,
-    strict: bool = False,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-    masks: Collection[str] = (),
+    source: Any, out: str | Path, *, strict: bool = False, masks: Collection[str] = (), **options: Any
 ) -> WrittenDataset:
     """Make a dataset at `out` of the files of `source`, which are neither moved nor changed.
 
@@ -89,25 +75,25 @@ def adopt(
     Args:
         source: an `Adoptable` source: `webdataset`, `tfrecord`, `lmdb` and `hdf5` give one for uncompressed files.
         out: the dataset's directory.
-        workers, dask, world, on_error, max_bad, strict, resume, overwrite, progress: see `convert`.
+        strict: see `convert`.
         masks: the fields that are masks.
+        options: those of `PackOptions`.
 
     Raises SourceError for files that cannot be read in place, BadSample, TooManyBad, ConfigError, OSError.
     """
-    options = PackOptions(workers, dask, world or World(), on_error, max_bad, resume, overwrite, progress or silent)
+    work = PackOptions(**options)
     if not isinstance(source, (HasPlaces, HasNames)):
         raise SourceError(f"{type(source).__name__} has no files that can be read in place: convert it")
     remarks_of(source, strict=strict)
     manifest.check_metadata(source.metadata)
     final = local_path(out).absolute()
     beside = _is_beside(source.files, final)
+    make_shard = _index_places if isinstance(source, HasPlaces) else _index_hdf5
     context = TaskContext(
         masked(source, masks),
-        Output(final),
         source.container,
-        skip=on_error == "skip",
-        write_shard=_index_places if isinstance(source, HasPlaces) else _index_hdf5,
-        doing="indexing",
+        skip=work.on_error == "skip",
+        make_shard=partial(make_shard, None if beside else final),
         adopted=True,
         beside=beside,
     )
@@ -121,7 +107,7 @@ def adopt(
         raise SourceError("the files hold no samples")
     if beside:
         _check_indexes(source.container, files)
-    return pack(context, files, _plan(source, files) | plan_of(context.source.fields), options)
+    return pack(FolderOutput(final), context, files, _plan(source, files) | plan_of(context.source.fields), work)
 
 
 def _plan(source: Adoptable, files: Sequence[AdoptTask]) -> dict[str, Any]:
@@ -206,17 +192,18 @@ def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> Non
     side_index.write(folder, name, index)
 
 
-def _index_places(context: TaskContext, file: AdoptTask, journal: Journal, advance: Advance) -> Record:
+def _index_places(
+    links_from: Path | None, context: TaskContext, file: AdoptTask, folder: Directory, advance: Advance
+) -> Record:
     """Write the index of a file whose values are contiguous in it, see `containers.side_index`; return the record."""
     source: Any = context.source
     index, skipped, rotated = index_of_places(source, file, context.skip, advance)
     if not len(index):
         return Record(NO_SHARD, skipped)
-    shards = journal.open_shards()
-    _link(context, file, shards)
-    side_index.write(shards, file.name, index)
+    _link(links_from, file, folder)
+    side_index.write(folder, file.name, index)
     shapes = {name: index[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
-    return Record(_entry(file, journal, index[CHECKSUM], shapes), skipped, rotated)
+    return Record(write_sums(context.container, file, folder, index[CHECKSUM], shapes), skipped, rotated)
 
 
 def index_of_places(
@@ -258,7 +245,7 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> i
         if lacks:
             continue
         if isinstance(value, Missing):
-            raise BadSample(f"{value.reason}; optional=[{name!r}] lets samples lack it")
+            raise BadSample("{}; {} lets samples lack it", value.reason, Option("optional", [name]))
         if field.kind == "scalar":
             stored[name] = field.encode(value)
             row[name] = np.frombuffer(stored[name], field.row_dtype)[0]
@@ -271,7 +258,7 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> i
             try:
                 info = field.probe(stored[name])
             except BadSample as error:
-                raise BadSample(f"sample {number}, field {name!r}: {error}") from error
+                raise BadSample("sample {}, field {!r}: {}", number, name, error) from error
             row[shape_column(name)] = info.height, info.width
             rotated += images.orientation(stored[name]) != 1
     row[CHECKSUM] = checksums.of_sample(stored, sorted(stored))
@@ -282,8 +269,12 @@ def _check(field: Field, name: str, number: int, raw: bytes, value: Any) -> None
     """Raise BadSample unless the bytes `raw` in the file are `value` as shardio would store it."""
     if of_odd_shape({name: value}, {name: field}):
         odd = BadSample(
-            f"sample {number}, field {name!r}: expected shape {field.shape}, got {value.shape}; shapes may differ if "
-            f"you convert the file with --ragged {name}"
+            "sample {}, field {!r}: expected shape {}, got {}; shapes may differ if you convert the file with {}",
+            number,
+            name,
+            field.shape,
+            value.shape,
+            Option("ragged", name),
         )
         odd.storable = True
         raise odd
@@ -326,15 +317,16 @@ class _Hdf5Index:
     skipped: tuple[Skipped, ...]
 
 
-def _index_hdf5(context: TaskContext, file: AdoptTask, journal: Journal, advance: Advance) -> Record:
+def _index_hdf5(
+    links_from: Path | None, context: TaskContext, file: AdoptTask, folder: Directory, advance: Advance
+) -> Record:
     """Write the index of an HDF5 file (its datasets' names as fields, scalars, hidden columns); return the record."""
     found = _hdf5_columns(context.source, file, context.skip, advance)
     if not len(found.columns[CHECKSUM]):
         return Record(NO_SHARD, found.skipped)
-    shards = journal.open_shards()
-    _link(context, file, shards)
-    hdf5_index.write(shards, file.name, found.names, found.columns, found.packing)
-    return Record(_entry(file, journal, found.columns[CHECKSUM], found.sizes), found.skipped)
+    _link(links_from, file, folder)
+    hdf5_index.write(folder, file.name, found.names, found.columns, found.packing)
+    return Record(write_sums(context.container, file, folder, found.columns[CHECKSUM], found.sizes), found.skipped)
 
 
 def _hdf5_columns(source: Any, file: AdoptTask, skip: bool, advance: Advance) -> _Hdf5Index:
@@ -453,47 +445,47 @@ def _image_shape(file: AdoptTask, name: str, field: Field, row: int, value: byte
     try:
         info = field.probe(value)
     except BadSample as error:
-        raise BadSample(f"{file.path}, row {row}, field {name!r}: {error}") from error
+        raise BadSample("{}, row {}, field {!r}: {}", file.path, row, name, error) from error
     return info.height, info.width
 
 
-def _link(context: TaskContext, file: AdoptTask, shards: Directory) -> None:
-    """Create a link to the file among the shards, with a relative path if both are likely to be moved together."""
-    if context.beside:
-        return
-    out = Path(os.path.realpath(context.local.path))  # a relative link is resolved from the directory's real path
-    near = out.parent in file.path.absolute().parents
-    shards.unlink(file.name)
-    # Relative to the link's final directory, not to the one in which it is created.
-    shards.link(file.name, os.path.relpath(file.path, out) if near else file.path.absolute())
-
-
-def _entry(
-    file: AdoptTask, journal: Journal, sample_checksums: NDArray[np.uint64], shapes: Mapping[str, NDArray[np.int32]]
-) -> WrittenShard:
-    """Write the checksums of the pieces of a file and its index; return their entry in the manifest."""
-    files = [file.path, *(path for path in journal.files(file.name) if path.name != file.name)]
-    shard, table = shard_of(file, files, sample_checksums, shapes)
-    journal.open_shards().write(piece_sums.path_of(Path(file.name)).name, table)
-    return shard
-
-
-def shard_of(
-    file: AdoptTask,
-    files: Sequence[Path],
-    sample_checksums: NDArray[np.uint64],
-    shapes: Mapping[str, NDArray[np.int32]],
-) -> tuple[WrittenShard, bytes]:
-    """Return the entry of a file and its index in the manifest, and the table of the checksums of their pieces.
+def _link(links_from: Path | None, file: AdoptTask, folder: Directory) -> None:
+    """Create a link to the file among the shards, with a relative path if both are likely to be moved together.
 
     Args:
+        links_from: the dataset's directory; None if the file is in it.
         file: the file.
-        files: the paths of the file and its index.
+        folder: the folder of the shards until all are finished.
+    """
+    if links_from is None:
+        return
+    out = Path(os.path.realpath(links_from))  # a relative link is resolved from the directory's real path
+    near = out.parent in file.path.absolute().parents
+    folder.unlink(file.name)
+    # Relative to the link's final directory, not to the one in which it is created.
+    folder.link(file.name, os.path.relpath(file.path, out) if near else file.path.absolute())
+
+
+def write_sums(
+    container: str,
+    file: AdoptTask,
+    folder: Directory,
+    sample_checksums: NDArray[np.uint64],
+    shapes: Mapping[str, NDArray[np.int32]],
+) -> WrittenShard:
+    """Write the checksums of the pieces of a file and its index to `folder`; return their entry in the manifest.
+
+    Args:
+        container: the container of the file.
+        file: the file.
+        folder: the folder that its index is in.
         sample_checksums: the checksum of each sample, uint64 [samples].
         shapes: for each image field the height and width of each image, int32 [samples, 2].
     """
-    size, checksum, table = piece_sums.of_files(files)
+    _, *index = containers.get(container).files(folder.path / file.name)
+    size, checksum, table = piece_sums.of_files([file.path, *index])
+    folder.write(piece_sums.path_of(Path(file.name)).name, table)
     # A sample that lacks an image has (0, 0), which says nothing about the others.
     distinct = {name: np.unique(column[column.any(axis=1)], axis=0) for name, column in shapes.items()}
     common = {name: (int(rows[0][0]), int(rows[0][1])) if len(rows) == 1 else None for name, rows in distinct.items()}
-    return WrittenShard(file.name, len(sample_checksums), size, checksum, sample_checksums, common), table
+    return WrittenShard(file.name, len(sample_checksums), size, checksum, sample_checksums, common)

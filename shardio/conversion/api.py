@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import warnings
@@ -15,18 +14,17 @@ import numpy as np
 
 from .. import containers
 from ..dataset.classes import Classes
-from ..dataset.output_directory import Output
-from ..dataset.store_output import StoreOutput
 from ..dataset.writer import DEFAULT_SHARD_SIZE
-from ..errors import ConfigError, NotADataset, SourceWarning, TooManyBad
+from ..errors import ConfigError, Message, NotADataset, SourceWarning, TooManyBad
 from ..format.fields import Field, listed_names
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
 from ..order.world import World
-from ..stores import open_store
+from ..output import open_output
+from ..output.records import Skipped
 from ..stores.url import Url, as_url
 from ..system import cpus
-from ..system.local_path import local_path
+from ..system.did_you_mean import did_you_mean
 from ..system.types import Indices
 from ..system.units import counted
 from . import source as sources
@@ -37,9 +35,8 @@ from .pack import OnError, PackOptions, WrittenDataset, pack
 from .planning import Estimate, ShardOptions, estimate, plan
 from .reencode import Recompress, ReencodeOptions
 from .runners import Progress, silent
-from .skipped import Skipped, open_report, write_report
+from .skipped import open_report, write_report
 from .source import Converter, Source
-from .store_pack import pack_to_store
 from .subset import SubsetOptions, choose, parse_split
 from .tasks import TaskContext
 from .transformed_source import RawImages, TransformedSource
@@ -47,8 +44,6 @@ from .transformed_source import RawImages, TransformedSource
 PathLike: TypeAlias = str | os.PathLike[str]
 
 DEFAULT_QUALITY = 92
-_IN_COMMANDS = {"to": "container", "compress": "compression", "fields": "converter_options"}
-"""Names that the command line has for arguments that are called something else here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,62 +159,57 @@ def convert(
         converter: the name of an installed converter, such as `"imagefolder"` (`shardio.source.names()` lists them),
             or a converter itself: `(source, **options) -> Source`.
         converter_options: the converter's own options, as `shardio convert NAME --help` documents them.
-        classes: what labels mean where datasets that are merged name different classes; None refuses them. `"union"`
-            numbers classes by name: those of the first dataset keep their numbers, and classes that it lacks follow.
-            `"ignore"` takes labels as they are, and the names of the first dataset.
-        container: `"tar"`, `"hdf5"` or `"lmdb"`. None takes a tar; for the converter `numpy`, HDF5 for arrays and
-            numbers, and LMDB for small strings.
-        shard_size: the estimated size at which a shard ends, in bytes or as text such as `"64MB"`.
+        classes: what labels mean where merged datasets name different classes. `"union"`: number classes by name; those
+            of the first dataset keep their numbers, the others follow. `"ignore"`: take labels as they are, and the
+            first dataset's names. By default, such datasets are refused.
+        container: the container of the shards: tar, hdf5 or lmdb. By default, that of the datasets, else tar; of arrays
+            and numbers from numpy, hdf5, and of small strings, lmdb.
+        shard_size: the estimated size at which a shard ends: 64MB, 1GiB.
         numbers: the numbers of the samples to take, [n], in this order; None takes all. The next four arguments
             choose among these samples.
-        where: take only samples for which this condition on scalar fields holds, such as
-            `"label < 10 and not hidden"`.
+        where: take only samples for which this condition on scalar fields holds: 'label < 10 and not hidden'.
         shuffle: store the samples in a random order with this seed.
-        limit: take at most this many samples, the first ones in their order.
-        split: write several datasets of random shares, such as `{"train": 0.9, "val": 0.1}` or
-            `"train=0.9,val=0.1"`. The seed is `shuffle`, or 0 without it.
+        limit: take at most this many samples: the first ones, in their order.
+        split: write several datasets of random shares, each in its own directory: train=0.9,val=0.1. The seed is that
+            of `shuffle`, or 0.
         resize_shorter: shrink images whose shorter side has more pixels than this.
         max_pixels: shrink images that have more pixels than this.
         quality: the quality of re-encoded JPEGs, 1 to 100. The default is 92.
-        recompress: the images to re-encode: `"never"` only those that shrink; `"if-needed"` also JPEGs that hardware
-            decoders do not take (progressive, CMYK, rotated by a tag); `"always"` all.
+        recompress: the images to re-encode. never: only those that shrink. if-needed: also JPEGs that hardware decoders
+            can't decode (progressive, CMYK, rotated by a tag). always: all.
         orient: re-encode images that an EXIF tag rotates or mirrors, upright.
-        store_pixels: store images as pixels, uint8 [H, W, C], which load without a decoder: for images of one size that
-            are small. It excludes the options above that re-encode images, except `orient`.
-        keep_alpha: with `store_pixels`, store red, green, blue and alpha, as arrays, uint8 [4, H, W]; images without
-            transparency are opaque, 255. Pillow converts them. The fields are arrays then, not images.
-        resize: with `store_pixels`, the (height, width) in pixels to resize all images to, with the filter of
-            `transforms.Resize`.
-        max_image_pixels: the most pixels that re-encoding an image may hold at once; one that claims more is a bad
-            sample. See `shardio.Loader`.
-        dtype: the dtype to cast all arrays to, such as `"float16"`, or a dtype for each field by name, where `""`
-            means all arrays that are not named. Floats are rounded, by as much as a note says; a number that overflows
-            and an integer that would change make a bad sample.
-        as_image: fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], to store as images: as PNGs, or
-            pixels with `store_pixels`.
-        squeeze: fields of arrays of one element to store as numbers without a shape.
-        optional: fields that samples may lack: what is missing, or null, is None instead of a bad sample.
+        store_pixels: store images as pixels, uint8 [H, W, C], which load without a decoder: for small images of one
+            size. Excludes the options that re-encode images, except `orient`.
+        keep_alpha: with `store_pixels`: store red, green, blue and alpha as arrays, uint8 [4, H, W], not as images.
+            Images without transparency get an alpha of 255.
+        resize: with `store_pixels`: resize all images to this height and width, such as 64,64.
+        max_image_pixels: re-encoding holds at most this many pixels of an image at once; an image that claims more is a
+            bad sample.
+        dtype: cast all arrays to this dtype, or single fields: float16, or image=float16,mask=uint8. Floats are
+            rounded. A number that overflows makes a bad sample, and so does an integer that would change.
+        as_image: store these fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], as images.
+        squeeze: store these fields of arrays of one element, [n, 1], as numbers without a shape.
+        optional: fields that samples may lack, such as caption,score: a value that is missing or null is then None.
         decode_cf: with the converters `"hdf5"` and `"zarr"`, apply the attributes of netCDF that each file has, such as
             `scale_factor`, and turn times into seconds since 1970: an option of these converters, which say how.
-        mask: fields of images that are masks: palette indices or grey levels of up to 16 bits, which stay as they are.
-            A JPEG, or a PNG of RGB colours, is a bad sample. Options that shrink or resize take the nearest pixel.
+        mask: fields of images that are masks, whose numbers stay: palette indices, or grey levels of up to 16 bits. A
+            JPEG, or a PNG of RGB colours, is a bad sample.
         allow_rounding: let `dtype` round integers to what a float holds, as float16 makes 2048 of 2049.
-        ragged: fields of arrays whose shapes may differ, where the first samples do not show it: such as `"tokens"`.
+        ragged: store these fields of arrays without a fixed shape, where the first samples share one: tokens.
         workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
             the machine.
-        dask: the address of a Dask scheduler whose workers do the work instead (`"tcp://host:8786"`), or `"local"`
-            for `workers` Dask processes on this machine.
+        dask: a Dask scheduler whose workers do the work instead: tcp://HOST:8786; or local, for `workers` Dask
+            processes on this machine.
         world: this process's place among several that call this function with the same arguments and write a part
             each, such as `World.detect()`; without it, this process works alone.
-        on_error: `"raise"` stops at the first bad sample; `"skip"` leaves bad samples out.
-        max_bad: with `on_error="skip"`, the number of samples that may be bad: a count, or below 1 a share of all.
-        report: with `on_error="skip"`, a file that gets a JSON object, one per line, for each sample left out.
-        strict: raise SourceError if the source or the splits leave data out, or the source renames a column; otherwise
-            a note tells it.
-        resume: continue an interrupted conversion of the same source and options at `out`. Finished shards are checked
-            and kept; so is a finished dataset.
-        overwrite: replace the dataset at `out`, which stays in place until the new one is complete.
-        dry_run: write nothing; return estimates of what would be written.
+        on_error: what to do at a bad sample. raise: stop. skip: leave it out, and name it.
+        max_bad: with `on_error="skip"`: how many samples may be bad, a count, or below 1 a share of all.
+        report: with `on_error="skip"`: write the bad samples to this file, a JSON object per line.
+        strict: fail if data would be left out, or a column renamed, instead of a note on it.
+        resume: continue this conversion where it was interrupted, if it was. Finished shards are checked and kept; so
+            is a finished dataset. You can always pass `resume`.
+        overwrite: replace the dataset at the output once the new one is complete.
+        dry_run: write nothing; estimate the number of samples, shards and bytes.
         store_options: for a URL: options of its store, see `shardio.open`.
         progress: called from time to time with a word for the work, the number of samples done, and the total.
         tell: called with each note (see `Conversion`) before anything is written. Without it, notes on data that is
@@ -241,28 +231,31 @@ def convert(
 
     An interrupted conversion never passes for a dataset: `out` has no `shardio.json` until all shards are finished.
     """
-    if report is not None and on_error == "raise":
-        raise ConfigError("report goes with on_error='skip'")
-    if quality is not None and not (resize_shorter or max_pixels or recompress != "never"):
-        raise ConfigError("quality goes with resize_shorter, max_pixels or recompress")
-    if store_pixels and (resize_shorter or max_pixels or recompress != "never"):
-        raise ConfigError(
-            "store_pixels stores no image files: use resize, not resize_shorter, max_pixels or recompress"
-        )
-    if keep_alpha and not store_pixels:
-        raise ConfigError("keep_alpha goes with store_pixels")
-    if allow_rounding and not dtype:
-        raise ConfigError("allow_rounding goes with dtype")
-    if resize is not None and not store_pixels:
-        raise ConfigError("resize goes with store_pixels; resize_shorter and max_pixels shrink image files")
+    re_encodes = resize_shorter or max_pixels or recompress != "never"
+    for broken, rule in (
+        (report is not None and on_error == "raise", "{report} goes with {on_error:skip}"),
+        (quality is not None and not re_encodes, "{quality} goes with {resize_shorter}, {max_pixels} or {recompress}"),
+        (
+            store_pixels and re_encodes,
+            "{store_pixels} stores no image files: use {resize}, not {resize_shorter}, {max_pixels} or {recompress}",
+        ),
+        (keep_alpha and not store_pixels, "{keep_alpha} goes with {store_pixels}"),
+        (allow_rounding and not dtype, "{allow_rounding} goes with {dtype}"),
+        (
+            resize is not None and not store_pixels,
+            "{resize} goes with {store_pixels}; {resize_shorter} and {max_pixels} shrink image files",
+        ),
+    ):
+        if broken:
+            raise ConfigError(Message(rule))
     _check_options(container_options, converter)
-    if store_options is not None and as_url(out) is None and not _may_be_remote(source):
-        raise ConfigError(f"store_options are for URLs, and {os.fspath(out)!r} is a local path")
     if decode_cf:
         if converter is None:
-            raise ConfigError("decode_cf goes with converter, 'hdf5' or 'zarr': a dataset has its values already")
+            raise ConfigError(
+                Message("{decode_cf} goes with converter, 'hdf5' or 'zarr': a dataset has its values already")
+            )
         converter_options = {**(converter_options or {}), "decode_cf": True}
-    place, world = _place(out, store_options), world or World()
+    place, world = open_output(out, store_options, also_read=_may_be_remote(source)), world or World()
     count = cpus.share(world.local_size) if workers is None else workers
     job = PackOptions(
         workers=count,
@@ -286,7 +279,9 @@ def convert(
         max_image_pixels=max_image_pixels,
     )
     if classes is not None and (converter is not None or not isinstance(source, list | tuple)):
-        raise ConfigError("classes goes with a list of datasets; a converter's own option goes in converter_options")
+        raise ConfigError(
+            Message("{classes} goes with a list of datasets; a converter's own option goes in converter_options")
+        )
     optional_fields, masks = listed_names(optional), listed_names(mask)
     ragged_fields = listed_names(ragged)
     shared = {"on_error": on_error, "optional": optional_fields, "ragged": ragged_fields}
@@ -307,7 +302,7 @@ def convert(
     shards = replace(shards, container=chosen_container)
     found_notes += () if container_note is None else (container_note,)
     _announce(found_notes, remarks, tell, world)
-    folder = place if isinstance(place, Path) else None
+    folder = place.path if isinstance(place.path, Path) else None
     skip_report = None if report is None or world.rank or dry_run else Path(report)
     if skip_report is not None:
         open_report(skip_report, folder).close()  # fails now rather than after the work
@@ -318,10 +313,12 @@ def convert(
     if dry_run:
         estimates = {name: estimate(samples, chosen, shards) for name, chosen in choice.parts.items()}
         return Conversion({}, samples.fields, found_notes, estimates)
+    context = TaskContext(samples, shards.container, shards.container_options, skip=on_error == "skip")
     datasets = {}
     try:
         for name, chosen in choice.parts.items():
-            datasets[name] = _write(samples, _of_part(place, name), chosen, shards, _of_split(job, name))
+            tasks, written_plan = plan(samples, chosen, shards)
+            datasets[name] = pack(place.part(name), context, tasks, written_plan, _of_split(job, name))
     except TooManyBad as error:
         if skip_report is not None:
             write_report(skip_report, folder, [("", sample) for sample in error.skipped])
@@ -339,7 +336,7 @@ def _rounding(datasets: Collection[WrittenDataset], fields: Mapping[str, Field])
     """Return a note for each field whose numbers were rounded."""
     changes = {name: max(made.rounded.get(name, 0) for made in datasets) for name in fields}
     return [
-        f"dtype: {fields[name].dtype} rounds numbers of field {name!r}, by up to {change:.3g}"
+        Message("{dtype}: {} rounds numbers of field {!r}, by up to {:.3g}", fields[name].dtype, name, change)
         for name, change in changes.items()
         if change
     ]
@@ -355,41 +352,12 @@ def _announce(notes: Sequence[str], remarks: Sequence[str], tell: Callable[[str]
             warnings.warn(remark, SourceWarning, stacklevel=3)  # where `convert` is called
 
 
-def _place(out: PathLike, store_options: Mapping[str, str] | None) -> Path | StoreOutput:
-    """Return the place that `out` names; ConfigError for one that cannot be written to."""
-    url = as_url(out)
-    return local_path(out) if url is None else StoreOutput(url, open_store(url, store_options or {}))
-
-
 def _may_be_remote(source: Any) -> bool:
     """Return whether a source may be datasets in stores."""
     paths = source if isinstance(source, list | tuple) else [source]
     return isinstance(source, DatasetSource) or any(
         isinstance(path, str | os.PathLike) and as_url(path) is not None for path in paths
     )
-
-
-def _of_part(place: Path | StoreOutput, split: str) -> Output | StoreOutput:
-    """Return where the dataset of a split is written, or the only one if `split` is ""."""
-    if isinstance(place, Path):
-        return Output(place.absolute(), split)
-    return replace(place, url=place.url / split) if split else place
-
-
-def _write(
-    source: Source, out: Output | StoreOutput, numbers: Indices | None, shards: ShardOptions, options: PackOptions
-) -> WrittenDataset:
-    context = TaskContext(
-        source,
-        out,
-        shards.container,
-        container_options=shards.container_options,
-        skip=options.on_error == "skip",
-    )
-    tasks, written_plan = plan(context, numbers, shards)
-    if isinstance(out, StoreOutput):
-        return pack_to_store(context, out, tasks, written_plan, options)
-    return pack(context, tasks, written_plan, options)
 
 
 def _of_split(options: PackOptions, name: str) -> PackOptions:
@@ -474,7 +442,7 @@ def _check_options(given: Mapping[str, Any], converter: str | Converter | None) 
             advice = f"; the converter's own options go in converter_options={{{name!r}: {value!r}}}"
         else:
             known = [*inspect.signature(convert).parameters][2:-1]
-            near = _IN_COMMANDS.get(name) or next(iter(difflib.get_close_matches(name, known, 1)), None)
+            near = did_you_mean(name, "argument of convert", [*known, "compression"])
             advice = f"; did you mean {near}=?" if near else ""
         raise ConfigError(f"convert has no option {name!r}{advice}")
 
@@ -489,6 +457,8 @@ def _numbers(numbers: Sequence[int] | Indices | None) -> Indices | None:
 
 
 def _dtypes(dtype: str | Mapping[str, str] | None) -> Mapping[str, str]:
-    if dtype is None:
-        return {}
-    return {"": dtype} if isinstance(dtype, str) else dtype
+    """Return the dtypes by field, for text as `float16` or `image=float16,mask=uint8`; `""` is every other array."""
+    if not isinstance(dtype, str):
+        return dtype or {}
+    pairs = (part.strip().rpartition("=") for part in dtype.split(",") if part.strip())
+    return {name: value for name, _, value in pairs}

@@ -8,8 +8,9 @@ import numpy as np
 
 from .. import containers
 from ..containers import tar_layout
-from ..dataset.shard_writer import Encoded
+from ..errors import Message, Option
 from ..format.fields import Field
+from ..output.shard_writer import Encoded
 from ..system.units import format_size
 from .dataset_source import DatasetSource
 from .runners import portable_errors
@@ -99,9 +100,11 @@ def choose_container(source: Source, wanted: str | None, *, follows: bool) -> tu
     fitting, why = _fitting(source.fields, high=high)
     if follows and fitting != DEFAULT:
         instead = f" (a tar would take {cost})" if high else ""
-        return fitting, f"container={fitting!r} is taken, as it fits {why}{instead}"
+        return fitting, Message("{} is taken, as it fits {}{}", Option("container", fitting), why, instead)
     if cost is not None and high and cost.tar - cost.data >= _WORTH_A_NOTE:
-        return DEFAULT, f"a tar takes {cost}: each value begins a block of its own; container={fitting!r} fits {why}"
+        return DEFAULT, Message(
+            "a tar takes {}: each value begins a block of its own; {} fits {}", cost, Option("container", fitting), why
+        )
     return DEFAULT, None
 
 

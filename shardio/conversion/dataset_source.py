@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from ..dataset.classes import Classes
 from ..dataset.dataset import Dataset, with_classes_alike
 from ..dataset.dataset import open as open_dataset
-from ..dataset.shard_writer import Encoded
 from ..dataset.store_access import StoreAccess
 from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
 from ..format import cf, checksums
 from ..format.fields import CHECKSUM, Field, content_columns, present_column, shape_column
+from ..output.shard_writer import Encoded
 from ..stores.url import Url, as_url
 from ..system.local_path import local_path
 from ..system.types import Sample

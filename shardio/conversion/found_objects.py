@@ -8,11 +8,12 @@ from typing import final
 
 from .. import containers
 from ..containers import piece_sums, side_index
-from ..dataset.store_output import StoreOutput, stem_of
 from ..errors import ConfigError, ManifestError, SourceError
 from ..foreign.files import Sort, expanded, order_key
 from ..foreign.formats import named_kind
 from ..format import manifest
+from ..output.own_objects import stem_of
+from ..output.store import StoreOutput
 from ..stores.base import Condition, ObjectInfo, Store
 from ..stores.url import Url
 from ..system.units import counted

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ..dataset.store_access import StoreAccess
-from ..errors import ConfigError, SourceWarning
+from ..errors import ConfigError, Message, SourceWarning
 from ..foreign.files import Sort, order_hints
 from ..foreign.formats import WORDS, FoundFiles, find_by_content
 from ..foreign.names import printable
@@ -22,13 +22,13 @@ from ..system import cpus
 from ..system.local_path import local_path
 from . import source as sources
 from .adopt import adopt
+from .adopt_objects import MOST_THREADS, ObjectAdoption
 from .api import Conversion, PathLike
 from .found_objects import find_objects
-from .indexing_objects import MOST_THREADS, ObjectAdoption
 from .masks import masked
 from .notes import chunk_hints, own_hints, remarks_of
-from .pack import OnError
-from .runners import Progress
+from .pack import OnError, PackOptions
+from .runners import Progress, silent
 from .skipped import write_report
 
 Format: TypeAlias = Literal["webdataset", "tfrecord", "lmdb", "hdf5"]
@@ -70,20 +70,19 @@ def index(
         paths: files, directories of files, or patterns: one or a list, all of one format, whatever their names; or the
             URLs of such objects.
         out: the dataset's directory, or its URL.
-        fields: the fields to take, and what to call them, such as `"image=jpg,label=cls"` or
-            `{"image": "jpg", "label": "cls"}`; None takes all.
-        optional: the fields that samples of tars and TFRecords may lack.
-        mask: fields of images that are masks, see `convert`.
-        key: of tars: whether to take the keys of samples as the text field `key`; None does so if they name folders, as
-            in tars of class folders, and tells it if it does not.
-        format: the files' format: `"webdataset"`, `"tfrecord"`, `"lmdb"` or `"hdf5"`; None lets their content decide.
-        decode_cf: of HDF5 files, apply the attributes of netCDF that each file has, such as `scale_factor`, whenever
-            rows are read; the converter `hdf5` says how.
+        fields: the fields to take, and what to call them: image=jpg,label=cls. By default, all.
+        optional: fields that samples of tars and TFRecords may lack: caption,score.
+        mask: fields of images that are masks, whose numbers stay.
+        key: of tars: take the keys of samples as the text field key. By default, only if they name folders, as in tars
+            of class folders; a note tells if they are left out.
+        format: the files' format. By default, their content decides.
+        decode_cf: of HDF5 files: apply the attributes of netCDF that each file has (scale_factor, add_offset, fill
+            values, valid ranges, units of time) whenever rows are read; `shardio convert hdf5 --help` says how.
         workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
             For URLs, `workers` are threads, and there is no `dask` or `world`.
         store_options: for URLs: options of their store, see `shardio.open`.
-        sort: `"natural"` sorts all files by the numbers in their names, so that s_2 comes before s_10. Without it,
-            those of a directory or a pattern are in the order of their names; a note tells if that is another one.
+        sort: the order of the files. natural: all files by the numbers in their names, s_2 before s_10. name: those of
+            a directory or a pattern by their names; a note tells if that is another order.
 
     Returns:
         The dataset, with the samples that were left out and the notes.
@@ -99,18 +98,24 @@ def index(
     choices = {"fields": fields, "key": key, "optional": listed_names(optional) or None, "decode_cf": decode_cf or None}
     masks = listed_names(mask)
     given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    shared: dict[str, Any] = {
+        "on_error": on_error,
+        "max_bad": max_bad,
+        "resume": resume,
+        "overwrite": overwrite,
+        "progress": progress or silent,
+    }
     access = StoreAccess(store_options=store_options)
     access.check_needed(out, *given)
     if as_url(out) is not None or any(as_url(path) is not None for path in given):
         if dask is not None or (world or World.detect()).size > 1:
             raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
         if decode_cf:
-            raise ConfigError("decode_cf is for HDF5 files, which are adopted on a local disk only")
-        made = _index_objects(
-            [os.fspath(path) for path in given], out, access, choices, masks, format, on_error, strict, tell,
-            workers=min(MOST_THREADS, cpus.usable()) if workers is None else workers, max_bad=max_bad,
-            progress=progress, resume=resume, overwrite=overwrite, sort=sort,
-        )  # fmt: skip
+            raise ConfigError(Message("{decode_cf} is for HDF5 files, which are adopted on a local disk only"))
+        threads = min(MOST_THREADS, cpus.usable()) if workers is None else workers
+        options = PackOptions(workers=threads, threads=True, **shared)
+        urls = [os.fspath(path) for path in given]
+        made = _index_objects(urls, out, access, choices, masks, format, strict, tell, options, sort)
         if report is not None:
             write_report(Path(report), Path(report).parent, [("", sample) for sample in made.skipped])
         return made
@@ -131,13 +136,9 @@ def index(
         workers=cpus.share(world.local_size) if workers is None else workers,
         dask=dask,
         world=world,
-        on_error=on_error,
-        max_bad=max_bad,
         strict=strict,
-        resume=resume,
-        overwrite=overwrite,
-        progress=progress,
         masks=masks,
+        **shared,
     )
     if report is not None and not world.rank:
         write_report(Path(report), local_path(out), [("", sample) for sample in dataset.skipped])
@@ -151,15 +152,9 @@ def _index_objects(
     choices: Mapping[str, Any],
     masks: Collection[str],
     format: Format | None,
-    on_error: OnError,
     strict: bool,
     tell: Callable[[str], None] | None,
-    *,
-    workers: int,
-    max_bad: float,
-    progress: Progress | None,
-    resume: bool,
-    overwrite: bool,
+    options: PackOptions,
     sort: Sort,
 ) -> Conversion:
     """Adopt objects in a store, see `index`."""
@@ -170,20 +165,17 @@ def _index_objects(
             f"out and all paths must be URLs or all local, got {local} beside a URL: the index of objects in a store "
             "lies beside them"
         )
-    if workers < 1:
-        raise ConfigError(f"workers must be at least 1, got {workers}")
     store = open_store(folder, access.store_options or {})
-    found = find_objects(store, objects, folder, format, overwrite=overwrite or resume, sort=sort)
+    found = find_objects(store, objects, folder, format, overwrite=options.overwrite or options.resume, sort=sort)
     hints = order_hints([info.name for info in found.objects], "objects")
-    with ObjectAdoption(found, on_error, lambda files: masked(_source(files, choices, on_error), masks)) as adoption:
+    with ObjectAdoption(found, lambda files: masked(_source(files, choices, options.on_error), masks)) as adoption:
         remarks = remarks_of(adoption.source, found.remarks, strict=strict)
         for note in remarks if tell is None else (*remarks, *hints):
             if tell is None:
                 warnings.warn(note, SourceWarning, stacklevel=3)
             else:
                 tell(note)
-        made = adoption.run(workers=workers, max_bad=max_bad, progress=progress, resume=resume, overwrite=overwrite)
-        return Conversion({"": made}, adoption.source.fields, (*remarks, *hints))
+        return Conversion({"": adoption.run(options)}, adoption.source.fields, (*remarks, *hints))
 
 
 def _source(files: FoundFiles, choices: Mapping[str, Any], on_error: str, sort: Sort = "name") -> Any:

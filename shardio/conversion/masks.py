@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, final
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Message, Option
 from ..format.fields import Field, describe, describe_fields
 from ..system.types import Sample
 
@@ -12,16 +12,17 @@ from ..system.types import Sample
 def check_names(fields: Mapping[str, Field], masks: Collection[str]) -> None:
     """Raise ConfigError if `masks` names a field that there is not."""
     for name in sorted(set(masks) - fields.keys()):
-        raise ConfigError(f"mask: there is no field {name!r}; there are {describe_fields(fields)}")
+        raise ConfigError("{mask}: there is no field {!r}; there are {}", name, describe_fields(fields))
 
 
 def as_mask(name: str, field: Field) -> Field:
     """Return a field of images as one of masks. Raise ConfigError if it holds no images, or RGB pixels."""
     if not field.is_image:
-        advice = f": as_image=[{name!r}] makes images of arrays" if field.kind == "array" else ""
-        raise ConfigError(f"mask takes fields of images, and {name!r} is {describe(field)}{advice}")
+        as_images = Message(": {} makes images of arrays", Option("as_image", [name]))
+        advice = as_images if field.kind == "array" else ""
+        raise ConfigError("{mask} takes fields of images, and {!r} is {}{}", name, describe(field), advice)
     if field.kind == "pixels" and field.channels != 1:
-        raise ConfigError(f"mask: a mask has one number per pixel, and field {name!r} is {describe(field)}")
+        raise ConfigError("{mask}: a mask has one number per pixel, and field {!r} is {}", name, describe(field))
     return replace(field, role="mask", channels=1)
 
 

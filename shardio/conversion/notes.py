@@ -9,7 +9,7 @@ from typing import Any
 
 from ..containers import hdf5
 from ..containers.chunk_cache import CHUNKS, ChunkSpan
-from ..errors import DatasetError, MissingDependency, ShardCorrupt, SourceError
+from ..errors import DatasetError, Message, MissingDependency, Option, ShardCorrupt, SourceError
 from ..foreign.names import printable
 from ..format import images, manifest
 from ..format.fields import Field, describe
@@ -32,19 +32,23 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], m
     """
     found = own_hints(source)
     found += [
-        f"field {name!r} begins with a grey PNG of 16 bits, whose levels a Loader cuts off at 255, as Pillow does: "
-        f"mask=[{name!r}] keeps the numbers of masks; store other pixels as arrays to keep their range"
+        Message(
+            "field {!r} begins with a grey PNG of 16 bits, whose levels a Loader cuts off at 255, as Pillow does: {} "
+            "keeps the numbers of masks; store other pixels as arrays to keep their range",
+            name,
+            Option("mask", [name]),
+        )
         for name in _deep_greys(source)
         if name not in masks
     ]
     for name, field in source.fields.items():
         single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
         if name == "label" and single and name not in squeeze:
-            hint = f"squeeze=[{name!r}] stores numbers, which training needs"
-            found.append(f"field 'label' is {describe(field)}; {hint}")
+            told = "field 'label' is {}; {} stores numbers, which training needs"
+            found.append(Message(told, describe(field), Option("squeeze", [name])))
         if name not in as_image and _looks_like_pixels(field):
-            hint = f"if its values are pixels, as_image=[{name!r}] stores images"
-            found.append(f"field {name!r} is {describe(field)}; {hint}")
+            told = "field {!r} is {}; if its values are pixels, {} stores images"
+            found.append(Message(told, name, describe(field), Option("as_image", [name])))
     return found
 
 
@@ -121,7 +125,7 @@ def remarks_of(source: Source, others: Sequence[str] = (), *, strict: bool) -> l
 def check_strict(remarks: Sequence[str], *, strict: bool) -> None:
     """Raise SourceError if there are remarks on what is left out or renamed, with `strict`."""
     if strict and remarks:
-        raise SourceError(f"strict allows nothing to be left out or renamed: {'; '.join(remarks)}")
+        raise SourceError("{strict} allows nothing to be left out or renamed: {}", "; ".join(remarks))
 
 
 def shards_among(source: Source) -> list[str]:

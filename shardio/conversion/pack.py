@@ -2,26 +2,25 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
 from ..dataset import bad_budget
-from ..dataset.output_directory import OutputDirectory, claim
-from ..dataset.shard_writer import WrittenShard
-from ..dataset.writer import describe, finish_dataset
-from ..errors import ConfigError, SourceError, TooManyBad
+from ..errors import ConfigError, Option, SourceError, TooManyBad
 from ..foreign.names import printable
 from ..format import manifest
 from ..order.world import World
+from ..output.base import Beat, Output, Run
+from ..output.describe import describe
+from ..output.records import Record, Skipped
+from ..output.shard_writer import WrittenShard
 from ..stores.url import Url
 from . import ranks
 from .dask_runner import on_dask
-from .journal import LOCK, Journal, Lock, Record, compare, remove_retired
-from .runners import Progress, Runner, RunnerCallbacks, in_processes, silent
-from .skipped import Skipped
+from .runners import Progress, Runner, RunnerCallbacks, in_processes, in_threads, silent
 from .source import file_states
-from .tasks import ShardTask, TaskContext, TaskResult, run_shard_task
+from .tasks import ShardTask, ShardWork, TaskContext, TaskResult, run_shard_task
 
 OnError: TypeAlias = Literal["raise", "skip"]
 
@@ -60,89 +59,191 @@ class PackOptions:
     resume: bool = False
     overwrite: bool = False
     progress: Progress = silent
+    threads: bool = False
 
     def __post_init__(self) -> None:
         if self.workers < 1:
-            raise ConfigError(f"workers must be at least 1, got {self.workers}")
+            raise ConfigError("{workers} must be at least 1, got {}", self.workers)
         if self.on_error not in get_args(OnError):
-            raise ConfigError(f"on_error must be 'raise' or 'skip', got {self.on_error!r}")
+            raise ConfigError("{on_error} must be 'raise' or 'skip', got {!r}", self.on_error)
         bad_budget.check_max_bad(self.max_bad)
         if self.dask is not None and self.world.size > 1:
-            ranks_too = f"got dask={self.dask!r} in a job of {self.world.size} ranks"
-            raise ConfigError(f"dask and ranks cannot share the same work: {ranks_too}")
+            raise ConfigError(
+                "{dask} and ranks cannot share the same work: got {} in a job of {} ranks",
+                Option("dask", self.dask),
+                self.world.size,
+            )
 
     def runner(self) -> Runner:
-        """Return the runner of this process's tasks."""
+        """Return the runner of this process's tasks; with `threads`, its workers are threads."""
+        if self.threads:
+            return in_threads(self.workers)
         return in_processes(self.workers) if self.dask is None else on_dask(self.dask, self.workers)
 
 
-@final
-class Tally:
-    """Counts the results of a conversion, and describes the dataset that they make, wherever its shards go.
+def pack(
+    out: Output,
+    context: TaskContext,
+    tasks: Sequence[ShardTask],
+    plan: Mapping[str, Any],
+    options: PackOptions,
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> WrittenDataset:
+    """Carry out all tasks and make one dataset of the shards.
+
+    With `resume`, a dataset that this conversion has finished before is returned as it is.
 
     Args:
+        out: the output.
         context: what the tasks share.
         tasks: a task for each shard.
         plan: JSON values that distinguish this conversion from others.
-        options: how the work is carried out.
-        watches: whether to see to it that the source's files stay as they are.
+        options: how to carry out the work.
+        check: raises an error if the source has changed, in ways that the states of its files do not tell.
+
+    Raises ConfigError for a dataset or an unfinished conversion at the output that `options` do not provide for,
+    ObjectChanged if another process has made a dataset there meanwhile; BadSample, TooManyBad, OSError and StoreError.
     """
+    work = _Packing(out, context, tasks, plan, options)
+    return work.follow() if options.world.rank else work.lead(check)
+
+
+@final
+class _Packing:
+    """One rank's part in making a dataset; the arguments are those of `pack`."""
 
     def __init__(
         self,
+        out: Output,
         context: TaskContext,
         tasks: Sequence[ShardTask],
         plan: Mapping[str, Any],
         options: PackOptions,
-        *,
-        watches: bool = True,
     ) -> None:
-        self._context, self._plan, self._options = context, plan, options
-        self.total = sum(task.count for task in tasks)
-        self._states = file_states(context.source) if watches else {}
-        self._skipped = 0
+        self._out, self._context, self._tasks, self._plan, self._options = out, context, tasks, plan, options
+        self._wanted = {"job": ranks.job(), **plan}
+        self._total = sum(task.count for task in tasks)
+        self._finished = self._samples = self._skipped = 0
 
-    def report(self, done: int) -> None:
-        """Report progress."""
-        self._options.progress(self._context.doing, min(done, self.total), self.total)
+    def follow(self) -> WrittenDataset:
+        """Work as a rank other than the first."""
+        out, options, world = self._out, self._options, self._options.world
+        keep = options.resume and not options.overwrite
+        begun = ranks.wait_for_leader(out, self._context, world, self._wanted, keep=keep)
+        if isinstance(begun, manifest.Manifest):
+            return WrittenDataset(out.path, begun)
+        run, found = begun
+        with run.working(world.rank) as beat:
+            self._carry_out(run, beat)
+        ranks.wait_for_end(out, run, world)
+        return WrittenDataset(out.path, out.published(found))
 
-    def on_result(self, result: TaskResult) -> None:
+    def lead(self, check: Callable[[], None]) -> WrittenDataset:
+        """Begin or resume, work, wait for the other ranks, and publish the dataset."""
+        context, options, world = self._context, self._options, self._options.world
+        lead = self._out.begin(
+            self._wanted,
+            container=context.container,
+            beside=context.beside,
+            resume=options.resume,
+            overwrite=options.overwrite,
+        )
+        if isinstance(lead, manifest.Manifest):
+            return WrittenDataset(self._out.path, lead)
+        run = lead.run
+        try:
+            before = file_states(context.source)
+            with run.working(0) if world.size > 1 else contextlib.nullcontext(lambda done: None) as beat:
+                others = ranks.OtherRanks(self._out, run, world, self._tasks)
+                own = self._carry_out(run, beat, others.samples)
+                others.wait(lambda done: self._report(own + done))
+                now = file_states(context.source)
+                for path in (path for path, state in before.items() if now[path] != state):
+                    raise SourceError("{} changed while it was converted: start over with {overwrite}", printable(path))
+                check()
+                written, numbers = self._describe(self._records(run))
+                lead.publish(written.manifest, numbers)
+                return written
+        except Exception as error:
+            if isinstance(error, TooManyBad) and not error.skipped:
+                records = run.records(sorted(run.done()))
+                error.skipped = tuple(bad for record in records if record for bad in record.skipped)
+            if world.size == 1:
+                lead.abandon(error)
+            raise
+        finally:
+            lead.close()
+
+    def _carry_out(self, run: Run, beat: Beat, others: Callable[[], int] | None = None) -> int:
+        """Carry out this rank's tasks; return the number of their samples. The first rank reports progress."""
+        world = self._options.world
+
+        def on_progress(done: int) -> None:
+            beat(done)
+            if others is not None:
+                self._report(done + others())
+
+        if own := self._tasks[world.rank :: world.size]:
+            callbacks = RunnerCallbacks(on_progress, self._on_result)
+            self._options.runner()(run_shard_task, ShardWork(self._context, run), own, callbacks)
+        return sum(task.count for task in own)
+
+    def _report(self, done: int) -> None:
+        """Report progress; the total is an estimate as long as nobody knows the samples of what was not read."""
+        total = self._total
+        if not self._context.knows_samples:
+            done = self._samples
+            total = max(done, done * len(self._tasks) // max(1, self._finished))
+        self._options.progress("indexing" if self._context.adopted else "writing", min(done, total), total)
+
+    def _on_result(self, result: TaskResult) -> None:
         """Count the samples that a task has left out; TooManyBad if there are too many by now."""
+        self._finished += 1
+        self._samples += result.count
         self._skipped += result.skipped
         if result.first_skipped is not None and self._context.knows_samples:
-            self._check_budget(self._skipped, self.total, result.first_skipped)
+            self._check_budget(self._skipped, self._total, result.first_skipped)
 
-    def check_unchanged(self) -> None:
-        """Raise SourceError if a file of the source has changed meanwhile: its samples may be of two versions."""
-        now = file_states(self._context.source)
-        for path in (path for path, state in self._states.items() if now[path] != state):
-            raise SourceError(f"{printable(path)} changed while it was converted: start over with overwrite")
+    def _records(self, run: Run) -> Iterator[Record]:
+        """Yield the records of all shards; SourceError if one is missing, or of other fields."""
+        images = {name for name, field in self._context.source.fields.items() if field.kind == "image"}
+        for task, record in zip(self._tasks, run.records([task.number for task in self._tasks]), strict=True):
+            if record is None:
+                raise SourceError(f"{run.path}: the record of shard {task.number} is missing")
+            if record.shard.samples and record.shard.image_shapes.keys() != images:
+                raise SourceError(f"{run.path}: the record of shard {task.number} is of other fields")
+            yield record
 
-    def publish(self, records: Iterable[Record], finish: Callable[[manifest.Manifest], None]) -> WrittenDataset:
-        """Describe the shards, all of which are written, and have `finish` write the manifest.
+    def _describe(self, records: Iterable[Record]) -> tuple[WrittenDataset, list[int]]:
+        """Return the dataset of the shards, all of which are written, and the numbers of those that hold samples.
 
         Raises TooManyBad, and SourceError if no sample is left.
         """
+        context, source = self._context, self._context.source
         skipped: list[Skipped] = []
+        numbers: list[int] = []
         samples = rotated = 0
         rounded: dict[str, float] = {}
 
         def written() -> Iterator[WrittenShard]:
             nonlocal samples, rotated
-            for record in records:
+            for task, record in zip(self._tasks, records, strict=True):
                 rotated += record.rotated
                 for name, change in record.rounded.items():
                     rounded[name] = max(change, rounded.get(name, 0))
-                skipped.extend(record.skipped)
+                first = 0 if context.knows_samples else samples + len(skipped)
+                skipped.extend(Skipped(first + bad.number, bad.reason) for bad in record.skipped)
                 samples += record.shard.samples
                 if record.shard.samples:
+                    numbers.append(task.number)
                     yield record.shard
             if not samples:
-                raise SourceError(f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}")
+                all_bad = f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}" if skipped else ""
+                raise SourceError(all_bad or f"{self._out.path}: there are no samples")
             if skipped:
-                self._check_budget(len(skipped), samples + len(skipped), skipped[0])
+                self._check_budget(len(skipped), samples + len(skipped), skipped[0], skipped)
 
-        context, source = self._context, self._context.source
         completed = describe(
             context.container,
             source.fields,
@@ -152,165 +253,20 @@ class Tally:
             conversion=self._plan,
             has_sums=True,
         )
-        finish(completed)
-        return WrittenDataset(context.out.path, completed, tuple(skipped), rotated, rounded)
+        return WrittenDataset(self._out.path, completed, tuple(skipped), rotated, rounded), numbers
 
-    def check(self, record: Record | None, number: int, place: object) -> Record:
-        """Return the record of shard `number`; SourceError if there is none at `place`, or it is of other fields."""
-        if record is None:
-            raise SourceError(f"{place}: the record of shard {number} is missing")
-        images = {name for name, field in self._context.source.fields.items() if field.kind == "image"}
-        if record.shard.samples and record.shard.image_shapes.keys() != images:
-            raise SourceError(f"{place}: the record of shard {number} is of other fields")
-        return record
-
-    def _check_budget(self, skipped: int, samples: int, example: Skipped) -> None:
-        """Raise TooManyBad if more samples are bad than `max_bad` allows."""
+    def _check_budget(self, skipped: int, samples: int, example: Skipped, known: Sequence[Skipped] = ()) -> None:
+        """Raise TooManyBad, with those that are known, if more samples are bad than `max_bad` allows."""
         most = self._options.max_bad
         if skipped > (allowed := bad_budget.allowance(most, samples)):
-            raise TooManyBad(
-                f"{skipped} of {samples} samples are bad, max_bad={most:g} allows {allowed}, "
-                f"max_bad={samples} would allow all; one of them: {example.reason}"
+            error = TooManyBad(
+                "{} of {} samples are bad, {} allows {}, {} would allow all; one of them: {}",
+                skipped,
+                samples,
+                Option("max_bad", most),
+                allowed,
+                Option("max_bad", samples),
+                example.reason,
             )
-
-
-def pack(
-    context: TaskContext, tasks: Sequence[ShardTask], plan: Mapping[str, Any], options: PackOptions
-) -> WrittenDataset:
-    """Carry out all tasks and make one dataset of the shards.
-
-    With `resume`, a dataset that this conversion has finished before is returned as it is.
-
-    Args:
-        context: what the tasks share.
-        tasks: a task for each shard.
-        plan: JSON values that distinguish this conversion from others.
-        options: how to carry out the work.
-
-    Raises ConfigError if another conversion made the dataset or the journal at the output, BadSample, TooManyBad and
-    OSError.
-    """
-    if not options.world.rank:
-        remove_retired(context.local)
-    finished = _finished_before(context, plan, options)
-    if finished is not None:
-        return WrittenDataset(context.local.path, finished)
-    return _PackRun(context, tasks, {"job": ranks.job(), **plan}, options).run()
-
-
-def _finished_before(context: TaskContext, plan: Mapping[str, Any], options: PackOptions) -> manifest.Manifest | None:
-    """Return the manifest of the dataset that this conversion has finished before, None if there is work to do."""
-    out = context.local.path
-    unfinished = Journal(context.local, context.container).exists()
-    if not options.resume or options.overwrite or not (out / manifest.FILE_NAME).exists() or unfinished:
-        return None
-    finished = manifest.load(out)
-    compare(f"{out}: the existing dataset", finished.conversion, plan)
-    return finished
-
-
-@final
-class _PackRun:
-    """One rank's part in a conversion."""
-
-    def __init__(
-        self, context: TaskContext, tasks: Sequence[ShardTask], plan: dict[str, Any], options: PackOptions
-    ) -> None:
-        self._context, self._tasks, self._plan, self._options = context, tasks, plan, options
-        self._out = context.local
-        self._journal = Journal(self._out, context.container)
-        own = {name: value for name, value in plan.items() if name != "job"}
-        self._tally = Tally(context, tasks, own, options, watches=not options.world.rank)
-
-    def run(self) -> WrittenDataset:
-        if self._options.world.rank:
-            return self._follow()
-        return self._lead()
-
-    def _follow(self) -> WrittenDataset:
-        """Work as a rank other than the first."""
-        ranks.wait_for_leader(self._journal, self._options.world, self._plan)
-        self._join_run()
-        self._run_tasks()
-        return WrittenDataset(self._out.path, ranks.wait_for_end(self._journal, self._out.path))
-
-    def _lead(self) -> WrittenDataset:
-        """Begin the journal, work, and publish the dataset: the first rank's part."""
-        overwrite, resume, beside = self._options.overwrite, self._options.resume, self._context.beside
-        anew = not self._journal.exists()
-        missing = [path for path in (self._out.path, *self._out.path.parents) if not path.exists()]
-        final, folder = claim(self._out, overwrite=overwrite, resume=resume, beside=beside)
-        lock = Lock(folder, LOCK, "another conversion")
-        retired, emptied = "", list[Path]()
-        try:
-            self._journal.begin(self._plan, lock, resume=resume)
-            self._join_run()
-            self._run_tasks()
-            self._tally.check_unchanged()
-            place = OutputDirectory(self._journal.open_shards(), final, beside)
-            written = self._tally.publish(self._records(), lambda completed: finish_dataset(place, completed))
-            retired = self._journal.retire()
-            return written
-        except Exception as error:
-            if isinstance(error, TooManyBad):
-                error.skipped = self._skipped_so_far()
-            if anew and self._options.world.size == 1:
-                retired = self._retire_empty()
-                emptied = missing if retired else []
-            raise
-        finally:
-            lock.release()
-            # After the lock's release: some network file systems keep a folder as long as a file in it is open.
-            if retired:
-                with contextlib.suppress(OSError):
-                    final.remove(retired)
-                    for path in emptied:
-                        path.rmdir()
-
-    def _retire_empty(self) -> str:
-        """Retire the journal of a conversion that failed if no shard is finished, "" if one is: it may resume."""
-        with contextlib.suppress(OSError):
-            return "" if self._journal.run and self._journal.done() else self._journal.retire()
-        return ""
-
-    def _join_run(self) -> None:
-        """Bind the tasks to the run that the journal is in."""
-        self._context = replace(self._context, run=self._journal.run)
-
-    def _run_tasks(self) -> None:
-        """Carry out this rank's tasks; the first rank then waits for the others."""
-        world, run = self._options.world, self._options.runner()
-        if world.size == 1:
-            run(run_shard_task, self._context, self._tasks, RunnerCallbacks(self._tally.report, self._tally.on_result))
-            return
-        tasks = self._tasks[world.rank :: world.size]
-        heartbeat = ranks.RankHeartbeat(self._journal, world)
-
-        def on_progress(done: int) -> None:
-            heartbeat.beat(done)
-            if not world.rank:
-                self._tally.report(done + heartbeat.done_by_others())
-
-        try:
-            if tasks:
-                run(run_shard_task, self._context, tasks, RunnerCallbacks(on_progress, self._tally.on_result))
-            count = sum(task.count for task in tasks)
-            heartbeat.beat(count, over=True)
-            if not world.rank:
-                ranks.wait_for_others(
-                    self._journal, heartbeat, len(self._tasks), lambda others: self._tally.report(count + others)
-                )
-                self._tally.report(self._tally.total)
-        except BaseException as error:
-            heartbeat.beat(0, error=f"{type(error).__name__}: {error}")
-            raise
-        finally:
-            heartbeat.release()
-
-    def _skipped_so_far(self) -> tuple[Skipped, ...]:
-        records = (self._journal.read(number) for number in sorted(self._journal.done()))
-        return tuple(bad for record in records if record for bad in record.skipped)
-
-    def _records(self) -> Iterator[Record]:
-        for task in self._tasks:
-            yield self._tally.check(self._journal.read(task.number), task.number, self._journal.path)
+            error.skipped = tuple(known)
+            raise error

@@ -14,16 +14,16 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..dataset.shard_writer import Encoded, ShardWriter
 from ..dataset.writer import DEFAULT_SHARD_SIZE, on_disk
 from ..errors import ConfigError, SourceError
 from ..format import checksums, manifest
 from ..format.fields import Field
+from ..output.shard_writer import Encoded, ShardWriter
 from ..system.types import Indices
 from ..system.units import parse_size
 from .runners import portable_errors
 from .source import Source
-from .tasks import TaskContext, WriteTask, read_encoded
+from .tasks import WriteTask, read_encoded
 
 _FINGERPRINT_SAMPLES = 8
 
@@ -80,12 +80,11 @@ def estimate(source: Source, numbers: Indices | None, shards: ShardOptions) -> E
     return Estimate(len(sizes), len(cut(sizes, shards.shard_bytes)), int(sizes.sum()), shards.container)
 
 
-def plan(context: TaskContext, numbers: Indices | None, shards: ShardOptions) -> tuple[list[WriteTask], dict[str, Any]]:
+def plan(source: Source, numbers: Indices | None, shards: ShardOptions) -> tuple[list[WriteTask], dict[str, Any]]:
     """Return the shards to write, and the plan: JSON values that distinguish this conversion from others.
 
     Raises ConfigError for metadata and options that do not fit, SourceError for a source without samples.
     """
-    source = context.source
     manifest.check_metadata(source.metadata)
     shards.check(source.fields)
     sizes = _sizes(source, numbers)

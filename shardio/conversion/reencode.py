@@ -11,7 +11,7 @@ from PIL import Image
 from .. import native
 from ..engines.image_decoding import decode_mask
 from ..engines.orientation import TURNS, Turn, turned
-from ..errors import BadSample, ConfigError
+from ..errors import BadSample, ConfigError, Option
 from ..format.images import ImageInfo, check_pixels, jpeg_coding, orientation, probe
 from ..format.limits import MAX_IMAGE_PIXELS, Limits
 from ..native import recode
@@ -67,12 +67,14 @@ class ReencodeOptions:
         for name in ("resize_shorter", "max_pixels"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
-                raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
+                raise ConfigError("{} must be a whole number of at least 1, got {!r}", Option(name), value)
         Limits(max_image_pixels=self.max_image_pixels)
         if not (isinstance(self.quality, int) and 1 <= self.quality <= 100):
-            raise ConfigError(f"quality must be a whole number from 1 to 100, got {self.quality!r}")
+            raise ConfigError("{quality} must be a whole number from 1 to 100, got {!r}", self.quality)
         if self.recompress not in get_args(Recompress):
-            raise ConfigError(f"recompress must be one of {', '.join(get_args(Recompress))}, got {self.recompress!r}")
+            raise ConfigError(
+                "{recompress} must be one of {}, got {!r}", ", ".join(get_args(Recompress)), self.recompress
+            )
 
     @property
     def idle(self) -> bool:

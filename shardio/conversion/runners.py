@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from ..errors import ShardioError, SourceError
 from ..system import processes
 from ..system.shared_memory import Shared
+from ..system.threads import in_order
 from .tasks import Advance
 
 POLL_SECONDS = 0.1
@@ -69,6 +70,19 @@ def in_this_process(function: TaskFunction, shared: Any, tasks: Sequence[Any], c
             result = function(shared, task, advance)
         callbacks.on_result(result)
     callbacks.on_progress(done)
+
+
+def in_threads(workers: int) -> Runner:
+    """Return a `Runner` on threads of this process, which share what the tasks share."""
+
+    def run(function: TaskFunction, shared: Any, tasks: Sequence[Any], callbacks: RunnerCallbacks) -> None:
+        done = 0
+        for result in in_order(lambda task: function(shared, task, lambda count: None), tasks, workers):
+            callbacks.on_result(result)
+            done += result.count
+            callbacks.on_progress(done)
+
+    return run
 
 
 def in_processes(workers: int) -> Runner:

@@ -1,33 +1,14 @@
-"""Samples that a conversion leaves out because they are bad, and the report that names them."""
+"""The report of the samples that a conversion leaves out because they are bad."""
 
 import json
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from ..foreign.locations import LOST_END
+from ..output.records import Skipped
 from ..system.directory import Directory
-
-
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A sample that was left out.
-
-    Attributes:
-        number: the sample's number in the source.
-        reason: why it cannot be stored.
-    """
-
-    number: int
-    reason: str
-
-    @property
-    def ends_file(self) -> bool:
-        """Whether it stands for all samples that damage has lost at the end of a file."""
-        return self.reason.endswith(LOST_END)
 
 
 def open_report(path: Path, out: Path | None) -> TextIO:

@@ -7,7 +7,6 @@ these names from `shardio.source`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError
 from ..format.fields import Field
+from ..system.did_you_mean import did_you_mean
 from ..system.types import Sample
 
 GROUP = "shardio.converters"
@@ -162,22 +162,6 @@ Converter: TypeAlias = Callable[..., Source]
 """`(src, **options) -> Source`; raises SourceError if `src` cannot be converted, ConfigError for a wrong option."""
 
 
-_MEANT = {
-    **dict.fromkeys(("npz", "npy", "array", "arrays"), "numpy"),
-    **dict.fromkeys(("h5", "hdf", "he5", "h5py"), "hdf5"),
-    **dict.fromkeys(("csv", "tsv", "json", "jsonl"), "filelist"),
-    **dict.fromkeys(("tar", "tars", "wds"), "webdataset"),
-    **dict.fromkeys(("image", "images", "folder", "folders", "jpg", "jpeg", "png"), "imagefolder"),
-    **dict.fromkeys(("mnist", "ubyte"), "idx"),
-    **dict.fromkeys(("hf", "arrow", "datasets"), "huggingface"),
-    **dict.fromkeys(("streaming", "mosaic", "mosaicml"), "mds"),
-    **dict.fromkeys(("tf", "tfrecords"), "tfrecord"),
-    **dict.fromkeys(("pytorch", "pt"), "torch"),
-    "mdb": "lmdb",
-}
-"""Words that people have for the converters, mostly the ends of their files' names, for messages."""
-
-
 def names() -> tuple[str, ...]:
     """Return the names of all installed converters, sorted."""
     return tuple(sorted({entry.name for entry in entry_points(group=GROUP)}))
@@ -190,8 +174,8 @@ def find(name: str) -> Converter:
             return cast(Converter, entry.load())
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"the converter {name!r} ({entry.value}) cannot be loaded: {error}") from error
-    likely = _MEANT.get(name.lower().lstrip(".")) or next(iter(difflib.get_close_matches(name, names(), 1)), None)
-    advice = f"; did you mean {likely!r}?" if likely in names() else ""
+    likely = did_you_mean(name.lower().lstrip("."), "converter", names())
+    advice = f"; did you mean {likely!r}?" if likely else ""
     raise ConfigError(f"no converter is called {name!r}; installed: {', '.join(names()) or 'none'}{advice}")
 
 

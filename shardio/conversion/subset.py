@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadSample, ConfigError
+from ..errors import BadSample, ConfigError, Message
 from ..format.fields import is_missing
 from ..order.permutation import Permutation, derive
 from ..system.types import Indices
@@ -36,7 +36,7 @@ class SubsetOptions:
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"limit must be at least 1, got {self.limit}")
+            raise ConfigError("{limit} must be at least 1, got {}", self.limit)
         if self.split is not None:
             _check_shares(self.split)
 
@@ -83,7 +83,7 @@ def choose(source: Source, options: SubsetOptions, runner: Runner, progress: Pro
     parts = split(numbers, options.split, options.shuffle or 0)
     if empty := [name for name, part in parts.items() if not len(part)]:
         raise ConfigError(
-            f"split: {counted(len(numbers), 'sample')} cannot fill all parts: none is left for {', '.join(empty)}"
+            "{split}: {} cannot fill all parts: none is left for {}", counted(len(numbers), "sample"), ", ".join(empty)
         )
     left = len(numbers) - sum(map(len, parts.values()))
     return Choice(parts, (f"the splits leave out {left} of {counted(len(numbers), 'sample')}",) if left else ())
@@ -106,7 +106,7 @@ def parse_split(text: str) -> dict[str, float]:
         except ValueError:
             value = math.nan
         if not equals or not name or math.isnan(value) or name in shares:
-            raise ConfigError(f"split must be names and shares such as train=0.9,val=0.1, got {text!r}")
+            raise ConfigError("{split} must be names and shares such as train=0.9,val=0.1, got {!r}", text)
         shares[name] = value
     return shares
 
@@ -129,7 +129,9 @@ def split(numbers: Indices, shares: Mapping[str, float], seed: int) -> dict[str,
 
 def _check_shares(shares: Mapping[str, float]) -> None:
     if not shares:
-        raise ConfigError("split must name at least one dataset and its share, such as {'train': 0.9, 'val': 0.1}")
+        raise ConfigError(
+            Message("{split} must name at least one dataset and its share, such as {{'train': 0.9, 'val': 0.1}}")
+        )
     for name, share in shares.items():
         if not re.fullmatch(r"(?=.*[A-Za-z0-9])[A-Za-z0-9_-]{1,200}", name):
             raise ConfigError(f"a split's name is at most 200 letters, digits, '-' and '_', got {name!r}")

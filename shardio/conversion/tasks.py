@@ -7,16 +7,14 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.output_directory import Output
-from ..dataset.shard_writer import Encoded, ShardWriter, WrittenShard, encode
-from ..dataset.store_output import StoreOutput
-from ..errors import BadSample, DatasetError
+from ..errors import BadSample, DatasetError, Message, Option
 from ..format import images
 from ..format.fields import Field
+from ..output.base import Run
+from ..output.records import Record, Skipped
+from ..output.shard_writer import Encoded, ShardWriter, WrittenShard, encode
 from ..system.directory import Directory
 from ..system.types import Indices, Sample
-from .journal import Journal, Record
-from .skipped import Skipped
 from .source import HasBlocks, Source
 
 Advance: TypeAlias = Callable[[int], None]
@@ -43,42 +41,43 @@ class TaskContext:
 
     Attributes:
         source: the samples, or the files to adopt.
-        out: the output.
         container: the shards' container.
         container_options: options of the container.
         skip: whether to leave bad samples out.
-        write_shard: `write_shard(context, task, journal, advance)` writes a shard that does not exist yet; a function
-            at the top of a module, to be pickled. None for `write_samples`.
-        doing: a word for the work, for progress.
-        knows_samples: whether the tasks' counts are samples.
+        make_shard: `make_shard(context, task, folder, advance)` writes a shard that does not exist yet to a folder; a
+            function at the top of a module, to be pickled. None for `write_samples`.
+        knows_samples: whether the tasks' counts are samples. If not, those that are left out have numbers from the
+            first sample of their shard on.
         adopted: whether the shards are files that others wrote.
-        beside: whether those files are in `out` already.
-        run: the run of the journal that the tasks belong to.
+        beside: whether those files are in the output already.
     """
 
     source: Any
-    out: Output | StoreOutput
     container: str
     container_options: Mapping[str, Any] = field(default_factory=dict)
     skip: bool = False
-    write_shard: "Callable[[TaskContext, Any, Journal, Advance], Record] | None" = None
-    doing: str = "writing"
+    make_shard: "Callable[[TaskContext, Any, Directory, Advance], Record] | None" = None
     knows_samples: bool = True
     adopted: bool = False
     beside: bool = False
-    run: str = ""
 
-    @property
-    def local(self) -> Output:
-        """The output, which is a directory."""
-        if isinstance(self.out, StoreOutput):
-            raise TypeError(f"{self.out.url} is no directory")
-        return self.out
+
+@dataclass(frozen=True, slots=True)
+class ShardWork:
+    """What a process needs to carry out shard tasks, beside the tasks.
+
+    Attributes:
+        context: what the tasks share.
+        run: where their shards go.
+    """
+
+    context: TaskContext
+    run: Run
 
     @property
     def threads(self) -> bool:
-        """Whether threads of one process may each use a copy of the context."""
-        return bool(getattr(self.source, "threads", False))
+        """Whether threads of one process may each use a copy of it."""
+        return bool(getattr(self.context.source, "threads", False))
 
 
 class ShardTask(Protocol):
@@ -117,45 +116,42 @@ class TaskResult:
     """The result of a shard task.
 
     Attributes:
-        number: the shard's number.
         count: the samples that were worked on.
         skipped: how many of them were left out.
         first_skipped: the first of those.
     """
 
-    number: int
     count: int
     skipped: int
     first_skipped: Skipped | None
 
 
-def run_shard_task(context: TaskContext, task: Any, advance: Advance) -> TaskResult:
+def run_shard_task(work: ShardWork, task: Any, advance: Advance) -> TaskResult:
     """Write a shard and its record, unless both exist and are complete.
 
-    Raises BadSample unless bad samples are skipped, and OSError. An unfinished shard is removed.
+    Raises BadSample unless bad samples are skipped, OSError and StoreError. An unfinished shard is removed.
     """
-    journal = Journal(context.local, context.container, context.run)
-    record = journal.read(task.number)
+    context, run = work.context, work.run
+    record = run.read(task.number)
     if record is not None and record.skipped and not context.skip:
         raise BadSample(record.skipped[0].reason)  # the interrupted run skipped it, this one must not
-    if record is None or not journal.is_whole(record):
-        record = (context.write_shard or write_samples)(context, task, journal, advance)
-        journal.write(task.number, record)
+    if record is not None and run.is_whole(task.number, record):
+        advance(record.shard.samples + len(record.skipped))
     else:
-        advance(task.count)
+        with run.building() as folder:
+            record = (context.make_shard or write_samples)(context, task, folder, advance)
+            if record.shard.samples:
+                record = run.put(task.number, record, folder)
+        record = run.record(task.number, record)
     skipped = record.skipped
-    return TaskResult(task.number, task.count, len(skipped), skipped[0] if skipped else None)
+    count = record.shard.samples + len(skipped)
+    return TaskResult(count, len(skipped), skipped[0] if skipped else None)
 
 
-def write_samples(context: TaskContext, task: WriteTask, journal: Journal, advance: Advance) -> Record:
-    """Write a shard of the source's samples; return its record."""
-    return write_samples_to(journal.open_shards(), context, task, advance)
-
-
-def write_samples_to(shards: Directory, context: TaskContext, task: WriteTask, advance: Advance) -> Record:
+def write_samples(context: TaskContext, task: WriteTask, folder: Directory, advance: Advance) -> Record:
     """Write a shard of the source's samples to a folder; return its record."""
     fields = context.source.fields
-    writer = ShardWriter(shards, context.container, fields, task.number, task.first, context.container_options)
+    writer = ShardWriter(folder, context.container, fields, task.number, task.first, context.container_options)
     skipped: list[Skipped] = []
     rotated = 0
     rounded: dict[str, float] = getattr(context.source, "rounded", {})
@@ -204,8 +200,8 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
             yield number, encode(sample, fields)
         except BadSample as error:
             odd = of_odd_shape(sample, fields)
-            advice = f"; shapes may differ with ragged={','.join(odd)!r}" if odd else ""
-            named = BadSample(f"{_name(number, sample)}: {error}{advice}")
+            advice = Message("; shapes may differ with {}", Option("ragged", ",".join(odd))) if odd else ""
+            named = BadSample("{}: {}{}", _name(number, sample), error, advice)
             named.storable = bool(odd)
             yield number, named
 

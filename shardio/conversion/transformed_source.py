@@ -9,13 +9,13 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.shard_writer import encode
 from ..engines import image_decoding
 from ..engines.orientation import TURNS, turned
 from ..engines.resizing import resize
-from ..errors import BadSample, ConfigError, SourceError
+from ..errors import BadSample, ConfigError, Message, SourceError
 from ..format.fields import Field, describe_fields, is_missing, label_as_int64, with_optional
 from ..format.images import orientation, probe
+from ..output.shard_writer import encode
 from ..system.types import Sample
 from ..transforms.validation import as_pair
 from .masks import as_mask, check_names
@@ -102,33 +102,40 @@ class TransformedSource:
                 or name in self._as_image | self._squeeze
             ):
                 raise ConfigError(
-                    f"ragged takes fields of arrays that no other option makes something else of, got {name!r}; "
-                    f"there are {describe_fields(source.fields)}"
+                    "{ragged} takes fields of arrays that no other option makes something else of, got {!r}; there are "
+                    "{}",
+                    name,
+                    describe_fields(source.fields),
                 )
         for name in sorted(self._squeeze):
             field = source.fields.get(name)
             if field is None or field.kind != "array" or field.shape is None or math.prod(field.shape) != 1:
                 raise ConfigError(
-                    f"squeeze takes fields of arrays of one element, got {name!r}; "
-                    f"there are {describe_fields(source.fields)}"
+                    "{squeeze} takes fields of arrays of one element, got {!r}; there are {}",
+                    name,
+                    describe_fields(source.fields),
                 )
         for name in sorted(self._as_image):
             if name not in source.fields or source.fields[name].kind != "array" or name in self._dtypes:
                 arrays = ", ".join(n for n, field in source.fields.items() if field.kind == "array") or "none"
                 raise ConfigError(
-                    f"as_image takes fields of arrays that dtype does not cast (arrays here: {arrays}), got {name!r}"
+                    "{as_image} takes fields of arrays that {dtype} does not cast (arrays here: {}), got {!r}",
+                    arrays,
+                    name,
                 )
         for name in self._dtypes:
             if name and (name not in source.fields or source.fields[name].kind not in ("array", "scalar")):
-                raise ConfigError(f"dtype: {name!r} is not a field of numbers; there are {', '.join(source.fields)}")
+                raise ConfigError(
+                    "{dtype}: {!r} is not a field of numbers; there are {}", name, ", ".join(source.fields)
+                )
         if "" in self._dtypes and not any(field.kind == "array" for field in source.fields.values()):
-            raise ConfigError(f"dtype: there are no arrays to cast to {self._dtypes['']!r}; name a field")
+            raise ConfigError("{dtype}: there are no arrays to cast to {!r}; name a field", self._dtypes[""])
         self._optional = frozenset(optional)
         changed = {name: self._changed_field(name, field) for name, field in source.fields.items()}
         lacking = {name for name, field in source.fields.items() if field.optional}
         self._fields = with_optional(changed, self._optional | lacking)
         if raw is not None and not any(self._is_raw(name) for name in self._fields):
-            raise ConfigError(f"store_pixels: there is no image; the fields are {describe_fields(source.fields)}")
+            raise ConfigError("{store_pixels}: there is no image; the fields are {}", describe_fields(source.fields))
 
     def _changed_field(self, name: str, field: Field) -> Field:
         if name in self._as_image:
@@ -150,7 +157,7 @@ class TransformedSource:
         if wanted is not None and field.kind in ("array", "scalar"):
             cast = replace(field, dtype=wanted)
             if not np.can_cast(field.row_dtype, cast.row_dtype, "same_kind"):
-                raise ConfigError(f"dtype: field {name!r} is {field.dtype}, which {cast.dtype} cannot hold")
+                raise ConfigError("{dtype}: field {!r} is {}, which {} cannot hold", name, field.dtype, cast.dtype)
             return cast
         if field.kind == "image" and not self._images.idle:
             return replace(field, shape=None)
@@ -163,7 +170,7 @@ class TransformedSource:
             if pixels.ndim == 3 and name in self._masks:
                 raise BadSample(f"a mask has one number per pixel, got {list(shape)}")
         except BadSample as error:
-            raise ConfigError(f"as_image: field {name!r}: {error}") from error
+            raise ConfigError("{as_image}: field {!r}: {}", name, error) from error
         common_shape = pixels.shape[:2] if field.shape is not None and self._images.idle else None
         return Field("image", shape=common_shape, channels=1 if pixels.ndim == 2 else 3)
 
@@ -183,7 +190,9 @@ class TransformedSource:
         if len(sizes) > 1:
             found = " and ".join(f"{h} x {w} (sample {number})" for (h, w), number in [*sizes.items()][:2])
             raise ConfigError(
-                f"store_pixels: the images of field {name!r} differ in size, {found}: give resize, one size for all"
+                "{store_pixels}: the images of field {!r} differ in size, {}: give {resize}, one size for all",
+                name,
+                found,
             )
         return next(iter(sizes))
 
@@ -290,7 +299,7 @@ class TransformedSource:
             except BadSample as error:
                 key = sample.get("key")
                 named = f" (key {key})" if isinstance(key, str) else ""
-                raise BadSample(f"sample {index} of the source{named}, field {name!r}: {error}") from error
+                raise BadSample("sample {} of the source{}, field {!r}: {}", index, named, name, error) from error
             changed[name] = value
         return changed
 
@@ -322,7 +331,7 @@ class TransformedSource:
             if self._images.orient:
                 pixels = turned(pixels, TURNS[orientation(value)])
         if mask and pixels.size and int(pixels.max()) > _LARGEST_BYTE:
-            raise BadSample(f"store_pixels stores numbers of a mask up to {_LARGEST_BYTE}, got {pixels.max()}")
+            raise BadSample("{store_pixels} stores numbers of a mask up to {}, got {}", _LARGEST_BYTE, pixels.max())
         pixels = pixels.astype(np.uint8, copy=False)
         if alpha:
             pixels = image_decoding.with_alpha(pixels, None if self._raw is None else self._raw.size)
@@ -331,7 +340,7 @@ class TransformedSource:
         if pixels.shape[:2] != (height, width):
             found = " x ".join(map(str, pixels.shape[:2]))
             raise BadSample(
-                f"the image is {found} pixels, others are {height} x {width}: give resize, one size for all"
+                f"the image is {found} pixels, others are {height} x {width}: give {resize}, one size for all"
             )
         return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if alpha else pixels
 
@@ -368,8 +377,8 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], allow_rounding: bool) -> tu
         rounds = dtype.kind in "fc" and (allow_rounding or values.dtype.kind in "fc")
         kept = fits if rounds else fits & (changes == 0)
         if not kept.all():
-            advice = "; allow_rounding=True rounds it" if dtype.kind in "fc" and fits.all() else ""
-            raise BadSample(f"{dtype.name} cannot hold {values[~kept][0]}{advice}")
+            advice = Message("; {allow_rounding:True} rounds it") if dtype.kind in "fc" and fits.all() else ""
+            raise BadSample("{} cannot hold {}{}", dtype.name, values[~kept][0], advice)
         most = max(most, float(np.max(changes, initial=0, where=np.isfinite(values))))
     return cast.reshape(array.shape), most
 

@@ -73,7 +73,7 @@ def numbered_alike(
     them one name, and for labels that cannot hold the new numbers.
     """
     if classes is not None and classes not in get_args(Classes):
-        raise ConfigError(f"classes must be 'union' or 'ignore', got {classes!r}")
+        raise ConfigError("{classes} must be 'union' or 'ignore', got {!r}", classes)
     numbered = [Numbered(manifest, {}) for manifest in manifests.values()]
     keys = [_keys(manifest.metadata, fields) for manifest in manifests.values()]
     for field in () if classes == "ignore" else dict.fromkeys(field for own in keys for field in own):
@@ -85,8 +85,8 @@ def numbered_alike(
             continue
         if classes is None:
             raise ConfigError(
-                f"{_difference(field, lists)}; classes='union' numbers classes by name, classes='ignore' takes labels "
-                "as they are"
+                "{}; {classes:union} numbers classes by name, {classes:ignore} takes labels as they are",
+                _difference(field, lists),
             )
         union = _union(field, lists, fields)
         for place, (names, own) in enumerate(zip(lists.values(), keys, strict=True)):
@@ -141,16 +141,16 @@ def _union(field: str, lists: Mapping[str, Sequence[str]], fields: Mapping[str, 
     """Return the number of each class of all datasets, by name."""
     kind = fields.get(field)
     if kind is None:
-        raise ConfigError(f"classes='union' needs a field 'label', as any of {', '.join(fields)} may have the classes")
+        raise ConfigError("{classes:union} needs a field 'label', as any of {} may have the classes", ", ".join(fields))
     if not _is_integer(kind):
-        raise ConfigError(f"classes='union' numbers integer scalars, and {field!r} is {describe(kind)}")
+        raise ConfigError("{classes:union} numbers integer scalars, and {!r} is {}", field, describe(kind))
     numbers: dict[str, int] = {}
     for dataset, names in lists.items():
         if not names:
-            raise ConfigError(f"classes='union' numbers classes by name, and {dataset!r} names none of {field!r}")
+            raise ConfigError("{classes:union} numbers classes by name, and {!r} names none of {!r}", dataset, field)
         if len(set(names)) < len(names):
             double = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(f"classes='union' numbers classes by name, and {dataset!r} has two called {double!r}")
+            raise ConfigError("{classes:union} numbers classes by name, and {!r} has two called {!r}", dataset, double)
         for name in names:
             numbers.setdefault(name, len(numbers))
     if len(numbers) - 1 > np.iinfo(np.dtype(kind.dtype)).max:

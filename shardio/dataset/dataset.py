@@ -37,22 +37,23 @@ from ..format.fields import (
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..order.plan import Order, Plan, Schedule, Shuffle
+from ..output.describe import describe
+from ..output.remote_manifest import load_remote
+from ..output.shard_writer import ShardWriter, WrittenShard
 from ..stores import open_store
 from ..stores.url import Url, as_url
 from ..system import npy
+from ..system.did_you_mean import did_you_mean
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
 from .classes import KEY, Classes, Renumbering, names_in, numbered_alike
 from .fetch_ahead import FetchAhead
 from .local_shards import LocalShards
 from .location import Location
-from .methods_of_others import WEBDATASET, no_attribute
-from .remote_manifest import folder_of, load_remote
+from .remote_manifest import folder_of
 from .remote_shards import RemoteShards
 from .selection import Selection
-from .shard_writer import ShardWriter, WrittenShard
 from .shards import Shards, by_shard
-from .writer import describe
 
 
 @final
@@ -271,7 +272,8 @@ class Dataset:
         def __getattr__(self, name: str) -> NoReturn:
             if hasattr(type(self), name):
                 object.__getattribute__(self, name)  # a property, whose own AttributeError it raises
-            raise no_attribute(self, name, WEBDATASET)
+            advice = did_you_mean(name, "method")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{advice and f': {advice}'}")
 
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError if there is none."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, final
 
 from ..cache.pace import LONGEST_RUN
 from ..containers import side_index
-from ..errors import ConfigError
+from ..errors import ConfigError, Option
 from ..format.fields import with_hidden
 from ..format.manifest import Manifest
 from ..format.pieces import PIECE
@@ -75,7 +75,7 @@ class Prices:
         for name in ("per_1000_requests", "per_gb"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"price_{name} must be 0 or more, got {value}")
+                raise ConfigError("{} must be 0 or more, got {}", Option(f"price_{name}"), value)
 
     def of(self, traffic: Traffic) -> float | None:
         """Return the money for some traffic; None if there is no price."""
@@ -105,7 +105,7 @@ def epoch_cost(
     """
     for name, value in (("nodes", nodes), ("block", block)):
         if value < 1:
-            raise ConfigError(f"{name} must be at least 1, got {value}")
+            raise ConfigError("{} must be at least 1, got {}", Option(name), value)
     shape = _Shape.of(described, nodes)
     kept = 1.0 if cache_bytes is None else min(1.0, cache_bytes / max(1, shape.pieces * PIECE))
     found = []

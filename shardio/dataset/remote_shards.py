@@ -19,7 +19,7 @@ from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
 from ..cache.node_cache import Hold, Kept
 from ..containers import piece_sums, row_locator, side_index
 from ..containers.base import Reader
-from ..errors import CacheWarning, DatasetError, ObjectNotFound, ShardCorrupt
+from ..errors import CacheWarning, DatasetError, Message, ObjectNotFound, ShardCorrupt
 from ..format import manifest
 from ..format.fields import Field
 from ..format.pieces import PIECE, piece_count, pieces_of, widened_up_to
@@ -164,9 +164,14 @@ class RemoteShards:
         needed = self._total * window // max(1, self._described.samples)
         if needed > round((1 - FREE_SHARE) * self._fetcher.most):
             warnings.warn(
-                f"{self._fetcher.cache.folder}: the cache holds {format_size(self._fetcher.most)}, and a window of "
-                f"shuffle='block' takes {format_size(needed)}: what is fetched for it is fetched again; give a smaller "
-                f"window or block, or a cache_size of at least {format_size(round(needed / (1 - FREE_SHARE)))}",
+                Message(
+                    "{}: the cache holds {}, and a window of {shuffle:block} takes {}: what is fetched for it is "
+                    "fetched again; give a smaller window or block, or a {cache_size} of at least {}",
+                    self._fetcher.cache.folder,
+                    format_size(self._fetcher.most),
+                    format_size(needed),
+                    format_size(round(needed / (1 - FREE_SHARE))),
+                ),
                 CacheWarning,
                 stacklevel=4,  # where the Loader is made
             )

@@ -89,8 +89,11 @@ class Selection:
         if name in self._renumbered and (nameless := self._renumbered[name].apply(array)) is not None:
             shard = self._shards.path(self._numbers[self._which[nameless]])
             raise BadSample(
-                f"{shard}, row {self._rows[nameless]}, field {name!r}: label {array[nameless]} names no class, so "
-                "classes='union' cannot number it by name"
+                "{}, row {}, field {!r}: label {} names no class, so {classes:union} cannot number it by name",
+                shard,
+                self._rows[nameless],
+                name,
+                array[nameless],
             )
         return array
 

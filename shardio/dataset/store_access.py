@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Option
 from ..stores.url import as_url
 
 KEYWORDS = ("cache", "cache_size", "store_options")
@@ -17,9 +17,11 @@ class StoreAccess:
     """The arguments of `shardio.open` for URLs; None leaves one to its default.
 
     Attributes:
-        cache: the folder of the cache.
-        cache_size: the most bytes in it, a number or text such as `"200GB"`.
-        store_options: options of the store by name. They may hold keys, so no `repr` shows them.
+        cache: the folder that keeps what was fetched, for all processes of this node and for later runs. By default,
+            $SHARDIO_CACHE, or shardio in the user's cache directory.
+        cache_size: the most bytes that the cache holds, such as 200GB. By default, half of what the disk has free.
+        store_options: an option of the store, such as endpoint=http://10.0.0.1:9000, region=eu-west-1 or
+            skip_signature=true; may be given several times. Give keys by the environment: other users see arguments.
     """
 
     cache: str | os.PathLike[str] | None = None
@@ -35,13 +37,14 @@ class StoreAccess:
         """Return the keyword arguments of `shardio.open` for a dataset: none for a local path."""
         return {name: getattr(self, name) for name in self.given} if as_url(place) is not None else {}
 
-    def check_needed(self, *places: Any) -> None:
-        """Raise ConfigError if an argument is given, and none of the places is a URL that it could be for."""
+    def check_needed(self, *places: Any) -> "StoreAccess":
+        """Return this; raise ConfigError if an argument is given, and none of the places is a URL that it is for."""
         if self.given and not any(isinstance(one, (str, os.PathLike)) and as_url(one) for one in places):
             got = ", ".join(
                 repr(os.fspath(one)) if isinstance(one, (str, os.PathLike)) else type(one).__name__ for one in places
             )
-            raise ConfigError(f"{self.given[0]} goes with the URL of a dataset, got {got or 'no dataset'}")
+            raise ConfigError("{} goes with the URL of a dataset, got {}", Option(self.given[0]), got or "no dataset")
+        return self
 
 
 def without_secrets(plain: dict[str, Any]) -> dict[str, Any]:

@@ -7,28 +7,21 @@ follows. Whatever interrupts this, an incomplete directory never passes for a da
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from .. import containers
-from ..containers import piece_sums
 from ..errors import BadSample, ConfigError, ShardioError
-from ..format import checksums, manifest
+from ..format import manifest
 from ..format.fields import Field, FieldLike, as_fields, infer_fields
-from ..format.pieces import PIECE
-from ..format.shard_table import ShardTable, TextColumn
-from ..stores import open_store
-from ..stores.url import as_url
+from ..output import open_output
+from ..output.base import Writing
+from ..output.describe import describe
+from ..output.shard_writer import ShardWriter, WrittenShard
 from ..system.types import Sample
 from ..system.units import parse_size
-from .output_directory import OutputDirectory, prepare
-from .shard_writer import ShardWriter, WrittenShard
-from .store_output import StoreOutput, StorePlace
 
 DEFAULT_SHARD_SIZE = "64MB"
 
@@ -41,7 +34,7 @@ class DatasetWriter:
 
     def __init__(
         self,
-        place: OutputDirectory | StorePlace,
+        place: Writing,
         container: str,
         *,
         fields: Mapping[str, Field] | None,
@@ -50,6 +43,9 @@ class DatasetWriter:
         options: Mapping[str, Any],
     ) -> None:
         self._place = place
+        self._resources = ExitStack()
+        self._resources.callback(place.close)
+        self._folder = self._resources.enter_context(place.building())
         self._container = container
         self._fields = fields
         self._shard_size = shard_size
@@ -79,9 +75,7 @@ class DatasetWriter:
             builder = None
         if builder is None:
             first = sum(shard.samples for shard in self._written)
-            builder = ShardWriter(
-                self._place.directory, self._container, self._fields, len(self._written), first, self._options
-            )
+            builder = ShardWriter(self._folder, self._container, self._fields, len(self._written), first, self._options)
             self._builder = builder
         try:
             builder.append(sample)
@@ -95,7 +89,7 @@ class DatasetWriter:
         self._failed = self._closed = True
         if self._builder is not None:
             self._builder.discard()
-        self._place.discard()
+        self._resources.close()
 
     def close(self) -> manifest.Manifest | None:
         """Complete the last shard, write the manifest and return it; None if the writer is closed already."""
@@ -116,18 +110,15 @@ class DatasetWriter:
         if self._fields is None:
             raise ConfigError(f"{self._place.path}: no sample was written, so fields= must be given")
         completed = describe(self._container, self._fields, self._written, self._metadata, has_sums=True)
-        if isinstance(self._place, StorePlace):
-            self._place.finish(completed)
-        else:
-            finish_dataset(self._place, completed)
-        self._place.discard()
+        self._place.publish(completed)
+        self._resources.close()
         return completed
 
     def _end_shard(self, builder: ShardWriter) -> None:
         self._builder = None
         try:
             if builder.samples:
-                self._written.append(self._place.keep(builder.finish()))
+                self._written.append(self._place.put(len(self._written), builder.finish(), self._folder))
         finally:
             builder.discard()  # removes files only if finish failed or the shard is empty
 
@@ -176,7 +167,7 @@ def create(
     on_disk(container)
     manifest.check_metadata(metadata or {})
     return DatasetWriter(
-        _prepare(path, store_options, overwrite=overwrite),
+        open_output(path, store_options).create(overwrite=overwrite),
         container,
         fields=checked,
         shard_size=size,
@@ -185,84 +176,10 @@ def create(
     )
 
 
-def _prepare(
-    path: str | os.PathLike[str], store_options: Mapping[str, str] | None, *, overwrite: bool
-) -> OutputDirectory | StorePlace:
-    if (url := as_url(path)) is not None:
-        return StorePlace(StoreOutput(url, open_store(url, store_options or {})), overwrite=overwrite)
-    if store_options is not None:
-        raise ConfigError(f"store_options are for URLs, and {os.fspath(path)!r} is a local path")
-    return prepare(path, overwrite=overwrite)
-
-
 def on_disk(container: str) -> None:
     """Raise ConfigError unless `container` writes files."""
     kind = containers.get(container)
     if container not in containers.names():
         what = "only reads files that other programs wrote: see shardio index"
         what = what if kind.on_disk else "writes no files: see shardio.from_samples"
-        raise ConfigError(f"container must be one of {', '.join(containers.names())}; {container!r} {what}")
-
-
-_NONE = np.empty(0, np.uint64)
-
-
-def finish_dataset(place: OutputDirectory, completed: manifest.Manifest) -> None:
-    """Write the manifest of the finished shards in `place.directory`, and publish both."""
-    kind, names = containers.get(completed.container), completed.shards.names
-    place.directory.sync()
-    manifest.save(completed, place.directory)
-    # Not every adopted shard has an index, so the names of the files are looked up in both directories.
-    folders = (place.directory.place(), place.final.place()) if completed.adopted else (Path(),)
-    files = {file.name for name in names for folder in folders for file in kind.files(folder / name)}
-    if completed.piece_bytes is not None:
-        files |= {piece_sums.path_of(Path(name)).name for name in names}
-    place.publish(files)
-
-
-def describe(
-    container: str,
-    fields: Mapping[str, Field],
-    written: Iterable[WrittenShard],
-    metadata: Mapping[str, Any],
-    *,
-    adopted: bool = False,
-    conversion: Mapping[str, Any] | None = None,
-    has_sums: bool = False,
-) -> manifest.Manifest:
-    """Return the manifest of some shards: compute their digest, and the shapes that their images have in common.
-
-    Args:
-        container: the container of the shards.
-        fields: the fields of the samples.
-        written: the shards, in order.
-        metadata: JSON values that the manifest keeps.
-        adopted: whether the shards are files of other programs.
-        conversion: JSON values on how a conversion made the dataset.
-        has_sums: whether the checksums of its pieces are beside each shard.
-    """
-    shards: list[WrittenShard] = []
-    digest = checksums.Digest(fields)
-    for shard in written:
-        digest.update(shard.sample_checksums)
-        shards.append(replace(shard, sample_checksums=_NONE))  # to save memory: a dataset may have very many samples
-    described = dict(fields)
-    for name, field in fields.items():
-        if field.kind == "image":
-            sizes = {shard.image_shapes[name] for shard in shards if shard.samples}
-            described[name] = replace(field, shape=sizes.pop() if len(sizes) == 1 else None)
-    return manifest.Manifest(
-        container=container,
-        fields=described,
-        shards=ShardTable(
-            names=TextColumn([shard.name for shard in shards]),
-            samples=np.array([shard.samples for shard in shards], np.int64),
-            bytes=np.array([shard.bytes for shard in shards], np.int64),
-            checksums=TextColumn([shard.checksum for shard in shards]),
-        ),
-        digest=digest.text(),
-        metadata=metadata,
-        adopted=adopted,
-        conversion=conversion or {},
-        piece_bytes=PIECE if has_sums else None,
-    )
+        raise ConfigError("{container} must be one of {}; {!r} {}", ", ".join(containers.names()), container, what)

@@ -52,10 +52,10 @@ class BatchEngine(Protocol):
 def parse_hw_decoder_load(options: Mapping[str, Any], engine: str) -> float | None:
     """Return the option `hw_decoder_load`, or None. Raise ConfigError for another option or a value not in [0, 1]."""
     if unknown := set(options) - {"hw_decoder_load"}:
-        raise ConfigError(f"the engine {engine!r} has the option hw_decoder_load, not {sorted(unknown)[0]!r}")
+        raise ConfigError("the engine {!r} has the option {hw_decoder_load}, not {!r}", engine, sorted(unknown)[0])
     load = options.get("hw_decoder_load")
     if load is not None and (not isinstance(load, (int, float)) or not 0 <= load <= 1):
-        raise ConfigError(f"hw_decoder_load must be in [0, 1], got {load!r}")
+        raise ConfigError("{hw_decoder_load} must be in [0, 1], got {!r}", load)
     return None if load is None else float(load)
 
 

@@ -78,7 +78,7 @@ class CpuEngine:
         self._channels, self._max_pixels = channels, max_pixels
         self._write = OutputWriter(self.output_format)
         if decode not in get_args(Decode):
-            raise ConfigError(f"decode must be {' or '.join(map(repr, get_args(Decode)))}, got {decode!r}")
+            raise ConfigError("{decode} must be {}, got {!r}", " or ".join(map(repr, get_args(Decode))), decode)
         self._local = threading.local()
         self._fused = self._fused_floats = None
         if native.library() is not None:  # it writes uint8 as HWC, or float32 as CHW
@@ -220,7 +220,9 @@ class CpuEngine:
         """Raise BadSample if an image of one row and many columns, or the other way round, would grow beyond limits."""
         height, width = size
         if height * width > self._max_pixels:
-            raise BadSample(f"the image is resized to {height} x {width}: max_image_pixels allows {self._max_pixels}")
+            raise BadSample(
+                "the image is resized to {} x {}: {max_image_pixels} allows {}", height, width, self._max_pixels
+            )
 
     def _erase(self, step: Erase, row: int, result: NDArray[Any]) -> None:
         """Set a box of the converted image to the step's value."""

@@ -3,16 +3,14 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import torch
 
 from ..errors import ConfigError, EngineWarning
 from ..transforms.recipe import Recipe
 from .base import BatchEngine
-from .fused_images import Decode
-
-EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
+from .fused_images import Decode, EngineName
 
 _MODULES = {"dali": "nvidia.dali", "nvimgcodec": "nvidia.nvimgcodec"}
 _NOT_IN_DALI = {"box", "hamming"}  # filters
@@ -38,7 +36,7 @@ def choose_engine(
         ConfigError: if the engine is unknown, or the user chose one that does not support what the loader does.
     """
     if engine not in get_args(EngineName):
-        raise ConfigError(f"engine must be one of {', '.join(get_args(EngineName))}, got {engine!r}")
+        raise ConfigError("{engine} must be one of {}, got {!r}", ", ".join(get_args(EngineName)), engine)
     if any(recipe.size is None for recipe in recipes):
         why_not = why_not or "images of different sizes: add a transform that gives all of them one size"
     if engine in _MODULES:

@@ -17,6 +17,8 @@ from ..transforms.fuse import FusedSteps
 from .buffer_addresses import buffer_addresses
 from .orientation import TURNS, Orientations
 
+EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
+"""What decodes and transforms images; `"auto"` chooses by what is installed and the device."""
 Decode: TypeAlias = Literal["exact", "fast"]
 """How JPEG files are decoded: `"exact"` gives Pillow's pixels, `"fast"` repeats chroma samples and shrinks early."""
 

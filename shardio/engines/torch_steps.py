@@ -19,9 +19,9 @@ from ..transforms.mixing import MixParams
 from ..transforms.recipe import Recipe
 from ..transforms.steps import (
     GREY_WEIGHTS,
-    HUES_THAT_ARE_LESS,
     MEAN_GREY,
     OWN_GREY,
+    PILLOW_HUES_ONE_LESS,
     SMOOTHING_WEIGHTS,
     AutoContrast,
     Blend,
@@ -232,7 +232,7 @@ def _hue(images: Tensor, turns: Tensor) -> Tensor:
     sixths = 85 * (sixths + 6 * span * (sixths < 0))
     parts = 2 * span.clamp(min=1)
     hue = sixths // parts
-    less = to_device(HUES_THAT_ARE_LESS, images.device)[hue.long()]
+    less = to_device(PILLOW_HUES_ONE_LESS, images.device)[hue.long()]
     hue = (hue - (less & (hue * parts == sixths)).int() + turns.int()[:, None, None]) & 255
     saturation = 255 * span // high.clamp(min=1)
     planes = []

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, final, get_args
 
 from .. import containers
-from ..errors import BadSample, ConfigError, MissingDependency, SourceError
+from ..errors import BadSample, ConfigError, Message, MissingDependency, SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import optional as _optional
 from ..system.local_path import local_path
@@ -203,7 +203,7 @@ def _inflated(path: Path, size: int) -> Iterator[bytes]:
 def order_key(sort: Sort) -> Callable[[str], Any]:
     """Return the key by which to sort names; ConfigError if `sort` is none of `Sort`."""
     if sort not in get_args(Sort):
-        raise ConfigError(f"sort must be one of {', '.join(get_args(Sort))}, got {sort!r}")
+        raise ConfigError("{sort} must be one of {}, got {!r}", ", ".join(get_args(Sort)), sort)
     return _natural if sort == "natural" else str
 
 
@@ -225,7 +225,11 @@ def order_hints(names: Iterable[str | Path], what: str = "files") -> tuple[str, 
             if first != sorted(first):  # the user's own order
                 break
             found = f"{printable(Path(one).name)} comes before {printable(Path(other).name)}"
-            return (f"the {what} are in the order of their names, where {found}; sort='natural' goes by the numbers",)
+            return (
+                Message(
+                    "the {} are in the order of their names, where {}; {sort:natural} goes by the numbers", what, found
+                ),
+            )
     return ()
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..containers import index_suffixes
-from ..errors import SourceError
-from ..format import found_instead
+from ..errors import Message, SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
+from ..system import did_you_mean
 from ..system.local_path import local_path
 from . import tar, tfrecord
 from .files import File, Sort, compression_of, find_files, left_out_files, peek, unreadable
@@ -77,20 +77,19 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
     kinds = {content.kind: path for path, content in reversed(taken) if content.kind}
     if not (taken if kind else kinds):
         wanted_words = WORDS[kind] if kind else "tar, TFRecord, LMDB or HDF5"
-        instead = found_instead.to_convert(map(local_path, given))
-        advice = f"; {instead}" if instead else ""
+        advice = did_you_mean.to_convert(map(local_path, given))
         raise SourceError(f"{' '.join(map(printable, given))}: found no {wanted_words} file{advice}")
     if kind is None and len(kinds) > 1:
         formats = ", ".join(f"{printable(path)} is {name}" for name, path in reversed(kinds.items()))
-        raise SourceError(f"files must be of one format: {formats}; name it with --format")
+        raise SourceError("files must be of one format: {}; name it with {format}", formats)
     kind = kind or next(iter(kinds))
     compressed = [
         (path, content.compression) for path, content in taken if content.compression and content.kind == kind
     ]
     some = len(compressed) < len(taken)
     if compressed and not (some and on_error == "skip"):
-        (path, compression), also = compressed[0], "; on_error='skip' leaves it out" if some else ""
-        raise SourceError(f"{printable(path)} {_why_not_in_place(compression, kind)}{also}")
+        (path, compression), also = compressed[0], Message("; {on_error:skip} leaves it out") if some else ""
+        raise SourceError("{} {}{}", printable(path), _why_not_in_place(compression, kind), also)
     for path, compression in compressed:
         remarks.append(f"left out {printable(path)}: it {_why_not_in_place(compression, kind)}")
     taken = [(path, content) for path, content in taken if path not in dict(compressed)]

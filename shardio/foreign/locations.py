@@ -158,13 +158,13 @@ def scan_damaged_files(
     Raises ConfigError for another `on_error`, and with `"raise"` SourceError for a file whose end is lost.
     """
     if on_error not in ("raise", "skip"):
-        raise ConfigError(f"on_error must be 'raise' or 'skip', got {on_error!r}")
+        raise ConfigError("{on_error} must be 'raise' or 'skip', got {!r}", on_error)
 
     def scanned(path: Path) -> tuple[T, str | None]:
         damage: list[str] = []
         result = work(path, damage)
         if damage and on_error == "raise":
-            raise SourceError(f"{damage[0]}; on_error='skip' takes what precedes the damage")
+            raise SourceError("{}; {on_error:skip} takes what precedes the damage", damage[0])
         return result, f"{damage[0]}; {LOST_END}" if damage else None
 
     found = scan_files(paths, scanned)

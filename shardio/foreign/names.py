@@ -32,6 +32,6 @@ def bad_samples_at(place: str) -> Iterator[None]:
     try:
         yield
     except BadSample as error:
-        raise BadSample(f"{place}: {error}") from error
+        raise BadSample("{}: {}", place, error) from error
     except OSError as error:
         raise BadSample(f"{place}: cannot be read: {error.strerror or error}") from error

@@ -19,7 +19,6 @@ Names that begin with an underscore are reserved for the columns that shardio ad
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import operator
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError
 from ..system import npy, strict_json
+from ..system.did_you_mean import did_you_mean
 from ..system.types import Buffer, Sample
 from . import images
 
@@ -40,15 +40,6 @@ Kind: TypeAlias = Literal["image", "pixels", "array", "scalar", "text", "bytes",
 
 _IMAGES = ("image", "pixels")
 _PLAIN_KINDS = ("image", "text", "bytes", "json")  # which need no dtype and no shape
-_MEANT = {
-    **dict.fromkeys(("str", "string", "strings", "utf8", "utf-8", "varchar", "caption", "txt"), "text"),
-    **dict.fromkeys(("img", "jpg", "jpeg", "png", "webp", "picture", "photo"), "image"),
-    **dict.fromkeys(("binary", "blob", "raw", "bytearray", "buffer"), "bytes"),
-    **dict.fromkeys(("dict", "list", "object", "mapping"), "json"),
-    **dict.fromkeys(("ndarray", "tensor", "volume"), "array"),
-    **dict.fromkeys(("number", "integer", "int", "float", "bool"), "scalar"),
-}
-"""Names that other libraries have for the kinds of fields, for messages."""
 _GIVEN_BY = {
     "scalar": "a dtype, such as 'int64'",
     "array": "(dtype, shape), such as ('float32', (4, 64, 64, 64))",
@@ -342,8 +333,7 @@ def _nearest_form(value: object) -> str:
 
 
 def _meant(value: object) -> str:
-    word = str(value)[:40].lower()
-    return _MEANT.get(word) or next(iter(difflib.get_close_matches(word, get_args(Kind), 1, cutoff=0.7)), "")
+    return did_you_mean(str(value).lower(), "kind of field", get_args(Kind), cutoff=0.7)
 
 
 def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
@@ -388,7 +378,7 @@ def with_optional(fields: Mapping[str, Field], names: str | Iterable[str] | None
     """
     chosen = frozenset(listed_names(names))
     if unknown := sorted(chosen - fields.keys()):
-        raise ConfigError(f"optional: there is no field {unknown[0]!r}; there are {', '.join(fields)}")
+        raise ConfigError("{optional}: there is no field {!r}; there are {}", unknown[0], ", ".join(fields))
     return as_fields({n: replace(field, optional=field.optional or n in chosen) for n, field in fields.items()})
 
 

@@ -94,8 +94,11 @@ def check_pixels(data: Buffer, most: int, region: tuple[int, int] | None = None)
     if pixels > most:
         size = f"{info.height} x {info.width}"
         raise BadSample(
-            f"the {info.format} image claims {size} pixels, of which {pixels} must be held at once: "
-            f"max_image_pixels allows {most}"
+            "the {} image claims {} pixels, of which {} must be held at once: {max_image_pixels} allows {}",
+            info.format,
+            size,
+            pixels,
+            most,
         )
 
 

@@ -21,10 +21,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, ManifestError, NotADataset
-from ..system import npy, strict_json
+from ..system import did_you_mean, npy, strict_json
 from ..system.directory import Directory
 from ..system.local_path import local_path
-from . import found_instead
 from .fields import CHECKSUM_BYTES, Field, as_fields, fields_to_json
 from .shard_table import ShardTable, TextColumn
 
@@ -240,11 +239,11 @@ def load(path: str | os.PathLike[str]) -> Manifest:
     given = local_path(path)
     place = given / FILE_NAME if given.is_dir() else given
     if given.is_dir() and not place.is_file():
-        raise NotADataset(f"{given}: no {FILE_NAME} in this directory; {found_instead.in_folder(given, FILE_NAME)}")
+        raise NotADataset(f"{given}: no {FILE_NAME} in this directory; {did_you_mean.for_folder(given, FILE_NAME)}")
     if not place.is_file():
-        pattern = found_instead.of_pattern(given)
+        pattern = did_you_mean.for_pattern(given)
         raise NotADataset(f"{given}: no such directory or {FILE_NAME}{pattern and f'; {pattern}'}")
-    if (other := found_instead.in_file(place, FILE_NAME)) is not None:
+    if (other := did_you_mean.for_file(place, FILE_NAME)) is not None:
         raise NotADataset(f"{given}: a dataset is a directory with {FILE_NAME}; {other}")
     try:
         data = strict_json.read_bytes(place)

@@ -1,17 +1,39 @@
-"""Checks of the arguments of a loader: device, counts and time limits."""
+"""Checks of the arguments of a loader, and of where it runs; what to use for data in the forms of PyTorch."""
 
 import operator
+import os
 import threading
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Literal, ParamSpec
 
 import numpy as np
 import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, get_worker_info
 
-from ..errors import ConfigError
-from ..order.world import World
+from ..dataset.dataset import open as open_dataset
+from ..dataset.readable import ReadableDataset
+from ..dataset.store_access import StoreAccess
+from ..errors import ConfigError, Option
+from ..format.manifest import FILE_NAME
+from ..order.world import World, rank_in_torch_distributed
+from ..system.did_you_mean import did_you_mean, for_paths
 
 _MOST_BITS = 1024
+_P = ParamSpec("_P")
+
+
+def refuses_foreign_keywords(function: Callable[_P, None]) -> Callable[_P, None]:
+    """Have `function` raise ConfigError for a keyword of another library's loader, with what to use; for decoration."""
+
+    @wraps(function)
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
+        for word in kwargs:
+            if advice := did_you_mean(word, "argument of Loader"):
+                raise ConfigError(f"a Loader has no {word}: {advice}")
+        function(*args, **kwargs)
+
+    return checked
 
 
 def torch_device(device: torch.device | str | None) -> torch.device:
@@ -19,9 +41,9 @@ def torch_device(device: torch.device | str | None) -> torch.device:
     try:
         chosen = torch.device("cpu" if device is None else device)
     except RuntimeError as error:
-        raise ConfigError(f"device: {str(error).splitlines()[0]}") from error
+        raise ConfigError("{device}: {}", str(error).splitlines()[0]) from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {str(chosen)!r}, but torch finds no GPU")
+        raise ConfigError("{device} is {!r}, but torch finds no GPU", str(chosen))
     if chosen.type == "cuda" and chosen.index is None:  # engines must use the GPU that torch uses
         return torch.device("cuda", torch.cuda.current_device())
     return chosen
@@ -32,9 +54,11 @@ def whole_number(value: int, name: str) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise ConfigError(f"{name} must be a whole number, got {value!r}") from None
+        raise ConfigError("{} must be a whole number, got {!r}", Option(name), value) from None
     if (bits := number.bit_length()) > _MOST_BITS:  # Python writes no number of 4300 digits into a state
-        raise ConfigError(f"{name} must be a whole number of at most {_MOST_BITS} bits, got one of {bits} bits")
+        raise ConfigError(
+            "{} must be a whole number of at most {} bits, got one of {} bits", Option(name), _MOST_BITS, bits
+        )
     return number
 
 
@@ -54,7 +78,7 @@ def count_or_auto(value: int | Literal["auto"], name: str) -> int | None:
     except TypeError:
         count = 0
     if count < 1:
-        raise ConfigError(f"{name} must be 'auto' or a whole number of at least 1, got {value!r}")
+        raise ConfigError("{} must be 'auto' or a whole number of at least 1, got {!r}", Option(name), value)
     return count
 
 
@@ -71,5 +95,90 @@ def rank_and_size(world: World | None) -> World:
 def time_limit(value: float, name: str) -> float:
     """Return `value`, a time limit in seconds; raise ConfigError unless it is above 0."""
     if not isinstance(value, (int, float)) or not 0 < value <= threading.TIMEOUT_MAX:
-        raise ConfigError(f"{name} must be a number of seconds above 0, got {value!r}")
+        raise ConfigError("{} must be a number of seconds above 0, got {!r}", Option(name), value)
     return value
+
+
+def check_world_is_current(world: World) -> None:
+    """Raise ConfigError if torch.distributed was initialised after `world` was detected, and differs from it."""
+    now = rank_in_torch_distributed()
+    if now is not None and now != (world.rank, world.size):
+        raise ConfigError(
+            f"the Loader was made as rank {world.rank} of {world.size}, but torch.distributed now has "
+            f"{now[1]} ranks, and this is rank {now[0]}: make the Loader after torch.distributed is initialised "
+            "(for Lightning, inside train_dataloader), or give it world=shardio.World(rank, size)"
+        )
+
+
+def check_not_in_a_dataloader() -> None:
+    """Raise ConfigError in a worker of torch's DataLoader, where every worker would deliver all samples."""
+    if get_worker_info() is not None:
+        raise ConfigError(
+            "a Loader cannot run in a worker of torch's DataLoader: every worker would deliver all samples, in the "
+            "same order in each epoch. Loop over the Loader itself, which has workers of its own (threads=), or give "
+            "the DataLoader num_workers=0 and batch_size=None; a DataLoader with workers can read shardio.TorchDataset"
+        )
+
+
+def readable(dataset: ReadableDataset | str | os.PathLike[str], access: StoreAccess) -> ReadableDataset:
+    """Open a path or URL; return a dataset or a mixture unchanged.
+
+    Raises ConfigError for anything else, which says what to use for it, and whatever `shardio.open` raises.
+    """
+    access.check_needed(dataset)
+    if isinstance(dataset, (str, os.PathLike)):
+        return open_dataset(dataset, **access.keywords_for(dataset))
+    if not _is_readable(dataset):
+        given = repr(dataset) if dataset is None or isinstance(dataset, (int, float)) else type(dataset).__name__
+        advice = _advice(dataset)
+        raise ConfigError(f"dataset must be a path, a Dataset or a Mixture, got {given}{advice and f': {advice}'}")
+    return dataset
+
+
+def _is_readable(dataset: Any) -> bool:
+    return hasattr(dataset, "sample_ids")
+
+
+def _advice(dataset: Any) -> str:
+    """Say what to do with an object that is no dataset of shardio; "" for one that holds no samples."""
+    if isinstance(dataset, DataLoader):
+        return "a Loader takes the place of a DataLoader, so give it the DataLoader's dataset"
+    if isinstance(dataset, Subset) and _is_readable(getattr(dataset.dataset, "dataset", dataset.dataset)):
+        return (
+            "shardio.convert(PATH, OUT, numbers=subset.indices) writes the chosen samples of a dataset as one of their "
+            "own; or read them with a TorchDataset and torch's SubsetRandomSampler(subset.indices)"
+        )
+    if _are_paths(dataset) and (advice := for_paths(dataset, FILE_NAME)):
+        return advice
+    if _are_datasets(dataset.datasets if isinstance(dataset, ConcatDataset) else dataset):
+        return "shardio.mix({'a': ..., 'b': ...}) makes one dataset of several"
+    if _is_readable(getattr(dataset, "dataset", None)):  # a Loader, a TorchDataset
+        return f"give the dataset that the {type(dataset).__name__} reads, its attribute `dataset`"
+    if isinstance(dataset, Sequence) and dataset and isinstance(dataset[0], Mapping):
+        return "shardio.from_samples(samples) makes a dataset of a list of dicts"
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and not isinstance(dataset, Mapping):
+        return (
+            "shardio.convert(samples, OUT, converter='torch') writes any object with a length and samples by number, "
+            "such as a Dataset of PyTorch, to files that a Loader reads; or leave it to torch's DataLoader"
+        )
+    if isinstance(dataset, Iterable) and not isinstance(dataset, Mapping):
+        return (
+            "shardio.create(OUT) writes dicts that come one by one to files, and shardio.from_samples(samples) keeps "
+            "a few of them in memory"
+        )
+    return ""
+
+
+def _are_paths(values: Any) -> bool:
+    return isinstance(values, list | tuple) and all(isinstance(value, (str, os.PathLike)) for value in values)
+
+
+def _are_datasets(values: Any) -> bool:
+    """Whether `values` is a list of datasets or paths, or a dict of them."""
+    if not isinstance(values, list | tuple | Mapping):
+        return False
+    kinds = [
+        isinstance(value, (str, os.PathLike)) or _is_readable(value)
+        for value in (values.values() if isinstance(values, Mapping) else values)
+    ]
+    return bool(kinds) and all(kinds)

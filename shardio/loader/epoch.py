@@ -1,12 +1,13 @@
 """One running epoch: it takes batches from the workers, sends them to the device, and delivers them in order."""
 
+from __future__ import annotations
+
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import final
 
 import numpy as np
@@ -17,12 +18,10 @@ from ..errors import PipelineClosed
 from ..order.plan import Order, Schedule
 from ..system import background
 from ..system.at_exit import close_at_exit
-from .batch.host_batch import BatchResult, HostBatch
-from .batch.remake import read_on_host, remake_images
-from .batch.token_dtypes import TokenDtypes
-from .batch.types import Batch
-from .device.prefetcher import DevicePrefetcher, HostWork
-from .quarantine import Quarantine
+from .batch.field_warnings import FirstBatch
+from .batch.host_batch import Batch, BatchResult, HostBatch
+from .batch.quarantine import Quarantine
+from .device.prefetcher import DevicePrefetcher
 from .state import EpochProgress
 from .stats import Meter
 from .workers.workers import BatchPipeline, StepTimer, Workers
@@ -34,39 +33,41 @@ class EpochIterator(Iterator[Batch]):
 
     An interrupt may strike anywhere in `__next__`. The batch counts as delivered only if `__next__` returns it.
 
+    It does nothing before `begin`.
+
     Args:
-        plan: the order of the samples.
-        schedule: the steps that cut the order into batches.
         workers: make the batches.
         prefetcher: brings the batches to their device. Another epoch may use it once this one is closed.
         quarantine: counts the bad samples.
-        dtypes: looks at the first batch.
-        progress: moves past each step when its batch is delivered.
+        first_batch: looks at the first batch.
         source_names: the sources of a mixture, whose samples are counted separately; () for a single dataset.
-
-    Attributes:
-        running: what must end with the epoch.
     """
 
     def __init__(
         self,
-        plan: Order,
-        schedule: Schedule,
         *,
         workers: Workers,
         prefetcher: DevicePrefetcher,
         quarantine: Quarantine,
-        dtypes: TokenDtypes,
-        progress: EpochProgress,
+        first_batch: FirstBatch,
         source_names: Sequence[str],
     ) -> None:
         self._workers, self._prefetcher, self._quarantine = workers, prefetcher, quarantine
-        self._dtypes, self._source_names = dtypes, source_names
-        self.begin(plan, schedule, progress)
+        self._first_batch, self._source_names = first_batch, source_names
 
-    def begin(self, plan: Order, schedule: Schedule, progress: EpochProgress) -> None:
-        """Start the workers; an iterator that has `delivered_nothing` may begin another epoch instead of its first."""
+    def begin(self, plan: Order, schedule: Schedule, progress: EpochProgress) -> RunningEpoch:
+        """Start the workers on an epoch; one that has `delivered_nothing` may be closed, and another one begin.
+
+        Args:
+            plan: the order of the samples.
+            schedule: the steps that cut the order into batches.
+            progress: moves past each step when its batch is delivered.
+
+        Returns:
+            What must end with the epoch.
+        """
         self._schedule, self._progress = schedule, progress
+        self._quarantine.begin(len(schedule) * schedule.batch_size)
         self._step = self._sent = 0
         self._host_batches: deque[BatchResult] = deque()
         self._sources: deque[NDArray[np.int64] | None] = deque()
@@ -74,20 +75,24 @@ class EpochIterator(Iterator[Batch]):
         self._ahead = self._workers.fetch_ahead(plan, schedule)
         self._pipeline = self._workers.begin(plan, schedule, self._meter.clock)
         self._timer = StepTimer(self._workers, self._pipeline)
-        self.running = RunningEpoch(self._pipeline, self._prefetcher, self._workers, self._meter, self._ahead)
-        background.call_when_gone(self, self.running.close)
+        self._running = RunningEpoch(
+            self._pipeline, self._prefetcher, self._workers, self._meter, self._ahead, progress
+        )
+        background.call_when_gone(self, self._running.close)
+        progress.follow(self)
+        return self._running
 
     @property
     def delivered_nothing(self) -> bool:
         """Whether the epoch runs in this process, and its first batch has not been asked for."""
-        return self._step == 0 and self.running.waits_for_a_consumer
+        return self._step == 0 and self._running.waits_for_a_consumer
 
     def __next__(self) -> Batch:
         if self._step == len(self._schedule):
             self.close()
             raise StopIteration
-        self.running.check()
-        before = self._progress.place
+        self._running.check()
+        before = self._progress.reached
         # An error ends the loop, but it is no reason to deliver the batches before it again.
         if_failed = before if self._step == 0 else replace(before, if_dropped=None)
         try:
@@ -95,10 +100,10 @@ class EpochIterator(Iterator[Batch]):
             after = before.after(self._schedule, self._step)
             # No function is called from here on, so no interrupt comes between the move and the return.
             self._step += 1
-            self._progress.place = after
+            self._progress.reached = after
             return batch
         except BaseException:
-            self._progress.place = if_failed  # a tracing debugger runs code, and an interrupt, at any line
+            self._progress.reached = if_failed  # a tracing debugger runs code, and an interrupt, at any line
             self.close()
             raise
 
@@ -106,21 +111,21 @@ class EpochIterator(Iterator[Batch]):
         self._meter.begin_wait()
         if self._ahead is not None:
             self._ahead.delivered(self._step)
-        self.running.taking_thread = threading.get_ident()
+        self._running.taking_thread = threading.get_ident()
         try:
             self._send()
             received = time.monotonic()
-            result = self._receive()
+            result = self._prefetcher.receive()
             self._meter.on_device += (time.monotonic() - received) * bool(self._prefetcher.ahead)
             if isinstance(result, Exception):
                 raise result
             self._quarantine.add(result.bad_samples)  # raises TooManyBad, or OSError if the report cannot be written
         finally:
-            self.running.taking_thread = None
+            self._running.taking_thread = None
             self._meter.end_wait()
         self._meter.count(len(result.batch["index"]), result.stored_bytes, self._sources.popleft())
         self._timer.step()
-        self._dtypes.look(result.batch)
+        self._first_batch.look(result.batch)
         return result.batch
 
     def _send(self) -> None:
@@ -144,21 +149,10 @@ class EpochIterator(Iterator[Batch]):
             self._prefetcher.send(result)
             self._meter.on_device += (time.monotonic() - begun) * bool(self._prefetcher.ahead)
 
-    def _receive(self) -> BatchResult:
-        """Receive the oldest batch from the device; the host makes the parts that the device refused."""
-        received = self._prefetcher.receive()
-        if not isinstance(received, HostWork):
-            return received
-        if received.error is not None:
-            remake = partial(read_on_host, received.batch, received.error)
-        else:
-            remake = partial(remake_images, received.batch, received.refused, self._workers.threads)
-        return self._prefetcher.complete(received, background.call(remake))
-
     def close(self) -> None:
         """End the epoch's threads; may be called twice."""
         self._host_batches.clear()
-        self.running.close()
+        self._running.close()
 
 
 @final
@@ -177,37 +171,33 @@ class RunningEpoch:
         workers: Workers,
         meter: Meter,
         ahead: FetchAhead | None,
+        progress: EpochProgress,
     ) -> None:
         self.meter, self._ahead = meter, ahead
         self.taking_thread: int | None = None
         self._pipeline, self._prefetcher, self._workers = pipeline, prefetcher, workers
         self._process = os.getpid()
-        self._closed = self._ended = False
+        self._progress, self._ended = progress, False
         self._closing = threading.Lock()
         close_at_exit(self)  # closes the engines too
 
     @property
-    def closed(self) -> bool:
-        """Whether the epoch is over: its threads have ended, or are about to."""
-        return self._closed
-
-    @property
     def waits_for_a_consumer(self) -> bool:
         """Whether the epoch runs in this process, and no thread is inside `EpochIterator.__next__`."""
-        return not self._closed and self._process == os.getpid() and self.taking_thread is None
+        return not self._progress.closed and self._process == os.getpid() and self.taking_thread is None
 
     def check(self) -> None:
         """Raise PipelineClosed if the epoch is closed, or another process has begun it."""
         if self._process != os.getpid():
             raise PipelineClosed("begun before this process was forked")
-        if self._closed:
+        if self._progress.closed:
             raise PipelineClosed("closed, or a newer loop over the same loader has begun")
 
     def close(self) -> None:
         """End the threads, and drop the batches in flight. An interrupted call is completed by the next one."""
         if self._ended:  # batches in the prefetcher may be a later epoch's
             return
-        self._closed = True
+        self._progress.closed = True
         self.meter.end()
         if self._process != os.getpid():  # forked: the threads and the batches in flight are the parent's
             self._prefetcher.forget()
@@ -230,5 +220,5 @@ class RunningEpoch:
         if self.taking_thread in (None, threading.get_ident()):
             self.close()
         else:
-            self._closed = True
+            self._progress.closed = True
             self._pipeline.close()

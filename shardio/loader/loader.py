@@ -3,55 +3,47 @@
 from __future__ import annotations
 
 import os
-import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
 
 import torch.utils.data
 
 from .. import native
-from ..dataset.methods_of_others import WEBDATASET, no_attribute
 from ..dataset.readable import ReadableDataset
 from ..dataset.store_access import KEYWORDS, StoreAccess
-from ..engines.factory import EngineName
-from ..engines.fused_images import Decode
-from ..errors import ConfigError, StateWarning
+from ..engines.fused_images import Decode, EngineName
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
-from ..order.world import World, rank_in_torch_distributed
+from ..order.world import World
 from ..system import cpus
+from ..system.did_you_mean import did_you_mean
 from ..transforms import Mixer
-from .arguments import check_switches, count_or_auto, rank_and_size, time_limit, torch_device, whole_number
-from .batch.bad_samples import BadSampleRecord, OnBadSample
+from .arguments import (
+    check_not_in_a_dataloader,
+    check_switches,
+    check_world_is_current,
+    count_or_auto,
+    rank_and_size,
+    readable,
+    refuses_foreign_keywords,
+    time_limit,
+    torch_device,
+    whole_number,
+)
+from .batch.field_warnings import FirstBatch
 from .batch.map_function import MapBy, UserFunction, as_map_function
-from .batch.paired_fields import warn_of_equal_views
+from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
-from .batch.token_dtypes import TokenDtypes
-from .batch_sampler import BatchSampler
-from .dataset_argument import readable
 from .device.gpu_direct import check_gpu_direct
 from .device.prefetcher import MOST_HELD, prefetcher_for
 from .epoch import EpochIterator, RunningEpoch
-from .quarantine import Quarantine, report_path
-from .state import MOST_PEEKS, VERSION, EpochPlace, EpochProgress, checked_state, drawn_by_source
+from .lightning_epochs import BatchSampler
+from .state import EpochProgress, LoaderState
 from .stats import LoaderStats, Meters
-from .words_of_others import refuses_words_of_others
 from .workers.tuning import Setting
-from .workers.workers import WorkerOptions, Workers
-
-_INSTEAD = {
-    **WEBDATASET,
-    # Libraries look for a sampler to skip batches with it.
-    "sampler": (
-        "it divides the samples among the ranks itself, and instead of skipping batches it resumes with "
-        "load_state_dict(state). Give it to no DataLoader and no skip_first_batches; transformers' Trainer leaves "
-        "resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
-    ),
-}
-"""What to use instead of attributes that other libraries and their users look for."""
+from .workers.workers import Workers
 
 
 @final
@@ -143,7 +135,7 @@ class Loader:
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
 
-    @refuses_words_of_others
+    @refuses_foreign_keywords
     def __init__(
         self,
         dataset: ReadableDataset | str | os.PathLike[str],
@@ -188,8 +180,8 @@ class Loader:
         self.world = rank_and_size(world)
         self._world_detected = world is None
         batch_size = whole_number(batch_size, "batch_size")
-        self._plan = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
-        self._schedule = Schedule(self._plan.n, self.world, batch_size, tail, assign=assign)
+        order = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
+        schedule = Schedule(order.n, self.world, batch_size, tail, assign=assign)
         target = DeviceOptions(
             device=torch_device(device),
             engine=engine,
@@ -198,14 +190,10 @@ class Loader:
             gpu_direct=gpu_direct,
         )
         if gpu_direct:
-            self.dataset.check_local()
             needs_host = {"map": map is not None, "isolate": isolate, "verify": verify}
-            check_gpu_direct(target.device, others=[name for name, given in needs_host.items() if given])
-        if engine_options and engine == "cpu":
-            raise ConfigError(f"the engine 'cpu' takes no engine_options, got {dict(engine_options)}")
-        rank, size = self.world.rank, self.world.size
-        report = None if quarantine_file is None else report_path(quarantine_file, "quarantine_file", rank, size)
-        self._quarantine = Quarantine(on_bad_sample, max_bad, report, rank)
+            others = [name for name, given in needs_host.items() if given]
+            check_gpu_direct(target.device, self.dataset, others=others)
+        self._quarantine = Quarantine(on_bad_sample, max_bad, quarantine_file, self.world)
         build_spec = partial(
             batch_spec,
             self.dataset,
@@ -230,42 +218,40 @@ class Loader:
         self._workers = Workers(
             spec,
             build_spec,
-            WorkerOptions(
-                threads=count_or_auto(threads, "threads") or cpus.share(self.world.local_size),
-                prefetch=count_or_auto(prefetch, "prefetch"),
-                tune_threads=threads == "auto",
-                isolate=isolate,
-                pin=target.device.type == "cuda",
-                held=0 if target.device.type == "cpu" else MOST_HELD + 1,
-                timeout=time_limit(timeout, "timeout"),
-                name=f"shardio rank {self.world.rank}",
-            ),
+            threads=count_or_auto(threads, "threads") or cpus.share(self.world.local_size),
+            prefetch=count_or_auto(prefetch, "prefetch"),
+            tune_threads=threads == "auto",
+            isolate=isolate,
+            pin=target.device.type == "cuda",
+            held=0 if target.device.type == "cpu" else MOST_HELD + 1,
+            timeout=timeout,
+            name=f"shardio rank {self.world.rank}",
         )
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
         self._prefetcher = prefetcher_for(spec, target, threads=self._workers.threads)
-        self._progress = EpochProgress()
-        self._resumed_batch: int | None = None  # of a state of other steps, until Lightning's callback counts ours
+        self._sources = self.dataset.id_columns.get("source", ())
+        self._state = LoaderState(order, schedule, self.dataset.digest, self._sources)
+        self._meters = Meters()
+        arrays = [name for name, kind in spec.fields.items() if kind.kind == "array"]
+        first_of_node = self.world.local_rank == 0
+        self._first_batch = FirstBatch(self.dataset, spec.drawn_alike, spec.limits, arrays if first_of_node else ())
         self._running: RunningEpoch | None = None
         self._loop: weakref.ref[EpochIterator] | None = None
-        self._meters = Meters()
-        self._unseen_pairs, self._limits = spec.drawn_alike, spec.limits  # until the first batch tells them apart
-        arrays = [name for name, kind in spec.fields.items() if kind.kind == "array"]
-        self._dtypes = TokenDtypes(arrays if self.world.local_rank == 0 else ())
-        if self.world.local_rank == 0:
+        if first_of_node:
             native.warn_if_missing()
             if shuffle == "block":
                 self.dataset.warn_of_small_cache(block * window)
-        self._schedule.check_steps()
+        schedule.check_steps()
 
     def __repr__(self) -> str:
-        world = f"rank {self.world.rank} of {self.world.size}"
-        how = "" if self._schedule.assign == "rank" else f", assign={self._schedule.assign!r}"
+        world, assign = f"rank {self.world.rank} of {self.world.size}", self._state.schedule.assign
+        how = "" if assign == "rank" else f", assign={assign!r}"
         return f"<Loader of {self.dataset!r}: {len(self)} steps of {self.batch_size} per epoch, {world}{how}>"
 
     @property
     def batch_size(self) -> int:
         """Samples per rank and step."""
-        return self._schedule.batch_size
+        return self._state.schedule.batch_size
 
     @property
     def threads(self) -> int:
@@ -284,22 +270,11 @@ class Loader:
         After a loop that you leave early it stays the epoch that you left, whose rest a saved state resumes, while the
         next loop is the next epoch. So count epochs yourself: `for epoch in range(n): loader.set_epoch(epoch)`.
         """
-        return self._place.epoch
-
-    @property
-    def _sources(self) -> tuple[str, ...]:
-        """The names of a mixture's sources; () for any other dataset."""
-        return self.dataset.id_columns.get("source", ())
-
-    @property
-    def _place(self) -> EpochPlace:
-        place, loop = self._progress.place, None if self._loop is None else self._loop()
-        lives = loop is not None and not loop.running.closed
-        return place if lives or place.if_dropped is None else place.if_dropped
+        return self._state.place.epoch
 
     def __len__(self) -> int:
         """Return the number of steps of a full epoch, the same on every rank."""
-        return len(self._schedule)
+        return len(self._state.schedule)
 
     @property
     def steps_left(self) -> int:
@@ -308,67 +283,32 @@ class Loader:
         This is `len(loader)` at an epoch's beginning, and 0 if a state was loaded after which less than a global batch
         is left: the next loop is then the next epoch.
         """
-        return len(replace(self._schedule, start=self._place.position))
+        return self._state.steps_left
 
     def __iter__(self) -> EpochIterator:
-        _check_not_in_a_dataloader()
+        check_not_in_a_dataloader()
         if self._world_detected:
-            self._check_world()
+            check_world_is_current(self.world)
         if self._running is not None:
             self._running.close()
         self._prefetcher.check_process()  # before any thread starts to work for it
-        self._warn_of_peeks()
-        order, schedule = self._next_epoch()
-        if self._unseen_pairs:
-            pairs, self._unseen_pairs = self._unseen_pairs, ()
-            warn_of_equal_views(self.dataset, pairs, schedule.part(order, 0).indices, self._limits, stacklevel=3)
-        epoch = EpochIterator(
-            order,
-            schedule,
+        self._state.warn_of_peeks()
+        order, schedule, progress = self._state.begin()
+        self._first_batch.compare_fields(order, schedule)
+        loop = EpochIterator(
             workers=self._workers,
             prefetcher=self._prefetcher,
             quarantine=self._quarantine,
-            dtypes=self._dtypes,
-            progress=self._progress,
+            first_batch=self._first_batch,
             source_names=self._sources,
         )
-        # Not the iterator itself: when a loop that is left early drops it, its threads end.
-        self._running, self._loop = epoch.running, weakref.ref(epoch)
-        self._meters.begin(epoch.running.meter)
-        return epoch
+        self._begin(loop, order, schedule, progress)
+        return loop
 
-    def _warn_of_peeks(self) -> None:
-        """Warn if the last loops were all left after one batch."""
-        if self._place.peeks == MOST_PEEKS:
-            warnings.warn(
-                f"{MOST_PEEKS} loops in a row were left after one batch, so each delivered the same batch of epoch "
-                f"{self._place.begin().epoch}: keep one iterator, batches = iter(loader), and call next(batches); or "
-                "call set_epoch(n) for another epoch",
-                StateWarning,
-                stacklevel=3,
-            )
-
-    def _check_world(self) -> None:
-        """Raise ConfigError if torch.distributed was initialised after the world was detected, and differs from it."""
-        now = rank_in_torch_distributed()
-        if now is not None and now != (self.world.rank, self.world.size):
-            raise ConfigError(
-                f"the Loader was made as rank {self.world.rank} of {self.world.size}, but torch.distributed now has "
-                f"{now[1]} ranks, and this is rank {now[0]}: make the Loader after torch.distributed is initialised "
-                "(for Lightning, inside train_dataloader), or give it world=shardio.World(rank, size)"
-            )
-
-    def _next_epoch(self) -> tuple[Order, Schedule]:
-        """Return the order and the steps of a loop that begins now, and prepare its progress and its quarantine."""
-        # A loop moves a progress of its own, so that an older one, still in `next` on another thread, moves nothing.
-        place = self._place.begin()
-        schedule = replace(self._schedule, start=place.position)
-        if len(schedule) == 0:  # resumed at a position after which less than a global batch is left
-            place = replace(place, epoch=place.epoch + 1, position=0)
-            schedule = self._schedule
-        self._progress = EpochProgress(place)
-        self._quarantine.begin(len(schedule) * self.batch_size)
-        return self._plan.at_epoch(place.epoch), schedule
+    def _begin(self, loop: EpochIterator, order: Order, schedule: Schedule, progress: EpochProgress) -> None:
+        # The iterator itself is not kept: when a loop that is left early drops it, its threads end.
+        self._running, self._loop = loop.begin(order, schedule, progress), weakref.ref(loop)
+        self._meters.begin(self._running.meter)
 
     @property
     def batch_sampler(self) -> BatchSampler:
@@ -376,32 +316,15 @@ class Loader:
 
         A state that was just loaded stays, if it is of that epoch or of a later one.
         """
-        return BatchSampler(self.batch_size, self._set_lightning_epoch, self._lightning_counts)
-
-    def _lightning_counts(self) -> None:
-        self._resumed_batch = None
-
-    def _set_lightning_epoch(self, epoch: int) -> None:
-        if self._resumed_batch is not None and self._place.resumed and self._place.position:
-            warnings.warn(
-                f"the checkpoint was saved in the middle of epoch {self._place.epoch}, with {self._resumed_batch} "
-                f"samples per step of all ranks, and this loader has {self._schedule.global_batch}: Lightning counts "
-                "the old steps, and so ends the epoch early or without its validation; give the Trainer the callback "
-                "shardio.lightning.ResumeElastically()",
-                StateWarning,
-                stacklevel=2,
-            )
-            self._resumed_batch = None
-        # The state is of a later epoch if the saved one was over, or if Lightning repeats the shorter of two loaders.
-        if not self._place.resumed or self._place.epoch < epoch:
-            self.set_epoch(epoch)
+        return BatchSampler(self._state, self.set_epoch)
 
     if not TYPE_CHECKING:  # to a type checker, it would be any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
             if hasattr(type(self), name):
                 object.__getattribute__(self, name)  # a property, whose own AttributeError it raises
-            raise no_attribute(self, name, _INSTEAD)
+            advice = did_you_mean(name, "method")
+            raise AttributeError(f"'Loader' object has no attribute {name!r}{advice and f': {advice}'}")
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(
@@ -417,16 +340,13 @@ class Loader:
         `epoch` is a whole number of at least 0 and below 2^63; of a weighted mixture, all epochs together have at most
         2^62 samples.
         """
-        place = EpochPlace(self._plan.at_epoch(whole_number(epoch, "epoch")).epoch)
-        loop = None if self._loop is None else self._loop()
+        number, loop = self._state.checked_epoch(epoch), None if self._loop is None else self._loop()
         if loop is None or not loop.delivered_nothing:
-            self._progress = EpochProgress(self._place.rest_of(place.epoch) or place)
-        elif self._place.epoch != place.epoch:
+            self._state.set_epoch(number)
+        elif self.epoch != number:
+            self._state.set_epoch(number)
             loop.close()
-            self._progress = EpochProgress(place)
-            loop.begin(*self._next_epoch(), self._progress)
-            self._running = loop.running
-            self._meters.begin(loop.running.meter)
+            self._begin(loop, *self._state.begin())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
@@ -437,19 +357,7 @@ class Loader:
         After an epoch's last batch it is the beginning of the next epoch. The first batch of a loop counts while the
         iterator lives: save the state inside the loop, as a loop that is left after one batch counts as a peek.
         """
-        place, own_batch = self._place, self._schedule.global_batch
-        drawn = drawn_by_source(self._plan, self._sources, place.epoch, place.position)
-        return {
-            "version": VERSION,
-            "digest": self.dataset.digest,
-            "samples": self._plan.n,
-            "seed": self._plan.seed,
-            "order": self._plan.order,
-            "epoch": place.epoch,
-            "position": place.position,
-            "global_batch": (self._resumed_batch if place.resumed else None) or own_batch,
-            **({"drawn": drawn} if drawn else {}),
-        }
+        return self._state.save()
 
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Resume from `state`, which may come from a loader with another world size or batch size.
@@ -460,9 +368,7 @@ class Loader:
         samples differs. Later epochs are complete. For a mixture with other weights the warning says which sources
         repeat samples, or leave some out, and how many.
         """
-        self._progress = checked_state(state, self.state_dict(), self._plan, self._sources, strict)
-        saved = state.get("global_batch", self._schedule.global_batch)
-        self._resumed_batch = saved if saved != self._schedule.global_batch else None
+        self._state.load(state, strict=strict)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickles arguments and state only: unpickling starts new threads or processes, with new memory.
@@ -480,16 +386,6 @@ class Loader:
         With `all_epochs=True` they are those of all loops over this Loader together.
         """
         return self._meters.read(all_epochs=all_epochs)
-
-
-def _check_not_in_a_dataloader() -> None:
-    """Raise ConfigError in a worker of torch's DataLoader, where every worker would deliver all samples."""
-    if torch.utils.data.get_worker_info() is not None:
-        raise ConfigError(
-            "a Loader cannot run in a worker of torch's DataLoader: every worker would deliver all samples, in the "
-            "same order in each epoch. Loop over the Loader itself, which has workers of its own (threads=), or give "
-            "the DataLoader num_workers=0 and batch_size=None; a DataLoader with workers can read shardio.TorchDataset"
-        )
 
 
 def _rebuild(arguments: dict[str, Any], state: Mapping[str, Any], world_detected: bool) -> Loader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -10,6 +11,7 @@ from typing import Any, final
 from ..errors import ConfigError, StateMismatch, StateWarning
 from ..order.plan import Order, Schedule
 from ..system.units import counted, shown
+from .arguments import whole_number
 
 VERSION = 1
 _OPTIONAL = ("global_batch", "drawn")  # states of older versions lack them, and those of other orders `drawn`
@@ -61,14 +63,120 @@ class EpochPlace:
 
 @final
 class EpochProgress:
-    """The place of a loader, which its loop moves.
+    """The place of a loader, which one loop moves.
 
     Attributes:
-        place: the place; a single assignment moves it, so that no interrupt can come in between.
+        reached: the place that the loop has come to; a single assignment moves it, so that no interrupt can come in
+            between.
+        closed: whether the loop is over: its threads have ended, or are about to.
     """
 
     def __init__(self, place: EpochPlace = EpochPlace()) -> None:
-        self.place = place
+        self.reached = place
+        self.closed = False
+        self._loop: weakref.ref[object] | None = None
+
+    def follow(self, loop: object) -> None:
+        """Take `loop` for the one that moves this place."""
+        self._loop = weakref.ref(loop)
+
+    @property
+    def place(self) -> EpochPlace:
+        """The place, which is that before the loop once a loop is dropped or closed as a peek."""
+        place = self.reached
+        lives = not self.closed and self._loop is not None and self._loop() is not None
+        return place if lives or place.if_dropped is None else place.if_dropped
+
+
+@final
+class LoaderState:
+    """Where a loader stands in its epochs: loops move it, and a saved state restores it.
+
+    Args:
+        order: the order of any epoch.
+        schedule: the steps of a whole epoch.
+        digest: the digest of the dataset.
+        sources: the names of the sources of a mixture; () for other datasets.
+    """
+
+    def __init__(self, order: Order, schedule: Schedule, digest: str, sources: Sequence[str]) -> None:
+        self.schedule = schedule
+        self._order, self._digest, self._sources = order, digest, tuple(sources)
+        self._progress = EpochProgress()
+        self._saved_batch: int | None = None  # of a loaded state of other steps, until Lightning counts ours
+
+    @property
+    def place(self) -> EpochPlace:
+        """The place up to which batches have been delivered."""
+        return self._progress.place
+
+    @property
+    def steps_left(self) -> int:
+        """The number of steps that are left of the current epoch, the same on every rank."""
+        return len(replace(self.schedule, start=self.place.position))
+
+    def begin(self) -> tuple[Order, Schedule, EpochProgress]:
+        """Return the order and the steps of a loop that begins now, and the progress that it moves.
+
+        The progress is its own, so that an older loop, still in `next` on another thread, moves nothing.
+        """
+        place = self.place.begin()
+        schedule = replace(self.schedule, start=place.position)
+        if len(schedule) == 0:  # resumed at a position after which less than a global batch is left
+            place = replace(place, epoch=place.epoch + 1, position=0)
+            schedule = self.schedule
+        self._progress = EpochProgress(place)
+        return self._order.at_epoch(place.epoch), schedule, self._progress
+
+    def checked_epoch(self, epoch: int) -> int:
+        """Return the number of an epoch; ConfigError unless the order has that epoch."""
+        return self._order.at_epoch(whole_number(epoch, "epoch")).epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Stand at the beginning of an epoch, or stay in its midst if a state of it was just loaded."""
+        self._progress = EpochProgress(self.place.rest_of(epoch) or EpochPlace(epoch))
+
+    def warn_of_peeks(self) -> None:
+        """Warn if the last loops were all left after one batch."""
+        if self.place.peeks == MOST_PEEKS:
+            warnings.warn(
+                f"{MOST_PEEKS} loops in a row were left after one batch, so each delivered the same batch of epoch "
+                f"{self.place.begin().epoch}: keep one iterator, batches = iter(loader), and call next(batches); or "
+                "call set_epoch(n) for another epoch",
+                StateWarning,
+                stacklevel=3,
+            )
+
+    @property
+    def other_steps(self) -> int | None:
+        """The global batch of the loader that saved the state loaded last, in the middle of an epoch, if not ours."""
+        return self._saved_batch if self.place.resumed and self.place.position else None
+
+    def count_own_steps(self) -> None:
+        """Take the steps of the rest of a resumed epoch as ours, whatever loader saved its state."""
+        self._saved_batch = None
+
+    def save(self) -> dict[str, Any]:
+        """Return the state; see `Loader.state_dict`."""
+        place, own_batch = self.place, self.schedule.global_batch
+        drawn = drawn_by_source(self._order, self._sources, place.epoch, place.position)
+        return {
+            "version": VERSION,
+            "digest": self._digest,
+            "samples": self._order.n,
+            "seed": self._order.seed,
+            "order": self._order.order,
+            "epoch": place.epoch,
+            "position": place.position,
+            "global_batch": (self._saved_batch if place.resumed else None) or own_batch,
+            **({"drawn": drawn} if drawn else {}),
+        }
+
+    def load(self, state: Mapping[str, Any], *, strict: bool) -> None:
+        """Stand where a saved state stands; see `Loader.load_state_dict`."""
+        self._progress = EpochProgress(checked_state(state, self.save(), self._order, self._sources, strict))
+        saved = state.get("global_batch", self.schedule.global_batch)
+        self._saved_batch = saved if saved != self.schedule.global_batch else None
 
 
 def drawn_by_source(order: Order, sources: Sequence[str], epoch: int, position: int) -> dict[str, int]:
@@ -78,8 +186,8 @@ def drawn_by_source(order: Order, sources: Sequence[str], epoch: int, position: 
 
 def checked_state(
     state: Mapping[str, Any], current: Mapping[str, Any], order: Order, sources: Sequence[str], strict: bool
-) -> EpochProgress:
-    """Check a state and return the progress to resume from.
+) -> EpochPlace:
+    """Check a state and return the place to resume from.
 
     Args:
         state: the state to load.
@@ -115,8 +223,8 @@ def checked_state(
     if differing:
         if not {"seed", "order"} & {*differing}:
             loss += _again(state.get("drawn", {}), order, sources, epoch, position)
-        warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=3)
-    return EpochProgress(EpochPlace(epoch, position, resumed=True))
+        warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=4)
+    return EpochPlace(epoch, position, resumed=True)
 
 
 def _again(before: Mapping[str, int], order: Order, sources: Sequence[str], epoch: int, position: int) -> str:

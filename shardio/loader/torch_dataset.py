@@ -13,19 +13,19 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from ..dataset.readable import ReadableDataset
-from ..dataset.store_access import StoreAccess
+from ..dataset.store_access import KEYWORDS, StoreAccess
 from ..engines.fused_images import Decode
 from ..errors import ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Plan, PlanSlice
 from ..system import allocation
 from ..system.timing import StageClock
-from .arguments import whole_number
-from .batch.bad_samples import OnBadSample
-from .batch.paired_fields import warn_of_equal_views
-from .batch.rows import BatchRows
+from .arguments import readable, whole_number
+from .batch.bad_samples import fill
+from .batch.field_warnings import warn_of_equal_views
+from .batch.quarantine import OnBadSample
+from .batch.rows import Rows
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
-from .dataset_argument import readable
 from .workers.shared_buffers import SharedBuffer, new_shared_buffer
 
 
@@ -73,6 +73,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         cache_size: int | str | None = None,
         store_options: Mapping[str, str] | None = None,
     ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name != "self" and name not in KEYWORDS}
         if on_bad_sample not in ("raise", "replace"):
             raise ConfigError(f"on_bad_sample of a TorchDataset must be 'raise' or 'replace', got {on_bad_sample!r}")
         self.dataset = readable(dataset, StoreAccess(cache, cache_size, store_options))
@@ -80,7 +81,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             raise ConfigError(
                 "TorchDataset takes no mixture, which has an order of its own: use shardio.Loader, or a single dataset"
             )
-        self._options = BatchOptions(
+        options = BatchOptions(
             batch_size=1,
             fields=fields,
             transforms=transforms,
@@ -90,7 +91,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             verify=verify,
             limits=Limits(max_image_pixels, max_value_bytes),
         )
-        self._spec = batch_spec(self.dataset, self._options, DeviceOptions())
+        self._spec = batch_spec(self.dataset, options, DeviceOptions())
         self._plan = Plan(max(1, len(self.dataset)), whole_number(seed, "seed"))
         self._epoch = _SharedEpoch()
         self._repeats = _Repeats()
@@ -122,22 +123,21 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             self._plan = self._plan.at_epoch(self._epoch.number)
         keys = self._repeats.keys(asked, self._plan.n, self._epoch.calls) if repeats else asked
         layout = self._spec.array_layout(len(asked))
-        rows = BatchRows(
+        rows = Rows(
             self._spec,
             self._plan,
             PlanSlice(asked, keys, np.ones(len(asked), np.bool_)),
             {name: allocation.empty(shape, dtype) for name, (shape, dtype) in layout.items()},
-            mark_valid=False,
+            pads=False,
             clock=StageClock(),
         )
-        rows.fill(slice(0, len(asked)))
-        filled = rows.filled(slice(0, len(asked)))
+        fill(rows, slice(0, len(asked)))
         # A NumPy number keeps its type when DataLoader collates it; a Python number would become 64 bits wide.
-        numbers = {name: array for name, array in filled.arrays.items() if array.ndim == 1}
+        numbers = {name: array for name, array in rows.arrays.items() if array.ndim == 1}
         return [
             {name: numbers[name][row] if name in numbers else rows.value(name, row) for name in self._spec.fields}
             | rows.presence_columns(row)
-            | {"index": int(filled.indices[row])}
+            | {"index": int(rows.indices[row])}
             for row in range(len(asked))
         ]
 
@@ -159,10 +159,11 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             self._epoch.set(number)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        arguments = self._arguments | {"dataset": self.dataset}
         if get_spawning_popen() is None:  # a copy, with an epoch of its own: memory goes only to a new process
-            return _rebuild, (self.dataset, self._options, self._plan.seed, self._epoch.number)
+            return _rebuild, (arguments, self._epoch.number)
         _own_epochs()
-        return _rebuild, (self.dataset, self._options, self._plan.seed, self._epoch)
+        return _rebuild, (arguments, self._epoch)
 
 
 _alive: weakref.WeakSet[TorchDataset] = weakref.WeakSet()
@@ -240,19 +241,8 @@ class _Repeats:
         return np.where(times, asked + samples * (1 + (times - 1) * workers + number), asked)
 
 
-def _rebuild(dataset: ReadableDataset, options: BatchOptions, seed: int, epoch: int | _SharedEpoch) -> TorchDataset:
-    rebuilt = TorchDataset(
-        dataset,
-        transforms=options.transforms,
-        decode=options.decode,
-        orient=options.orient,
-        fields=options.fields,
-        seed=seed,
-        on_bad_sample=options.on_bad_sample,
-        verify=options.verify,
-        max_image_pixels=options.limits.max_image_pixels,
-        max_value_bytes=options.limits.max_value_bytes,
-    )
+def _rebuild(arguments: dict[str, Any], epoch: int | _SharedEpoch) -> TorchDataset:
+    rebuilt = TorchDataset(**arguments)
     if isinstance(epoch, int):
         rebuilt.set_epoch(epoch)
     else:

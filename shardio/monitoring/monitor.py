@@ -14,8 +14,8 @@ from typing import Any, final
 
 from ..errors import ConfigError
 from ..loader.arguments import time_limit, whole_number
+from ..loader.batch.quarantine import report_path
 from ..loader.loader import Loader
-from ..loader.quarantine import report_path
 from .figures import InputFigures
 from .sinks import JsonLines, OpenTelemetry, Prometheus, Sink, TensorBoard, check_methods
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Option
 from .permutation import Permutation, derive
 
 _OFFSET, _BLOCKS, _WINDOW = 1, 2, 3  # the purposes for which keys are derived
@@ -41,7 +41,9 @@ class BlockPermutation:
     def __post_init__(self) -> None:
         for name in ("block", "window"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be a whole number of at least 1, got {getattr(self, name)!r}")
+                raise ConfigError(
+                    "{} must be a whole number of at least 1, got {!r}", Option(name), getattr(self, name)
+                )
         whole = self.n // self.block
         object.__setattr__(self, "_offset", derive(self.key, _OFFSET) % self.n)
         object.__setattr__(self, "_blocks", Permutation(whole, derive(self.key, _BLOCKS)) if whole else None)

@@ -109,8 +109,10 @@ class MixedPlan:
             )
         if (self.epoch + 1) * self.n > _MOST_POSITIONS:
             raise ConfigError(
-                f"epoch must be below {_MOST_POSITIONS // self.n} in a mixture of {shown(self.n)} samples an epoch, "
-                f"got {shown(self.epoch)}"
+                "{epoch} must be below {} in a mixture of {} samples an epoch, got {}",
+                _MOST_POSITIONS // self.n,
+                shown(self.n),
+                shown(self.epoch),
             )
         turns = [
             ((turn + 0.5) / weight, source) for source, weight in enumerate(self.weights) for turn in range(weight)

@@ -103,7 +103,7 @@ class Plan:
         if self.n < 1:
             raise ConfigError(f"a plan needs at least one sample, got n = {self.n}")
         if not 0 <= self.epoch < 1 << 63:
-            raise ConfigError(f"epoch must be in [0, 2^63), got {shown(self.epoch)}")
+            raise ConfigError("{epoch} must be in [0, 2^63), got {}", shown(self.epoch))
         object.__setattr__(self, "_permutation", self._make_permutation())
 
     def _make_permutation(self) -> Permutation | BlockPermutation | None:
@@ -115,7 +115,7 @@ class Plan:
             case None:
                 return None
         habit = "; 'global' stands for True, None for False" if isinstance(self.shuffle, bool) else ""
-        raise ConfigError(f"shuffle must be 'global', 'block' or None, got {self.shuffle!r}{habit}")
+        raise ConfigError("{shuffle} must be 'global', 'block' or None, got {!r}{}", self.shuffle, habit)
 
     @property
     def order(self) -> str:
@@ -205,11 +205,11 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise ConfigError(f"batch_size must be at least 1, got {self.batch_size}")
+            raise ConfigError("{batch_size} must be at least 1, got {}", self.batch_size)
         if self.tail not in get_args(Tail):
-            raise ConfigError(f"tail must be 'drop' or 'pad', got {self.tail!r}")
+            raise ConfigError("{tail} must be 'drop' or 'pad', got {!r}", self.tail)
         if self.assign not in get_args(Assign):
-            raise ConfigError(f"assign must be 'rank' or 'node', got {self.assign!r}")
+            raise ConfigError("{assign} must be 'rank' or 'node', got {!r}", self.assign)
         if not 0 <= self.start <= self.n:
             raise ConfigError(f"position must be in [0, {self.n}], got {self.start}")
 
@@ -228,8 +228,11 @@ class Schedule:
         if len(self) == 0:
             ranks = counted(self.world.size, "rank")
             raise ConfigError(
-                f"{self.n} samples fill no global batch of {self.global_batch} ({ranks} x {self.batch_size}); take a "
-                "smaller batch_size, or tail='pad'"
+                "{} samples fill no global batch of {} ({} x {}); take a smaller {batch_size}, or {tail:pad}",
+                self.n,
+                self.global_batch,
+                ranks,
+                self.batch_size,
             )
 
     def part(self, plan: Order, step: int, steps: int = 1) -> PlanSlice:

@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Option
 
 
 def load_named(name: str, option: str) -> Any:
@@ -14,14 +14,16 @@ def load_named(name: str, option: str) -> Any:
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
-        raise ConfigError(f"{option} must be 'module:name', got {name!r}")
+        raise ConfigError("{} must be 'module:name', got {!r}", Option(option), name)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        advice = _advice(error.name or module_name)
-        raise ConfigError(f"{option} {name!r}: there is no module {error.name!r} on the Python path{advice}") from error
+        missing, advice = error.name, _advice(error.name or module_name)
+        raise ConfigError(
+            "{} {!r}: there is no module {!r} on the Python path{}", Option(option), name, missing, advice
+        ) from error
     if not hasattr(module, attribute):
-        raise ConfigError(f"{option} {name!r}: module {module_name!r} has no {attribute!r}")
+        raise ConfigError("{} {!r}: module {!r} has no {!r}", Option(option), name, module_name, attribute)
     return getattr(module, attribute)
 
 

@@ -41,7 +41,10 @@ def remove_abandoned_folders(prefix: str) -> None:
 def _make_locked(prefix: str) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix))
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:  # taken for abandoned already
+            continue
         with contextlib.suppress(OSError):  # without locks nobody takes it for abandoned
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:  # else it was taken for abandoned before it was locked

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Option
 
 _UNITS = {"": 1, "B": 1} | {p + s: b**e for s, b in (("B", 1000), ("iB", 1024)) for e, p in enumerate("KMGT", start=1)}
 
@@ -14,13 +14,13 @@ def parse_size(value: int | str, name: str = "size") -> int:
     Raises ConfigError, with `name` in its message, if `value` is no size, less than 1 byte, or 2^63 bytes and more.
     """
     if isinstance(value, str) and value.strip().isdigit():
-        raise ConfigError(f"{name} needs a unit, such as 64MB or 1GiB; got {value!r}")
+        raise ConfigError("{} needs a unit, such as 64MB or 1GiB; got {!r}", Option(name), value)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", str(value))
     unit = match[2].replace("k", "K") if match else ""
     if not match or unit not in _UNITS or (size := float(match[1]) * _UNITS[unit]) < 1:
-        raise ConfigError(f"{name} must be a size such as 64MB or 1GiB, got {value!r}")
+        raise ConfigError("{} must be a size such as 64MB or 1GiB, got {!r}", Option(name), value)
     if size >= 1 << 63:
-        raise ConfigError(f"{name} must be less than 2^63 bytes, got {str(value)[:80]}")
+        raise ConfigError("{} must be less than 2^63 bytes, got {}", Option(name), str(value)[:80])
     return int(size)
 
 

@@ -1,112 +1,100 @@
 """The configuration and the result of a training run."""
 
-import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
-
-import torch
+from typing import Annotated, Any, Literal, TypeAlias
 
 from ..dataset.classes import Classes
 from ..dataset.store_access import without_secrets
-from ..errors import ConfigError
+from ..errors import ConfigError, Message, Option
+from ..system.rules import Count, Positive, Range, Share, check_fields
 from ..system.units import shown
-from .optimizers import OptimizerName
-from .schedule import Curve, Scaling
 
-Precision: TypeAlias = Literal["float32", "bf16", "fp16"]
-TaskName: TypeAlias = Literal["classification", "regression"]
-Hook: TypeAlias = Literal["none", "fp16", "bf16", "powersgd"]
-
-BadSamples: TypeAlias = Literal["raise", "replace"]
-_CHOICES: dict[str, Any] = {
-    "task": TaskName,
-    "on_bad_sample": BadSamples,
-    "optimizer": OptimizerName,
-    "lr_scaling": Scaling,
-    "lr_schedule": Curve,
-    "precision": Precision,
-    "hook": Hook,
-}
+OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw", "lars", "larc", "lamb"]
+Scaling: TypeAlias = Literal["linear", "sqrt", "none"]
+"""How the peak rate grows with the global batch."""
+Curve: TypeAlias = Literal["cosine", "polynomial", "step", "exponential", "inverse-time", "constant"]
+"""How the rate falls after warm-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """The configuration of a training run, the same on every rank; a wrong value raises ConfigError.
 
+    Each field is an option of `shardio train` as well, whose help is the text here.
+
     Attributes:
-        train: path or URL of the training set. For classification it has an `image` field and an integer `label`
-            field, for regression a field of volumes [C, D, H, W] and one of targets, all floats.
-        val: path or URL of the validation set; None trains without one.
-        classes: what the labels of the validation set mean where its classes differ from the training set's; None
-            refuses such sets. `"union"` numbers classes by name: those of training keep their numbers, and those that
-            only validation has follow, so that the model has an output for each. `"ignore"` takes labels as they are.
-        output: directory for checkpoints, `log.jsonl`, `metrics.jsonl` and `result.json`, shared by all ranks.
-        epochs: number of passes over the training set.
-        batch_size: number of samples per rank and step.
-        accumulate: number of batches per rank whose gradients are summed before a step; the global batch is
-            `batch_size` times ranks times `accumulate`.
-        optimizer: `"sgd"`, `"adam"`, `"adamw"`, `"lars"`, `"larc"` or `"lamb"`, see `make_optimizer`.
-        lr: learning rate for a global batch of `lr_reference_batch`.
+        train: the training dataset's directory or URL. Classification needs an `image` field and an integer `label`
+            field, regression a field of volumes [C, D, H, W] and one of targets, all floats.
+        val: the validation dataset's directory or URL. By default, nothing is validated.
+        classes: what validation labels mean where `val` has other classes than `train`. `"union"`: number classes by
+            name; those of `train` keep their numbers, the others follow, and the model has an output for each.
+            `"ignore"`: take labels as they are. By default, such a `val` is refused.
+        output: directory for checkpoints and logs; all ranks must share it.
+        epochs: epochs to train.
+        batch_size: samples per rank and step.
+        accumulate: batches per rank to accumulate before each step. The global batch is `batch_size` times ranks times
+            `accumulate`.
+        optimizer: optimizer. lars, larc and lamb are for large batches.
+        lr: peak learning rate for a global batch of `lr_reference_batch`; `lr_scaling` scales it to yours. The default
+            is for sgd: start with 0.001 for adam and adamw.
         lr_reference_batch: the global batch that `lr` is meant for.
-        lr_scaling: how the peak grows with the global batch: `"linear"`, `"sqrt"` or `"none"`, see `scaled_rate`.
-        lr_schedule: how the rate falls after the warm-up: `"cosine"`, `"polynomial"`, `"step"`, `"exponential"`,
-            `"inverse-time"` or `"constant"`, see `Decay`.
-        lr_decay_epochs: the epochs after which `"step"`, `"exponential"` and `"inverse-time"` have left
-            `lr_decay_factor` of the rate; None takes a third of `epochs`.
-        lr_decay_factor: what is left of the rate after `lr_decay_epochs`.
-        lr_power: the exponent of `"polynomial"`.
-        momentum: momentum of SGD (Nesterov's), LARS and LARC; the first beta of Adam, AdamW and LAMB.
-        weight_decay: weight decay of weights; biases and normalization parameters have none.
-        trust_coefficient: of LARS and LARC: the share of a weight's norm that a step may change.
-        clip_norm: the largest norm of all gradients together; None does not limit it.
-        warmup_epochs: epochs over which the learning rate rises to its peak, possibly a fraction, at most `epochs`.
-        label_smoothing: share of the target that is spread over all classes.
-        ema: decay per step of a moving average of the weights, which is validated in their place; None keeps none.
-        precision: `"float32"`; or `"bf16"` or `"fp16"`, to which autocast converts what is safe in it.
+        lr_scaling: how the learning rate grows with the global batch.
+        lr_schedule: how the learning rate decays after warm-up.
+        lr_decay_epochs: epochs after which step, exponential and inverse-time have left `lr_decay_factor` of the rate.
+            By default, a third of all.
+        lr_decay_factor: the share of the rate that is left after `lr_decay_epochs`.
+        lr_power: exponent of the polynomial schedule.
+        momentum: momentum of sgd (Nesterov's), lars and larc; the first beta of adam, adamw and lamb.
+        weight_decay: weight decay; biases and normalization layers have none.
+        trust_coefficient: trust coefficient of lars and larc.
+        clip_norm: clip the norm of all gradients together to this.
+        warmup_epochs: epochs of linear warm-up, at most `epochs`; may be a fraction.
+        label_smoothing: label smoothing: the share of the target that is spread over all classes.
+        ema: decay per step of a moving average of the weights, which is validated in their place.
+        precision: compute precision; bf16 and fp16 use autocast.
         compile: compile the model with torch.compile.
-        channels_last: keep images and weights with channels last, which GPUs prefer with `"bf16"` and `"fp16"`.
-        sync_batchnorm: normalize over the batches of all ranks together; on GPUs only.
-        bucket_mb: MiB of gradients that are added over the ranks in one message (DDP's bucket).
-        hook: how gradients are sent: `"none"`, as they are; `"fp16"`, `"bf16"`; or `"powersgd"` (Vogels et al. 2019,
-            arXiv:1905.13727).
-        powersgd_rank: the rank of PowerSGD's approximation.
-        powersgd_start: the step from which gradients are approximated.
-        local_sgd_period: number of steps that ranks take on their own between averages of their weights (local SGD);
-            None exchanges the gradients of every step.
-        local_sgd_start: the step from which they do; gradients of earlier ones are exchanged (post-local SGD).
-        local_sgd_node_period: number of steps between averages among the ranks of a node, a divisor of
-            `local_sgd_period`; 1 exchanges gradients within nodes at every step, None averages over all ranks only.
-        measure_noise_scale: measure the gradient noise scale, which tells how large a batch may be; on two ranks or
+        channels_last: use the channels-last memory format, which GPUs prefer with bf16 and fp16.
+        sync_batchnorm: normalize over the batches of all ranks; GPUs only.
+        bucket_mb: MiB of gradients per allreduce (DDP's bucket).
+        hook: DDP's communication hook, which compresses gradients before they are sent.
+        powersgd_rank: rank of PowerSGD's approximation (Vogels et al. 2019, arXiv:1905.13727).
+        powersgd_start: step from which PowerSGD approximates gradients.
+        local_sgd_period: local SGD: steps that each rank takes on its own between averages of the weights. Excludes
+            `hook`.
+        local_sgd_start: step from which local SGD begins (post-local SGD).
+        local_sgd_node_period: steps between averages within a node, a divisor of `local_sgd_period`; 1 exchanges
+            gradients there at every step.
+        measure_noise_scale: measure the gradient noise scale, which tells how large a batch may be; needs two ranks or
             more.
-        seed: seed of the initial weights, the order of the samples and the augmentation.
-        task: `"classification"` of images, or `"regression"` of targets from volumes.
-        input_field: the field of the volumes; None takes the only one there is. Images are in the field `image`.
-        target_field: the field of the targets; None takes the only one there is. Classes are in the field `label`.
-        model: `"resnet"` for images, `"cnn3d"` for volumes, or `"module:function"`, called with `num_classes=` or
-            `num_targets=`, and with `channels=`; None takes the one that suits the task.
-        num_classes: number of classes; None takes it from the `classes` of the metadata, or else the largest label + 1.
-        image_size: side in pixels or voxels of the crops. None keeps images of one size of up to 64 pixels at that
-            size, crops all others to 224 pixels, and takes whole volumes.
-        threads: worker threads of the loader, per rank.
-        on_bad_sample: `"raise"` ends the run at a sample that cannot be read or decoded. `"replace"` trains on another
-            sample in its place, leaves it out of validation, and lists it in `bad.jsonl` in `output`.
-        max_bad: bad samples allowed per rank and epoch: a count, or below 1 a share of the rank's samples.
-        resume: None starts a new run, in an `output` without a checkpoint; `"auto"` resumes from the last checkpoint in
-            `output` if there is one, or from the one before it if that is damaged; otherwise the path of a checkpoint
-            to resume from.
-        checkpoint_every_steps: number of steps between checkpoints; one is also written at the end of each epoch.
-        keep_checkpoints: number of last checkpoints that are kept, beside the best one.
+        seed: seed of weights, order and augmentation.
+        task: what to learn: classification of images, or regression of numbers from volumes.
+        input_field: regression's field of volumes. By default, the only one that fits.
+        target_field: regression's field of targets. By default, the only one that fits.
+        model: model: resnet for images, cnn3d for volumes, or your own as module:function, called with `num_classes=`
+            or `num_targets=`, and `channels=`. By default, the one that suits the task.
+        num_classes: number of classes. By default, that of the metadata's `classes`, or else the largest label + 1.
+        image_size: side of the crops in pixels or voxels. By default, images of one size of up to 64 pixels keep it,
+            all others are cropped to 224 pixels, and volumes stay whole.
+        threads: input workers per rank; auto divides the cores among the ranks.
+        on_bad_sample: what to do at a sample that can't be read or decoded. raise: end the run. replace: train on
+            another sample in its place, leave it out of validation, and list it in `bad.jsonl` in `output`.
+        max_bad: with `on_bad_sample="replace"`: bad samples allowed per rank and epoch, a count, or below 1 a share.
+        resume: checkpoint to resume from: its path; or auto for the newest intact one in `output`, or a new run if
+            there is none, so you can always pass it. By default, an `output` that holds a run is refused.
+        checkpoint_every_steps: steps between checkpoints; one is also written after each epoch.
+        keep_checkpoints: number of last checkpoints to keep, beside the best one.
         log_every: seconds between lines of progress if the output is not a terminal.
-        metrics_every_steps: number of steps between lines of `metrics.jsonl`, and between looks for slow ranks.
-        tensorboard: also write what `metrics.jsonl` and `log.jsonl` hold for TensorBoard, into `output/tensorboard`.
-        monitor_seconds: seconds between lines about each rank's input in `output/input.jsonl`, or with several ranks in
-            `input-00000.jsonl` and so on; None for none. See `shardio.monitor`.
-        profile: write a trace of ten steps of each rank by the profiler of torch, `output/trace-rank0.json` and so on.
-        synthetic: before training, measure the throughput on one batch in memory, the most that any input allows.
-        timeout: seconds that a rank waits for the others before it ends the run with an error.
-        device: `"cpu"` or `"cuda"`; None takes CUDA if it is available.
+        metrics_every_steps: steps between lines of `metrics.jsonl`, and between checks for slow ranks.
+        monitor_seconds: seconds between lines about each rank's input in `input.jsonl`. By default, there are none. See
+            `shardio.monitor`.
+        tensorboard: also write the metrics for TensorBoard, into a folder of their own in `output`.
+        profile: write a trace of ten steps of each rank with torch's profiler.
+        synthetic: first measure the throughput on one batch in memory; the difference is what input costs.
+        timeout: seconds that a rank waits for the others before it ends the run.
+        device: device: cpu or cuda. By default, a GPU if there is one.
         cache, cache_size, store_options: for datasets given as URLs, as for `shardio.open`.
     """
 
@@ -114,56 +102,56 @@ class TrainConfig:
     output: str
     val: str | None = None
     classes: Classes | None = None
-    epochs: int = 5
-    batch_size: int = 128
-    accumulate: int = 1
+    epochs: Count = 5
+    batch_size: Count = 128
+    accumulate: Count = 1
     optimizer: OptimizerName = "sgd"
-    lr: float = 0.1
-    lr_reference_batch: int = 256
+    lr: Positive = 0.1
+    lr_reference_batch: Count = 256
     lr_scaling: Scaling = "linear"
     lr_schedule: Curve = "cosine"
-    lr_decay_epochs: float | None = None
-    lr_decay_factor: float = 0.1
-    lr_power: float = 2.0
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    trust_coefficient: float = 0.001
-    clip_norm: float | None = None
-    warmup_epochs: float = 1.0
-    label_smoothing: float = 0.0
-    ema: float | None = None
-    precision: Precision = "float32"
+    lr_decay_epochs: Positive | None = None
+    lr_decay_factor: Annotated[float, Range(0, 1, above=True)] = 0.1
+    lr_power: Positive = 2.0
+    momentum: Share = 0.9
+    weight_decay: Annotated[float, Range(0)] = 5e-4
+    trust_coefficient: Positive = 0.001
+    clip_norm: Positive | None = None
+    warmup_epochs: Annotated[float, Range(0)] = 1.0
+    label_smoothing: Share = 0.0
+    ema: Share | None = None
+    precision: Literal["float32", "bf16", "fp16"] = "float32"
     compile: bool = False
     channels_last: bool = False
     sync_batchnorm: bool = False
-    bucket_mb: float = 25.0
-    hook: Hook = "none"
-    powersgd_rank: int = 2
-    powersgd_start: int = 100
-    local_sgd_period: int | None = None
-    local_sgd_start: int = 0
-    local_sgd_node_period: int | None = None
+    bucket_mb: Positive = 25.0
+    hook: Literal["none", "fp16", "bf16", "powersgd"] = "none"
+    powersgd_rank: Count = 2
+    powersgd_start: Annotated[int, Range(2)] = 100  # DDP rebuilds its buckets after the first step
+    local_sgd_period: Annotated[int, Range(2)] | None = None
+    local_sgd_start: Annotated[int, Range(0)] = 0
+    local_sgd_node_period: Count | None = None
     measure_noise_scale: bool = False
-    seed: int = 0
-    task: TaskName = "classification"
+    seed: Annotated[int, Range(0)] = 0
+    task: Literal["classification", "regression"] = "classification"
     input_field: str | None = None
     target_field: str | None = None
     model: str | None = None
-    num_classes: int | None = None
-    image_size: int | None = None
-    threads: int | Literal["auto"] = "auto"
-    on_bad_sample: BadSamples = "raise"
-    max_bad: float = 0.01
+    num_classes: Annotated[int, Range(2)] | None = None
+    image_size: Count | None = None
+    threads: Count | Literal["auto"] = "auto"
+    on_bad_sample: Literal["raise", "replace"] = "raise"
+    max_bad: Annotated[float, Range(0)] = 0.01
     resume: str | None = None
-    checkpoint_every_steps: int | None = None
-    keep_checkpoints: int = 2
-    log_every: float = 10.0
-    metrics_every_steps: int = 20
+    checkpoint_every_steps: Count | None = None
+    keep_checkpoints: Count = 2
+    log_every: Positive = 10.0
+    metrics_every_steps: Count = 20
     monitor_seconds: float | None = None
     tensorboard: bool = False
     profile: bool = False
     synthetic: bool = False
-    timeout: float = 600.0
+    timeout: Annotated[float, Range(0.1, 1e6)] = 600.0
     device: str | None = None
     cache: str | None = None
     cache_size: int | str | None = None
@@ -171,116 +159,53 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("train", "output", "val", "resume"):
-            self._check_path(name, optional=name in ("val", "resume"))
+            value = getattr(self, name)
+            if value is not None or name in ("train", "output"):
+                if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+                    raise ConfigError("{} must be a path, got {!r}", Option(name), value)
+                object.__setattr__(self, name, os.fspath(value))
         for name in ("model", "input_field", "target_field"):
             if (value := getattr(self, name)) is not None and (not isinstance(value, str) or not value):
-                raise ConfigError(f"{name} must be a name, got {value!r}")
+                raise ConfigError("{} must be a name, got {!r}", Option(name), value)
+        check_fields(self)
         for name in ("input_field", "target_field"):
             if self.task == "classification" and getattr(self, name) is not None:
-                raise ConfigError(f"{name} is for regression: classification takes the fields 'image' and 'label'")
+                raise ConfigError(
+                    "{} is for regression: classification takes the fields 'image' and 'label'", Option(name)
+                )
         for name, default in (("num_classes", None), ("label_smoothing", 0.0), ("classes", None)):
-            if self.task == "regression" and getattr(self, name) != default:
-                raise ConfigError(f"{name} is for classification, got {getattr(self, name)!r} for regression")
-        positive = ("epochs", "batch_size", "lr_reference_batch", "accumulate", "powersgd_rank")
-        for name in (*positive, "keep_checkpoints", "metrics_every_steps"):
-            self._check_integer(name, 1)
-        self._check_integer("powersgd_start", 2)  # DDP rebuilds its buckets after the first step
-        self._check_integer("local_sgd_start", 0)
-        for name, minimum in (
-            ("num_classes", 2),
-            ("image_size", 1),
-            ("checkpoint_every_steps", 1),
-            ("local_sgd_period", 2),
-            ("local_sgd_node_period", 1),
-        ):
-            if getattr(self, name) is not None:
-                self._check_integer(name, minimum)
-        if self.threads != "auto":
-            self._check_integer("threads", 1)
-        for name, kind in _CHOICES.items():
-            self._check_choice(name, get_args(kind))
-        if self.classes is not None:
-            self._check_choice("classes", get_args(Classes))
-        self._check_number("max_bad", 0, math.inf)
-        self._check_integer("seed", 0)
+            if self.task == "regression" and (value := getattr(self, name)) != default:
+                raise ConfigError("{} is for classification, got {!r} for regression", Option(name), value)
         if self.seed >= 1 << 63:  # the most that torch takes
-            raise ConfigError(f"seed must be below 2^63, got {shown(self.seed)}")
-        self._check_number("lr", 0, math.inf, open_low=True)
-        self._check_number("momentum", 0, 1)
-        self._check_number("weight_decay", 0, math.inf)
-        for name in ("trust_coefficient", "bucket_mb", "lr_power"):
-            self._check_number(name, 0, math.inf, open_low=True)
-        for name in ("clip_norm", "lr_decay_epochs"):
-            if getattr(self, name) is not None:
-                self._check_number(name, 0, math.inf, open_low=True)
-        self._check_number("lr_decay_factor", 0, 1, open_low=True)
-        if self.ema is not None:
-            self._check_number("ema", 0, 1)
-        self._check_number("label_smoothing", 0, 1)
-        self._check_number("log_every", 0, math.inf, open_low=True)
-        self._check_number("timeout", 0.1, 1e6)
-        self._check_number("warmup_epochs", 0, math.inf)
+            raise ConfigError("{seed} must be below 2^63, got {}", shown(self.seed))
         if self.warmup_epochs > self.epochs:
-            raise ConfigError(f"warmup_epochs must be at most epochs ({self.epochs}), got {self.warmup_epochs!r}")
-        self._check_device()
+            raise ConfigError(
+                "{warmup_epochs} must be at most {epochs} ({}), got {!r}", self.epochs, self.warmup_epochs
+            )
+        if self.device is not None and not re.fullmatch(r"(cpu|cuda)(:\d{1,3})?", str(self.device)):
+            raise ConfigError("{device} must be 'cpu', 'cuda' or None, got {!r}", self.device)
         self._check_local_sgd()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as a checkpoint stores them."""
         return without_secrets(asdict(self))
 
-    def _check_path(self, name: str, *, optional: bool) -> None:
-        value = getattr(self, name)
-        if value is None and optional:
-            return
-        if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
-            raise ConfigError(f"{name} must be a path, got {value!r}")
-        object.__setattr__(self, name, os.fspath(value))
-
-    def _check_integer(self, name: str, minimum: int) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise ConfigError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
-
-    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
-        value = getattr(self, name)
-        if value not in choices:
-            *most, last = map(repr, choices)
-            raise ConfigError(f"{name} must be {', '.join(most)} or {last}, got {value!r}")
-
-    def _check_number(self, name: str, low: float, high: float, *, open_low: bool = False) -> None:
-        value = getattr(self, name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not (low < value if open_low else low <= value) or not value < high:
-            interval = f"{'(' if open_low else '['}{low}, {high})"
-            raise ConfigError(f"{name} must be a number in {interval}, got {value!r}")
-
     def _check_local_sgd(self) -> None:
         period, nodes = self.local_sgd_period, self.local_sgd_node_period
         if period is None:
             if nodes is not None:
-                raise ConfigError(f"local_sgd_node_period needs local_sgd_period, got {nodes} without one")
+                raise ConfigError("{local_sgd_node_period} needs {local_sgd_period}, got {} without one", nodes)
             return
         if nodes is not None and (nodes >= period or period % nodes):
             raise ConfigError(
-                f"local_sgd_node_period must be a divisor of local_sgd_period ({period}) below it, got {nodes}"
+                "{local_sgd_node_period} must be a divisor of {local_sgd_period} ({}) below it, got {}", period, nodes
             )
         # Ranks would scale their losses differently; hooks and the noise scale are about gradients of every step.
         for name, allowed in (("hook", "none"), ("measure_noise_scale", False)):
             if (value := getattr(self, name)) != allowed:
-                raise ConfigError(f"local_sgd_period goes with {name}={allowed!r} only, got {value!r}")
+                raise ConfigError("{local_sgd_period} goes with {} only, got {!r}", Option(name, allowed), value)
         if self.precision == "fp16":
-            raise ConfigError("local_sgd_period goes with precision='float32' or 'bf16', got 'fp16'")
-
-    def _check_device(self) -> None:
-        if self.device is None:
-            return
-        try:
-            kind = torch.device(self.device).type
-        except (RuntimeError, TypeError) as error:
-            raise ConfigError(f"device must be 'cpu', 'cuda' or None, got {self.device!r}") from error
-        if kind not in ("cpu", "cuda"):
-            raise ConfigError(f"device must be 'cpu', 'cuda' or None, got {self.device!r}")
+            raise ConfigError(Message("{local_sgd_period} goes with {precision:float32} or 'bf16', got 'fp16'"))
 
 
 @dataclass(frozen=True, slots=True)

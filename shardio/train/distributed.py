@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a process group: see `join`
 from torch.distributed import distributed_c10d
 
-from ..errors import ConfigError, ShardioError
+from ..errors import ConfigError, Message, ShardioError
 from ..order.world import World
 from ..system import cpus
 from . import rendezvous
@@ -152,7 +152,7 @@ def choose_device(device: str | None, world: World) -> torch.device:
     if requested.type == "cpu":
         return requested
     if requested.index is not None and world.size > 1:
-        raise ConfigError(f"device must not name one GPU for {world.size} ranks, got {device!r}: use 'cuda'")
+        raise ConfigError("{device} must not name one GPU for {} ranks, got {!r}: use 'cuda'", world.size, device)
     index = world.local_rank if requested.index is None else requested.index
     if index >= count:
         raise ConfigError(
@@ -193,9 +193,11 @@ def _describe_loss(job: Job, error: BaseException) -> str:
     reason = _reason(error)
     timed_out = re.search("time(d )?out", reason, re.IGNORECASE)
     what = "waited in vain for the other ranks" if timed_out else "lost its connection to the other ranks"
-    return (
-        f"{_place(job)} {what} ({reason}): another process or the network is gone; --resume auto continues from the "
-        "last checkpoint"
+    return Message(
+        "{} {} ({}): another process or the network is gone; {resume:auto} continues from the last checkpoint",
+        _place(job),
+        what,
+        reason,
     )
 
 

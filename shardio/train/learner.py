@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ..errors import ConfigError
+from ..errors import ConfigError, Message
 from .config import TrainConfig
 from .distributed import Job
 from .gradient_exchange import GradientExchange
@@ -67,9 +67,13 @@ class Learner:
 
     def __init__(self, config: TrainConfig, job: Job, model: nn.Module, samples: int, task: Task) -> None:
         if config.sync_batchnorm and job.device.type != "cuda":
-            raise ConfigError("sync_batchnorm needs GPUs: torch has no synchronized batch normalization for CPUs")
+            raise ConfigError(
+                Message("{sync_batchnorm} needs GPUs: torch has no synchronized batch normalization for CPUs")
+            )
         if config.measure_noise_scale and job.world.size == 1:
-            raise ConfigError("measure_noise_scale needs at least 2 ranks: it compares their gradients with the mean")
+            raise ConfigError(
+                Message("{measure_noise_scale} needs at least 2 ranks: it compares their gradients with the mean")
+            )
         self._config, self._job, self._samples, self._task = config, job, samples, task
         self.global_batch = job.world.size * config.batch_size * config.accumulate
         if config.sync_batchnorm:

@@ -89,7 +89,7 @@ class LocalSgd:
             self._equal_after = self._averager.step
 
     def restore(self, steps: int) -> None:
-        """Go on after so many steps, with equal ranks."""
+        """Resume at `steps`; all ranks hold equal weights."""
         self._averager.step = self._state.iter = self._equal_after = steps
 
     def _lend(self) -> Iterator[nn.Parameter]:
@@ -119,7 +119,8 @@ def _ranks_per_node(job: Job) -> int:
     size = len(local_ranks) // max(1, local_ranks.count(0))
     if local_ranks != [rank % size for rank in range(len(local_ranks))]:
         raise ConfigError(
-            "local_sgd_node_period needs nodes of equally many ranks, which are numbered node by node, got the local "
-            f"ranks {local_ranks}"
+            "{local_sgd_node_period} needs nodes of equally many ranks, which are numbered node by node, got "
+            "the local ranks {}",
+            local_ranks,
         )
     return size

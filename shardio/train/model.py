@@ -125,7 +125,7 @@ def load_model(name: str, task: Task) -> nn.Module:
     if name == own:
         return cnn3d(task.outputs, task.channels) if volumes else resnet(task.outputs, task.channels, task.size)
     if ":" not in name:
-        raise ConfigError(f"model must be {own!r} or 'module:function', got {name!r}")
+        raise ConfigError("{model} must be {!r} or 'module:function', got {!r}", own, name)
     function = load_named(name, "model")
     if not callable(function):
         raise ConfigError(f"model {name!r} must be a function, got {type(function).__name__}")

@@ -5,14 +5,13 @@ section 5.3), and no trust ratio.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from ..system.optional import load
-
-OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw", "lars", "larc", "lamb"]
+from .config import OptimizerName
 
 _BETA2 = 0.999
 

@@ -6,12 +6,8 @@ size, and a resumed run needs no state; torch's schedulers count steps.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-Scaling: TypeAlias = Literal["linear", "sqrt", "none"]
-"""How the peak rate grows with the global batch."""
-Curve: TypeAlias = Literal["cosine", "polynomial", "step", "exponential", "inverse-time", "constant"]
-"""How the rate falls after warm-up."""
+from .config import Curve, Scaling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

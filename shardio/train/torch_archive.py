@@ -51,7 +51,7 @@ def load(path: Path, device: torch.device) -> Any:
     Raises ConfigError if there is no such file, StateMismatch if it is damaged or holds what only code can restore.
     """
     if not path.exists():
-        raise ConfigError(f"resume must be 'auto' or the path of a checkpoint; there is no file {path}")
+        raise ConfigError("{resume} must be 'auto' or the path of a checkpoint; there is no file {}", path)
     try:
         with open(path, "rb", opener=open_regular) as file:
             if reason := _damage(file):

@@ -17,7 +17,7 @@ from ..system.units import counted
 from . import checkpoint, distributed
 from .checkpoint import Checkpoint, CheckpointFolder, CheckpointWriter, TrainingPosition
 from .config import TrainConfig, TrainResult
-from .data import BAD_SAMPLES_FILE, Data, open_data
+from .data import BAD_SAMPLES_FILE, open_data
 from .distributed import Job
 from .learner import Evaluation, Learner
 from .model import load_model
@@ -124,22 +124,20 @@ class _Run:
 
     def train(self) -> TrainResult:
         """Train the remaining epochs."""
-        score, samples, seconds, waited = None, 0.0, 0.0, 0.0
+        samples, seconds, waited = 0.0, 0.0, 0.0
         begun = time.monotonic()
-        if self._place.epoch >= self._config.epochs and self._data.val is not None:  # nothing is left to train
-            score = self._validate(self._data).score
+        evaluation = self._validate() if self._place.epoch >= self._config.epochs else None  # nothing is left to train
         while self._place.epoch < self._config.epochs:
             trained = self._train_epoch()
             samples, seconds, waited = samples + trained.samples, seconds + trained.seconds, waited + trained.waited
-            evaluation = None if self._data.val is None else self._validate(self._data)
-            score = None if evaluation is None else evaluation.score
+            evaluation = self._validate()
             self._end_epoch(trained, evaluation)
         total = _EpochSummary(samples, seconds, waited)
         self._writer.wait()
         self._job.wait()  # for rank 0 to have written what the result names
         result = TrainResult(
             metric=self._data.task.metric,
-            score=score,
+            score=None if evaluation is None else evaluation.score,
             best_score=self._place.best_score,
             samples_per_second_per_rank=total.rate,
             starved=total.starved,
@@ -225,15 +223,19 @@ class _Run:
             self._writer.wait()
             self._job.wait()  # for rank 0 to have written: a launcher ends all ranks when the first one ends
             raise Preempted(
-                f"{signal.name} stopped the run in epoch {place.epoch + 1}, after step {place.step}; "
-                f"--resume auto continues from {self._output / checkpoint.LAST}"
+                "{} stopped the run in epoch {}, after step {}; {resume:auto} continues from {}",
+                signal.name,
+                place.epoch + 1,
+                place.step,
+                self._output / checkpoint.LAST,
             )
         return False
 
-    def _validate(self, data: Data) -> Evaluation:
-        if data.val is None:
-            raise ConfigError("validation needs a validation set: give val")
-        with closing(iter(data.val)) as batches:
+    def _validate(self) -> Evaluation | None:
+        """Validate on all ranks; None without a validation set."""
+        if self._data.val is None:
+            return None
+        with closing(iter(self._data.val)) as batches:
             return self._learner.evaluate(batches)
 
     def _end_epoch(self, trained: _EpochSummary, evaluation: Evaluation | None) -> None:
@@ -313,12 +315,14 @@ class _Run:
         there = [path for path in self._checkpoints.candidates if path.is_file()]
         some_see_one, some_do_not = self._job.largest(bool(there), not there)
         if some_see_one and some_do_not:
-            raise ConfigError(f"output must be a directory that all ranks share; only some see a run in {self._output}")
+            raise ConfigError(
+                "{output} must be a directory that all ranks share; only some see a run in {}", self._output
+            )
         if not there:
             return None
         if self._config.resume is None:
             raise ConfigError(
-                f"output already holds a run ({there[0]}): give resume='auto' to resume it, or another output"
+                "{output} already holds a run ({}): give {resume:auto} to resume it, or another output", there[0]
             )
         number = 0
         if self._job.leads:  # one rank decides: the others would have to read the whole files as well

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..dataset.dataset import Dataset
-from ..errors import BadSample, ConfigError
+from ..errors import BadSample, ConfigError, Option
 from ..format.fields import Field, describe_fields
 from ..transforms import CenterSpatialCrop, RandomAxisFlip, RandomRotate90, RandomSpatialCrop, Transform
 from .config import TrainConfig
@@ -71,8 +71,9 @@ class VolumeRegression:
                     )
         if config.image_size is not None and config.image_size > min(shape[1:]):
             raise ConfigError(
-                f"image_size must be at most the shortest side of the volumes, {min(shape[1:])}, got "
-                f"{config.image_size}"
+                "{image_size} must be at most the shortest side of the volumes, {}, got {}",
+                min(shape[1:]),
+                config.image_size,
             )
         every = max(1, len(train) // _VOLUMES_READ)
         skip = config.on_bad_sample == "replace"
@@ -160,7 +161,12 @@ def _find_fields(config: TrainConfig, dataset: Dataset) -> tuple[str, str]:
         if len(names) != 1:
             wanted = f"field {given!r} with" if given is not None else "one field of"
             raise ConfigError(
-                f"{config.train}: {option} needs {wanted} {words}; there are {describe_fields(dataset.fields)}"
+                "{}: {} needs {} {}; there are {}",
+                config.train,
+                Option(option),
+                wanted,
+                words,
+                describe_fields(dataset.fields),
             )
         found.append(names[0])
     return found[0], found[1]

@@ -24,7 +24,7 @@ GREY_WEIGHTS = (19595, 38470, 7471)
 SMOOTHING_WEIGHTS = ((1, 1, 1), (1, 5, 1), (1, 1, 1))
 """The weights of `Sharpen`'s smoothing, whose sum is divided by 13 and rounded."""
 
-HUES_THAT_ARE_LESS = np.isin(
+PILLOW_HUES_ONE_LESS = np.isin(
     np.arange(256),
     [*range(1, 32), *range(88, 105, 4), *range(129, 150, 2), *range(153, 174, 4), 176, 184, *range(177, 210, 4)],
 )

@@ -1,5 +1,7 @@
-"""`shardio.clean` removes leftovers of shardio from a store, and nothing else."""
+"""`shardio.clean` removes leftovers of shardio from a store or a directory, and nothing else."""
 
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,10 +12,12 @@ import numpy as np
 import pytest
 
 import shardio
-from shardio.care.clean import Cleaned, clean_store
+from shardio.care.clean import Cleaned, clean_output
 from shardio.conversion.api import convert
-from shardio.errors import BadSample, ConfigError, ManifestError, ObjectChanged
+from shardio.errors import BadSample, ConfigError, ManifestError, NotADataset, ObjectChanged
 from shardio.format import manifest
+from shardio.output.folder import FolderOutput
+from shardio.output.store import StoreOutput
 from shardio.stores.url import Url
 from shardio.testing.stores import MemoryStore
 
@@ -25,7 +29,7 @@ DAY = 24 * 3600.0
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """The store that every URL is in."""
     made = MemoryStore()
-    monkeypatch.setattr("shardio.conversion.api.open_store", lambda url, options: made)
+    monkeypatch.setattr("shardio.output.open_store", lambda url, options: made)
     return made
 
 
@@ -56,9 +60,10 @@ def names(store: MemoryStore) -> set[str]:
     return {info.name for info in store.list("")}
 
 
-def clean(store: MemoryStore, days: float = 0.0, **options: bool) -> Cleaned:
+def clean(store: Any, days: float = 0.0, *, everything: bool = False, dry_run: bool = False) -> Cleaned:
     """Clean as if it were so many days later."""
-    return clean_store(PLACE, store, now=time.time() + days * DAY, **options)
+    since = None if everything else time.time() + (days - 1) * DAY
+    return clean_output(StoreOutput(PLACE, store), since=since, dry_run=dry_run)
 
 
 def removed(store: MemoryStore, days: float = 0.0, **options: bool) -> set[str]:
@@ -116,9 +121,8 @@ def test_a_conversion_that_is_running_stays(store: MemoryStore) -> None:
     assert clean(store, 2).removed == ()
 
 
-def test_a_writer_at_work_keeps_its_shards(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_at_work_keeps_its_shards(store: MemoryStore) -> None:
     """A writer of `shardio.create` that has finished a shard within a day keeps those that are older."""
-    monkeypatch.setattr("shardio.dataset.writer.open_store", lambda url, options: store)
     with shardio.create(PLACE, fields={"label": "int64"}, shard_size=80) as writer:
         for number in range(50):
             writer.append({"label": number})
@@ -216,13 +220,134 @@ def test_a_manifest_that_changes_meanwhile(store: MemoryStore, monkeypatch: pyte
             return getattr(store, name)
 
     with pytest.raises(ObjectChanged, match="changes all the time"):
-        clean_store(PLACE, Restless(), everything=True)
+        clean(Restless(), everything=True)
 
 
-def test_a_local_path_is_refused(tmp_path: Path) -> None:
-    """`clean` is for stores: what is left in a directory, overwrite removes."""
-    with pytest.raises(ConfigError, match="must be that of a store"):
-        shardio.clean(tmp_path)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory with a dataset."""
+    convert(Numbers(), tmp_path / "out", shard_size=200)
+    return tmp_path / "out"
+
+
+def clean_folder(folder: Path, days: float = 0.0, *, everything: bool = False) -> set[str]:
+    """Clean a directory as if it were so many days later; return the names of what was removed."""
+    since = None if everything else time.time() + (days - 1) * DAY
+    return {info.name for info in clean_output(FolderOutput(folder), since=since).removed}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def killed(code: str, folder: Path) -> None:
+    """Run Python code on a directory, `out`, in a process that is killed at its end."""
+    begin = f"import os, signal, shardio; out = {str(folder)!r}\n"
+    subprocess.run([sys.executable, "-c", f"{begin}{code}\nos.kill(os.getpid(), signal.SIGKILL)"], check=False)
+
+
+WRITER = """
+writer = shardio.create(out, fields={"label": "int64"}, shard_size=80, overwrite=True)
+for number in range(50):
+    writer.append({"label": number})
+"""
+PUBLISHING = """
+from shardio.system.directory import Directory
+rename, left = Directory.rename, [3]
+def stopping(source, name, target, new):
+    if str(target.path) == out:
+        left[0] -= 1
+        left[0] or os.kill(os.getpid(), signal.SIGKILL)
+    rename(source, name, target, new)
+Directory.rename = stopping
+"""
+CONVERSION = """
+def progress(what, done, total):
+    os.kill(os.getpid(), signal.SIGKILL)
+shardio.convert(out, out, shard_size=100, overwrite=True, progress=progress)
+"""
+
+
+@pytest.mark.parametrize("code", [WRITER, CONVERSION], ids=["create", "convert"])
+def test_what_a_killed_process_left_in_a_folder(folder: Path, code: str) -> None:
+    """Its hidden folder goes once it is older than a day, or with `everything`; the dataset stays as it is."""
+    before = files(folder)
+    for everything in (False, True):
+        killed(code, folder)
+        (hidden,) = (path.name for path in folder.iterdir() if path.is_dir())
+        assert clean_folder(folder, 0.9) == set()
+        assert clean_folder(folder, 0 if everything else 1.1, everything=everything) == {hidden}
+        assert files(folder) == before
+    assert clean_folder(folder, everything=True) == set()
+
+
+@pytest.mark.parametrize(
+    "code", [f"{WRITER}writer.close()", "shardio.convert(out, out, shard_size=100, overwrite=True)"]
+)
+def test_a_publication_that_was_cut_off_in_a_folder(folder: Path, code: str) -> None:
+    """If a writer is killed while it replaces a dataset, the shards that it had put in place go too."""
+    killed(PUBLISHING + code, folder)
+    assert not (folder / "shardio.json").exists()
+    assert list(folder.glob("shard-*"))
+    (folder / "mine.txt").write_text("mine")
+    assert clean_folder(folder) == set()
+    assert len(clean_folder(folder, 1.1)) > 1
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+
+
+def test_a_live_writer_in_a_folder_is_left_alone(folder: Path) -> None:
+    """What another process holds a lock on stays, however old it is, also with `everything`."""
+    for code in (WRITER, CONVERSION.replace("os.kill(os.getpid(), signal.SIGKILL)", "wait()")):
+        begin = f"import time, shardio; out = {str(folder)!r}\ndef wait():\n    print(flush=True); time.sleep(600)\n"
+        with subprocess.Popen([sys.executable, "-c", f"{begin}{code}\nwait()"], stdout=subprocess.PIPE) as process:
+            try:
+                assert process.stdout is not None
+                process.stdout.readline()
+                before = files(folder)
+                found = clean_output(FolderOutput(folder), since=None)
+                assert (found.removed, len(found.kept)) == ((), 1)
+                assert clean_folder(folder, 1000) == set()
+                assert files(folder) == before
+            finally:
+                process.kill()
+        assert len(clean_folder(folder, everything=True)) == 1
+
+
+def test_nothing_else_in_a_folder_is_removed(folder: Path, tmp_path: Path) -> None:
+    """Files that shardio did not make stay, a hidden folder with such a file too, and shards without a manifest."""
+    for name in (".writing-1a2b3c4d-new/mine", ".writing-mine/file", "notes.txt", ".notes.1a2b3c4d.tmp", "train/x"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("mine")
+    (folder / ".shard-000000.tar.1a2b3c4d.tmp").write_text("half")
+    (folder / ".writing-01234567-new").symlink_to(tmp_path)
+    before = files(folder)
+    assert clean_folder(folder) == set()
+    assert clean_folder(folder, 2) == {".shard-000000.tar.1a2b3c4d.tmp"}
+    del before[".shard-000000.tar.1a2b3c4d.tmp"]
+    assert files(folder) == before
+    (folder / ".writing-01234567-new").unlink()
+    (folder / "shardio.json").unlink()  # lost: repair makes it of the shards
+    killed("os.makedirs(f'{out}/.writing-76543210-new')", folder)
+    assert clean_folder(folder, everything=True) == {".writing-76543210-new"}
+    assert {*files(folder)} == {*before} - {"shardio.json"}
+    (folder / "shardio.json").write_text("{")
+    with pytest.raises(ManifestError):
+        clean_folder(folder, everything=True)
+
+
+def test_arguments(folder: Path, tmp_path: Path) -> None:
+    """An age has a unit; a directory exists; store options are for URLs."""
+    killed(WRITER, folder)
+    assert shardio.clean(folder, older_than="1h").removed == ()
+    assert len(shardio.clean(folder, older_than="0s", dry_run=True).removed) == 1
+    assert len(shardio.clean(folder, older_than="0s").removed) == 1
+    for age in ("", "24", "-1h", "1 w"):
+        with pytest.raises(ConfigError, match="older_than must be an age such as 30m"):
+            shardio.clean(folder, older_than=age)
+    with pytest.raises(NotADataset, match="no such directory"):
+        shardio.clean(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="store_options are for URLs"):
+        shardio.clean(folder, store_options={"region": "x"})
 
 
 def shardio_manifest(store: MemoryStore) -> manifest.Manifest:
@@ -231,7 +356,5 @@ def shardio_manifest(store: MemoryStore) -> manifest.Manifest:
 
 def aged(store: MemoryStore, days: float) -> None:
     """Make all objects older."""
-    store._objects = {
-        name: (data, replace(info, modified=info.modified - days * DAY))
-        for name, (data, info) in store._objects.items()
-    }
+    for name, (data, info) in store._objects.items():
+        store._objects[name] = data, replace(info, modified=(info.modified or 0.0) - days * DAY)

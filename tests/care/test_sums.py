@@ -147,7 +147,7 @@ def test_resume_mends_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     np.save(tmp_path / "a.npy", np.arange(3000.0))
     again = partial(convert, tmp_path / "a.npy", tmp_path / "out", converter="numpy", container="tar", shard_size="5KB")
     with monkeypatch.context() as patched:
-        patched.setattr("shardio.conversion.pack.finish_dataset", mock.Mock(side_effect=OSError("full")))
+        patched.setattr("shardio.output.folder.move_into_place", mock.Mock(side_effect=OSError("full")))
         with pytest.raises(OSError, match="full"):
             again()
     (shards,) = (tmp_path / "out" / ".converting").glob("run-*/shards")

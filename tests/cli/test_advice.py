@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import h5py
@@ -13,6 +14,7 @@ from _cli import run
 
 import shardio
 import shardio_converters
+from shardio import errors
 from shardio.cli import app
 from shardio.cli.convert import app as convert_app
 
@@ -26,6 +28,11 @@ OWN = {"index", "repair", "verify", "stats", "show", "bench", "info", "demo", "t
 
 def options_of(command: Any) -> set[str]:
     return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def command_called(name: str, root: Any, convert: Any) -> Any:
+    first, _, source = name.partition(" ")
+    return convert.get_command(None, source) if source else root.commands[first]
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +93,25 @@ def test_every_option_is_one_of_its_command(commands: dict[str, set[str]]) -> No
                     for option in named
                     if option not in commands[path.stem] | OF_OTHERS
                 ]
+    assert not wrong
+
+
+def test_templates_of_messages_fit_their_values(commands: dict[str, set[str]]) -> None:
+    """A message has a value for each `{}`, and the options that it names are those of some command."""
+    root: Any = typer.main.get_command(app)
+    convert: Any = typer.main.get_command(convert_app)
+    known = {parameter.name for name in commands for parameter in command_called(name, root, convert).params}
+    wrong = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Name(name), args=[ast.Constant(str(template)), *values]) if (
+                    name == "Message" or (values and name != "Option" and hasattr(errors, name))
+                ):
+                    names = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+                    unknown = set(names) - known - {""}
+                    if unknown or names.count("") != len(values):
+                        wrong.append(f"{path}:{node.lineno}: {template!r}, {len(values)} values, unknown: {unknown}")
     assert not wrong
 
 

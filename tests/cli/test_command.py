@@ -1,11 +1,12 @@
 """Help and errors in the words of the command line."""
 
+import copy
 import re
 import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import get_args, get_type_hints
+from typing import get_args
 
 import pytest
 from _builders import jpeg
@@ -13,40 +14,27 @@ from _cli import run
 from typer.testing import CliRunner
 
 from shardio import containers
-from shardio.bench import BenchConfig
-from shardio.cli import app, bench, train
-from shardio.cli._command import as_typed
-from shardio.cli._packing import ContainerName
-from shardio.train import TrainConfig
-
-OPTIONS = {
-    "max_bad": "--max-bad", "on_error": "--on-error", "limit": "--limit", "overwrite": "--overwrite", "to": "--to",
-    "compress": "--compress", "resume": "--resume", "output": "--output", "dtype": "--dtype",
-}  # fmt: skip
+from shardio.cli import app
+from shardio.cli._conversion import ContainerName
+from shardio.errors import BadSample, ConfigError, Message, Option, TooManyBad
 
 
-@pytest.mark.parametrize(
-    ("message", "typed"),
-    [
-        ("limit must be at least 1, got 0", "--limit must be at least 1, got 0"),
-        ("3 are bad, max_bad=0.01 allows 1", "3 are bad, --max-bad 0.01 allows 1"),
-        ("data/x must be empty; overwrite replaces it", "data/x must be empty; --overwrite replaces it"),
-        ("give resume='auto' or another output", "give --resume auto or another output"),
-        ("report goes with on_error='skip'", "report goes with --on-error skip"),
-        ("convert with overwrite=True", "convert with --overwrite"),
-        ("container must be one of tar", "--to must be one of tar"),
-        ("dtype: there are no arrays", "--dtype: there are no arrays"),
-        ("compression must be None", "--compress must be None"),
-        ("x is Field(dtype='int16', shape=(4, 8))", "x is Field(dtype='int16', shape=(4, 8))"),
-        ("take a smaller limit=1, or tail='pad'", "take a smaller --limit 1"),
-        ("take a smaller limit=1, or resume='auto'", "take a smaller --limit 1, or --resume auto"),
-        ("no checkpoint to resume from; the limit is 3", "no checkpoint to resume from; the limit is 3"),
-        ("max_bad/on_error.h5, field 'max_bad': 'overwrite'", "max_bad/on_error.h5, field 'max_bad': 'overwrite'"),
-    ],
-)  # fmt: skip
-def test_options_as_typed(message: str, typed: str) -> None:
-    """Keyword arguments become options; quoted words, paths and other words stay."""
-    assert as_typed(message, OPTIONS) == typed
+def test_options_are_values_of_messages() -> None:
+    """Python spells options as keywords, a command as people type them; data that looks like one stays."""
+    reason = BadSample("2049 is no float16{}", Message("; {allow_rounding:True} rounds it"))
+    error = TooManyBad("{} are bad, {} allows {}; one: {}", 3, Option("max_bad", 0.01), 1, reason)
+    assert str(error) == "3 are bad, max_bad=0.01 allows 1; one: 2049 is no float16; allow_rounding=True rounds it"
+    assert [part for part in error.wording.parts if isinstance(part, Option)] == [
+        Option("max_bad", 0.01),
+        Option("allow_rounding", True),
+    ]
+    assert copy.copy(error).wording.parts == error.wording.parts  # as processes send it
+    assert error.wording.spelled(lambda option: f"<{option.name}>") == (
+        "3 are bad, <max_bad> allows 1; one: 2049 is no float16; <allow_rounding> rounds it"
+    )
+    assert str(Message("pass {key:False}")) == "pass key=False"
+    assert str(ConfigError("{limit} is data")) == "{limit} is data"
+    assert str(ConfigError("{limit} must be 1, got {!r}", "{max_bad}")) == "limit must be 1, got '{max_bad}'"
 
 
 def test_errors_name_options_as_typed(tmp_path: Path) -> None:
@@ -70,7 +58,7 @@ def test_choices_and_defaults_are_shown() -> None:
     told = help_of("train")
     assert "--optimizer <sgd|adam|adamw|lars|larc|lamb>" in told
     assert "[default: cosine]" in told
-    assert "--to <tar|hdf5|lmdb> The shards' container." in help_of("reshard")
+    assert "--to <tar|hdf5|lmdb> The container of the shards: tar, hdf5 or lmdb." in help_of("reshard")
     assert "--engine <auto|cpu|dali|nvimgcodec>" in help_of("bench")
 
 
@@ -85,17 +73,9 @@ def test_groups_of_options() -> None:
     assert "--epochs" in groups["Options"]
 
 
-def test_choices_are_those_of_the_python_interface() -> None:
-    """The command line repeats some lists of words so that help needs no torch; they are the same."""
+def test_containers_are_those_of_the_python_interface() -> None:
+    """The command line repeats the names of the containers, which are found at run time."""
     assert set(get_args(ContainerName)) == set(containers.names())
-    of_train, of_bench = get_type_hints(TrainConfig), get_type_hints(BenchConfig)
-    for name, choices in {
-        "optimizer": train.Optimizer, "lr_scaling": train.Scaling, "lr_schedule": train.Schedule,
-        "precision": train.Precision, "hook": train.Hook, "task": train.Task, "on_bad_sample": train.OnBadSample,
-    }.items():  # fmt: skip
-        assert get_args(of_train[name]) == get_args(choices), name
-    assert get_args(of_bench["engine"]) == get_args(bench.Engine)
-    assert get_args(of_bench["on_bad_sample"]) == get_args(bench.OnBadSample)
 
 
 @pytest.mark.parametrize(

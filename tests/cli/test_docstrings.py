@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardio.cli._docstrings import read
+from shardio.cli._options import read
 
 
 def converter(src: str, *, field: str = "image", limit: int | None = None) -> Any:

@@ -26,7 +26,7 @@ from _foreign import Datum, example, write_tar, write_tfrecord
 from webdataset import ShardWriter
 
 import shardio
-import shardio.dataset.output_directory
+import shardio.output.folder
 from shardio.care.verify import verify
 from shardio.conversion.adopt import adopt
 from shardio.conversion.api import convert
@@ -205,7 +205,7 @@ class TestBeside:
             os.truncate(folder / "shardio.json", 100)
         else:
             with monkeypatch.context() as patched:
-                patched.setattr(shardio.dataset.output_directory.OutputDirectory, "publish", _full)
+                patched.setattr(shardio.output.folder, "move_into_place", _full)
                 with pytest.raises(OSError, match="full"):
                     adopt(source, folder)
             assert (folder / ".converting").exists()
@@ -279,7 +279,7 @@ class TestBeside:
             adopt(source, tmp_path / "out")
 
 
-def _full(*_: Any) -> None:
+def _full(*_: Any, **__: Any) -> None:
     raise OSError("full")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from _builders import CMYK_JPEG, class_folders, idx_pair, jpeg
 from _cli import unfinished
+from _datasets import files, photo_folders
 from _time_limit import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,17 +29,7 @@ from shardio_converters.imagefolder import imagefolder
 
 
 def photos(root: Path, count: int = 30) -> Path:
-    """A tree of JPEGs with one folder per class."""
-    for number in range(count):
-        path = root / ("cat", "dog", "eel")[number % 3] / f"{number:03d}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(jpeg(20 + number % 4, 30, seed=number))
-    return root
-
-
-def files(root: Path) -> dict[str, bytes]:
-    """All files of a dataset by name."""
-    return {path.name: path.read_bytes() for path in root.iterdir()}
+    return photo_folders(root, count, ("cat", "dog", "eel"))
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=80), st.integers(1, 3000))

@@ -9,6 +9,7 @@ import pytest
 import torch
 import typer.testing
 from _builders import jpeg
+from _datasets import files
 from torch.utils.data import TensorDataset
 
 import shardio
@@ -51,11 +52,6 @@ def damaged(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(2):
         (root / "class 1" / f"{number} bad.jpg").write_bytes(b"no image")
     return root
-
-
-def files(root: Path) -> dict[str, bytes]:
-    """All files below a folder by relative path."""
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def command(*arguments: object) -> str:

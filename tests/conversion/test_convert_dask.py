@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from _builders import jpeg
 from _cli import unfinished
+from _datasets import files
 from _time_limit import wait_until
 
 import shardio
@@ -39,11 +40,6 @@ def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     out = tmp_path_factory.mktemp("whole") / "out"
     convert(imagefolder(photos), out, container="hdf5", shard_size="8KB")
     return files(out)
-
-
-def files(root: Path) -> dict[str, bytes]:
-    """All files of a dataset by name; fails if there is anything else."""
-    return {path.name: path.read_bytes() for path in root.iterdir()}
 
 
 def start(command: list[object]) -> subprocess.Popen[bytes]:

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,15 +19,15 @@ import xxhash
 from _builders import jpeg
 from _damage import read_record, write_record
 from _foreign import write_tar
+from _places import FolderPlace, by_ranks
 
 import shardio
 from shardio.care.repair import repair
 from shardio.conversion.adopt import adopt
 from shardio.conversion.api import convert
-from shardio.conversion.journal import Journal
-from shardio.dataset.output_directory import Output
 from shardio.errors import BadSample, ConfigError, ManifestError, NotADataset, ShardioError, SourceError
 from shardio.order.world import World
+from shardio.output.folder import FolderOutput, FolderRun
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.imagefolder import imagefolder
 from shardio_converters.webdataset import webdataset
@@ -116,7 +115,7 @@ def test_links_in_the_journal_of_an_index(tmp_path: Path, name: str, beside: boo
 
     out = tmp_path / "in" if beside else tmp_path / "out"
     with pytest.MonkeyPatch.context() as patched:  # killed before the record is written
-        patched.setattr(Journal, "write", _killed)
+        patched.setattr(FolderRun, "record", _killed)
         with pytest.raises(KeyboardInterrupt):
             adopt(source(), out)
     indexes = [path for path in (out / ".converting").rglob("*.idx.*") if ".sums." not in path.name]
@@ -351,7 +350,7 @@ def test_a_record_of_another_form(photos: Path, out: Path) -> None:
 
 def test_records_of_other_names(out: Path) -> None:
     """A file that is not called like a record is none."""
-    journal = Journal(Output(out), "tar", place(out, "RUN").name)
+    journal = FolderOutput(out).run(place(out, "RUN").name, "tar", beside=False)
     before = journal.done()
     for name in ("²²²²²².done", "-00001.done", "000000.done.done", "99999999999999999999.done", ".done"):
         place(out, f"RUN/{name}").write_bytes(b"")
@@ -436,16 +435,5 @@ def test_clocks_that_jump(photos: Path, out: Path, monkeypatch: pytest.MonkeyPat
         os.utime(path, (2**33, 2**33) if path.suffix == ".done" else (0, 0))
     jumps = itertools.cycle([0.0, 4e9, -1e9])
     monkeypatch.setattr(time, "time", lambda: next(jumps))
-    made: list[int] = []
-
-    def rank(number: int) -> None:
-        world = World(number, 2)
-        result = convert(imagefolder(photos), out, shard_size="1KB", resume=True, world=world)
-        made.append(result.manifest.samples)
-
-    threads = [threading.Thread(target=rank, args=(number,), daemon=True) for number in (1, 0)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert made == [8, 8]
+    made = by_ranks(FolderPlace(out.parent), lambda rank: imagefolder(photos), 2, shard_size="1KB", resume=True)
+    assert [getattr(found, "samples", found) for found in made] == [8, 8]

@@ -13,8 +13,9 @@ from _time_limit import within
 
 import shardio
 from shardio.conversion.adopt import adopt
-from shardio.conversion.skipped import Skipped, write_report
+from shardio.conversion.skipped import write_report
 from shardio.errors import ShardioError, StateMismatch
+from shardio.output.records import Skipped
 from shardio.train import torch_archive
 
 SOURCES = [name for name, target in TARGETS.items() if target.converter and target.converter != "imagefolder"]

@@ -14,9 +14,9 @@ import shardio
 from shardio.conversion.api import convert
 from shardio.conversion.reencode import ReencodeOptions
 from shardio.conversion.transformed_source import TransformedSource
-from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field, infer_fields
+from shardio.output.shard_writer import encode
 from shardio.system.types import Sample
 
 NONE = ReencodeOptions()

@@ -4,16 +4,16 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
+from _sources import all_of, column, images_of
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.format.images import ImageInfo, probe
 from shardio.testing import check_source
-from shardio_converters.cifar import Cifar, cifar
+from shardio_converters.cifar import cifar
 
 TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 COARSE = ("aquatic mammals", "fish", "flowers")
@@ -58,19 +58,13 @@ def hundred(root: Path) -> NDArray[np.uint8]:
     return pixels
 
 
-def decoded(source: Cifar) -> list[Any]:
-    """All images in RGB, decoded by OpenCV."""
-    stored = [np.frombuffer(source[index]["image"], np.uint8) for index in range(len(source.sizes()))]
-    return [np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR))[..., ::-1].tolist() for data in stored]
-
-
 class TestSamples:
     def test_cifar_10(self, tmp_path: Path) -> None:
         """Pixels, labels and classes of all batches are read in numerical order."""
         pixels = ten(tmp_path)
         source = cifar(tmp_path)
-        assert decoded(source) == pixels[:6].tolist()
-        assert [source[index]["label"] for index in range(6)] == [9, 0, 1, 5, 3, 7]
+        assert images_of(source) == pixels[:6].tolist()
+        assert column(source, "label") == [9, 0, 1, 5, 3, 7]
         assert source.metadata == {"source": "cifar", "classes": list(TEN)}
         assert dict(source.fields) == {
             "image": Field("image", shape=(32, 32), channels=3),
@@ -79,31 +73,25 @@ class TestSamples:
         assert probe(source[0]["image"]) == ImageInfo("png", 32, 32, 3)
         assert source.sizes().tolist() == [3072] * 6
         assert source.column("coarse_label") is None
-        (tmp_path / "out").mkdir()
-        check_source(source, [dict(source[index]) for index in range(6)], tmp_path / "out")
+        check_source(source, all_of(source), tmp_path / "out")
 
     def test_cifar_100(self, tmp_path: Path) -> None:
         """The label is the fine label, which follows the coarse one in a record."""
         pixels = hundred(tmp_path)
         source = cifar(tmp_path)
-        assert decoded(source) == pixels[:3].tolist()
-        assert [(source[index]["label"], source[index]["coarse_label"]) for index in range(3)] == [
-            (4, 1),
-            (0, 0),
-            (3, 2),
-        ]
+        assert images_of(source) == pixels[:3].tolist()
+        assert (column(source, "label"), column(source, "coarse_label")) == ([4, 0, 3], [1, 0, 2])
         assert source.metadata == {"source": "cifar", "classes": list(FINE), "coarse_classes": list(COARSE)}
         assert list(source.fields) == ["image", "label", "coarse_label"]
-        (tmp_path / "out").mkdir()
-        check_source(source, [dict(source[index]) for index in range(3)], tmp_path / "out")
+        check_source(source, all_of(source), tmp_path / "out")
 
     def test_the_test_images(self, tmp_path: Path) -> None:
         """`subset` selects the test file."""
         pixels = ten(tmp_path / "10")
-        assert decoded(cifar(tmp_path / "10", subset="test")) == pixels[6:].tolist()
+        assert images_of(cifar(tmp_path / "10", subset="test")) == pixels[6:].tolist()
         pixels = hundred(tmp_path / "100")
         source = cifar(tmp_path / "100", subset="test")
-        assert decoded(source) == pixels[3:].tolist()
+        assert images_of(source) == pixels[3:].tolist()
         assert {**source[0], "image": b""} == {"image": b"", "label": 1, "coarse_label": 2}
 
     @pytest.mark.parametrize(("folder", "write_to"), [("cifar-10-batches-bin", ten), ("cifar-100-binary", hundred)])
@@ -111,7 +99,7 @@ class TestSamples:
         """The parent folder of the unpacked archive works as well, even with the archive in it."""
         pixels = write_to(tmp_path / folder)
         (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"\x1f\x8b")
-        assert decoded(cifar(tmp_path)) == pixels[: len(cifar(tmp_path).sizes())].tolist()
+        assert images_of(cifar(tmp_path)) == pixels[: len(cifar(tmp_path).sizes())].tolist()
 
     def test_without_names(self, tmp_path: Path) -> None:
         """Labels do not need class names."""
@@ -129,6 +117,18 @@ class TestSamples:
         write(tmp_path / "data_batch_2.bin", images(1), [0])
         with pytest.raises(BadSample, match=r"data_batch_2.bin, record 1: the file ends within it, after 0 of 3073"):
             pickle.loads(sent)[4]  # noqa: S301
+
+
+def without_test(root: Path) -> None:
+    """CIFAR-10 without its test images."""
+    ten(root)
+    (root / "test_batch.bin").unlink()
+
+
+def both(root: Path) -> None:
+    """Both data sets in one directory."""
+    ten(root / "cifar-10-batches-bin")
+    hundred(root / "cifar-100-binary")
 
 
 class TestRefusals:
@@ -154,47 +154,23 @@ class TestRefusals:
         with pytest.raises(SourceError, match=r"train.bin, record 0: coarse_label must be in \[0, 3\), got 3"):
             cifar(tmp_path / "100")
 
-    @pytest.mark.parametrize("name", ["cifar-10-binary.tar.gz", "data_batch_1.bin"])
-    def test_a_file(self, tmp_path: Path, name: str) -> None:
-        """An archive or a single batch file is refused."""
-        ten(tmp_path)
-        (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"\x1f\x8b")
-        with pytest.raises(
-            SourceError, match=rf"takes a directory, .*{name} is a file; unpack an archive with tar -xzf"
-        ):
-            cifar(tmp_path / name)
-
     @pytest.mark.parametrize(
-        ("name", "message"),
+        ("make", "name", "options", "message"),
         [
-            ("readme.html", r"holds no data_batch_1.bin or test_batch.bin, and no train.bin or test.bin$"),
-            ("cifar-100-binary.tar.gz", r"; unpack cifar-100-binary.tar.gz first, with tar -xzf$"),
-            ("data_batch_1", "; the Python version is pickles, which are not read: download the binary version$"),
+            (ten, "data_batch_1.bin", {}, r"takes a directory, .*data_batch_1.bin is a file; unpack an archive with"),
+            (ten, "cifar.tar.gz", {}, r"takes a directory, .*cifar.tar.gz is a file; unpack an archive with tar -xzf"),
+            (ten, "", {"subset": "val"}, "subset must be 'train' or 'test', got 'val'"),
+            (without_test, "", {"subset": "test"}, "holds no files of test"),
+            (both, "", {}, r"more than one data set: cifar-10-batches-bin in .*; point at one"),
+            (lambda root: (root / "readme.html").touch(), "", {}, r"holds no data_batch_1.bin or .* or test.bin$"),
+            (lambda root: None, "", {}, r"; unpack cifar.tar.gz first, with tar -xzf$"),
+            (lambda root: (root / "data_batch_1").touch(), "", {}, "the Python version is pickles, which are not read"),
         ],
     )
-    def test_a_directory_without_it(self, tmp_path: Path, name: str, message: str) -> None:
-        """A directory without the binary files is refused with advice on what it holds."""
-        (tmp_path / name).write_bytes(b"")
-        with pytest.raises(SourceError, match=message):
-            cifar(tmp_path)
-
-    def test_nothing_there(self, tmp_path: Path) -> None:
-        """A path that does not exist is refused."""
-        with pytest.raises(SourceError, match="missing cannot be read: No such file"):
-            cifar(tmp_path / "missing")
-
-    def test_both(self, tmp_path: Path) -> None:
-        """A directory that holds both CIFAR-10 and CIFAR-100 is refused."""
-        ten(tmp_path / "cifar-10-batches-bin")
-        hundred(tmp_path / "cifar-100-binary")
-        with pytest.raises(SourceError, match=r"more than one data set: cifar-10-batches-bin in .*; point at one"):
-            cifar(tmp_path)
-
-    def test_subsets(self, tmp_path: Path) -> None:
-        """An unknown subset and one whose file is missing are refused."""
-        ten(tmp_path)
-        with pytest.raises(ConfigError, match="subset must be 'train' or 'test', got 'val'"):
-            cifar(tmp_path, subset="val")
-        (tmp_path / "test_batch.bin").unlink()
-        with pytest.raises(SourceError, match="holds no files of test"):
-            cifar(tmp_path, subset="test")
+    def test_what_is_no_cifar(self, tmp_path: Path, make: Any, name: str, options: Any, message: str) -> None:
+        """Files, archives, other versions, several data sets and unknown subsets are refused with advice."""
+        make(tmp_path)
+        if "unpack" in message:
+            (tmp_path / "cifar.tar.gz").write_bytes(b"\x1f\x8b")
+        with pytest.raises((SourceError, ConfigError), match=message):
+            cifar(tmp_path / name, **options)

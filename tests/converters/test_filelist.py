@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from _builders import jpeg, png
+from _sources import column
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.source import HasColumns
 from shardio.testing import check_source
-from shardio_converters.filelist import FileList, filelist
+from shardio_converters.filelist import filelist
 
 PICTURES = {"a.jpg": jpeg(seed=1), "-b c.png": png(seed=2), "näh/c.jpg": jpeg(seed=3)}
 
@@ -50,11 +51,6 @@ def with_column(root: Path, name: str, cells: Sequence[object]) -> Path:
     return table(root / "list.csv", [("path", name), *(("a.jpg", cell) for cell in cells)])
 
 
-def values(source: FileList, name: str) -> list[Any]:
-    """The values of a field in all samples."""
-    return [source[number][name] for number in range(len(source.sizes()))]
-
-
 class TestTables:
     @pytest.mark.parametrize(("suffix", "delimiter"), [("csv", ","), ("TSV", "\t")])
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
@@ -74,7 +70,6 @@ class TestTables:
             for path, label, score, caption in rows
         ]
         assert source.sizes().tolist() == [len(data) for data in PICTURES.values()]
-        (tmp_path / "out").mkdir()
         check_source(
             source,
             expected,
@@ -111,20 +106,18 @@ class TestTables:
         source = filelist(with_column(tmp_path, "n", cells))
         if dtype is None:
             assert source.fields["n"] == Field("text")
-            assert values(source, "n") == cells
+            assert column(source, "n") == cells
             assert source.column("n") is None
         else:
             assert source.fields["n"] == Field("scalar", dtype=dtype)
             wanted = [int(cell) if dtype == "int64" else float(cell) for cell in cells]
-            np.testing.assert_array_equal(values(source, "n"), wanted)
+            np.testing.assert_array_equal(column(source, "n"), wanted)
 
     def test_columns_are_known_without_reading(self, tmp_path: Path) -> None:
         """Numeric columns are read without the files, which need not exist."""
         source = filelist(table(tmp_path / "list.csv", [("file", "n"), ("gone", 4), ("lost", 5)]))
         assert isinstance(source, HasColumns)
-        column = source.column("n")
-        assert column is not None
-        assert column.tolist() == [4, 5]
+        assert np.asarray(source.column("n")).tolist() == [4, 5]
         assert source.column("key") is None
         assert source.column("bytes") is None
 
@@ -160,20 +153,14 @@ class TestTables:
     def test_a_long_cell(self, tmp_path: Path) -> None:
         """A cell may exceed the field limit of Python's csv module."""
         text = "long " * 100_000
-        assert values(filelist(with_column(tmp_path, "text", [text])), "text") == [text]
+        assert column(filelist(with_column(tmp_path, "text", [text])), "text") == [text]
 
     @pytest.mark.parametrize(("delimiter", "given"), [(";", ";"), ("|", "|"), ("\t", "\\t"), ("\t", "\t")])
     def test_another_delimiter(self, tmp_path: Path, delimiter: str, given: str) -> None:
         r"""A delimiter overrides the suffix, and a tab may be written as \t."""
         pictures(tmp_path)
         listed = table(tmp_path / "list.txt", [("path", "a,b"), ("a.jpg", "x,y")], delimiter)
-        assert values(filelist(listed, delimiter=given), "a_b") == ["x,y"]
-
-    @pytest.mark.parametrize("delimiter", ["", ";;", '"', "\n"])
-    def test_no_delimiter(self, tmp_path: Path, delimiter: str) -> None:
-        """A delimiter that is not one valid character is refused."""
-        with pytest.raises(ConfigError, match="a delimiter must be one character"):
-            filelist(with_column(tmp_path, "n", [1]), delimiter=delimiter)
+        assert column(filelist(listed, delimiter=given), "a_b") == ["x,y"]
 
     @pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
     def test_other_encodings(self, tmp_path: Path, encoding: str) -> None:
@@ -223,7 +210,6 @@ class TestJsonLines:
             path = row.pop("file_name")
             ordered = {name: row[name] for name in ("n", "x", "ok", "t", "box", "o", "m")}
             expected.append({"image": PICTURES[path], **ordered, "key": path})
-        (tmp_path / "out").mkdir()
         check_source(
             source,
             expected,
@@ -257,8 +243,8 @@ class TestJsonLines:
         pictures(tmp_path)
         source = filelist(lines(tmp_path / "list.ndjson", [{"path": "a.jpg", "v": cell} for cell in cells]))
         assert source.fields["v"] == field
-        assert values(source, "v") == cells
-        assert [type(value) for value in values(source, "v")] == [
+        assert column(source, "v") == cells
+        assert [type(value) for value in column(source, "v")] == [
             float if "float" in str(field) else type(c) for c in cells
         ]
 
@@ -288,7 +274,7 @@ class TestJsonLines:
     def test_chosen_columns_need_not_be_all(self, tmp_path: Path) -> None:
         """With chosen columns, rows may hold other keys."""
         rows = [{"path": "a.jpg", "n": 1, "x": 0}, {"path": "a.jpg", "n": 2, "y": 0}]
-        assert values(filelist(lines(pictures(tmp_path) / "list.jsonl", rows), fields="label=n"), "label") == [1, 2]
+        assert column(filelist(lines(pictures(tmp_path) / "list.jsonl", rows), fields="label=n"), "label") == [1, 2]
 
 
 class TestPaths:
@@ -303,7 +289,6 @@ class TestPaths:
             {"image": PICTURES["-b c.png"], "seg": b"12345", "n": 2},
         ]
         assert source.sizes().tolist() == [len(sample["image"]) + 5 for sample in expected]
-        (tmp_path / "out").mkdir()
         check_source(source, expected, tmp_path / "out", image={"kind": "image"}, seg={"kind": "bytes"})
         assert list(filelist(listed, path="mask,photo").fields) == ["mask", "photo", "n"]
 
@@ -364,21 +349,10 @@ class TestPaths:
         monkeypatch.chdir(tmp_path)
         source = filelist("lists/list.csv", root="photos")
         monkeypatch.chdir("/")
-        assert values(source, "image") == [PICTURES["a.jpg"]] * 3
-        assert values(source, "key") == paths
+        assert column(source, "image") == [PICTURES["a.jpg"]] * 3
+        assert column(source, "key") == paths
         with pytest.raises(SourceError, match=r"root must be a folder, got .*list.csv"):
             filelist(listed, root=listed)
-
-    def test_names_that_are_not_utf8(self, tmp_path: Path) -> None:
-        """A path is the bytes in the list, and its key is text that can be stored."""
-        name = b"caf\xe9.jpg"
-        try:
-            Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(PICTURES["a.jpg"])
-        except OSError:
-            pytest.skip("this file system takes only UTF-8 names")
-        (tmp_path / "list.csv").write_bytes(b"path\n" + name + b"\n")
-        source = pickle.loads(pickle.dumps(filelist(tmp_path / "list.csv")))  # noqa: S301
-        assert source[0] == {"image": PICTURES["a.jpg"], "key": "caf\\xe9.jpg"}
 
     def test_a_row_takes_little_room(self, tmp_path: Path) -> None:
         """A row takes the bytes of its texts and eight per cell, also while parsing, so that ten million rows fit."""
@@ -421,41 +395,32 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"path": "file"}, "has no 'file'; there are path, image, n"),
+            ({"path": "file"}, "has no 'file'; there are path, image, n, x, t"),
             ({"path": "a=path,a=image"}, "would both be the field 'a'"),
             ({"path": ""}, "fields must name at least one"),
-            ({"fields": "path"}, "has no 'path'; there are image, n"),
+            ({"fields": "path"}, "has no 'path'; there are image, n, x, t"),
             ({"fields": ""}, "fields must name at least one"),
             ({}, "two columns would be the field 'image'; rename one"),
             ({"fields": "n", "classes": "a"}, "classes need a field label or class; the fields are n"),
+            ({"fields": "label=n", "classes": "auto"}, "classes='auto' do not fit 'label', which is int64"),
+            ({"fields": "label=x", "classes": "a,b"}, "do not fit 'label', which is float64"),
+            ({"fields": "label=t", "classes": "a,b,a"}, "classes must differ, got a, b, a"),
+            *(({"delimiter": one}, "a delimiter must be one character") for one in ("", ";;", '"', "\n")),
+            ({"delimiter": ";"}, r"has no column path, file, .*; choose with path among path,image,n,x,t"),
         ],
     )
     def test_wrong_choices(self, tmp_path: Path, options: dict[str, str], message: str) -> None:
-        """An error about `fields` lists the columns."""
-        listed = table(pictures(tmp_path) / "list.csv", [("path", "image", "n"), ("a.jpg", "a.jpg", 1)])
+        """Columns and classes that do not fit are refused with those that there are."""
+        rows = [("path", "image", "n", "x", "t"), ("a.jpg", "a.jpg", 1, 0.5, "a")]
+        listed = table(pictures(tmp_path) / "list.csv", rows)
         with pytest.raises(ConfigError, match=message):
             filelist(listed, **options)  # type: ignore[arg-type]
-
-    def test_no_column_of_paths(self, tmp_path: Path) -> None:
-        """A list without a column of paths is refused with the names tried and the columns."""
-        with pytest.raises(ConfigError, match=r"has no column path, file, .*; choose with path among img, n"):
-            filelist(table(tmp_path / "list.csv", [("img", "n"), ("a.jpg", 1)]))
 
     def test_another_suffix(self, tmp_path: Path) -> None:
         """The suffix or a delimiter determines the format of a list."""
         (tmp_path / "list.txt").write_text("path\na.jpg\n")
         with pytest.raises(ConfigError, match=r"list.txt must end in .csv, .tsv, .jsonl, .ndjson, or a delimiter"):
             filelist(tmp_path / "list.txt")
-
-    @pytest.mark.parametrize(
-        ("name", "message"), [("gone.csv", "missing"), ("folder.csv", "not a file"), ("p.csv", "not a file")]
-    )
-    def test_not_a_file(self, tmp_path: Path, name: str, message: str) -> None:
-        """Folders, named pipes and missing files are refused."""
-        (tmp_path / "folder.csv").mkdir()
-        os.mkfifo(tmp_path / "p.csv")
-        with pytest.raises(SourceError, match=f"{name} is {message}"):
-            filelist(tmp_path / name)
 
 
 class TestClasses:
@@ -465,7 +430,7 @@ class TestClasses:
         """Without `classes`, text labels stay text."""
         source = filelist(with_column(tmp_path, "label", self.LABELS))
         assert source.fields["label"] == Field("text")
-        assert values(source, "label") == list(self.LABELS)
+        assert column(source, "label") == list(self.LABELS)
 
     @pytest.mark.parametrize(
         ("classes", "known", "labels"),
@@ -483,14 +448,13 @@ class TestClasses:
         source = filelist(with_column(tmp_path, name, self.LABELS), classes=classes)
         assert source.metadata == {"source": "filelist", "classes": known}
         expected = [{"image": PICTURES["a.jpg"], "label": label, "key": "a.jpg"} for label in labels]
-        (tmp_path / "out").mkdir()
         check_source(source, expected, tmp_path / "out", label={"kind": "scalar", "dtype": "int64"})
 
     def test_numbers_get_names(self, tmp_path: Path) -> None:
         """Numeric labels are kept, and each must have a class name."""
         listed = with_column(tmp_path, "class", [1, 0, 1])
         source = filelist(listed, classes="cat,dog")
-        assert (values(source, "label"), source.metadata["classes"]) == ([1, 0, 1], ["cat", "dog"])
+        assert (column(source, "label"), source.metadata["classes"]) == ([1, 0, 1], ["cat", "dog"])
         with pytest.raises(SourceError, match=r"list.csv, line 2: 1 is none of 1 classes: cat"):
             filelist(listed, classes="cat")
 
@@ -500,19 +464,6 @@ class TestClasses:
             filelist(with_column(tmp_path, "label", self.LABELS), classes="cat,dog")
         with pytest.raises(SourceError, match=r"list.csv, line 3: '' is none of 1 classes: cat"):
             filelist(with_column(tmp_path, "label", ["cat", ""]), classes="auto")
-
-    @pytest.mark.parametrize(
-        ("cells", "classes", "message"),
-        [
-            ([1, 2], "auto", "classes='auto' do not fit 'label', which is int64"),
-            ([0.5], "a,b", "do not fit 'label', which is float64"),
-            (["a"], "a,b,a", "classes must differ, got a, b, a"),
-        ],
-    )
-    def test_classes_that_do_not_fit(self, tmp_path: Path, cells: list[object], classes: str, message: str) -> None:
-        """`classes` needs text or integers."""
-        with pytest.raises(ConfigError, match=message):
-            filelist(with_column(tmp_path, "label", cells), classes=classes)
 
 
 class TestBadSamples:

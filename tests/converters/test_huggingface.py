@@ -2,12 +2,8 @@
 
 import datetime
 import json
-import multiprocessing
-import os
 import pickle
-import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,8 @@ import datasets as library
 import numpy as np
 import pyarrow as pa
 import pytest
-from _builders import jpeg, png
+from _builders import jpeg
+from _sources import PICTURES, WORDS
 from datasets import (
     Array2D,
     Array3D,
@@ -31,14 +28,13 @@ from datasets import (
     Value,
 )
 
-from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
+from shardio.output.shard_writer import encode
 from shardio.testing.sources import check_sample, check_source
 from shardio_converters.huggingface import huggingface
 from shardio_converters.parquet import parquet
 
-PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
 GRIDS = np.arange(30).reshape(5, 2, 3)
 DIGITS = range(5)
 TEXT, BYTES, JSON, IMAGE = (Field(kind) for kind in ("text", "bytes", "json", "image"))
@@ -60,8 +56,8 @@ KINDS: dict[str, tuple[Any, list[Any], Field, list[Any]]] = {
         for name in ("int8", "uint16", "int64", "float32", "float64")
     },
     "bool": (Value("bool"), [True, False] * 2 + [True], Field("scalar", dtype="bool"), []),
-    "string": (Value("string"), ["", "naïve", "日本", "a b", "x" * 300], TEXT, []),
-    "large_string": (Value("large_string"), ["", "naïve", "日本", "a b", "x" * 300], TEXT, []),
+    "string": (Value("string"), WORDS, TEXT, []),
+    "large_string": (Value("large_string"), WORDS, TEXT, []),
     "binary": (Value("binary"), [b"", b"abc", b"\0", b"\xff" * 900, b"z"], BYTES, []),
     "encoded": (Value("binary"), PICTURES, IMAGE, []),
     "image": (Image(decode=False), [{"bytes": data, "path": None} for data in PICTURES], IMAGE, PICTURES),
@@ -144,12 +140,6 @@ class TestKinds:
         assert dict(source.fields) == {name: KINDS[name][2]}
         for row, sample in enumerate(samples):
             check_sample(source[row], sample)
-
-    def test_images_are_not_decoded(self) -> None:
-        """Images are stored as the bytes in the table, although the library decodes them on access."""
-        dataset, _ = made("image_with_names")
-        assert dataset.features["image_with_names"].decode
-        assert [huggingface(dataset)[n]["image_with_names"] for n in range(5)] == PICTURES
 
     def test_images_that_are_a_path(self, tmp_path: Path) -> None:
         """Images given by path are read from their files, which count in sizes; a missing file is a bad sample."""
@@ -286,54 +276,6 @@ class TestReading:
             assert source[index]["b"] == bytes([index]) * 100_000
         assert asked == [slice(0, 10), slice(10, 20), slice(20, 25)]
 
-    def test_nothing_large_travels_to_workers(self, tmp_path: Path) -> None:
-        """A pickled source of saved data holds paths only."""
-        dataset = Dataset.from_dict({"b": [b"a" * 10_000] * 100})
-        assert len(pickle.dumps(huggingface(saved(tmp_path / "a", dataset)))) < 10_000
-        assert len(pickle.dumps(huggingface(dataset))) > 1_000_000
-
-
-class TestWorkers:
-    def test_after_a_fork(self, tmp_path: Path) -> None:
-        """A forked child reads the same values."""
-        source = huggingface(saved(tmp_path / "a", numbered()))
-        assert source[1]["x"] == 1
-        context = multiprocessing.get_context("fork")
-        receiver, sender = context.Pipe(duplex=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn when a process with threads forks
-            child = context.Process(target=lambda: sender.send([source[n]["x"] for n in range(10)]))
-            child.start()
-        assert receiver.poll(20)
-        assert receiver.recv() == list(range(10))
-        child.join(20)
-        assert child.exitcode == 0
-
-    @pytest.mark.parametrize("place", ["memory", "disk"])
-    def test_threads_with_copies(self, tmp_path: Path, place: str) -> None:
-        """Each copy of a source keeps its own block, so that threads do not interfere."""
-        dataset = numbered(3000)
-        source = huggingface(dataset if place == "memory" else saved(tmp_path / "a", dataset, num_shards=3))
-        assert source.threads
-
-        def read(seed: int) -> int:
-            copy = pickle.loads(pickle.dumps(source))  # noqa: S301
-            order = np.roll(np.arange(3000), 700 * seed).tolist()
-            return sum(copy[index] == {"x": index, "t": f"text {index}"} for index in order)
-
-        with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(read, range(4))) == [3000] * 4
-
-    def test_a_relative_path_outlives_the_working_directory(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A source of a relative path still reads after the working directory has changed."""
-        saved(tmp_path / "a", numbered())
-        monkeypatch.chdir(tmp_path)
-        source = huggingface("a")
-        monkeypatch.chdir("/")
-        assert pickle.loads(pickle.dumps(source))[2]["x"] == 2  # noqa: S301
-
 
 class TestRefusals:
     @pytest.mark.parametrize("wrap", [lambda dataset: dataset, lambda dataset: library.IterableDatasetDict(a=dataset)])
@@ -394,30 +336,6 @@ class TestDamage:
         with pytest.raises(BadSample, match=r"a, row 1: cannot be read: .*UTF8"):
             source[1]
 
-    def test_bad_values(self) -> None:
-        """Nulls, invalid images, and lists whose length breaks a fixed shape are bad samples."""
-        features = Features({"image": Image(decode=False), "label": ClassLabel(names=["a"])})
-        images = [{"bytes": data, "path": None} for data in (jpeg(), b"words", b"", jpeg()[:-9])]
-        source = huggingface(
-            Dataset.from_dict({"image": [*images, None, images[0]], "label": [0] * 5 + [None]}, features)
-        )
-        assert source[0] == {"image": jpeg(), "label": 0}
-        reasons = ["not a JPEG", "the image is empty", "the jpeg image is cut short", "null"]
-        for row, reason in enumerate(reasons, 1):
-            with pytest.raises(BadSample, match=f"the Dataset, row {row}, column 'image': {reason}"):
-                encode(source[row], source.fields)
-        with pytest.raises(BadSample, match="the Dataset, row 5, column 'label': null"):
-            encode(source[5], source.fields)
-
-    def test_a_pipe(self, tmp_path: Path) -> None:
-        """A pipe among the files is refused, and nobody waits for somebody to write into it."""
-        Dataset.from_dict({"label": [1, 2]}).save_to_disk(tmp_path / "a")
-        (path,) = (tmp_path / "a").glob("*.arrow")
-        path.unlink()
-        os.mkfifo(path)
-        with pytest.raises(SourceError, match=r"arrow is not a file"):
-            huggingface(tmp_path / "a")
-
     @pytest.mark.parametrize(
         ("name", "data"),
         [
@@ -441,41 +359,6 @@ class TestDamage:
             (path / name).write_bytes(data)
         with pytest.raises(SourceError, match=r"/a is not what save_to_disk writes: [A-Z][A-Za-z]+: ."):
             huggingface(path)
-
-    def test_a_file_that_is_cut_short(self, tmp_path: Path) -> None:
-        """A truncated Arrow file is refused."""
-        path = saved(tmp_path / "a", numbered())
-        file = path / "data-00000-of-00001.arrow"
-        os.truncate(file, file.stat().st_size // 2)
-        with pytest.raises(SourceError, match="/a is not what save_to_disk writes: "):
-            huggingface(path)
-
-    @pytest.mark.slow
-    def test_random_damage(self, tmp_path: Path) -> None:
-        """With any damaged byte, the source is refused, a row is bad, or a value differs; nothing else is raised."""
-        dataset, _ = made("label", "string", "grid", "ragged", "struct", "encoded")
-        path = saved(tmp_path / "a", dataset)
-        file = path / "data-00000-of-00001.arrow"
-        whole, random = file.read_bytes(), np.random.default_rng(0)
-        refused = bad = 0
-        for _ in range(150):
-            spoiled = bytearray(whole)
-            spoiled[random.integers(len(spoiled))] ^= 1 << random.integers(8)
-            file.unlink()  # the last one is still mapped
-            file.write_bytes(spoiled)
-            try:
-                source = huggingface(path)
-            except SourceError:
-                refused += 1
-                continue
-            source.column("label")
-            for index in range(len(source.sizes())):
-                try:
-                    source[index]
-                except BadSample:
-                    bad += 1
-        assert refused > 5
-        assert bad > 5
 
 
 def test_notes_of_the_table_do_not_count(tmp_path: Path) -> None:

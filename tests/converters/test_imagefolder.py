@@ -1,9 +1,6 @@
 """Folders of images become samples by torchvision's rules; damaged files become bad samples."""
 
-import json
 import os
-import pickle
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -133,58 +130,6 @@ class TestLayouts:
         class_folders(tmp_path)
         assert listing(imagefolder(tmp_path, extensions=extensions)) == [("cat/b.png", 0), ("dog/c.webp", 1)]
 
-    def test_names_that_are_not_utf8(self, tmp_path: Path) -> None:
-        """Keys and classes are valid text: bytes that are not UTF-8 are escaped."""
-        folder = os.fsencode(tmp_path) + b"/caf\xe9"
-        try:
-            os.mkdir(folder)
-        except OSError:
-            pytest.skip("this file system takes only UTF-8 names")
-        Path(os.fsdecode(folder + b"/\xff\xc3\xbc.jpg")).write_bytes(jpeg())
-        Path(os.fsdecode(folder + b"/\xfe.jpg")).write_bytes(b"")
-        source = imagefolder(tmp_path)
-        assert source.metadata["classes"] == ["caf\\xe9"]
-        assert source[1]["key"] == "caf\\xe9/\\xffü.jpg"
-        with pytest.raises(BadSample, match=r"caf\\xe9/\\xfe.jpg\): .*the image is empty") as caught:
-            stored(source, 0)
-        str(caught.value).encode()
-
-
-class TestWorkers:
-    def test_a_pickled_source_gives_the_same_samples(self, tmp_path: Path) -> None:
-        """A pickled source gives the same samples in another process and working directory."""
-        class_folders(tmp_path)
-        source = imagefolder(tmp_path)
-        copy = pickle.loads(pickle.dumps(source))  # noqa: S301
-        assert [dict(copy[index]) for index in range(5)] == [dict(source[index]) for index in range(5)]
-        assert copy.sizes().tolist() == source.sizes().tolist()
-        assert dict(copy.fields) == dict(source.fields)
-
-    def test_a_relative_path_outlives_the_working_directory(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A source of a relative path still reads after the working directory has changed."""
-        class_folders(tmp_path / "photos")
-        monkeypatch.chdir(tmp_path)
-        source = imagefolder("photos")
-        monkeypatch.chdir("/")
-        assert source[0]["key"] == "cat/a.jpg"
-
-    def test_a_copied_folder_gives_the_same_samples(self, tmp_path: Path) -> None:
-        """Samples and metadata do not depend on the folder's path."""
-        class_folders(tmp_path / "here")
-        shutil.copytree(tmp_path / "here", tmp_path / "there")
-        here, there = imagefolder(tmp_path / "here"), imagefolder(tmp_path / "there")
-        assert [dict(here[index]) for index in range(5)] == [dict(there[index]) for index in range(5)]
-        assert json.dumps(dict(here.metadata)) == json.dumps(dict(there.metadata))
-
-    @pytest.mark.parametrize("index", [-1, 5])
-    def test_an_index_outside_is_an_error(self, tmp_path: Path, index: int) -> None:
-        """An index below 0 or past the end is an error, so that a wrong number never gives a wrong label."""
-        class_folders(tmp_path)
-        with pytest.raises(IndexError, match=rf"index must be in \[0, 5\), got {index}"):
-            imagefolder(tmp_path)[index]
-
 
 def _replace(data: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(data)
@@ -239,14 +184,6 @@ class TestLinks:
         assert listing(source) == [("cat/b.jpg", 0), ("cat/c.jpg", 0), ("cat/more/a.jpg", 0), ("dog/a.jpg", 1)]
         assert source.sizes().tolist()[1:] == [len(written["far/a.jpg"])] * 3
 
-    @pytest.mark.parametrize("target", [".", "..", "../cat", "deep/.."])
-    def test_loops_end(self, tmp_path: Path, target: str) -> None:
-        """A link to a parent folder is not followed."""
-        class_folders(tmp_path, {"cat": ["a.jpg", "deep/b.jpg"]})
-        (tmp_path / "cat" / "again").symlink_to(target)
-        (tmp_path / "cat" / "deep" / "up").symlink_to("..")
-        assert listing(imagefolder(tmp_path)) == [("cat/a.jpg", 0), ("cat/deep/b.jpg", 0)]
-
 
 class TestRefusals:
     def test_a_class_folder_without_images(self, tmp_path: Path) -> None:
@@ -282,12 +219,11 @@ class TestRefusals:
         with pytest.raises(SourceError, match=r"no images and no class folders; suffixes: .bmp, .jpeg"):
             imagefolder(tmp_path)
 
-    @pytest.mark.parametrize(("name", "reason"), [("missing", "No such file"), ("a.jpg", "Not a directory")])
-    def test_not_a_folder(self, tmp_path: Path, name: str, reason: str) -> None:
+    def test_not_a_folder(self, tmp_path: Path) -> None:
         """A path that is not a folder is refused."""
         (tmp_path / "a.jpg").write_bytes(jpeg())
-        with pytest.raises(SourceError, match=f"{name} cannot be read: {reason}"):
-            imagefolder(tmp_path / name)
+        with pytest.raises(SourceError, match=r"a.jpg cannot be read: Not a directory"):
+            imagefolder(tmp_path / "a.jpg")
 
     @pytest.mark.parametrize("extensions", ["", " , ", [], ["."]])
     def test_extensions_name_at_least_one(self, tmp_path: Path, extensions: str | list[str]) -> None:

@@ -1,7 +1,6 @@
 """Datasets that litdata wrote become samples, read by litdata; indexes that would run code are refused before."""
 
 import importlib.util
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from _datasets import files
+from _sources import changed
 
 from shardio.errors import BadSample, ConfigError, MissingDependency, SourceError
 from shardio.format.images import sniff
-from shardio.source import find
 from shardio.testing import check_source
 from shardio_converters.litdata import litdata
 
@@ -24,23 +24,9 @@ INSTALLED = importlib.util.find_spec("litdata") is not None
 needs_litdata = pytest.mark.skipif(not INSTALLED, reason="litdata is not installed")
 
 
-def changed(folder: Path, change: Callable[[Any], object]) -> Path:
-    """A copy of the dataset whose index `change` has changed."""
-    out = Path(shutil.copytree(FILES / "dicts", folder / "changed"))
-    index = json.loads((out / "index.json").read_text())
-    change(index)
-    (out / "index.json").write_text(json.dumps(index))
-    return out
-
-
 def of_type(kind: str) -> Callable[[Any], object]:
     """A change of the type of samples."""
     return lambda i: i["config"].update(data_spec=i["config"]["data_spec"].replace("builtins.dict", kind))
-
-
-def test_it_is_registered() -> None:
-    """The command line finds the converter by its name."""
-    assert find("litdata") is litdata
 
 
 @needs_litdata
@@ -82,11 +68,6 @@ def test_tuples(tmp_path: Path) -> None:
     check_source(litdata(FILES / "pairs", names="text,label"), expected, tmp_path / "out")
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """The files of a folder."""
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 NEEDS_ZSTD = pytest.mark.skipif(importlib.util.find_spec("zstd") is None, reason="LitData needs zstd for samples")
 
 
@@ -95,13 +76,13 @@ NEEDS_ZSTD = pytest.mark.skipif(importlib.util.find_spec("zstd") is None, reason
 def test_compressed(tmp_path: Path, level: str) -> None:
     """Chunks, batches and samples compressed with zstd are read in any order, and their directory stays as it is."""
     folder = Path(shutil.copytree(FILES / f"zstd-{level}", tmp_path / "in"))
-    before = contents(folder)
+    before = files(folder)
     expected = [{"array": np.full(40, number, np.int32), "text": f"text {number} " * 20} for number in range(5)]
     source = litdata(folder)
     check_source(source, expected, tmp_path / "out", array=("int32", (40,)))
     for number in (4, 0, 3, 1, 2, 0):
         assert source[number]["text"] == expected[number]["text"]
-    assert contents(folder) == before
+    assert files(folder) == before
 
 
 @needs_litdata
@@ -109,13 +90,13 @@ def test_compressed(tmp_path: Path, level: str) -> None:
 def test_documents_of_tokens(tmp_path: Path, name: str) -> None:
     """What was written for a TokensLoader becomes documents, each as long as it was."""
     folder = Path(shutil.copytree(FILES / name, tmp_path / "in"))
-    before = contents(folder)
+    before = files(folder)
     source = litdata(folder)
     expected = [{"tokens": np.arange(n * n + 3, dtype=np.uint16) + np.uint16(65000)} for n in range(5)]
     check_source(source, expected, tmp_path / "out", tokens={"kind": "array", "dtype": "uint16"})
     assert source.sizes().tolist() == [(48 + 36 + 50) // 5] * 5
     assert source.remarks == ()
-    assert contents(folder) == before
+    assert files(folder) == before
 
 
 @needs_litdata
@@ -216,7 +197,7 @@ def test_without_litdata() -> None:
 def test_indexes_that_are_refused(change: Callable[[Any], object], message: str, tmp_path: Path) -> None:
     """What an index says wrongly, or what would run code, is refused before LitData sees it."""
     with pytest.raises(SourceError, match=message):
-        litdata(changed(tmp_path, change))
+        litdata(changed(FILES / "dicts", tmp_path, change))
 
 
 def test_pickles_are_refused() -> None:

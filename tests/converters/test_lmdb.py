@@ -5,19 +5,18 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import cv2
 import lmdb as library
 import numpy as np
 import pytest
-from _builders import jpeg, pixels, png, webp
+from _builders import decoded, jpeg, pixels, png, webp
 from _foreign import Datum
+from _sources import all_of
 
 import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
-from shardio.source import find
 from shardio.testing import check_source
-from shardio_converters.lmdb import Lmdb, lmdb
+from shardio_converters.lmdb import lmdb
 
 
 def written(path: Path, entries: dict[bytes, bytes], **options: Any) -> Path:
@@ -50,22 +49,6 @@ def datum(array: Any = None, label: int | None = None, data: bytes | None = None
 def as_caffe(rgb: Any) -> Any:
     """An RGB image in Caffe's layout: blue, green, red, each [h, w]."""
     return np.ascontiguousarray(rgb[..., ::-1].transpose(2, 0, 1))
-
-
-def decoded(image: bytes) -> Any:
-    """The pixels of a PNG: RGB [h, w, 3], or grey [h, w]."""
-    found = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_UNCHANGED)
-    return found[..., ::-1] if found.ndim == 3 else found
-
-
-def all_of(source: Lmdb) -> list[dict[str, Any]]:
-    """All samples."""
-    return [dict(source[number]) for number in range(len(source.sizes()))]
-
-
-def test_it_is_registered() -> None:
-    """The command line finds the converter by its name."""
-    assert find("lmdb") is lmdb
 
 
 class TestDatums:
@@ -209,13 +192,6 @@ class TestBadSamples:
             lmdb(path)
         assert lmdb(path, layout="datum")[1]["label"] == 3
 
-    def test_a_file_cut_after_the_scan(self, tmp_path: Path) -> None:
-        """Values beyond the end of a file truncated after the scan are bad samples."""
-        source = lmdb(written(tmp_path / "db", {b"a": datum(data=jpeg(200, 200)), b"b": datum(data=jpeg(200, 200))}))
-        os.truncate(tmp_path / "db" / "data.mdb", 3 * 4096)
-        with pytest.raises(BadSample, match=r"data.mdb, (key|entry) .*: the file ends within it"):
-            source[1]
-
 
 class TestRefusals:
     def test_shards_of_shardio(self, tmp_path: Path) -> None:
@@ -227,40 +203,19 @@ class TestRefusals:
                 lmdb(path)
 
     @pytest.mark.parametrize(
-        ("entries", "told"),
+        ("entries", "layout", "told"),
         [
-            ({}, "data.mdb holds no entries"),
-            ({b"a": b"some text"}, "the first value is neither an image nor a Datum"),
-            ({b"a": b""}, "not a Datum: it has no values"),
+            ({}, "auto", "data.mdb holds no entries"),
+            ({b"a": b"some text"}, "auto", "the first value is neither an image nor a Datum"),
+            ({b"a": b""}, "auto", "not a Datum: it has no values"),
+            ({b"a": b"\xff"}, "datum", r"no Datum can be read; .*key 'a': not a Datum"),
+            (None, "auto", r"lmdb takes a directory that holds data.mdb, or a file; .*No such file"),
+            ({}, "caffe", "layout must be one of auto, datum, image, got 'caffe'"),
         ],
     )
-    def test_nothing_to_be_had(self, tmp_path: Path, entries: dict[bytes, bytes], told: str) -> None:
-        """An empty environment, or one with other values, is refused."""
-        with pytest.raises(SourceError, match=told):
-            lmdb(written(tmp_path / "db", entries))
-
-    def test_no_datum_at_all(self, tmp_path: Path) -> None:
-        """An environment without a Datum is refused if that layout is given."""
-        with pytest.raises(SourceError, match=r"no Datum can be read; .*key 'a': not a Datum"):
-            lmdb(written(tmp_path / "db", {b"a": b"\xff"}), layout="datum")
-
-    @pytest.mark.parametrize("layout", ["", "caffe", "Datum"])
-    def test_no_such_layout(self, tmp_path: Path, layout: str) -> None:
-        """An unknown layout is refused with the known ones."""
-        with pytest.raises(ConfigError, match=f"layout must be one of auto, datum, image, got '{layout}'"):
-            lmdb(tmp_path, layout=layout)
-
-    def test_not_there(self, tmp_path: Path) -> None:
-        """A missing path and a folder without an environment are refused."""
-        for path in (tmp_path / "none", tmp_path):
-            with pytest.raises(
-                SourceError, match=r"lmdb takes a directory that holds data.mdb, or a file; .*No such file"
-            ):
-                lmdb(path)
-
-    def test_cut_off(self, tmp_path: Path) -> None:
-        """A truncated file is refused before anything is converted."""
-        path = written(tmp_path / "db", {b"%03d" % n: datum(data=jpeg(100, 100)) for n in range(50)}) / "data.mdb"
-        os.truncate(path, path.stat().st_size // 2)
-        with pytest.raises(SourceError, match=r"data.mdb: damaged or cut off"):
-            lmdb(tmp_path / "db")
+    def test_nothing_to_be_had(
+        self, tmp_path: Path, entries: dict[bytes, bytes] | None, layout: str, told: str
+    ) -> None:
+        """An environment that is empty or has other values, a folder without one, and unknown layouts are refused."""
+        with pytest.raises((SourceError, ConfigError), match=told):
+            lmdb(tmp_path if entries is None else written(tmp_path / "db", entries), layout=layout)

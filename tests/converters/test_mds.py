@@ -1,7 +1,5 @@
 """Datasets of MosaicML Streaming become samples: files by its own writer, and damage that is told in words."""
 
-import contextlib
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +8,12 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from _sources import changed
 
 import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.format.images import sniff
-from shardio.source import find
 from shardio.testing import check_source
 from shardio_converters.mds import Mds, mds
 
@@ -59,20 +57,6 @@ def expected_of(source: Mds) -> list[dict[str, Any]]:
     return found
 
 
-def changed(folder: Path, change: Callable[[Any], object]) -> Path:
-    """A copy of the dataset whose index `change` has changed."""
-    out = Path(shutil.copytree(FILES / "plain", folder / "changed"))
-    index = json.loads((out / "index.json").read_text())
-    change(index)
-    (out / "index.json").write_text(json.dumps(index))
-    return out
-
-
-def test_it_is_registered() -> None:
-    """The command line finds the converter by its name."""
-    assert find("mds") is mds
-
-
 @pytest.mark.parametrize("name", ["plain", "zstd", "gz"])
 def test_every_encoding(name: str, tmp_path: Path) -> None:
     """Columns of every encoding are read from Streaming's files, plain and compressed."""
@@ -96,7 +80,7 @@ def test_fields_are_chosen(tmp_path: Path) -> None:
         for shard in index["shards"]:
             shard["column_names"][0] = "a b"
 
-    (remark,) = mds(changed(tmp_path, rename)).remarks
+    (remark,) = mds(changed(FILES / "plain", tmp_path, rename)).remarks
     assert remark.startswith("'a b' becomes the field 'a_b'")
 
 
@@ -107,7 +91,7 @@ def test_bytes_that_are_images(tmp_path: Path) -> None:
         for shard in index["shards"]:
             shard["column_encodings"][5] = "bytes"
 
-    assert mds(changed(tmp_path, as_bytes)).fields["image"] == Field("image")
+    assert mds(changed(FILES / "plain", tmp_path, as_bytes)).fields["image"] == Field("image")
 
 
 def test_a_shard_that_lies_there_unpacked_is_taken(tmp_path: Path) -> None:
@@ -138,7 +122,7 @@ def test_a_shard_that_lies_there_unpacked_is_taken(tmp_path: Path) -> None:
 def test_indexes_that_are_refused(change: Callable[[Any], object], message: str, tmp_path: Path) -> None:
     """What an index says wrongly is refused with the file and the rule, and no file outside is opened."""
     with pytest.raises(SourceError, match=message):
-        mds(changed(tmp_path, change))
+        mds(changed(FILES / "plain", tmp_path, change))
 
 
 def test_what_is_no_mds(tmp_path: Path) -> None:
@@ -168,22 +152,3 @@ def test_damage_is_named(tmp_path: Path) -> None:
         mds(out)[3]
     made = shardio.convert(out, tmp_path / "made", converter=mds, on_error="skip", max_bad=1)
     assert len(shardio.open(made.path)) == 4
-
-
-def test_random_damage(tmp_path: Path) -> None:
-    """Whatever bytes a shard holds, a source gives samples or one of two errors."""
-    out = Path(shutil.copytree(FILES / "plain", tmp_path / "out"))
-    path = out / "shard.00000.mds"
-    whole, random = path.read_bytes(), np.random.default_rng(0)
-    for _ in range(100):
-        data = bytearray(whole)
-        for at in random.integers(0, len(data), 4).tolist():
-            data[at] = int(random.integers(256))
-        path.write_bytes(data)
-        try:
-            source = mds(out)
-        except SourceError:
-            continue
-        for number in (0, 1):
-            with contextlib.suppress(BadSample):
-                assert source[number].keys() == source.fields.keys()

@@ -65,7 +65,6 @@ class TestArrays:
         bytes_of_row = sum(array.nbytes // 4 for array in ARRAYS.values())
         assert source.sizes().tolist() == [bytes_of_row] * 4
         expected = [sample({name: ARRAYS[name] for name in names}, row) for row in range(4)]
-        (tmp_path / "out").mkdir()
         check_source(
             source,
             expected,
@@ -89,7 +88,6 @@ class TestArrays:
         np.save(tmp_path / "lone.npy", array)
         source = numpy(tmp_path / "lone.npy")
         expected = [sample({name: array}, row) for row in range(4)]
-        (tmp_path / "out").mkdir()
         check_source(source, expected, tmp_path / "out")
         assert list(numpy(tmp_path).fields) == ["lone"]
 
@@ -120,7 +118,6 @@ class TestArrays:
             }
             for row in table
         ]
-        (tmp_path / "out").mkdir()
         check_source(source, expected, tmp_path / "out")
         assert source.sizes().tolist() == [table.itemsize] * 3
 
@@ -160,15 +157,6 @@ class TestMapping:
         while isinstance(found, np.ndarray):
             found = found.base  # type: ignore[assignment]
         assert type(found).__name__ == "mmap"
-
-    @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
-    def test_pickling_sends_places(self, tmp_path: Path, form: str) -> None:
-        """A pickled source is a few hundred bytes and maps the files itself."""
-        source = numpy(write(tmp_path, form, {"x": np.arange(100_000), "y": np.arange(100_000) % 7}))
-        assert source[70] == {"x": 70, "y": 0}
-        sent = pickle.dumps(source)
-        assert len(sent) < 2000
-        assert pickle.loads(sent)[71] == {"x": 71, "y": 1}  # noqa: S301
 
     def test_compressed_members_are_unpacked_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Columns of one structured array share one unpacked copy, and no temporary file is left."""
@@ -291,23 +279,14 @@ class TestRefusals:
         with pytest.raises(SourceError, match=message):
             numpy(path)
 
-    @pytest.mark.parametrize("form", ["stored", "compressed"])
-    def test_a_damaged_npz(self, tmp_path: Path, form: str) -> None:
-        """A lost byte, or a changed one in a header, is an error or changes nothing else."""
-        random = np.random.default_rng(0).integers(0, 256, 400).astype(np.uint8)
-        whole = write(tmp_path, form, {"x": random}).read_bytes()
-        path = tmp_path / "b.npz"
-        for at in range(0, len(whole), 7):
-            for data in (whole[:at], whole[:at] + b"\xff" + whole[at + 1 :]):
-                path.write_bytes(data)
-                try:
-                    source = numpy(path)
-                    rows = [source[row] for row in range(len(source.sizes()))]
-                except SourceError:
-                    continue
-                assert len(data) == len(whole)
-                wrong = sum(row != {"x": value} for row, value in zip(rows, random.tolist(), strict=True))
-                assert wrong <= (form == "stored")  # mapped numbers have no checksum
+    def test_a_member_that_is_too_long(self, tmp_path: Path) -> None:
+        """A member that is longer than its header says is refused."""
+        data = io.BytesIO()
+        np.save(data, ARRAYS["x"])
+        with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+            archive.writestr("x.npy", data.getvalue() + b"x")
+        with pytest.raises(SourceError, match=r"a.npz, x.npy must hold 224 bytes, it holds 225"):
+            numpy(tmp_path / "a.npz")
 
     def test_an_encrypted_npz(self, tmp_path: Path) -> None:
         """An encrypted member is refused by name."""
@@ -318,16 +297,6 @@ class TestRefusals:
         path.write_bytes(data)
         with pytest.raises(SourceError, match=r"all.npz, x.npy cannot be read: .*encrypted, password required"):
             numpy(path)
-
-    @pytest.mark.parametrize("form", ["directory", "stored", "compressed"])
-    def test_a_file_that_shrinks_is_found_by_the_worker(self, tmp_path: Path, form: str) -> None:
-        """A file that shrinks before a worker maps it is an error, and does not end the process."""
-        path = write(tmp_path, form, {"x": np.random.default_rng(0).random(1000)})
-        sent = pickle.dumps(numpy(path))
-        file = path / "x.npy" if form == "directory" else path
-        file.write_bytes(file.read_bytes()[:3000])
-        with pytest.raises(SourceError, match=r"must reach to byte|not a zip file"):
-            pickle.loads(sent)[0]  # noqa: S301
 
     def test_text_that_is_none(self, tmp_path: Path) -> None:
         """Bytes that are not UTF-8 and invalid code points are bad samples, named by row."""
@@ -345,23 +314,10 @@ class TestRefusals:
             ):
                 numpy(tmp_path / "a.npz", fields=name)[row]
 
-    @pytest.mark.parametrize(
-        ("name", "message"),
-        [
-            ("missing.npy", "missing.npy does not exist"),
-            ("empty", r"holds no \*.npy or \*.npz files"),
-            ("pipe.npy", "is not a file"),
-        ],
-    )
-    def test_nothing_to_read(self, tmp_path: Path, name: str, message: str) -> None:
-        """A path without NumPy files is refused."""
-        (tmp_path / "empty").mkdir()
-        os.mkfifo(tmp_path / "pipe.npy")
-        with pytest.raises(SourceError, match=message):
-            numpy(tmp_path / name)
-
-    def test_an_empty_npz(self, tmp_path: Path) -> None:
-        """An archive without arrays is refused."""
+    def test_nothing_to_read(self, tmp_path: Path) -> None:
+        """A folder without NumPy files, and an archive without arrays, are refused."""
+        with pytest.raises(SourceError, match=r"holds no \*.npy or \*.npz files"):
+            numpy(tmp_path)
         np.savez(tmp_path / "a.npz")
         with pytest.raises(SourceError, match=r"a.npz holds no arrays"):
             numpy(tmp_path / "a.npz")

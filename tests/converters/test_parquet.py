@@ -2,12 +2,8 @@
 
 import datetime
 import json
-import multiprocessing
 import os
-import pickle
-import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,16 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from _builders import jpeg, png
+from _builders import jpeg
+from _sources import COUNT, PICTURES, WORDS
 
-from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field, Missing
+from shardio.output.shard_writer import encode
 from shardio.testing.sources import check_sample, check_source
 from shardio_converters import parquet as module
 from shardio_converters.parquet import parquet
-
-COUNT = 5
 
 
 def write(path: Path, *, notes: dict[str, Any] | None = None, **columns: Any) -> Path:
@@ -47,9 +42,7 @@ def arrays(dtype: str, rows: Sequence[Any]) -> list[Any]:
     return [np.array(row, dtype) for row in rows]
 
 
-WORDS = ["", "naïve", "日本", "a b", "x" * 300]
 BLOBS = [b"", b"abc", b"\0\0", b"\xff" * 900, b"z"]
-PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
 NUMBERS = [0, 1, 2, 3, 127]
 RAGGED = [[1, 2, 3], [], [4], [5, 6], [7]]
 PAIRS = [[n, n + 1] for n in range(COUNT)]
@@ -302,19 +295,6 @@ class TestFiles:
             parquet(tmp_path)
         assert parquet(f"{tmp_path}/t*-*.parquet").column("x").tolist() == [2, 0, 1]
 
-    def test_a_name_that_is_not_utf8(self, tmp_path: Path) -> None:
-        """Files whose names are not UTF-8 are opened by their bytes."""
-        path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.parquet"))
-        try:
-            write(tmp_path / "a.parquet", x=[1, None]).rename(path)
-        except OSError:
-            pytest.skip("this file system takes only UTF-8 names")
-        source = parquet(path)
-        assert source[0] == {"x": 1}
-        with pytest.raises(BadSample, match=r"caf\\xe9.parquet, row 1, column 'x': null") as caught:
-            encode(source[1], source.fields)
-        str(caught.value).encode()
-
     @pytest.mark.parametrize(
         ("other", "reason"),
         [
@@ -338,9 +318,7 @@ class TestFiles:
         assert parquet(tmp_path, fields="x").column("x").tolist() == [1, 2]
 
     def test_missing(self, tmp_path: Path) -> None:
-        """A missing path and a folder without files are refused."""
-        with pytest.raises(SourceError, match="gone does not exist"):
-            parquet(tmp_path / "gone")
+        """A folder without files is refused."""
         with pytest.raises(SourceError, match=r"holds no Parquet files \(\*.parquet\)"):
             parquet(tmp_path)
 
@@ -516,20 +494,18 @@ class TestHuggingFace:
         assert source.fields["x"] == JSON
         assert source[1] == {"x": [[3]]}
 
-    @pytest.mark.parametrize("text", ["{", "\udcff", "[" * 100_000])
-    def test_notes_that_are_no_json(self, tmp_path: Path, text: str) -> None:
-        """Invalid JSON in the noted features is refused, because it may hold classes."""
+    @pytest.mark.parametrize(
+        "text", ["{", "\udcff", "[" * 100_000, "[]", "{}", '{"info": {"features": null}}', '{"info": 3}']
+    )
+    def test_notes_that_are_no_features(self, tmp_path: Path, text: str) -> None:
+        """Metadata without features is ignored; invalid JSON is refused, because it may hold classes."""
         schema = pa.schema([("x", pa.int8())], {"huggingface": text.encode("utf-8", "surrogateescape")})
         pq.write_table(pa.table({"x": pa.array([1], pa.int8())}, schema), tmp_path / "a.parquet")
+        if text[-1] in "]}":
+            assert parquet(tmp_path / "a.parquet")[0] == {"x": 1}
+            return
         with pytest.raises(SourceError, match=r"a.parquet: what Hugging Face notes in it is not JSON: "):
             parquet(tmp_path / "a.parquet")
-
-    @pytest.mark.parametrize("text", ["[]", "{}", '{"info": {"features": null}}', '{"info": 3}'])
-    def test_notes_of_another_kind(self, tmp_path: Path, text: str) -> None:
-        """Metadata without features is ignored."""
-        schema = pa.schema([("x", pa.int8())], {"huggingface": text})
-        pq.write_table(pa.table({"x": pa.array([1], pa.int8())}, schema), tmp_path / "a.parquet")
-        assert parquet(tmp_path / "a.parquet")[0] == {"x": 1}
 
 
 def _with_types(path: Path, types: dict[str, pa.DataType]) -> Path:
@@ -612,49 +588,6 @@ class TestReading:
         for index in (0, 50_001, 199_999):
             assert source[index] == {"t": "ab"[index % 2] * 2000}
             assert pa.total_allocated_bytes() - before < 80 << 20
-
-
-class TestWorkers:
-    def test_after_a_fork(self, tmp_path: Path) -> None:
-        """A forked child opens the files itself and reads the same values."""
-        source = parquet(write(tmp_path / "a.parquet", x=np.arange(6)))
-        assert source[1] == {"x": 1}
-        context = multiprocessing.get_context("fork")
-        receiver, sender = context.Pipe(duplex=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn when a process with threads forks
-            child = context.Process(target=lambda: sender.send([source[n]["x"] for n in range(6)]))
-            child.start()
-        assert receiver.poll(20)
-        assert receiver.recv() == [0, 1, 2, 3, 4, 5]
-        child.join(20)
-        assert child.exitcode == 0
-
-    def test_threads_with_copies(self, tmp_path: Path) -> None:
-        """Each copy of a source has a reader of its own, so that threads do not interfere."""
-        for number in range(3):
-            rows = np.arange(number * 1000, number * 1000 + 1000)
-            write(tmp_path / f"{number}.parquet", x=rows, t=[f"text {n}" for n in rows.tolist()])
-        source = parquet(tmp_path)
-        assert source.threads
-
-        def read(seed: int) -> int:
-            copy = pickle.loads(pickle.dumps(source))  # noqa: S301
-            order = np.arange(3000) if seed % 2 else np.argsort(np.arange(3000) // 500 + seed, kind="stable")
-            return sum(copy[index] == {"x": index, "t": f"text {index}"} for index in order.tolist())
-
-        with ThreadPoolExecutor(4) as pool:
-            assert list(pool.map(read, range(4))) == [3000] * 4
-
-    def test_a_relative_path_outlives_the_working_directory(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A source of a relative path still reads after the working directory has changed."""
-        write(tmp_path / "a.parquet", x=[5, 6])
-        monkeypatch.chdir(tmp_path)
-        source = parquet("a.parquet")
-        monkeypatch.chdir("/")
-        assert pickle.loads(pickle.dumps(source))[1] == {"x": 6}  # noqa: S301
 
 
 class TestBadRows:
@@ -785,35 +718,3 @@ class TestDamage:
         assert [source[row]["x"] for row in (0, 100)] == [0, 100]
         with pytest.raises(BadSample, match=r"a.parquet, row 101: .* there are fewer rows than the file says"):
             source[101]
-
-    def test_a_file_that_vanishes(self, tmp_path: Path) -> None:
-        """A file that disappears after the scan is an error."""
-        source = pickle.loads(pickle.dumps(parquet(write(tmp_path / "a.parquet", x=[1]))))  # noqa: S301
-        (tmp_path / "a.parquet").unlink()
-        with pytest.raises(SourceError, match=r"a.parquet cannot be read: .*No such file"):
-            source[0]
-
-    @pytest.mark.slow
-    def test_random_damage(self, tmp_path: Path) -> None:
-        """With any damaged byte, the file is refused, a row is bad, or a value differs; nothing else is raised."""
-        columns = {str(n): KINDS[name][0] for n, name in enumerate(("int32", "string", "structs", "tensors", "maps"))}
-        whole = write(tmp_path / "a.parquet", **columns).read_bytes()
-        random = np.random.default_rng(0)
-        refused = bad = 0
-        for _ in range(150):
-            spoiled = bytearray(whole)
-            spoiled[random.integers(len(spoiled))] = random.integers(256)
-            (tmp_path / "a.parquet").write_bytes(spoiled)
-            try:
-                source = parquet(tmp_path / "a.parquet")
-            except (SourceError, ConfigError):
-                refused += 1
-                continue
-            source.column("0")
-            for index in range(len(source.sizes())):
-                try:
-                    source[index]
-                except BadSample:
-                    bad += 1
-        assert refused > 15
-        assert bad > 15

@@ -134,7 +134,10 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     info = tmp_path / "somebodys_captions-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys-captions\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[shardio.converters]\ncaptions = somebodys_captions:captions\n")
+    (info / "entry_points.txt").write_text(
+        "[shardio.converters]\ncaptions = somebodys_captions:captions\nant = somebodys_captions:missing\n"
+        "[console_scripts]\nwasp = somebodys_captions:captions\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "list.txt").write_text("3 a cat\n0 a dog\n1 \n")
     return tmp_path / "list.txt"
@@ -143,11 +146,20 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_plug_in_needs_no_more_than_the_surface(plugin: Path, tmp_path: Path) -> None:
     """A converter that imports `shardio.source` and `shardio.errors` only is found and passes the contract."""
     assert outside(PLUGIN, built_in=False) == set()
-    assert "captions" in names()
     source = find("captions")(plugin, side=2)
     expected = [dict(source[number]) for number in range(3)]
     assert [(sample["caption"], sample["label"]) for sample in expected] == [("a cat", 3), ("a dog", 0), ("", 1)]
     check_source(source, expected, tmp_path / "out", label="int64")
+
+
+@pytest.mark.usefixtures("plugin")
+def test_converters_are_listed() -> None:
+    """Only entry points of the converters' group are listed, sorted, broken ones too; an unknown name lists them."""
+    assert {"ant", "captions"} <= set(names())
+    assert "wasp" not in names()
+    assert list(names()) == sorted(set(names()))
+    with pytest.raises(shardio.ConfigError, match=r"is called 'caption'; installed: .*ant.*; did you mean 'captions'"):
+        find("caption")
 
 
 def test_a_plug_in_of_the_command_line(plugin: Path, tmp_path: Path) -> None:
@@ -165,14 +177,3 @@ def test_a_missing_package_names_the_plug_ins_own_distribution() -> None:
     assert load("numpy", purpose="numbers", extra="x") is np
     with pytest.raises(shardio.MissingDependency, match=r"reading x needs no_such: pip install 'somebodys\[x\]'"):
         load("no_such", purpose="reading x", extra="x", distribution="somebodys")
-
-
-def test_the_surface_is_light() -> None:
-    """`import shardio.source` loads no large package."""
-    import subprocess
-    import sys
-
-    large = ("cv2", "torch", "h5py", "lmdb", "pyarrow")
-    code = f"import shardio.source, sys; print([name for name in {large} if name in sys.modules])"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (result.stdout, result.stderr) == ("[]\n", "")

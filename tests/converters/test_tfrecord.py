@@ -1,7 +1,6 @@
 """TFRecord files of Examples become samples: TensorFlow's own files, and edge cases written by protobuf."""
 
 import gzip
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,14 @@ import numpy as np
 import pytest
 from _builders import jpeg, png
 from _foreign import UnpackedExample, example, framed, write_tfrecord
+from _sources import all_of
 
-from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.format.images import sniff
-from shardio.source import find
+from shardio.output.shard_writer import encode
 from shardio.testing import check_source
-from shardio_converters.tfrecord import TFRecord, tfrecord
+from shardio_converters.tfrecord import tfrecord
 
 FILES = Path(__file__).parent / "files"
 """By make_tfrecords.py, which says what is in them."""
@@ -26,16 +25,6 @@ FILES = Path(__file__).parent / "files"
 def written(folder: Path, *records: dict[str, Any], name: str = "a.tfrecord") -> Path:
     """Write a file of Examples."""
     return write_tfrecord(folder / name, [example(record) for record in records])
-
-
-def all_of(source: TFRecord) -> list[dict[str, Any]]:
-    """All samples."""
-    return [dict(source[number]) for number in range(len(source.sizes()))]
-
-
-def test_it_is_registered() -> None:
-    """The command line finds the converter by its name."""
-    assert find("tfrecord") is tfrecord
 
 
 class TestTensorFlow:
@@ -181,25 +170,6 @@ class TestDamage:
         assert all_of(tfrecord(tmp_path / "ü 1.tfrecord", crc=False)) == [{"a": 1}, {"a": 1}, {"a": 2}]
         assert source[2] == {"a": 2}
 
-    def test_damaged_framing(self, tmp_path: Path) -> None:
-        """Damaged framing is refused before anything is converted, because the following records cannot be found."""
-        path = written(tmp_path, {"a": [1]}, {"a": [2]})
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
-        told = r"a.tfrecord, byte \d+: not a TFRecord, or damaged: .*; 1 complete records precede it"
-        with pytest.raises(SourceError, match=told):
-            tfrecord(path)
-
-    def test_cut_off(self, tmp_path: Path) -> None:
-        """A truncated file is refused with the offset."""
-        path = written(tmp_path, {"a": [1]}, {"a": [2]})
-        path.write_bytes(path.read_bytes()[:-1])
-        with pytest.raises(
-            SourceError, match=r"byte \d+: the file ends at byte \d+ within this record: it was cut off; 1"
-        ):
-            tfrecord(path)
-
     def test_a_record_that_is_no_example(self, tmp_path: Path) -> None:
         """A record that is not an Example is a bad sample; a file without any Example is refused."""
         path = write_tfrecord(tmp_path / "a.tfrecord", [b"\x0a\xff\xff", example({"a": [1]})])
@@ -219,16 +189,6 @@ class TestDamage:
         path = written(tmp_path, {"a": [jpeg()]}, {"a": [jpeg()[:-50]]}, {"a": [jpeg()]})
         with pytest.raises(BadSample, match=r"a.tfrecord, record 1, feature 'a': the jpeg image is cut short"):
             tfrecord(path)[1]
-
-    def test_a_file_written_anew(self, tmp_path: Path) -> None:
-        """Records of a file that was rewritten after the scan are bad samples, not wrong ones."""
-        path = written(tmp_path, {"a": [1]}, {"a": [2]})
-        source = pickle.loads(pickle.dumps(tfrecord(path)))  # noqa: S301
-        written(tmp_path, {"b": [b"xyz"]})
-        with pytest.raises(BadSample, match="record 0: damaged: its checksum"):
-            source[0]
-        with pytest.raises(BadSample, match="record 1: the file ends within it"):
-            source[1]
 
     @pytest.mark.parametrize(
         ("data", "told"),

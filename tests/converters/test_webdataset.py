@@ -7,7 +7,6 @@ import json
 import lzma
 import os
 import pickle
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from _builders import bmp, jpeg, png, webp
-from _foreign import FORMATS, write_tar
+from _foreign import write_tar
+from _sources import all_of
 from webdataset import ShardWriter, TarWriter
 
 import shardio
-from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
-from shardio.source import find
+from shardio.output.shard_writer import encode
 from shardio.testing import check_source
-from shardio_converters.webdataset import WebDataset, webdataset
+from shardio_converters.webdataset import webdataset
 
 
 def npy(array: Any) -> bytes:
@@ -44,16 +43,6 @@ def label_as_int64(folder: Path, count: int = 4, name: str = "a.tar", start: int
         expected.append({"image": image, "label": number, "txt": f"größe {number}", "key": key})
     write_tar(folder / name, members)
     return expected
-
-
-def all_of(source: WebDataset) -> list[dict[str, Any]]:
-    """All samples."""
-    return [dict(source[number]) for number in range(len(source.sizes()))]
-
-
-def test_it_is_registered() -> None:
-    """The command line finds the converter by its name."""
-    assert find("webdataset") is webdataset
 
 
 class TestSamples:
@@ -81,14 +70,6 @@ class TestSamples:
             "bytes": "bytes",
         }
         assert source.metadata == {"source": "webdataset"}
-
-    @pytest.mark.parametrize("kind", FORMATS)
-    def test_every_format_of_tar(self, tmp_path: Path, kind: str) -> None:
-        """Every tar format is read, with long names and directories."""
-        members = [(f"{'d' * 90}/{'n' * 80}{number}.txt", b"%d" % number) for number in range(3)]
-        write_tar(tmp_path / "a.tar", members, kind)
-        expected = [{"txt": str(number), "key": f"{'d' * 90}/{'n' * 80}{number}"} for number in range(3)]
-        check_source(webdataset(tmp_path / "a.tar"), expected, tmp_path / "out", txt="text")
 
     def test_many_tars(self, tmp_path: Path) -> None:
         """Tars of the library's ShardWriter are found by folder, wildcard or range."""
@@ -189,12 +170,6 @@ class TestFields:
         samples = label_as_int64(tmp_path)
         expected = [{"image": s["image"], "label": s["label"], "caption": s["txt"], "key": s["key"]} for s in samples]
         check_source(webdataset(tmp_path, fields=given), expected, tmp_path / "out", label="int64", caption="text")
-
-    def test_one_that_there_is_not(self, tmp_path: Path) -> None:
-        """An unknown field is refused with the list of fields."""
-        label_as_int64(tmp_path)
-        with pytest.raises(ConfigError, match="has no 'png'; there are jpg, cls, txt"):
-            webdataset(tmp_path, fields="image=png")
 
     def test_one_that_the_first_sample_lacks(self, tmp_path: Path) -> None:
         """A field that the first sample lacks can be chosen if a nearby one has it; the first sample is then bad."""
@@ -382,12 +357,6 @@ class TestKeys:
             webdataset(tmp_path, key=True)
         assert webdataset(tmp_path, fields="name=key.txt", key=True)[0] == {"name": "other", "key": "a"}
 
-    @pytest.mark.parametrize("key", ["../../etc/passwd", "/etc/passwd", "-rf", "größe ünd", "a\nb"])
-    def test_any_name(self, tmp_path: Path, key: str) -> None:
-        """A key may be any text, and is never a path."""
-        write_tar(tmp_path / "a.tar", [(f"{key}.txt", b"x"), (f"{key}2.txt", b"x")], "gnu")
-        check_source(webdataset(tmp_path), [{"txt": "x", "key": k} for k in (key, f"{key}2")], tmp_path / "out")
-
 
 COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
     ".tar.gz": gzip.compress,
@@ -408,38 +377,8 @@ class TestCompressed:
         check_source(webdataset(tmp_path / "in"), samples, tmp_path / "out", image="image")
         assert os.listdir(tmp_path / "in") == [f"a{suffix}"]
 
-    def test_cut_off(self, tmp_path: Path) -> None:
-        """A truncated compressed file is refused before anything is converted."""
-        label_as_int64(tmp_path, name="plain")
-        (tmp_path / "a.tgz").write_bytes(gzip.compress((tmp_path / "plain").read_bytes())[:-100])
-        with pytest.raises(SourceError, match=r"a.tgz cannot be unpacked: damaged or cut off: "):
-            webdataset(tmp_path)
-
 
 class TestDamage:
-    def test_a_cut_tar(self, tmp_path: Path) -> None:
-        """A truncated tar is refused with its name, the offset and the number of complete samples."""
-        label_as_int64(tmp_path, 3)
-        os.truncate(tmp_path / "a.tar", int(webdataset(tmp_path).sizes().sum()) - 600)
-        with pytest.raises(SourceError, match=r"a.tar, byte \d+: .* it was cut off; 2 complete samples precede it"):
-            webdataset(tmp_path)
-
-    def test_links(self, tmp_path: Path) -> None:
-        """A link in a tar is refused by name."""
-        (tmp_path / "y.txt").symlink_to("x.txt")
-        with tarfile.open(tmp_path / "a.tar", "w") as tar:
-            tar.add(tmp_path / "y.txt", "y.txt")
-        with pytest.raises(SourceError, match=r"'y.txt' is a symbolic link; only files are read"):
-            webdataset(tmp_path / "a.tar")
-
-    def test_two_files_with_one_extension(self, tmp_path: Path) -> None:
-        """Two files of one sample with the same extension are one bad sample, even if it is the first."""
-        write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("a.TXT", b"2"), ("b.txt", b"3")])
-        source = webdataset(tmp_path)
-        with pytest.raises(BadSample, match=r"a.tar: key 'a' has two files with the extension 'txt'"):
-            source[0]
-        assert source[1] == {"txt": "3", "key": "b"}
-
     def test_no_sample_can_be_read(self, tmp_path: Path) -> None:
         """Tars in which every sample is bad are refused."""
         write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("a.TXT", b"2")])
@@ -473,10 +412,3 @@ class TestDamage:
         write_tar(tmp_path / "0.tar", [])
         samples = label_as_int64(tmp_path)
         assert all_of(webdataset(tmp_path)) == samples
-
-    def test_an_empty_file(self, tmp_path: Path) -> None:
-        """An empty file is not a tar."""
-        (tmp_path / "0.tar").touch()
-        label_as_int64(tmp_path)
-        with pytest.raises(SourceError, match=r"0.tar, byte 0: the file ends here without an end mark"):
-            webdataset(tmp_path)

@@ -2,9 +2,7 @@
 
 import io
 import json
-import multiprocessing
 import os
-import pickle
 import shutil
 import warnings
 import zipfile
@@ -16,7 +14,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr as library
-from _builders import jpeg, png
+from _sources import COUNT, PICTURES, WORDS, numbers
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
@@ -24,7 +22,6 @@ from shardio.format.fields import Field
 from shardio.testing.sources import check_source
 from shardio_converters.zarr import zarr
 
-COUNT = 5
 FORMATS = (2, 3)
 
 
@@ -52,11 +49,6 @@ def zipped(folder: Path) -> Path:
     return Path(shutil.make_archive(str(folder), "zip", folder))
 
 
-def numbers(dtype: str, *shape: int) -> NDArray[Any]:
-    """COUNT different rows."""
-    return (np.arange(COUNT * int(np.prod(shape))) % 120).reshape(COUNT, *shape).astype(dtype)
-
-
 def objects(values: list[Any]) -> NDArray[Any]:
     """Values of different lengths."""
     data = np.empty(len(values), object)
@@ -64,8 +56,6 @@ def objects(values: list[Any]) -> NDArray[Any]:
     return data
 
 
-WORDS = ["", "naïve", "日本", "a b", "x" * 300]
-PICTURES = [jpeg(seed=1), png(seed=2), jpeg(seed=3), jpeg(seed=4), png(seed=5)]
 BLOBS = [b"", b"abc", b"\0\0", b"\xff" * 9000, b"z"]
 BYTES_TYPE = library.core.dtype.VariableLengthBytes()
 
@@ -183,31 +173,6 @@ class TestSizes:
 
 
 class TestWorkers:
-    def test_after_a_fork(self, tmp_path: Path) -> None:
-        """A forked child opens the store itself and reads the same values."""
-        source = zarr(write_array(tmp_path / "a", data=numbers("u1", 100)))
-        assert source[0]["array"][1] == 1
-        context = multiprocessing.get_context("fork")
-        receiver, sender = context.Pipe(duplex=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn when a process with threads forks
-            child = context.Process(target=lambda: sender.send(source[4]["array"].tolist()))
-            child.start()
-        assert receiver.poll(20)
-        assert receiver.recv() == source[4]["array"].tolist()
-        child.join(20)
-        assert child.exitcode == 0
-
-    def test_a_relative_path_outlives_the_working_directory(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A source of a relative path still reads after the working directory has changed."""
-        write_array(tmp_path / "a", data=numbers("u1"))
-        monkeypatch.chdir(tmp_path)
-        source = zarr("a")
-        monkeypatch.chdir("/")
-        assert pickle.loads(pickle.dumps(source))[2] == {"array": 2}  # noqa: S301
-
     def test_chunks_are_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """In ascending order each chunk is decompressed once."""
         source = zarr(write_array(tmp_path / "a", data=np.zeros((4000, 1000), "u1"), chunks=(500, 1000)))
@@ -342,17 +307,13 @@ class TestDamage:
                 source[row]
 
     def test_missing(self, tmp_path: Path) -> None:
-        """A missing path, a folder without arrays, and a file that is not a zip are refused."""
-        with pytest.raises(SourceError, match=r"gone cannot be read: .*No such file"):
-            zarr(tmp_path / "gone")
+        """A folder without arrays, and a file that is not a zip, are refused."""
         with pytest.raises(SourceError, match="holds no Zarr arrays"):
             zarr(tmp_path)
-        (tmp_path / "a.zip").write_bytes(b"words")
-        with pytest.raises(SourceError, match=r"a.zip cannot be read: File is not a zip file"):
-            zarr(tmp_path / "a.zip")
-        (tmp_path / "b.zip").write_bytes(b"")
-        with pytest.raises(SourceError, match=r"b.zip cannot be read: File is not a zip file"):
-            zarr(tmp_path / "b.zip")
+        for data in (b"words", b""):
+            (tmp_path / "a.zip").write_bytes(data)
+            with pytest.raises(SourceError, match=r"a.zip cannot be read: File is not a zip file"):
+                zarr(tmp_path / "a.zip")
         with pytest.raises(SourceError, match="holds no arrays with rows"):
             zarr(library.create_array(tmp_path / "c", shape=(), dtype="i4") and tmp_path / "c")
 
@@ -428,27 +389,6 @@ class TestDamage:
         path.write_text(path.read_text().replace("{", '{"shape": [3],', 1))
         with pytest.raises(SourceError, match="the key 'shape' occurs twice"):
             zarr(tmp_path / "a")
-
-    @pytest.mark.parametrize("form", FORMATS)
-    def test_random_metadata(self, tmp_path: Path, form: int) -> None:
-        """With any changed character of the metadata, the store is refused, a sample is bad, or a value differs."""
-        write(tmp_path / "a", form, x=numbers("i4"), y=KINDS["strings"][0])
-        path = tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")
-        whole, random = path.read_bytes(), np.random.default_rng(0)
-        refused = 0
-        for _ in range(100):
-            spoiled = bytearray(whole)
-            spoiled[random.integers(len(spoiled))] = random.choice(list(b'0129-"[]{}x,'))
-            path.write_bytes(spoiled)
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    source = zarr(tmp_path / "a", fields="x")
-                    if len(source.sizes()) < 100:
-                        [source[index] for index in range(len(source.sizes()))]
-            except (SourceError, BadSample, ConfigError):
-                refused += 1
-        assert refused > 20
 
     def test_a_folder_that_links_to_itself(self, tmp_path: Path) -> None:
         """A folder that links to itself is searched once."""

@@ -5,18 +5,12 @@ from pathlib import Path
 from shardio.cache.fetcher import Fetcher
 from shardio.cache.node_cache import NodeCache
 from shardio.dataset.dataset import Dataset
-from shardio.dataset.remote_manifest import load_remote
 from shardio.dataset.remote_shards import RemoteShards
 from shardio.format.fields import with_hidden
 from shardio.format.manifest import Manifest
+from shardio.output.remote_manifest import load_remote
 from shardio.stores.base import Store
 from shardio.stores.url import Url, as_url
-from shardio.testing.stores import MemoryStore
-
-
-def stored(folder: Path) -> MemoryStore:
-    """The dataset in a folder as the objects at s3://bucket/d."""
-    return MemoryStore({f"d/{path.name}": path.read_bytes() for path in folder.iterdir()})
 
 
 def opened(

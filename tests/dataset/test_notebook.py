@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _builders import bmp, jpeg, pixels, png, spoiled, webp
+from _datasets import packed
 from _masks import grey_png
 from PIL import Image
 
@@ -149,11 +150,7 @@ def test_damaged_samples_are_named_in_their_place() -> None:
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 def test_lost_shards_are_named(tmp_path: Path, container: str) -> None:
     """Shards that are cut short or gone leave the fields and the reason."""
-    with shardio.create(
-        tmp_path / "d", container=container, fields={"image": "image", "label": "int64"}, shard_size="20KB"
-    ) as w:
-        for n in range(12):
-            w.append({"image": png(40, 40, seed=n), "label": n})
+    packed(tmp_path / "d", rows(12), container=container, shard_size="100KB")
     shards = sorted(path for path in (tmp_path / "d").iterdir() if path.suffix in (".tar", ".h5", ".lmdb"))
     shards[0].write_bytes(shards[0].read_bytes()[:1000])
     shards[-1].unlink()

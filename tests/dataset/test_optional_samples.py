@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _builders import png
+from _datasets import packed
 
 import shardio
 from shardio import Field
@@ -43,12 +44,7 @@ SAMPLES = [sample(number) for number in range(21)]
 
 
 def written(container: str, path: Path, samples: list[dict[str, Any]] = SAMPLES) -> shardio.Dataset:
-    if container == "memory":
-        return shardio.from_samples(samples, FIELDS, shard_samples=8)
-    with shardio.create(path, container=container, fields=FIELDS, shard_size=1500) as writer:
-        for one in samples:
-            writer.append(one)
-    return shardio.open(path)
+    return packed(path, samples, FIELDS, container=container, shard_size=1500)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -3,14 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from _remote import stored
+from _datasets import in_store, tensors
 
-import shardio
-from shardio.dataset.remote_manifest import load_remote
 from shardio.errors import ManifestError
 from shardio.format import manifest
+from shardio.output.remote_manifest import load_remote
 from shardio.stores.url import Url
 from shardio.testing.stores import MemoryStore
 
@@ -21,10 +19,7 @@ URL = Url("s3://bucket", "d")
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """A dataset of five shards, which are in a table of their own."""
     monkeypatch.setattr(manifest, "MOST_INLINE", 3)
-    with shardio.create(tmp_path / "d", fields={"x": ("uint8", (100,))}, shard_size=1000) as writer:
-        for number in range(50):
-            writer.append({"x": np.full(100, number, np.uint8)})
-    return stored(tmp_path / "d")
+    return in_store(tensors(50, tmp_path / "d", shard_size=1000).path)
 
 
 def replace(path: Path, data: bytes) -> None:

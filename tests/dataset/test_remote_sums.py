@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _datasets import CONTAINERS, files, packed
 from _remote import opened
 
 import shardio
@@ -15,7 +16,6 @@ from shardio.errors import ObjectNotFound, ShardCorrupt, StoreError
 from shardio.stores.base import Content
 from shardio.testing.stores import Faults, FaultyStore, MemoryStore
 
-CONTAINERS = ["tar", "hdf5", "lmdb"]
 COUNT = 60
 
 
@@ -27,10 +27,9 @@ def value(number: int) -> bytes:
 @pytest.fixture(params=CONTAINERS)
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, bytes]:
     """The objects of a dataset of three shards in a bucket."""
-    with shardio.create(tmp_path / "d", container=request.param, shard_size="200KB") as writer:
-        for number in range(COUNT):
-            writer.append({"blob": value(number), "label": number})
-    return {f"d/{path.name}": path.read_bytes() for path in (tmp_path / "d").iterdir()}
+    rows = [{"blob": value(number), "label": number} for number in range(COUNT)]
+    made = packed(tmp_path / "d", rows, container=request.param, shard_size="200KB")
+    return {f"d/{name}": data for name, data in files(made.path).items()}
 
 
 def check(dataset: Dataset) -> None:

@@ -1,12 +1,12 @@
 """Reading many rows of many shards in one compiled call gives the values that the containers read."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from _builders import jpeg
+from _datasets import CONTAINERS, packed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,18 +22,16 @@ COLUMNS = ("tensor", "wide", "label", "weight", "good", CHECKSUM, shape_column("
 VALUES = ("image", "points", "caption", "blob", "meta")
 
 
-@pytest.fixture(scope="module", params=["tar", "hdf5", "lmdb", "memory"])
-def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[shardio.Dataset]:
+@pytest.fixture(scope="module", params=[*CONTAINERS, "memory"])
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> shardio.Dataset:
     """Several shards of every kind of field."""
+    return written(tmp_path_factory.mktemp(request.param) / "d", request.param)
+
+
+def written(path: Path, container: str) -> shardio.Dataset:
+    """A dataset of several shards in a container."""
     rows = [sample(n) | {"image": picture(n)} for n in range(COUNT)]
-    if request.param == "memory":
-        yield shardio.from_samples(rows, FIELDS, shard_samples=9)
-        return
-    path = tmp_path_factory.mktemp(request.param) / "d"
-    with shardio.create(path, container=request.param, fields=FIELDS, shard_size="40KB") as writer:
-        for row in rows:
-            writer.append(row)
-    yield shardio.open(path)
+    return packed(path, rows, FIELDS, container=container, shard_size="40KB", shard_samples=9)
 
 
 def picture(number: int) -> bytes:
@@ -64,11 +62,8 @@ def test_compiled_reads_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """A field of many shards is read in one compiled call, not one per shard."""
     if native.library() is None:
         pytest.skip("not compiled here")
-    for container in ("tar", "hdf5", "lmdb"):
-        with shardio.create(tmp_path / container, container=container, fields=FIELDS, shard_size="40KB") as writer:
-            for number in range(COUNT):
-                writer.append(sample(number) | {"image": picture(number)})
-        opened = shardio.open(tmp_path / container)
+    for container in CONTAINERS:
+        opened = written(tmp_path / container, container)
         wanted = everything(opened, [3, 55, 3, 20])
         with monkeypatch.context() as patch:
             for reader in map(opened.reader, range(len(opened.manifest.shards))):
@@ -82,10 +77,8 @@ def test_a_shard_cut_while_open_is_named(tmp_path: Path, container: str, name: s
     """When a compiled read fails, the container reports file, field and row."""
     path = tmp_path / "d"
     field = FIELDS[name]
-    with shardio.create(path, container=container, fields={name: field}, shard_size="1MB") as writer:
-        for number in range(COUNT):
-            writer.append({name: picture(number) if name == "image" else sample(number)[name]})
-    opened = shardio.open(path)
+    rows = [{name: picture(number) if name == "image" else sample(number)[name]} for number in range(COUNT)]
+    opened = packed(path, rows, {name: field}, container=container, shard_size="1MB")
     everyone = np.arange(COUNT)
     read = opened.select(everyone).column if field.fixed else opened.select(everyone).values
     read(name)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _remote import opened, stored
+from _datasets import in_store, packed
+from _remote import opened
 from _small_disk import small_disk
 from _time_limit import wait_until
 
@@ -24,10 +25,8 @@ from shardio.testing.stores import MemoryStore
 @pytest.fixture
 def store(tmp_path: Path) -> MemoryStore:
     """A dataset of 8 MB in a bucket."""
-    with shardio.create(tmp_path / "d", fields={"x": ("uint8", (100_000,))}, shard_size="1MB") as writer:
-        for number in range(80):
-            writer.append({"x": np.full(100_000, number, np.uint8)})
-    return stored(tmp_path / "d")
+    rows = ({"x": np.full(100_000, number, np.uint8)} for number in range(80))
+    return in_store(packed(tmp_path / "d", rows, shard_size="1MB").path)
 
 
 def test_a_window_that_the_cache_cannot_hold_is_told(store: MemoryStore, tmp_path: Path) -> None:
@@ -84,10 +83,8 @@ SAMPLES, SAMPLE = 384, 100_000
 def large(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
     """A dataset of 38 MB in a store: nearly four times what the small disks of these tests hold."""
     folder = tmp_path_factory.mktemp("large")
-    with shardio.create(folder / "d", fields={"x": ("uint8", (SAMPLE,)), "n": "int64"}, shard_size="2MB") as writer:
-        for number in range(SAMPLES):
-            writer.append({"x": values(number), "n": number})
-    return stored(folder / "d")
+    rows = ({"x": values(number), "n": number} for number in range(SAMPLES))
+    return in_store(packed(folder / "d", rows, shard_size="2MB").path)
 
 
 def values(number: int) -> np.ndarray:

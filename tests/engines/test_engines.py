@@ -69,6 +69,17 @@ def images_of(batch: dict[str, Any]) -> NDArray[np.float64]:
     return made
 
 
+def check_alike(ours: Any, theirs: Any) -> None:
+    """Compare all batches: what surrounds the images is equal, and pixels differ by less than 2 in the mean."""
+    for one, other in zip(ours, theirs, strict=True):
+        for name in one.keys() & {"index", "label", "valid"}:
+            assert one[name].tolist() == other[name].tolist()
+        assert one["key"] == other["key"]
+        assert one["image"].shape == other["image"].shape
+        assert other["image"].dtype == torch.uint8
+        assert np.abs(images_of(one) - images_of(other)).mean() < 2
+
+
 TRANSFORMS: dict[str, list[Transform]] = {
     "train": CROP,
     "no antialias": [shardio.RandomResizedCrop(48, antialias=False)],
@@ -93,28 +104,7 @@ TRANSFORMS: dict[str, list[Transform]] = {
 def test_same_samples_crops_and_pixels(engine: str, name: str) -> None:
     """Over 64 images indices and labels are equal, and each batch's pixels are within 2 of 255 in the mean."""
     data = dataset([photo(number) for number in range(64)])
-    transforms = TRANSFORMS[name]
-    pairs = zip(load(data, "cpu", transforms=transforms), load(data, engine, transforms=transforms), strict=True)
-    for ours, theirs in pairs:
-        assert ours["index"].tolist() == theirs["index"].tolist()
-        assert ours["label"].tolist() == theirs["label"].tolist()
-        assert ours["key"] == theirs["key"]
-        assert ours["image"].shape == theirs["image"].shape
-        assert theirs["image"].dtype == torch.uint8
-        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
-
-
-@pytest.mark.parametrize("name", ["train", "no antialias"])
-@pytest.mark.parametrize("engine", WHOLE)
-def test_parity_over_256_images(engine: str, name: str) -> None:
-    """Over 256 images, indices are equal in every batch, and the mean pixel difference is within 2 of 255."""
-    data, differences = dataset([photo(number) for number in range(256)]), []
-    loaders = (load(data, which, 64, transforms=TRANSFORMS[name]) for which in ("cpu", engine))
-    for ours, theirs in zip(*loaders, strict=True):
-        assert ours["index"].tolist() == theirs["index"].tolist()
-        differences.append(np.abs(images_of(ours) - images_of(theirs)).mean())
-    assert len(differences) == 4
-    assert np.mean(differences) < 2
+    check_alike(*(load(data, which, transforms=TRANSFORMS[name]) for which in ("cpu", engine)))
 
 
 @pytest.mark.parametrize("engine", WHOLE)
@@ -190,9 +180,7 @@ def test_odd_images_come_in_their_places(engine: str) -> None:
 def test_a_batch_of_nothing_but_odd_images(engine: str) -> None:
     """A batch of rejected images only does not disturb later batches."""
     data = dataset([*(png(30, 40, seed=number) for number in range(8)), *(photo(number) for number in range(8))])
-    pairs = zip(load(data, "cpu", shuffle=None), load(data, engine, shuffle=None), strict=True)
-    for ours, theirs in pairs:
-        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+    check_alike(*(load(data, which, shuffle=None) for which in ("cpu", engine)))
 
 
 def broken_png(number: int) -> bytes:
@@ -217,13 +205,7 @@ def test_bad_images_do_not_end_the_pipeline(engine: str, action: str, broken: Ca
         return
     wanted = load(data, "cpu", on_bad_sample=action, max_bad=0.5)
     for _ in range(2):
-        for ours, theirs in zip(wanted, loader, strict=True):
-            assert ours["index"].tolist() == theirs["index"].tolist()
-            assert ours["label"].tolist() == theirs["label"].tolist()
-            assert ours["key"] == theirs["key"]
-            assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
-            if action == "mask":
-                assert ours["valid"].tolist() == theirs["valid"].tolist()
+        check_alike(wanted, loader)
     assert [one.location.index for one in loader.quarantine()] == [one.location.index for one in wanted.quarantine()]
     assert sorted(one.location.index for one in loader.quarantine()) == sorted(bad * 2)
 
@@ -271,10 +253,7 @@ def test_batches_are_yours_and_epochs_go_on(engine: str) -> None:
     assert all(torch.equal(batch["image"], copy) for batch, copy in zip(kept, copies, strict=True))
     wanted = load(data, "cpu")
     wanted.set_epoch(3)
-    assert [b["index"].tolist() for b in wanted] == [b["index"].tolist() for b in third]
-    wanted.set_epoch(3)
-    for ours, theirs in zip(wanted, third, strict=True):
-        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+    check_alike(wanted, third)
 
 
 @pytest.mark.parametrize("engine", WHOLE)
@@ -311,6 +290,8 @@ def test_what_an_engine_cannot_do_is_said() -> None:
                 load(data, engine, **options)
     with pytest.raises(ConfigError, match="engine must be one of auto, cpu, dali, nvimgcodec, got 'gpu'"):
         load(data, "gpu")
+    with pytest.raises(ConfigError, match="the engine 'cpu' takes no engine_options"):
+        load(data, "cpu", engine_options={"hw_decoder_load": 0.5})
     assert len(list(load(data, "auto", transforms=[shardio.Resize(64)]))) == 1
 
 
@@ -349,7 +330,7 @@ try:
 except shardio.ShardioError as error:
     print(type(error).__name__, error)
 """.replace("JPEG", jpeg(20, 20).hex())
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = run(code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{MissingDependency.__name__} the engine 'dali' needs nvidia.dali: pip install")
 
@@ -368,16 +349,9 @@ PLAIN = [
 ]
 
 
-@pytest.mark.parametrize(
-    "compiled",
-    [pytest.param(True, marks=pytest.mark.skipif(native.library() is None, reason="not compiled here")), False],
-)
-def test_headers_tell_what_is_plain(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("part")
+def test_headers_tell_what_is_plain() -> None:
     """Complete grey and YCbCr JPEGs of the stored size count as plain, in the compiled part and in Python."""
-    if compiled and native.library() is None:
-        pytest.skip("not compiled here")
-    if not compiled:
-        monkeypatch.setattr(native, "library", lambda: None)
     sizes = [cv2.imdecode(np.frombuffer(d, np.uint8), -1).shape[:2] if ok else (2, 3) for d, ok in PLAIN]
     found = are_plain_jpegs([data for data, _ in PLAIN], np.array(sizes, np.int32))
     assert found.tolist() == [ok for _, ok in PLAIN]
@@ -413,6 +387,13 @@ def test_headers_of_anything_are_read_within_bounds() -> None:
         are_plain_jpegs([bytes(changed)], size)
 
 
+def run(code: str, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program that imports this module."""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    command, environment = [sys.executable, "-c", code, *words], os.environ | {"PYTHONPATH": path}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+
+
 LEFT = """
 import os, sys
 import numpy as np, shardio
@@ -446,14 +427,7 @@ sys.exit(code)
 @pytest.mark.parametrize("engine", WHOLE)
 def test_a_fork_and_an_end_in_the_middle(engine: str) -> None:
     """After a fork, an engine in use raises in the child and continues in the parent; a process may exit mid-epoch."""
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", LEFT, engine],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": path},
-    )
+    done = run(LEFT, engine)
     assert done.returncode == 0, done.stderr
 
 
@@ -481,13 +455,7 @@ else:
 @pytest.mark.parametrize("engine", WHOLE)
 def test_an_iterator_that_is_held_to_the_end(engine: str, where: str) -> None:
     """The process exits without output from the engine, even if an error keeps the iterator alive."""
-    done = subprocess.run(
-        [sys.executable, "-c", HELD, engine, where],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
-    )
+    done = run(HELD, engine, where)
     assert done.returncode == (where == "function"), done.stderr
     assert "Exception ignored" not in done.stderr
     assert done.stderr.count("Traceback") == (where == "function")
@@ -524,9 +492,7 @@ def test_an_engine_that_fails_by_itself_is_told_of(monkeypatch: pytest.MonkeyPat
         match="field 'image': the engine refused 8 good images, which the CPU engine made.*DALI: out of memory",
     ):
         found = list(load(data, "dali"))
-    for ours, theirs in zip(load(data, "cpu"), found, strict=True):
-        assert ours["index"].tolist() == theirs["index"].tolist()
-        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+    check_alike(load(data, "cpu"), found)
 
 
 def test_a_layout_survives_another_process() -> None:
@@ -559,9 +525,7 @@ def test_a_failure_in_the_middle_mixes_nothing_up(engine: str, monkeypatch: pyte
             list(loader)
     wanted = load(data, "cpu")
     wanted.set_epoch(loader.epoch + bool(loader.state_dict()["position"]))
-    for ours, theirs in zip(wanted, loader, strict=True):
-        assert ours["index"].tolist() == theirs["index"].tolist()
-        assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
+    check_alike(wanted, loader)
 
 
 @pytest.mark.parametrize("engine", WHOLE)
@@ -594,9 +558,3 @@ def test_filters_wider_than_the_image(engine: str) -> None:
     transforms = [shardio.RandomResizedCrop(8), shardio.GaussianBlur(33, sigma=9.0)]
     (ours,), (theirs,) = (list(load(data, name, transforms=transforms)) for name in ("cpu", engine))
     assert np.abs(images_of(ours) - images_of(theirs)).mean() < 2
-
-
-def test_options_of_an_engine_that_has_none() -> None:
-    """The CPU engine has no options, so passing one is an error."""
-    with pytest.raises(ConfigError, match="the engine 'cpu' takes no engine_options"):
-        load(dataset([photo(1)] * 8), "cpu", engine_options={"hw_decoder_load": 0.5})

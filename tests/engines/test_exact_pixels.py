@@ -47,14 +47,6 @@ SAMPLINGS = [
 ]
 
 
-@pytest.fixture(params=[pytest.param("compiled", marks=compiled_only), "Pillow"])
-def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Whether the compiled part is there."""
-    if request.param == "Pillow":
-        monkeypatch.setattr(native, "library", lambda: None)
-    return request.param
-
-
 def noise(height: int, width: int, seed: int, grain: int = 4) -> NDArray[np.uint8]:
     """Smooth noise, in which a wrong pixel or a shift shows."""
     small = np.random.default_rng(seed).integers(0, 256, (height // grain + 1, width // grain + 1, 3), dtype=np.uint8)
@@ -138,7 +130,8 @@ def test_any_crop_filter_and_size(
 
 @pytest.mark.parametrize("interpolation", FILTERS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_far_smaller_and_far_larger(part: str, interpolation: Interpolation, channels: int) -> None:
+@pytest.mark.usefixtures("part")
+def test_far_smaller_and_far_larger(interpolation: Interpolation, channels: int) -> None:
     """Steep resizes, whose filters span hundreds of pixels, have Pillow's bytes."""
     image = np.random.default_rng(5).integers(0, 256, (700, 900, channels), dtype=np.uint8)
     for size in ((3, 5), (1, 1), (700, 2), (2, 900), (31, 900), (1400, 30)):
@@ -235,7 +228,8 @@ LISTS: dict[str, list[Transform]] = {
 @pytest.mark.parametrize("transforms", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("floats", [False, True], ids=["bytes", "floats"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_every_file_and_list(part: str, transforms: list[Transform], floats: bool, channels: int) -> None:
+@pytest.mark.usefixtures("part")
+def test_every_file_and_list(transforms: list[Transform], floats: bool, channels: int) -> None:
     """Files of all kinds have torchvision's pixels on Pillow through usual lists of transforms, as bytes and floats."""
     end: list[Transform] = [ToFloat(), Normalize((0.485, 0.456, 0.406)[:channels], (0.229, 0.224, 0.225)[:channels])]
     recipe = Recipe.of([*transforms, *(end if floats else [])], channels=channels, size=None)
@@ -277,7 +271,8 @@ def steps_of(name: str, arguments: list[Any], size: tuple[int, int]) -> tuple[li
 
 
 @pytest.mark.parametrize("number", range(len(REFERENCE["files"])))
-def test_results_of_torchvision(part: str, number: int) -> None:
+@pytest.mark.usefixtures("part")
+def test_results_of_torchvision(number: int) -> None:
     """Transforms of torchvision on PIL images gave these bytes, wherever they round a size or a place."""
     data, cases = base64.b64decode(REFERENCE["files"][number]), [c for c in REFERENCE["cases"] if c["file"] == number]
     size = Image.open(io.BytesIO(data)).size[::-1]
@@ -310,7 +305,8 @@ def rotated(kind: str, orientation: int) -> bytes:
     "transforms", [LISTS[n] for n in LISTS if n != "twice"], ids=[n for n in LISTS if n != "twice"]
 )
 @pytest.mark.parametrize("channels", [1, 3])
-def test_upright(part: str, transforms: list[Transform], channels: int) -> None:
+@pytest.mark.usefixtures("part")
+def test_upright(transforms: list[Transform], channels: int) -> None:
     """With orientations, the pixels are those of `exif_transpose`, whatever part of an image is decoded."""
     files = [rotated(*how) for how in ROTATED.values()]
     orientations = orientations_of(files)

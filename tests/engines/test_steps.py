@@ -12,7 +12,6 @@ from _builders import pixels
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
 
-from shardio import native
 from shardio.engines import torch_steps
 from shardio.engines.dali import DaliEngine
 from shardio.engines.size_preserving_steps import carry_out, gaussian_filters
@@ -71,16 +70,6 @@ def by_cpu(images: NDArray[np.uint8], steps: Sequence[SizePreservingStep]) -> ND
     return made
 
 
-@pytest.fixture(params=[True, False], ids=["compiled", "not compiled"])
-def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """With the compiled part, and without it."""
-    if request.param and native.library() is None:
-        pytest.skip("the compiled part is optional, and was not built here")
-    if not request.param:
-        monkeypatch.setattr(native, "library", lambda: None)
-    return bool(request.param)
-
-
 def by_torch(images: NDArray[np.uint8], steps: tuple[SizePreservingStep, ...]) -> NDArray[np.uint8]:
     """Apply the steps to the batch, as the nvImageCodec engine does."""
     tensor = torch.from_numpy(images)
@@ -126,7 +115,8 @@ def steps_of(name: str, channels: int) -> tuple[SizePreservingStep, ...]:
 
 @pytest.mark.parametrize("channels", [3, 1])
 @pytest.mark.parametrize("name", TRANSFORMS)
-def test_torch_does_the_same(name: str, channels: int, compiled: bool) -> None:
+@pytest.mark.usefixtures("part")
+def test_torch_does_the_same(name: str, channels: int) -> None:
     """The CPU engine's bytes are those of torch, which GPUs use; blurs may differ by one."""
     images, steps = photos(channels), steps_of(name, channels)
     before = images.copy()
@@ -238,7 +228,8 @@ def some_pixels(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.u
 
 
 @pytest.mark.parametrize("name", AS_PILLOW)
-def test_pillow_does_the_same(name: str, compiled: bool) -> None:
+@pytest.mark.usefixtures("part")
+def test_pillow_does_the_same(name: str) -> None:
     """Every step gives Pillow's bytes, on grey images and on colours, from one pixel upwards."""
     (low, high), by_pillow, step_of = AS_PILLOW[name]
     rng = np.random.default_rng(list(name.encode()))
@@ -301,7 +292,8 @@ AS_TORCHVISION: dict[str, SizePreservingStep] = {
 
 
 @pytest.mark.parametrize("name", AS_TORCHVISION)
-def test_torchvision_does_the_same(name: str, compiled: bool) -> None:
+@pytest.mark.usefixtures("part")
+def test_torchvision_does_the_same(name: str) -> None:
     """Real torchvision makes the same bytes of a PIL image; its blur may differ by one."""
     image = TORCHVISION["image"]
     given = image // 2 + 20 if name == "autocontrast" else image

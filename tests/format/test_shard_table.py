@@ -21,8 +21,7 @@ def shards(names: list[str], samples: list[int] | None = None) -> ShardTable:
 
 def write(path: Path, count: int = 12, overwrite: bool = False) -> shardio.Dataset:
     """A dataset of tiny shards."""
-    samples = [{"label": number} for number in range(count)]
-    return packed(path, samples, {"label": "int64"}, shard_size=8, overwrite=overwrite)
+    return packed(path, ({"label": number} for number in range(count)), shard_size=8, overwrite=overwrite)
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_a_batch_after_the_end_is_refused() -> None:
 @pytest.mark.attack
 def test_a_short_soak() -> None:
     """`soak.py` kills ranks, damages shards and fills disks for half a minute; no sample is lost or repeated."""
-    soak = Path(__file__).parents[1] / "soak.py"
+    soak = Path(__file__).parents[1] / "attacks" / "soak.py"
     done = subprocess.run(
         [sys.executable, soak, "--minutes", "0.5", "--seed", "3"], capture_output=True, text=True, timeout=300
     )

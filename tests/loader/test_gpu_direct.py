@@ -4,13 +4,16 @@ kvikio cannot be called without a GPU driver, so a stand-in with its interface r
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import _datasets
 import numpy as np
 import pytest
 import torch
+from _datasets import packed
 
 import shardio
 from shardio import World
@@ -62,7 +65,7 @@ def kvikio(monkeypatch: pytest.MonkeyPatch) -> type[CuFile]:
     CuFile.opened, CuFile.reads = [], []
     module = SimpleNamespace(CuFile=CuFile, cufile_driver={"is_gds_available": True})
     monkeypatch.setitem(sys.modules, "kvikio", module)  # type: ignore[arg-type]
-    monkeypatch.setattr("shardio.loader.loader.check_gpu_direct", lambda device, others: None)
+    monkeypatch.setattr("shardio.loader.loader.check_gpu_direct", lambda device, dataset, others: None)
     monkeypatch.setattr("shardio.loader.device.prefetcher.copier_to", BlockingCopier)
     return CuFile
 
@@ -75,15 +78,13 @@ def dataset(path: Path, container: str, **options: Any) -> shardio.Dataset:
         "label": shardio.Field("scalar", "int64"),
     }
     random = np.random.default_rng(0)
-    with shardio.create(path, container=container, fields=fields, shard_size="600KB", **options) as writer:
-        for n in range(24):
-            writer.append({"field": random.random(SHAPE, np.float32), "small": np.full(3, n, np.int16), "label": n})
-    return shardio.open(path)
+    rows = (
+        {"field": random.random(SHAPE, np.float32), "small": np.full(3, n, np.int16), "label": n} for n in range(24)
+    )
+    return packed(path, rows, fields, container=container, shard_size="600KB", **options)
 
 
-def load(data: Any, **options: Any) -> shardio.Loader:
-    """A loader of one rank."""
-    return shardio.Loader(data, 6, **({"world": World(), "threads": 2, "seed": 3} | options))
+load = partial(_datasets.load, batch_size=6, seed=3)
 
 
 @pytest.mark.parametrize("shuffle", ["global", None])

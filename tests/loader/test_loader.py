@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import jpeg
+from _datasets import CONTAINERS, load, packed, photos
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,20 +27,9 @@ from shardio.loader.batch import job
 TRAIN = [shardio.RandomResizedCrop(16), shardio.RandomHorizontalFlip()]
 
 
-def photos(count: int = 60, **options: Any) -> shardio.Dataset:
-    """A dataset in memory of images of various sizes with labels and keys."""
-    rows = [{"image": jpeg(20 + n % 5, 30, seed=n), "label": n % 10, "key": f"k{n}"} for n in range(count)]
-    return shardio.from_samples(rows, shard_samples=17, **options)
-
-
 def numbers(count: int) -> shardio.Dataset:
     """A dataset in memory whose samples hold their own number."""
     return shardio.from_samples([{"number": n} for n in range(count)], {"number": "int64"}, shard_samples=7)
-
-
-def load(dataset: shardio.Dataset, batch_size: int = 8, **options: Any) -> shardio.Loader:
-    """A loader of a single rank with two threads."""
-    return shardio.Loader(dataset, batch_size, **{"world": World(), "threads": 2} | options)
 
 
 def valid_indices(batch: dict[str, Any]) -> list[int]:
@@ -79,11 +69,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str], sha
 
     @cache
     def make(n: int, container: str) -> shardio.Dataset:
-        path = tmp_path_factory.mktemp("numbers") / "d"
-        with shardio.create(path, container=container, fields={"number": "int64"}, shard_size=100) as writer:
-            for number in range(n):
-                writer.append({"number": number})
-        return shardio.open(path)
+        path, samples = tmp_path_factory.mktemp("numbers") / "d", ({"number": number} for number in range(n))
+        return packed(path, samples, {"number": "int64"}, container=container, shard_size=100)
 
     return make
 
@@ -309,15 +296,10 @@ def test_an_error_in_the_second_batch_is_no_peek() -> None:
     assert loader.state_dict()["position"] == 10
 
 
-def test_stored_order_without_shuffle() -> None:
-    """shuffle=None delivers samples in stored order."""
-    assert [i for b in load(numbers(12), 4, shuffle=None) for i in b["index"].tolist()] == list(range(12))
-
-
 @pytest.mark.parametrize("changed", [{"threads": 1}, {"threads": 5, "prefetch": 7}, {"prefetch": 1}])
 def test_threads_and_prefetch_change_nothing(changed: dict[str, Any]) -> None:
     """Samples, order and crops do not depend on the number of threads and prefetched batches."""
-    ds = photos()
+    ds = photos(60)
     for plain, other in zip(load(ds, transforms=TRAIN), load(ds, transforms=TRAIN, **changed), strict=True):
         assert plain.keys() == other.keys()
         for name, value in plain.items():
@@ -326,13 +308,9 @@ def test_threads_and_prefetch_change_nothing(changed: dict[str, Any]) -> None:
 
 def test_containers_change_nothing(tmp_path: Path) -> None:
     """Every container gives the same epoch, pixel by pixel."""
-    rows = photos()
-    epochs = []
-    for container in ("tar", "hdf5", "lmdb"):
-        with shardio.create(tmp_path / container, container=container, shard_size="10KB") as writer:
-            for number in range(len(rows)):
-                writer.append(rows[number])
-        epochs.append(list(load(shardio.open(tmp_path / container), transforms=TRAIN, seed=3)))
+    rows = photos(60)
+    stored = [photos(60, tmp_path / container, container=container) for container in CONTAINERS]
+    epochs = [list(load(dataset, transforms=TRAIN, seed=3)) for dataset in stored]
     for expected, *others in zip(list(load(rows, transforms=TRAIN, seed=3)), *epochs, strict=True):
         for other in others:
             assert torch.equal(expected["image"], other["image"])
@@ -380,7 +358,7 @@ def test_images_of_one_size_are_stacked_without_transforms() -> None:
 
 def test_floats_for_training() -> None:
     """ToFloat and Normalize deliver float32 NCHW, computed from the bytes of the same crop."""
-    ds = photos()
+    ds = photos(60)
     plain = next(iter(load(ds, transforms=TRAIN)))["image"]
     floats = next(iter(load(ds, transforms=[*TRAIN, shardio.Normalize(0.5, 0.25)])))["image"]
     assert floats.shape == (8, 3, 16, 16)
@@ -389,7 +367,7 @@ def test_floats_for_training() -> None:
 
 def test_batches_may_be_kept() -> None:
     """Batches that are kept do not change, although memory is reused."""
-    ds = photos()
+    ds = photos(60)
     seen = [(b["image"].clone(), b["label"].clone()) for b in load(ds, transforms=TRAIN)]
     for batch, (image, label) in zip(list(load(ds, transforms=TRAIN)), seen, strict=True):
         assert torch.equal(batch["image"], image)
@@ -401,11 +379,10 @@ def test_arrays_of_differing_shapes_are_their_own(tmp_path: Path, container: str
     """Arrays of a batch may be changed in place, padding's repeats too: no other one changes, nor what is stored."""
     fields = {"array": shardio.Field("array", dtype="float32")}
     arrays = [np.full((number % 5, 1 + number % 3), number, np.float32) for number in range(21)]
-    for name, own in (("one", arrays), ("other", arrays[:3])):
-        with shardio.create(tmp_path / name, container=container, fields=fields) as writer:
-            for array in own:
-                writer.append({"array": array})
-    datasets = shardio.open(tmp_path / "one"), shardio.open(tmp_path / "other")
+    datasets = [
+        packed(tmp_path / str(len(own)), [{"array": array} for array in own], fields, container=container)
+        for own in (arrays, arrays[:3])
+    ]
     for loaded in (datasets[0], shardio.mix(dict(zip("ab", datasets, strict=True)), weights={"a": 1, "b": 1})):
         for _ in range(2):
             for batch in load(loaded, 8, tail="pad", seed=1):
@@ -419,10 +396,8 @@ def test_arrays_of_differing_shapes_are_their_own(tmp_path: Path, container: str
 def test_arrays_of_differing_shapes_may_be_kept(tmp_path: Path) -> None:
     """Arrays, tensors and views of them that are kept do not change, although memory is used again."""
     fields = {"array": shardio.Field("array", dtype="int64")}
-    with shardio.create(tmp_path / "d", container="hdf5", fields=fields) as writer:
-        for number in range(200):
-            writer.append({"array": np.full(2 + number % 7, number)})
-    loader, kept = load(shardio.open(tmp_path / "d"), 5, seed=1), []
+    rows = [{"array": np.full(2 + number % 7, number)} for number in range(200)]
+    loader, kept = load(packed(tmp_path / "d", rows, fields, container="hdf5"), 5, seed=1), []
     for _ in range(3):
         for batch in loader:
             arrays = batch["array"]
@@ -436,9 +411,8 @@ def test_arrays_of_differing_shapes_may_be_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("broken", [b"(2, ", b"\x93NUMPY"])
 def test_a_damaged_array_is_named(tmp_path: Path, broken: bytes) -> None:
     """A `.npy` whose header is damaged is named by its shard, row and field, and those before it are delivered."""
-    with shardio.create(tmp_path / "d", fields={"array": shardio.Field("array", dtype="int64")}) as writer:
-        for number in range(9):
-            writer.append({"array": np.zeros((2 if number == 5 else 1, number))})
+    rows = [{"array": np.zeros((2 if number == 5 else 1, number))} for number in range(9)]
+    packed(tmp_path / "d", rows, {"array": shardio.Field("array", dtype="int64")}, shard_size="1MB")
     path = tmp_path / "d" / "shard-000000.tar"
     before, after = (data := path.read_bytes())[: (begin := data.index(b"(2, ") - 128)], data[begin:]
     path.write_bytes(before + after.replace(broken, b"?" * len(broken), 1))
@@ -462,7 +436,7 @@ def test_memory_is_reused_by_a_plain_loop(job_cost: int, most: int, monkeypatch:
 
 def test_leaving_early_ends_the_threads() -> None:
     """Dropping the iterator, or starting the next loop, ends the threads of the previous one."""
-    loader = load(photos(), transforms=TRAIN, world=World(0, 1))
+    loader = load(photos(60), transforms=TRAIN, world=World(0, 1))
     for _ in loader:
         break
     deadline = time.monotonic() + 2
@@ -586,9 +560,8 @@ def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
 
 def test_a_bad_sample_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A JPEG damaged on disk is named by shard, row, sample and key, in its batch's turn."""
-    with shardio.create(tmp_path / "d", fields={"image": "image", "key": "text"}) as writer:
-        for number in range(12):
-            writer.append({"image": jpeg(40, 40, seed=number), "key": f"k{number}"})
+    rows = [{"image": jpeg(40, 40, seed=number), "key": f"k{number}"} for number in range(12)]
+    packed(tmp_path / "d", rows, shard_size="1MB")
     path = tmp_path / "d" / "shard-000000.tar"
     data = path.read_bytes()
     stored = shardio.open(tmp_path / "d")[9]["image"]
@@ -598,6 +571,11 @@ def test_a_bad_sample_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     next(iterator)
     with pytest.raises(BadSample, match=r"shard-000000.tar, row 9 \(sample 9, key k9\), field 'image'"):
         next(iterator)
+
+
+def zip_with(batch: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Take two arguments."""
+    return batch | other
 
 
 @pytest.mark.parametrize(
@@ -624,17 +602,31 @@ def test_a_bad_sample_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         ({"fields": ["nope"]}, "no field 'nope'"),
         ({"transforms": {"label": TRAIN}}, "transforms for 'label', but the image fields"),
         ({"transforms": [shardio.ToFloat(), *TRAIN]}, "RandomResizedCrop must come before"),
+        ({"on_bad_sample": "skip"}, "on_bad_sample must be 'raise', 'replace' or 'mask', got 'skip'"),
+        ({"max_bad": -1}, "max_bad must be a count, or a share of at least 0 and below 1, got -1"),
+        ({"max_bad": 1.5}, "max_bad must be a whole number, or below 1 for a share, got 1.5"),
+        ({"max_bad": float("nan")}, "max_bad must be"),
+        ({"max_bad": "all"}, "max_bad must be"),
+        ({"quarantine_file": "/no/such/folder/bad.jsonl"}, "quarantine_file must be a file in a writable folder"),
+        ({"quarantine_file": "/tmp"}, "quarantine_file must be a file in a writable folder, got /tmp"),
+        ({"map": 3}, "map must be a function, got 3"),
+        (
+            {"map": zip_with},
+            r"map must be a function of a batch, which may also take rng, seed, epoch by keyword, got "
+            r"zip_with\(batch.*, other.*\).*: missing a required argument: 'other'",
+        ),
+        ({"map": zip_with, "map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     """Each message names the rule and the value, before any thread is started."""
     with pytest.raises(ConfigError, match=message):
-        load(photos(), **options)
+        load(photos(60), **options)
 
 
 def test_stats_add_up() -> None:
     """Statistics hold samples, bytes, waiting time and time by stage of the current epoch."""
-    ds = photos()
+    ds = photos(60)
     loader = load(ds, transforms=TRAIN, fields=["image"])
     assert loader.stats().samples == 0
     delivered = [index for batch in loader for index in batch["index"].tolist()]
@@ -749,9 +741,8 @@ def test_block_shuffle_asks_storage_for_what_comes(
     tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each block is prefetched once per epoch before its samples are read, and the samples are the plan's."""
-    with shardio.create(tmp_path / "d", container=container, fields={"x": "bytes"}, shard_size=900) as writer:
-        for number in range(100):
-            writer.append({"x": bytes([number]) * 50})
+    rows = [{"x": bytes([number]) * 50} for number in range(100)]
+    dataset = packed(tmp_path / "d", rows, {"x": "bytes"}, container=container, shard_size=900)
     asked: list[int] = []
     real = shardio.Dataset.read_ahead
 
@@ -760,7 +751,7 @@ def test_block_shuffle_asks_storage_for_what_comes(
         real(self, first, count, fields)
 
     monkeypatch.setattr(shardio.Dataset, "read_ahead", read_ahead)
-    loader = load(shardio.open(tmp_path / "d"), 10, shuffle="block", block=8, window=3, threads=1)
+    loader = load(dataset, 10, shuffle="block", block=8, window=3, threads=1)
     delivered = [
         (index, value) for batch in loader for index, value in zip(batch["index"].tolist(), batch["x"], strict=True)
     ]

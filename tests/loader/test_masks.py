@@ -10,6 +10,7 @@ import pytest
 import torch
 from _builders import jpeg, pixels
 from _builders import png as photo
+from _datasets import packed
 from _masks import grey_png, levels, packed_grey_png, palette_png
 from numpy.typing import NDArray
 from PIL import Image
@@ -43,9 +44,7 @@ def batch_of(
     path: Path, samples: Sequence[Mapping[str, Any]], fields: Mapping[str, Any], **options: Any
 ) -> dict[str, Any]:
     """All samples of a dataset, in order, in one batch."""
-    with shardio.create(path, fields=fields) as writer:
-        for sample in samples:
-            writer.append(sample)
+    packed(path, samples, fields)
     return load(path, **options)
 
 
@@ -189,8 +188,7 @@ REFUSED: dict[str, tuple[list[Transform], str]] = {
 def test_what_would_change_numbers_is_refused(tmp_path: Path, case: str) -> None:
     """A filter, and a transform of colours, is refused with the reason, the field and its place in the list."""
     transforms, message = REFUSED[case]
-    with shardio.create(tmp_path / "data", fields={"mask": MASK}) as writer:
-        writer.append({"mask": grey_png(levels(SIZE, 9))})
+    packed(tmp_path / "data", [{"mask": grey_png(levels(SIZE, 9))}], {"mask": MASK})
     with pytest.raises(shardio.ConfigError, match=message) as caught:
         shardio.Loader(tmp_path / "data", 1, transforms=transforms)
     assert "transforms for 'mask'" in str(caught.value)
@@ -198,8 +196,7 @@ def test_what_would_change_numbers_is_refused(tmp_path: Path, case: str) -> None
 
 def test_masks_are_not_mixed(tmp_path: Path) -> None:
     """MixUp and CutMix would make other numbers, and are refused."""
-    with shardio.create(tmp_path / "data", fields={"mask": MASK, "label": "int64"}) as writer:
-        writer.append({"mask": grey_png(levels(SIZE, 9)), "label": 0})
+    packed(tmp_path / "data", [{"mask": grey_png(levels(SIZE, 9)), "label": 0}], {"mask": MASK, "label": "int64"})
     with pytest.raises(shardio.ConfigError, match="'mask' holds masks"):
         shardio.Loader(tmp_path / "data", 1, mixing=shardio.CutMix(num_classes=2))
 
@@ -254,8 +251,7 @@ def test_masks_for_a_device_travel_narrow_and_arrive_wide(tmp_path: Path) -> Non
     from shardio.engines.torch_steps import convert_and_erase
     from shardio.loader.batch.spec import BatchOptions, DeviceOptions, batch_spec
 
-    with shardio.create(tmp_path / "data", fields={"mask": MASK}) as writer:
-        writer.append({"mask": grey_png(levels(SIZE, 65535))})
+    packed(tmp_path / "data", [{"mask": grey_png(levels(SIZE, 65535))}], {"mask": MASK})
     options = BatchOptions(1, transforms=[shardio.Resize(8)])
     spec = batch_spec(shardio.open(tmp_path / "data"), options, DeviceOptions(torch.device("meta")))
     image = spec.images["mask"]
@@ -269,8 +265,8 @@ def test_the_engine_for_a_gpu_gets_no_masks(tmp_path: Path) -> None:
     """An engine for whole batches makes the images; masks of the same loader are made by the CPU engine."""
     from shardio.loader.batch.spec import BatchOptions, DeviceOptions, batch_spec
 
-    with shardio.create(tmp_path / "data", fields={"image": "image", "mask": MASK}) as writer:
-        writer.append({"image": jpeg(*SIZE), "mask": grey_png(levels(SIZE, 9))})
+    samples = [{"image": jpeg(*SIZE), "mask": grey_png(levels(SIZE, 9))}]
+    packed(tmp_path / "data", samples, {"image": "image", "mask": MASK})
     options = BatchOptions(1, transforms={"image": GEOMETRY, "mask": GEOMETRY})
     for engine in ("dali", "nvimgcodec"):
         spec = batch_spec(shardio.open(tmp_path / "data"), options, DeviceOptions(torch.device("cuda"), engine))
@@ -282,9 +278,7 @@ def test_a_mask_that_does_not_decode_is_a_bad_sample(tmp_path: Path) -> None:
     good = grey_png(levels(SIZE, 9))
     at = good.index(b"IDAT") + 4
     damaged = good[:at] + bytes(len(good) - at - 12) + good[-12:]
-    with shardio.create(tmp_path / "data", fields={"mask": MASK}) as writer:
-        for data in (good, damaged, good):
-            writer.append({"mask": data})
+    packed(tmp_path / "data", [{"mask": data} for data in (good, damaged, good)], {"mask": MASK})
     with pytest.raises(shardio.BadSample, match=r"field 'mask': the png image .* does not decode"):
         load(tmp_path / "data")
     masked = load(tmp_path / "data", on_bad_sample="mask", transforms=[shardio.Resize((9, 9))])

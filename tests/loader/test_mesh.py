@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from _datasets import packed
 
-import shardio
 from shardio import World
 from shardio.errors import ConfigError
 
@@ -37,9 +37,7 @@ dist.destroy_process_group()
 @pytest.mark.long
 def test_ranks_of_one_replica_read_the_same(tmp_path: Path) -> None:
     """Ranks along `dp` read disjoint samples, those that differ in `tp` the same; over both, all four differ."""
-    with shardio.create(tmp_path / "d", fields={"n": "int64"}) as writer:
-        for n in range(48):
-            writer.append({"n": n})
+    packed(tmp_path / "d", [{"n": n} for n in range(48)], {"n": "int64"})
     (tmp_path / "main.py").write_text(SCRIPT)
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "main.py", "d", "."]
     done = subprocess.run(

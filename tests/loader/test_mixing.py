@@ -1,8 +1,10 @@
 """MixUp and CutMix take shares from the seed, weight labels like pixels, and do not depend on how a batch is made."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _datasets
 import h5py
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardio
-from shardio import CutMix, MixUp, World
+from shardio import CutMix, MixUp
 from shardio.errors import BadSample, ConfigError
 from shardio.transforms import RandomGenerator
 from shardio.transforms.mixing import mixed_labels
@@ -21,16 +23,8 @@ FLOATS = [shardio.RandomResizedCrop(16), shardio.ToFloat()]
 BYTES = [shardio.RandomResizedCrop(16)]
 
 
-def photos(count: int = 24, classes: int = 5) -> shardio.Dataset:
-    """JPEGs with labels 0 to 4."""
-    rows = [{"image": jpeg(20 + n % 3, 24, seed=n), "label": n % classes} for n in range(count)]
-    return shardio.from_samples(rows, shard_samples=7)
-
-
-def load(data: shardio.Dataset, batch_size: int = 8, **options: Any) -> shardio.Loader:
-    """A loader of one rank."""
-    given = {"transforms": FLOATS, "world": World(), "threads": 2, "seed": 3}
-    return shardio.Loader(data, batch_size, **(given | options))
+photos = partial(_datasets.photos, classes=5)
+load = partial(_datasets.load, transforms=FLOATS, seed=3)
 
 
 @pytest.mark.parametrize(

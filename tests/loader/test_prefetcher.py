@@ -4,18 +4,18 @@ import ctypes
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
-import numpy as np
+import _datasets
 import pytest
 import torch
 from _builders import jpeg, spoiled
+from _datasets import tensors
 
 import shardio
-from shardio import World
 from shardio.errors import BadSample
-from shardio.loader.batch.host_batch import HostBatch
-from shardio.loader.batch.types import Batch
+from shardio.loader.batch.host_batch import Batch, HostBatch
 from shardio.loader.device.copier import BlockingCopier
 from shardio.loader.device.prefetcher import MOST_HELD, DevicePrefetcher
 
@@ -78,15 +78,7 @@ def copier(monkeypatch: pytest.MonkeyPatch) -> LateCopier:
     return late
 
 
-def tensors(count: int = 60) -> shardio.Dataset:
-    """Arrays filled with the number of their sample."""
-    rows = [{"array": np.full(50, n, np.int64), "label": n} for n in range(count)]
-    return shardio.from_samples(rows, shard_samples=7)
-
-
-def load(data: shardio.Dataset, batch_size: int = 6, **options: Any) -> shardio.Loader:
-    """A loader of one rank."""
-    return shardio.Loader(data, batch_size, **({"world": World(), "threads": 2, "seed": 3} | options))
+load = partial(_datasets.load, batch_size=6, seed=3)
 
 
 @pytest.mark.parametrize("options", [{}, {"isolate": True}, {"prefetch": 1}])
@@ -129,7 +121,7 @@ def test_an_error_comes_in_its_turn(copier: LateCopier) -> None:
     """Batches before the failing one are delivered, although they are still being copied when it fails."""
     rows = [{"image": spoiled(jpeg(20, 24)) if n == 21 else jpeg(20, 24), "label": n} for n in range(40)]
     crop = [shardio.RandomResizedCrop(8)]
-    loader = load(shardio.from_samples(rows), 5, transforms=crop, shuffle=None)
+    loader = load(shardio.from_samples(rows), batch_size=5, transforms=crop, shuffle=None)
     seen: list[torch.Tensor] = []
     with pytest.raises(BadSample, match="sample 21"):
         seen.extend(batch["label"] for batch in loader)
@@ -181,9 +173,8 @@ def test_floats_are_made_on_the_device(dtype: Any, channels_last: bool, monkeypa
     monkeypatch.setattr(
         BlockingCopier, "copy", lambda self, tensor: copied.append((tensor.dtype, tensor.dim())) or copy(self, tensor)
     )
-    loader = load(
-        shardio.from_samples(rows), 4, transforms=transforms, device="meta", channels_last=channels_last, engine="cpu"
-    )
+    options = {"device": "meta", "channels_last": channels_last, "engine": "cpu"}
+    loader = load(shardio.from_samples(rows), batch_size=4, transforms=transforms, **options)
     for batch in loader:
         image = batch["image"]
         assert image.device.type == batch["label"].device.type == "meta"

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import jpeg
+from _datasets import packed
 from _time_limit import wait_until
 from _workers import workers_of
 
@@ -111,11 +112,6 @@ def unlucky(batch: dict[str, Any]) -> dict[str, Any]:
     if 7 in batch["index"].tolist():
         raise KeyError("seven")
     return batch
-
-
-def zip_with(batch: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Take two arguments."""
-    return batch | other
 
 
 def deadly(batch: dict[str, Any]) -> dict[str, Any]:
@@ -245,24 +241,6 @@ def test_a_function_that_fails_is_named(function: Callable[..., Any], message: s
         list(loader)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"map": 3}, "map must be a function, got 3"),
-        (
-            {"map": zip_with},
-            r"map must be a function of a batch, which may also take rng, seed, epoch by keyword, got "
-            r"zip_with\(batch.*, other.*\).*: missing a required argument: 'other'",
-        ),
-        ({"map": per_sample, "map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
-    ],
-)
-def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
-    """Invalid arguments are refused before anything runs."""
-    with pytest.raises(ConfigError, match=message):
-        load(photos(), **options)
-
-
 def test_samples_of_different_names_are_refused() -> None:
     """A function that returns different keys for samples of one batch is refused."""
     loader = load(photos(), map=lambda sample: {str(sample["index"] % 2): 1}, map_by="sample", shuffle=None)
@@ -298,8 +276,7 @@ print(len(list(shardio.Loader({dataset!r}, 1, isolate=True, threads=1, map=my_ma
 @pytest.mark.slow
 def test_a_function_of_a_notebooks_cell_is_refused_in_words(tmp_path: Path) -> None:
     """A function that only a session has is refused, also in a partial, with what to do; one of a module is taken."""
-    with shardio.create(tmp_path / "d") as writer:
-        writer.append({"n": 1})
+    packed(tmp_path / "d", [{"n": 1}])
     (tmp_path / "my_map.py").write_text("def brighter(batch):\n    return batch\n")
     cells = NOTEBOOK.format(folder=str(tmp_path), dataset=str(tmp_path / "d"))
     run = subprocess.run([sys.executable, "-c", cells], capture_output=True, text=True, timeout=60, check=True)
@@ -324,10 +301,8 @@ def test_leaving_a_loop_and_beginning_another() -> None:
 @pytest.mark.slow
 def test_an_error_in_a_worker_process_names_the_shard(tmp_path: Path) -> None:
     """A truncated shard gives the same error as on threads."""
-    with shardio.create(tmp_path / "d", fields={"x": ("uint8", (5000,))}) as writer:
-        for _ in range(30):
-            writer.append({"x": np.zeros(5000, np.uint8)})
-    dataset = shardio.open(tmp_path / "d")
+    samples = [{"x": np.zeros(5000, np.uint8)} for _ in range(30)]
+    dataset = packed(tmp_path / "d", samples, {"x": ("uint8", (5000,))}, shard_size="1MB")
     loader = load(dataset, isolate=True, shuffle=None)
     assert len(list(loader)) == 5
     (shard,) = (tmp_path / "d").glob("*.tar")
@@ -386,8 +361,7 @@ def test_a_worker_process_that_dies_is_named() -> None:
 def test_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
     """Worker processes import the script: the error of one that starts them at its top level names the guard."""
     dataset = tmp_path / "d"
-    with shardio.create(dataset) as writer:
-        writer.append({"n": 1})
+    packed(dataset, [{"n": 1}])
     script = tmp_path / "run.py"
     script.write_text(f"import shardio\nlist(shardio.Loader({str(dataset)!r}, 1, isolate=True, threads=1))\n")
     run = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)

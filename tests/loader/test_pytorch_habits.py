@@ -4,19 +4,22 @@ import copy
 import inspect
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _datasets
 import numpy as np
 import pytest
 import torch
 from _builders import jpeg
+from _datasets import packed
 from _time_limit import wait_until
 from torch.utils import data
 
 import shardio
-from shardio import ConfigError, World
-from shardio.transforms.torchvision_names import instead_of
+from shardio import ConfigError
+from shardio.system.did_you_mean import did_you_mean
 
 INDICES = [5, 2, 11]
 
@@ -40,14 +43,8 @@ class Stream(data.IterableDataset[dict[str, int]]):
         return iter({"n": n} for n in range(12))
 
 
-def photos() -> shardio.Dataset:
-    """Twelve photos in memory."""
-    return shardio.from_samples([{"image": jpeg(20, 30, seed=n), "label": n} for n in range(12)])
-
-
-def load(dataset: Any, **options: Any) -> shardio.Loader:
-    """A loader of one rank, in the stored order."""
-    return shardio.Loader(dataset, **{"batch_size": 3, "world": World(), "threads": 1, "shuffle": None} | options)
+photos = partial(_datasets.photos, 12, classes=12)
+load = partial(_datasets.load, batch_size=3, threads=1, shuffle=None)
 
 
 def column(dataset: Any, name: str) -> list[Any]:
@@ -100,9 +97,7 @@ def test_the_advice_on_datasets(tmp_path: Path) -> None:
     loader = data.DataLoader(shardio.TorchDataset(tmp_path / "squares"), 3, sampler=sampler)
     assert sorted(n for batch in loader for n in batch["label"].tolist()) == [4, 25, 121]
     assert column(shardio.from_samples(Stream()), "n") == list(range(12))
-    with shardio.create(tmp_path / "stream") as writer:
-        for sample in Stream():
-            writer.append(sample)
+    packed(tmp_path / "stream", Stream())
     assert column(tmp_path / "stream", "n") == list(range(12))
     mixed = shardio.mix({"a": tmp_path / "squares", "b": tmp_path / "part"})
     assert column(mixed, "label") == [n * n for n in range(12)] + [25, 4, 121]
@@ -146,7 +141,7 @@ def test_a_transform_that_shardio_has_not_is_told(name: str, hint: str) -> None:
 
 def test_the_names_of_transforms_are_told_apart() -> None:
     """No name counts as one that shardio lacks if shardio has it."""
-    assert not [name for name in shardio.__all__ if instead_of(name)]
+    assert not [name for name in shardio.__all__ if did_you_mean(name, "transform")]
 
 
 def of_torchvision(name: str) -> Any:
@@ -170,7 +165,7 @@ def of_torchvision(name: str) -> Any:
         (torch.nn.Sequential(), "give what it holds one by one, as a list of shardio's"),
         (
             [of_torchvision("RandomVerticalFlip")],
-            r"shardio has no RandomVerticalFlip.* map=f, map_by='sample', isolate",
+            r"it is torchvision's.* map=f, map_by='sample', isolate",
         ),
         ([shardio.ToFloat], r"a class: give an instance of it, as in ToFloat\(\.\.\.\)"),
         (shardio.CenterCrop(8), "put it into a list"),

@@ -7,22 +7,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import _datasets
 import h5py
 import numpy as np
 import pytest
 import torch
 from _builders import jpeg, spoiled
+from _datasets import packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardio
 from shardio import World
-from shardio.errors import BadSample, ConfigError, MapError, ShardCorrupt, TooManyBad
-from shardio.loader.batch.rows import BatchRows
+from shardio.errors import BadSample, MapError, ShardCorrupt, TooManyBad
+from shardio.loader.batch.rows import Rows
 from shardio.testing import samples
 
 CROP = [shardio.RandomResizedCrop(8), shardio.RandomHorizontalFlip()]
@@ -41,10 +43,7 @@ def photos(count: int, bad: set[int], shard_samples: int = 7) -> shardio.Dataset
     return shardio.from_samples(rows, shard_samples=shard_samples)
 
 
-def load(dataset: shardio.Dataset, batch_size: int, **options: Any) -> shardio.Loader:
-    """A loader that crops, with a policy for bad samples."""
-    given = {"transforms": CROP, "world": World(), "threads": 2, "max_bad": 1000, "on_bad_sample": "replace"}
-    return shardio.Loader(dataset, batch_size, **(given | options))
+load = partial(_datasets.load, transforms=CROP, max_bad=1000, on_bad_sample="replace")
 
 
 @given(
@@ -196,13 +195,7 @@ def test_checksums_of_every_kind_of_field(tmp_path: Path, container: str) -> Non
     """Intact values of every kind pass their checksums, empty ones too."""
     fields = {**samples.FIELDS, "image": "image", "nothing": ("float32", (3, 0))}
     rows = [samples.sample(n) | {"image": picture(n), "nothing": np.empty((3, 0), np.float32)} for n in range(20)]
-    if container == "memory":
-        dataset = shardio.from_samples(rows, fields, shard_samples=6)
-    else:
-        with shardio.create(tmp_path / "d", container=container, fields=fields, shard_size=20_000) as writer:
-            for row in rows:
-                writer.append(row)
-        dataset = shardio.open(tmp_path / "d")
+    dataset = packed(tmp_path / "d", rows, fields, container=container, shard_size=20_000)
     crops = {"image": CROP, "thumb": CROP}
     assert len(list(load(dataset, 5, verify=True, on_bad_sample="raise", transforms=crops))) == 4
     dataset.check(np.arange(0), {})
@@ -243,9 +236,8 @@ def test_json_that_is_nested_too_deeply(tmp_path: Path, container: str, action: 
         patch.setattr(
             shardio.Field, "encode", lambda self, value: deep.encode() if value == "deep" else encode(self, value)
         )
-        with shardio.create(tmp_path / "d", container=container, fields=fields) as writer:
-            for n in range(12):
-                writer.append({"note": "deep" if n == 5 else {"n": n}, "label": n})
+        rows = [{"note": "deep" if n == 5 else {"n": n}, "label": n} for n in range(12)]
+        packed(tmp_path / "d", rows, fields, container=container, shard_size="1MB")
     options = {"transforms": None, "shuffle": None, "on_bad_sample": action, "max_bad": 2}
     loader = load(shardio.open(tmp_path / "d"), 4, **options)
     if action == "raise":
@@ -278,7 +270,7 @@ def test_a_bad_sample_keeps_no_memory(action: str) -> None:
             for _ in loader:
                 break
         deadline = time.monotonic() + 5
-        while (alive := [o for o in gc.get_objects() if type(o) is BatchRows]) and time.monotonic() < deadline:
+        while (alive := [o for o in gc.get_objects() if type(o) is Rows]) and time.monotonic() < deadline:
             del alive
             time.sleep(0.05)
         assert not alive
@@ -447,32 +439,12 @@ def test_this_process_in_trouble_is_no_bad_sample(monkeypatch: pytest.MonkeyPatc
                 list(load(dataset, 4))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"on_bad_sample": "skip"}, "on_bad_sample must be 'raise', 'replace' or 'mask', got 'skip'"),
-        ({"max_bad": -1}, "max_bad must be a count, or a share of at least 0 and below 1, got -1"),
-        ({"max_bad": 1.5}, "max_bad must be a whole number, or below 1 for a share, got 1.5"),
-        ({"max_bad": float("nan")}, "max_bad must be"),
-        ({"max_bad": "all"}, "max_bad must be"),
-        ({"quarantine_file": "/no/such/folder/bad.jsonl"}, "quarantine_file must be a file in a writable folder"),
-        ({"quarantine_file": "/tmp"}, "quarantine_file must be a file in a writable folder, got /tmp"),
-    ],
-)
-def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
-    """Each message names the rule and the value."""
-    with pytest.raises(ConfigError, match=message):
-        load(photos(8, set()), 4, **options)
-
-
 def damage(path: Path, container: str, rows: list[int], change: Callable[[bytes], bytes]) -> None:
     """A dataset of three shards on disk whose images in `rows` are changed in place."""
     fields = {"image": "image", "label": "int64", "key": "text"}
-    with shardio.create(path, container=container, fields=fields, shard_size=15_000) as writer:
-        for number in range(24):
-            # Noise makes the bytes of each file unique.
-            image = jpeg(40, 40, seed=number, quality=95)
-            writer.append({"image": image, "label": number, "key": f"k{number}"})
+    # Noise makes the bytes of each file unique.
+    photos = [{"image": jpeg(40, 40, seed=n, quality=95), "label": n, "key": f"k{n}"} for n in range(24)]
+    packed(path, photos, fields, container=container, shard_size=15_000)
     stored = shardio.open(path).read(rows, ["image"])["image"] if rows else []
     for file in path.glob("shard-*"):
         data = file.read_bytes()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _builders import jpeg, spoiled
+from _datasets import packed, photo
 from torch.utils.data import DataLoader
 
 import shardio
@@ -22,11 +22,8 @@ CROP = [shardio.RandomResizedCrop(8), shardio.RandomHorizontalFlip()]
 def write(path: Path, container: str = "tar", bad: int = -1) -> Path:
     """Twenty photos on disk, in several shards; one of them may be damaged."""
     fields = {"image": "image", "label": "int64", "weight": "float32", "key": "text"}
-    with shardio.create(path, container=container, fields=fields, shard_size=5000) as writer:
-        for n in range(20):
-            image = jpeg(20 + n % 3, 24, seed=n)
-            image = spoiled(image) if n == bad else image
-            writer.append({"image": image, "label": n, "weight": n / 2, "key": f"k{n}"})
+    rows = (photo(n, classes=20, bad=n == bad) | {"weight": n / 2} for n in range(20))
+    packed(path, rows, fields, container=container, shard_size=5000)
     return path
 
 

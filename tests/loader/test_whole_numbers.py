@@ -1,8 +1,10 @@
 """Whole numbers in the dtype that torch computes with: ToInt64, and what a Loader says of tokens in uint16."""
 
 import warnings
+from functools import partial
 from typing import Any
 
+import _datasets
 import numpy as np
 import pytest
 import torch
@@ -37,8 +39,7 @@ def samples(count: int = 12) -> shardio.Dataset:
     return shardio.from_samples(rows, FIELDS, shard_samples=5)
 
 
-def load(data: shardio.Dataset, **options: Any) -> shardio.Loader:
-    return shardio.Loader(data, 4, **({"world": World(), "threads": 2, "seed": 3} | options))
+load = partial(_datasets.load, batch_size=4, seed=3)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from _builders import jpeg
+from _datasets import photos
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,11 +22,6 @@ from shardio.cache.fetcher import FetchCounts
 from shardio.errors import ConfigError
 from shardio.loader.stats import LoaderStats
 from shardio.monitoring.figures import InputFigures
-
-
-def photos(count: int = 24) -> shardio.Dataset:
-    """A dataset of JPEGs in memory."""
-    return shardio.from_samples([{"image": jpeg(40, 40, seed=n), "label": n} for n in range(count)])
 
 
 def load(**options: Any) -> shardio.Loader:

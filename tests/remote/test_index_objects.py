@@ -274,7 +274,7 @@ def test_a_dataset_that_another_writes_meanwhile_stays(
         monkeypatch.setattr(RemoteStore, "read", reading)
     else:
         monkeypatch.setattr(RemoteStore, "list", listing)
-    with pytest.raises(shardio.ObjectChanged, match="another process has written a dataset there"):
+    with pytest.raises(shardio.ObjectChanged, match="another writer has changed it"):
         shardio.index(url, url, overwrite=True, store_options=s3.options)
     assert not [name for name in names_in(s3, url) if name.startswith("train") and name.endswith(".npy")]
     assert len(shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)) == 1

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _datasets import photo_folders
 from _s3 import S3Server
 from _time_limit import wait_until
 
@@ -30,16 +29,10 @@ _places = count()
 
 
 @pytest.fixture(scope="module")
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 small JPEGs in two classes."""
-    return photo_folders(tmp_path_factory.mktemp("source"))
-
-
-@pytest.fixture(scope="module")
-def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same images in a directory."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    convert(imagefolder(photos), out, shard_size="4KB")
+    convert(imagefolder(photo_folder), out, shard_size="4KB")
     return out
 
 
@@ -107,7 +100,7 @@ def test_commands(
     s3: S3Server,
     store: RetryingStore,
     place: Url,
-    photos: Path,
+    photo_folder: Path,
     whole: Path,
     tmp_path: Path,
     environment: dict[str, str],
@@ -115,7 +108,7 @@ def test_commands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """`convert`, `reshard`, `merge` and `clean` take URLs and store options; a replaced dataset's objects go last."""
-    arguments = ("convert", "imagefolder", photos, place, "--shard-size", "4KB", "--workers", 2, *options(s3))
+    arguments = ("convert", "imagefolder", photo_folder, place, "--shard-size", "4KB", "--workers", 2, *options(s3))
     subprocess.run(command(*arguments), check=True)
     assert_same(store, place, whole)
     assert present(store, place) == named(store, place)
@@ -137,7 +130,7 @@ def test_commands(
     assert {f"{place.path}/{line.split()[0]}" for line in listed[:-1]} == old
     kept = run("clean", place)
     assert "0 objects removed" in kept[0]
-    assert f"{len(old)} objects may be of a conversion that is running" in kept[1]
+    assert f"{len(old)} objects kept, which a writer may be at work on" in kept[1]
     assert old < present(store, place)
     run("clean", place, "--all")
     assert not old & present(store, place)
@@ -145,14 +138,14 @@ def test_commands(
     assert described(store, place / "twice").samples == 120
 
 
-def test_conditions(s3: S3Server, store: RetryingStore, place: Url, photos: Path) -> None:
+def test_conditions(s3: S3Server, store: RetryingStore, place: Url, photo_folder: Path) -> None:
     """The server lets one of two manifests win, new and replaced."""
 
     class Slow:
         """The photos; while they are read, another conversion to the same place ends."""
 
         def __init__(self, size: str) -> None:
-            self._source, self._size = imagefolder(photos), size
+            self._source, self._size = imagefolder(photo_folder), size
             self.fields, self.metadata = self._source.fields, self._source.metadata
 
         def sizes(self) -> Any:
@@ -161,7 +154,9 @@ def test_conditions(s3: S3Server, store: RetryingStore, place: Url, photos: Path
         def __getitem__(self, index: int) -> dict[str, Any]:
             if index == 41 and (size := self._size):
                 self._size = ""
-                convert(imagefolder(photos), str(place), shard_size=size, overwrite=True, store_options=s3.options)
+                convert(
+                    imagefolder(photo_folder), str(place), shard_size=size, overwrite=True, store_options=s3.options
+                )
             return dict(self._source[index])
 
     for number, size in enumerate(("16KB", "32KB")):
@@ -173,10 +168,12 @@ def test_conditions(s3: S3Server, store: RetryingStore, place: Url, photos: Path
 
 @pytest.mark.slow
 def test_ranks(
-    store: RetryingStore, place: Url, photos: Path, whole: Path, tmp_path: Path, environment: dict[str, str]
+    store: RetryingStore, place: Url, photo_folder: Path, whole: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     """Ranks that are killed and begin again, with the same names, write the dataset of one process."""
-    arguments = command("convert", "imagefolder", photos, place, "--shard-size", "4KB", "--resume", "--workers", 1)
+    arguments = command(
+        "convert", "imagefolder", photo_folder, place, "--shard-size", "4KB", "--resume", "--workers", 1
+    )
 
     def start() -> list[subprocess.Popen[bytes]]:
         job = {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "3"}
@@ -200,11 +197,13 @@ def test_ranks(
 
 @pytest.mark.slow
 def test_kill_at_random_moments(
-    store: RetryingStore, place: Url, photos: Path, whole: Path, tmp_path: Path, environment: dict[str, str]
+    store: RetryingStore, place: Url, photo_folder: Path, whole: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     """Killed at random moments and resumed, each time on a machine that knows nothing of it, it ends as in one go."""
     draw = random.Random(5)
-    arguments = command("convert", "imagefolder", photos, place, "--shard-size", "4KB", "--resume", "--workers", 1)
+    arguments = command(
+        "convert", "imagefolder", photo_folder, place, "--shard-size", "4KB", "--resume", "--workers", 1
+    )
     killed = 0
     while True:
         temporary = tmp_path / f"machine-{killed}"
@@ -229,10 +228,10 @@ def test_kill_at_random_moments(
 
 
 @pytest.mark.slow
-def test_dask(s3: S3Server, store: RetryingStore, place: Url, photos: Path, whole: Path) -> None:
+def test_dask(s3: S3Server, store: RetryingStore, place: Url, photo_folder: Path, whole: Path) -> None:
     """Dask workers write to the store themselves, and share no file system for that."""
     pytest.importorskip("distributed")
-    convert(imagefolder(photos), str(place), shard_size="4KB", dask="local", workers=2, store_options=s3.options)
+    convert(imagefolder(photo_folder), str(place), shard_size="4KB", dask="local", workers=2, store_options=s3.options)
     assert_same(store, place, whole)
 
 

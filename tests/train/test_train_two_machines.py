@@ -252,7 +252,7 @@ def test_other_errors_stay_as_they_are() -> None:
         assert caught.value is error
     lost = "NCCL error in: NCCLUtils.cpp:94, remote process exited or there was a network error.\nncclRemoteError: gone"
     with (
-        pytest.raises(ShardioError, match=r"^rank 0 of 1 on .* lost its connection .* --resume auto") as gone,
+        pytest.raises(ShardioError, match=r"^rank 0 of 1 on .* lost its connection .* resume='auto' continues") as gone,
         join("cpu", 1),
     ):
         raise torch.distributed.DistBackendError(lost)

@@ -71,7 +71,7 @@ def stats(
     whatever `shardio.open` raises.
     """
     if sample != "all" and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 0):
-        raise ConfigError(f"sample must be a whole number of at least 0, or 'all', got {sample!r}")
+        raise ConfigError("{sample} must be a whole number of at least 0, or 'all', got {!r}", sample)
     thread_count, report_progress = threads(workers), progress or (lambda *_: None)
     with opened(dataset, StoreAccess(cache, cache_size, store_options)) as source:
         seen = views(source.fields, fill_values or {}, channel_axis or {})

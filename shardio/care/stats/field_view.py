@@ -67,7 +67,7 @@ def _chosen_axis(name: str, field: Field, axis: int | None) -> int | None:
         return None
     count = len(field.shape or ())
     if isinstance(axis, bool) or not isinstance(axis, int) or not -count <= axis < count:
-        raise ConfigError(f"channel_axis: field {name!r} is {describe(field)}, which has no axis {axis!r}")
+        raise ConfigError("{channel_axis}: field {!r} is {}, which has no axis {!r}", name, describe(field), axis)
     return axis % count
 
 

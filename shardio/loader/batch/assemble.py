@@ -11,84 +11,90 @@ from ...engines.array_transforms import transform_tensor
 from ...engines.torch_steps import convert_and_erase
 from ...errors import ConfigError
 from ...format.fields import presence
-from .host_batch import DeferredField, EncodedImages, FieldInFiles, HostBatch
+from ...transforms.mixing import mixed_labels
+from .bad_samples import mapped_example
+from .host_batch import Batch, DeferredField, EncodedImages, FieldInFiles, HostBatch, TensorFunction
 from .map_function import MapFunction, collate
 from .mixing import LABEL
 from .random_params import array_moves, erased_boxes, image_steps, mix_params
-from .rows import FilledRows
-from .types import Batch, TensorFunction
+from .rows import Rows
 
 
-def assemble(filled: FilledRows) -> HostBatch:
+def assemble(rows: Rows, part: slice) -> HostBatch:
     """Return the batch of some rows, mapped and mixed if workers do that. Pure except for the user's own function."""
-    spec, finish = filled.spec, None
+    spec, finish = rows.spec, None
     if spec.map_function is not None:
-        batch = _mapped_batch(filled, spec.map_function)
+        batch = _mapped_batch(rows, part, spec.map_function)
     else:
-        batch = _fields(filled) | _loader_columns(filled)
+        batch = _fields(rows, part) | _loader_columns(rows, part)
     if spec.mixing is not None:
-        params = mix_params(spec.mixing.mixers, spec.mixing.size, filled.keys, filled.valid)
-        batch[LABEL] = _zero_rows(spec.mixing.class_shares(batch[LABEL], params), filled.masked)
+        params = mix_params(spec.mixing.mixers, spec.mixing.size, rows.keys(part), rows.valid[part])
+        shares = mixed_labels(batch[LABEL].numpy(), params, spec.mixing.num_classes)
+        batch[LABEL] = _zero_rows(torch.from_numpy(shares), rows.masked(part))
         finish = spec.mixing.mix_images(params)
         if not spec.mixing.on_device:
             batch, finish = finish(batch), None
     refusable = spec.has_batch_engine or bool(spec.gpu_direct_fields)
-    return HostBatch(batch, filled.stored_bytes, filled.bad_samples, finish, filled if refusable else None)
+    bad = tuple(rows.bad[row] for row in sorted(rows.bad) if part.start <= row < part.stop)
+    return HostBatch(batch, rows.stored_bytes(part), bad, finish, (rows, part) if refusable else None)
 
 
-def _mapped_batch(filled: FilledRows, function: MapFunction) -> Batch:
+def _mapped_batch(rows: Rows, part: slice, function: MapFunction) -> Batch:
     """Return the batch that the user's function made, with the loader's own columns unchanged."""
-    loader_columns = _loader_columns(filled)
+    loader_columns = _loader_columns(rows, part)
     if function.by == "sample":
-        return collate(filled.mapped, filled.rows.mapped_example) | loader_columns
-    batch = _fields(filled)
+        return collate(rows.mapped[part], partial(mapped_example, rows)) | loader_columns
+    batch = _fields(rows, part)
     argument = batch | {name: tensor.clone() for name, tensor in loader_columns.items()}
-    return function.apply_to_batch(argument, filled.indices.tolist(), filled.keys) | loader_columns
+    return function.apply_to_batch(argument, rows.indices[part].tolist(), rows.keys(part)) | loader_columns
 
 
-def _loader_columns(filled: FilledRows) -> Batch:
+def _loader_columns(rows: Rows, part: slice) -> Batch:
     """Return the columns that the loader adds: `index`, `source` for a mixture, and `valid` if rows may be invalid."""
-    columns = filled.spec.dataset.sample_ids(filled.indices)
+    columns = rows.spec.dataset.sample_ids(rows.indices[part])
     batch: Batch = {name: torch.from_numpy(values) for name, values in columns.items()}
-    if filled.mark_valid:
-        batch["valid"] = torch.from_numpy(filled.valid)
+    if rows.pads or rows.spec.on_bad_sample == "mask":
+        batch["valid"] = torch.from_numpy(rows.valid[part])
     return batch
 
 
-def _fields(filled: FilledRows) -> Batch:
+def _fields(rows: Rows, part: slice) -> Batch:
     """Return the fields, each followed by the column that says where an optional one that is stacked has values."""
     batch: Batch = {}
-    for name in filled.spec.fields:
-        batch[name] = _field(filled, name)
-        if name in filled.present and filled.spec.stacked(name):
-            batch[presence(name)] = torch.from_numpy(filled.present[name])
+    for name in rows.spec.fields:
+        batch[name] = _field(rows, part, name)
+        if name in rows.present and rows.spec.stacked(name):
+            batch[presence(name)] = torch.from_numpy(rows.present[name][part])
     return batch
 
 
-def _field(filled: FilledRows, name: str) -> Any:
-    spec = filled.spec
+def _field(rows: Rows, part: slice, name: str) -> Any:
+    spec = rows.spec
     image, array = spec.images.get(name), spec.arrays.get(name)
     if image is not None and image.batch_engine:
-        sizes = filled.image_sizes[name]
-        return EncodedImages(filled.lists[name], sizes, image_steps(image.recipe, sizes, filled.keys))
+        sizes = rows.image_sizes[name][part]
+        return EncodedImages(rows.lists[name][part], sizes, image_steps(image.recipe, sizes, rows.keys(part)))
     finish: TensorFunction | None = None
     if array is not None and array.on_device:
-        moves = array_moves(array.recipe, filled.keys)
+        moves = array_moves(array.recipe, rows.keys(part))
         finish = partial(transform_tensor, recipe=array.recipe, moves=moves)
     if name in spec.gpu_direct_fields:
-        return _field_in_files(filled, name, finish)
-    if name not in filled.arrays:
-        return filled.lists[name]
-    tensor = spec.tensor(name, filled.arrays[name])
+        return _field_in_files(rows, part, name, finish)
+    if name not in rows.arrays:
+        return rows.lists[name][part]
+    tensor = spec.tensor(name, rows.arrays[name][part])
     if image is not None and image.finished_on_device:
-        boxes = erased_boxes(image.recipe, filled.keys)
+        boxes = erased_boxes(image.recipe, rows.keys(part))
         finish = partial(convert_and_erase, recipe=image.recipe, erasings=boxes, channels_last=spec.channels_last)
-    return tensor if finish is None else _deferred(tensor, finish, filled.blank_rows(name))
+    if finish is None:
+        return tensor
+    absent = np.flatnonzero(~rows.present[name][part]).tolist() if name in rows.present else []
+    return _deferred(tensor, finish, [*rows.masked(part), *absent])
 
 
-def _field_in_files(filled: FilledRows, name: str, finish: TensorFunction | None) -> FieldInFiles | DeferredField:
+def _field_in_files(rows: Rows, part: slice, name: str, finish: TensorFunction | None) -> FieldInFiles | DeferredField:
     """Return the places of a field's rows in files; if all rows are masked, zeros, as nothing needs to be read."""
-    spec, indices, masked = filled.spec, filled.indices, filled.masked
+    spec, indices, masked = rows.spec, rows.indices[part], rows.masked(part)
     dataset, kind = spec.dataset, spec.fields[name]
     if masked:  # their shards may not open: they read another row instead, and are zeroed afterwards
         readable = np.delete(np.arange(len(indices)), masked)
@@ -104,10 +110,6 @@ def _field_in_files(filled: FilledRows, name: str, finish: TensorFunction | None
             "uncompressed HDF5, tar or LMDB"
         )
     paths, files, offsets = spans
-
-    def describe(row: int) -> str:
-        return f"{dataset.path / dataset.where(int(indices[row]))}, field {name!r}"
-
     return FieldInFiles(
         paths=[str(dataset.path / path) for path in paths],
         files=files,
@@ -115,7 +117,7 @@ def _field_in_files(filled: FilledRows, name: str, finish: TensorFunction | None
         shape=(len(indices), *kind.row_shape),
         dtype=kind.row_dtype,
         finish=partial(_finish_and_zero, finish=finish, masked=masked),
-        describe=describe,
+        describe=lambda row: f"{spec.place_of(int(indices[row]))}, field {name!r}",
     )
 
 

@@ -20,11 +20,17 @@ from numpy.typing import NDArray
 
 from ...system.types import Buffer
 from ...transforms.steps import Sizes, Step
-from .bad_samples import BadSampleRecord
-from .rows import FilledRows
-from .types import Batch, BatchFunction, TensorFunction
+from .mixing import BatchFunction
+from .quarantine import BadSampleRecord
+from .rows import Rows
 
 T = TypeVar("T")
+
+Batch: TypeAlias = dict[str, Any]
+"""A batch as the consumer gets it: for each field a tensor `[B, ...]` or a list of B values, and the columns `index`,
+`source` (of mixtures) and `valid` (if rows may be invalid)."""
+
+TensorFunction: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
 
 @final
@@ -91,15 +97,15 @@ class HostBatch:
         stored_bytes: the number of stored bytes that were read for the batch.
         bad_samples: the bad samples that were replaced or masked.
         finish: the function to apply to the batch on the device: MixUp or CutMix.
-        rows: the rows that the batch was assembled from, from which the host makes images and fields that a device
-            refuses. None if no device can refuse anything.
+        made_from: the rows that the batch was assembled from, and its part of them, from which the host makes images
+            and fields that a device refuses. None if no device can refuse anything.
     """
 
     batch: Batch
     stored_bytes: int
     bad_samples: tuple[BadSampleRecord, ...] = ()
     finish: BatchFunction | None = None
-    rows: FilledRows | None = field(default=None, compare=False)
+    made_from: tuple[Rows, slice] | None = field(default=None, compare=False)
 
 
 BatchResult: TypeAlias = HostBatch | Exception

@@ -3,15 +3,18 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 from typing import final
 
 from ...format.fields import Field
 from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
 from .assemble import assemble
+from .bad_samples import fill
 from .host_batch import BatchResult
 from .memory import BatchMemory
-from .rows import BatchRows
+from .rows import Rows
 from .spec import BatchSpec
 
 JOB_COST = 1 << 23  # bytes; a job makes several cheap batches, up to this cost, to spread its own overhead
@@ -58,7 +61,7 @@ def _task_samples(fields: Mapping[str, Field], count: int, threads: int) -> int:
 
 @final
 class BatchJob:
-    """One or more batches, whose rows are made together in one `BatchRows`. A `pipeline.Job`.
+    """One or more batches, whose rows are made together. A `pipeline.Job`.
 
     Args:
         rows: the rows to make.
@@ -66,11 +69,11 @@ class BatchJob:
         memory: counts this job if it fills new arrays; None if it fills arrays that were used before.
     """
 
-    def __init__(self, rows: BatchRows, task_samples: int, memory: BatchMemory | None = None) -> None:
+    def __init__(self, rows: Rows, task_samples: int, memory: BatchMemory | None = None) -> None:
         self._rows, self._new_memory = rows, memory
         self._parts = _cut(len(rows), task_samples)
         self._batch_parts = _cut(len(rows), rows.spec.batch_size)
-        self._failed = False
+        self._failures: list[tuple[int, Exception]] = []  # each with the first row of what could not be made
 
     @property
     def tasks(self) -> Sequence[Callable[[], None]]:
@@ -82,44 +85,35 @@ class BatchJob:
         """Return the batches. If one cannot be made, its error follows those before it, and ends the list."""
         if self._new_memory is not None:
             self._new_memory.filled_first += 1
-        if not self._failed:
-            try:
-                return [_assemble(self._rows, batch_part) for batch_part in self._batch_parts]
-            except Exception:
-                if len(self._batch_parts) == 1:
-                    raise
-                # The error comes again in its batch, and those before it are delivered first.
-        return self._one_by_one()
+        results: list[BatchResult] = []
+        failed_row, failure = min(self._failures, default=(len(self._rows), None), key=itemgetter(0))
+        for part in self._batch_parts:
+            result = failure if failure is not None and part.stop > failed_row else _assembled(self._rows, part)
+            results.append(result)
+            if isinstance(result, Exception):
+                break
+        return results
 
     def run(self, part: slice) -> None:
-        """Make the rows of one task."""
-        if self._failed:
+        """Make the rows of one task. If that fails, those of each batch are made apart, to tell which one it fails."""
+        if any(row <= part.start for row, _ in self._failures):  # the loop ends before these rows
             return
-        try:
-            self._rows.fill(part)
-        except Exception:
-            if len(self._batch_parts) == 1:
-                raise
-            self._failed = True  # the error comes again when the batches are made one by one
+        error = _error_of(self._rows, part)
+        if error is None:
+            return
+        size = self._rows.spec.batch_size
+        ends = [*range(part.start - part.start % size + size, part.stop, size), part.stop]
+        if len(ends) == 1:
+            self._failures.append((part.start, error))
+            return
+        for start, end in pairwise([part.start, *ends]):
+            self.run(slice(start, end))
 
     def describe(self, part: slice, thread: int) -> str:
         """Name the samples of a task, and the stage that the thread is in."""
         stage = self._rows.clock.doing.get(thread)
         samples = self._rows.describe(part)
         return samples if stage is None else f"{stage}: {samples}"
-
-    def _one_by_one(self) -> list[BatchResult]:
-        """Make each batch again by itself, so that those before the first failure are delivered, and then its error."""
-        results: list[BatchResult] = []
-        for batch_part in self._batch_parts:
-            rows = self._rows.restart(batch_part)
-            try:
-                for part in _cut(len(rows), self._parts[0].stop):
-                    rows.fill(part)
-                results.append(_assemble(rows, slice(0, len(rows))))
-            except Exception as error:  # noqa: BLE001  # raised again in the consumer, in this batch's turn
-                return [*results, error]
-        return results
 
 
 class _Task:
@@ -179,15 +173,27 @@ def _open_job(
     with clock.stage("plan"):
         samples = schedule.part(plan, step, steps)
         made, arrays = memory.made, memory.lend()
-        rows = BatchRows(spec, plan, samples, arrays, mark_valid=schedule.tail == "pad", clock=clock)
+        rows = Rows(spec, plan, samples, arrays, pads=schedule.tail == "pad", clock=clock)
         return BatchJob(rows, size.task_samples, memory if memory.made > made else None)
 
 
-def _assemble(rows: BatchRows, part: slice) -> BatchResult:
+def _error_of(rows: Rows, part: slice) -> Exception | None:
+    """Make rows, and return the error if that fails. Its traceback refers to this frame, and so not to the job."""
+    try:
+        fill(rows, part)
+    except Exception as error:  # noqa: BLE001  # raised again in the consumer, in its batch's turn
+        return error
+    return None
+
+
+def _assembled(rows: Rows, part: slice) -> BatchResult:
     by_batch = rows.spec.map_function is not None
     stage = "map" if by_batch else "mix" if rows.spec.mixing is not None else "assemble"
-    with rows.clock.stage(stage):
-        return assemble(rows.filled(part))
+    try:
+        with rows.clock.stage(stage):
+            return assemble(rows, part)
+    except Exception as error:  # noqa: BLE001  # raised again in the consumer, in this batch's turn
+        return error
 
 
 def _cut(count: int, size: int) -> list[slice]:

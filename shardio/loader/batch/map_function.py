@@ -68,7 +68,7 @@ class MapFunction:
 def as_map_function(function: UserFunction | None, by: MapBy) -> MapFunction | None:
     """Return the function of the arguments `map` and `map_by`, if any; ConfigError if they break a rule."""
     if by not in get_args(MapBy):
-        raise ConfigError(f"map_by must be 'batch' or 'sample', got {by!r}")
+        raise ConfigError("{map_by} must be 'batch' or 'sample', got {!r}", by)
     return None if function is None else MapFunction(function, by)
 
 

@@ -1,21 +1,20 @@
 """MixUp and CutMix in a loader: which field is mixed, with which mixers, and whether workers or the device do it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from ...engines.torch_steps import mix_images
 from ...errors import ConfigError
 from ...format.fields import Field, describe_fields
 from ...transforms import MixUp
-from ...transforms.mixing import Mixer, MixParams, as_mixers, first_invalid_label, mixed_labels
+from ...transforms.mixing import Mixer, MixParams, as_mixers
 from ...transforms.recipe import Recipe
-from .types import Batch, BatchFunction
 
+BatchFunction: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 LABEL = "label"
 
 
@@ -39,14 +38,6 @@ class MixingSpec:
     def num_classes(self) -> int:
         """The number of classes, the same for all mixers."""
         return self.mixers[0].num_classes
-
-    def first_wrong_label(self, labels: NDArray[np.integer]) -> int | None:
-        """Return the first row whose label is not in [0, num_classes); None if there is none."""
-        return first_invalid_label(labels, self.num_classes)
-
-    def class_shares(self, labels: torch.Tensor, params: MixParams) -> torch.Tensor:
-        """Convert labels, int [B], to shares of classes, float32 [B, num_classes]."""
-        return torch.from_numpy(mixed_labels(labels.numpy(), params, self.num_classes))
 
     def mix_images(self, params: MixParams) -> BatchFunction:
         """Return the function that mixes the images of a batch, on whatever device they are."""
@@ -84,5 +75,5 @@ def mixing_spec(
     return MixingSpec(mixers, image, recipe.size, on_device)
 
 
-def _mix_images(batch: Batch, field: str, params: MixParams) -> Batch:
+def _mix_images(batch: dict[str, Any], field: str, params: MixParams) -> dict[str, Any]:
     return batch | {field: mix_images(batch[field], params)}

@@ -1,7 +1,7 @@
 """The specification of a loader's batches: everything that all of them have in common.
 
 `batch_spec` builds a `BatchSpec` once from the loader's arguments. It determines how rows are read and decoded
-(`rows`), how batches are assembled (`assemble`) and how work is cut into jobs (`job`).
+(`make_rows`), how batches are assembled (`assemble`) and how work is cut into jobs (`job`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from ...dataset.readable import ReadableDataset
 from ...engines.array_transforms import as_delivered, delivered_dtype
 from ...engines.cpu import CpuEngine
-from ...engines.factory import EngineName, choose_engine
-from ...engines.fused_images import Decode
+from ...engines.factory import choose_engine
+from ...engines.fused_images import Decode, EngineName
 from ...engines.masks import MaskEngine
 from ...errors import ConfigError
 from ...format.fields import CHECKSUM, Field, present_column, shape_column
@@ -24,13 +24,12 @@ from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Mixer, ToInt64, Transform
 from ...transforms.recipe import Recipe
-from .bad_samples import OnBadSample
+from .field_warnings import UnmarkedMasks, drawn_alike, warn_of_unpaired
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
-from .paired_fields import drawn_alike, warn_of_unpaired
+from .quarantine import OnBadSample
 from .transforms_argument import check_listed
-from .unmarked_masks import UnmarkedMasks
 
 Transforms: TypeAlias = Sequence[Transform] | Mapping[str, Sequence[Transform]] | None
 """A list for the one image field, or a list for each field."""
@@ -67,6 +66,10 @@ class DeviceOptions:
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     channels_last: bool = False
     gpu_direct: bool = False
+
+    def __post_init__(self) -> None:
+        if self.engine_options and self.engine == "cpu":
+            raise ConfigError(f"the engine 'cpu' takes no engine_options, got {self.engine_options}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ class BatchSpec:
         read_limit: seconds that a library may take to parse one stored value.
         channels_last: whether float images are stored pixel by pixel.
         scratch: memory for stored values.
+        fixed_bytes: the stored bytes of a sample's fields of one size.
+        varying: the fields whose values differ in size.
     """
 
     dataset: ReadableDataset
@@ -160,6 +165,13 @@ class BatchSpec:
     read_limit: float
     channels_last: bool
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
+    fixed_bytes: int = field(init=False)
+    varying: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        kinds = self.fields.items()
+        object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for _, kind in kinds if kind.fixed))
+        object.__setattr__(self, "varying", tuple(name for name, kind in kinds if not kind.fixed))
 
     @property
     def has_batch_engine(self) -> bool:
@@ -174,6 +186,15 @@ class BatchSpec:
         present = [present_column(name) for name, kind in fields.items() if kind.optional]
         return [*fields, *shapes, *present, *([CHECKSUM] if self.verify else [])]
 
+    @property
+    def maps_samples(self) -> bool:
+        """Whether the user's function is for samples, and not for batches."""
+        return self.map_function is not None and self.map_function.by == "sample"
+
+    def place_of(self, index: int | np.integer[Any]) -> str:
+        """Return the path of a sample's shard, with its row and key, for messages."""
+        return str(self.dataset.path / self.dataset.where(int(index)))
+
     def stacked(self, name: str) -> bool:
         """Whether a batch has one tensor of a field's values, and not a list of them."""
         image = self.images.get(name)
@@ -182,6 +203,16 @@ class BatchSpec:
     def listed_dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of the arrays in a list of them."""
         return np.dtype(np.int64) if name in self.ragged_as_int64 else self.fields[name].row_dtype
+
+    def blank_value(self, name: str) -> Any:
+        """Return the value of a masked sample in a field's list."""
+        kind, image = self.fields[name], self.images.get(name)
+        if image is not None:
+            numbers = image.cpu_engine.output_format
+            return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
+        if kind.kind == "array":
+            return torch.from_numpy(np.zeros((0,), self.listed_dtype(name)))
+        return {"text": "", "bytes": b""}.get(kind.kind)
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         """Return rows of a field as the tensor to deliver."""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from ...errors import ConfigError
+from ...system.did_you_mean import OF_YOUR_OWN, did_you_mean
 from ...transforms import Mixer, Transform
-from ...transforms.torchvision_names import COUNTERPARTS, GROUPS, NEEDLESS, OF_YOUR_OWN, instead_of
 
 _MAP = "a Loader's map=, where it gets batches, or with map_by='sample' samples, as dicts"
 
@@ -33,16 +33,10 @@ def _instead_of(given: Any) -> str:
         return ": put it into a list"
     if kind in get_args(Transform):
         return f", a class: give an instance of it, as in {name}(...)"
-    if name in GROUPS and kind.__module__.startswith(("torchvision.", "torch.", "albumentations.")):
-        return f": give what it holds one by one, as a list of shardio's; a function of your own goes to {_MAP}"
-    if kind.__module__.startswith("torchvision.") and name != "Lambda":
-        return _instead_of_torchvision(name)
-    return f": give a function of your own to {_MAP}" if callable(given) else ""
-
-
-def _instead_of_torchvision(name: str) -> str:
-    if name in {known.__name__ for known in get_args(Transform)}:
+    library = kind.__module__.partition(".")[0]
+    if library == "torchvision" and name in {known.__name__ for known in get_args(Transform)}:
         return f": shardio.{name} takes its place"
-    if name in COUNTERPARTS or name in NEEDLESS:
-        return f": {instead_of(name)}"
-    return f": shardio has no {name}. {OF_YOUR_OWN}"
+    is_list = name in ("Compose", "Sequential") and library in ("torch", "torchvision", "albumentations")
+    if is_list or (library == "torchvision" and name != "Lambda"):
+        return f": {did_you_mean(name, 'transform') or f'shardio has no {name}. {OF_YOUR_OWN}'}"
+    return f": give a function of your own to {_MAP}" if callable(given) else ""

@@ -1,58 +1,62 @@
 """Copiers, which copy tensors to a device; on CUDA the copies overlap the consumer's work."""
 
+from abc import abstractmethod
 from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
 
-from ..batch.host_batch import map_nested
-from ..batch.types import Batch
+from ..batch.host_batch import Batch, map_nested
 
 
 class DeviceCopier(Protocol):
-    """Copies tensors to one device."""
+    """Copies tensors to one device. Copiers whose `copy` returns when the copy is done inherit all else."""
 
     def __enter__(self) -> None:
         """Work queued inside this block overlaps the consumer's."""
+        return
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        return
 
     def leave(self) -> None:
         """Undo what an interrupted `__enter__` or `__exit__` may have left."""
+        return
 
+    @abstractmethod
     def copy(self, tensor: Tensor) -> Tensor:
         """Start to copy a tensor, and return it on the device. The original must not change until the copy is done."""
 
     def mark(self) -> Any:
         """Return a mark of all work queued so far."""
+        return None
 
     def wait(self, mark: Any, batch: Batch) -> None:
         """Make the consumer's work on the device wait for the work queued before `mark`."""
+        return
 
     def done(self, mark: Any, *, block: bool) -> bool:
         """Whether the work queued before `mark` is done; with `block`, wait until it is."""
+        return True
 
 
 @final
-class HostCopier:
+class HostCopier(DeviceCopier):
     """Returns tensors unchanged: the device is the host."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def leave(self) -> None: ...
 
     def copy(self, tensor: Tensor) -> Tensor:
         return tensor
 
-    def mark(self) -> Any:
-        return None
 
-    def wait(self, mark: Any, batch: Batch) -> None: ...
+@final
+class BlockingCopier(DeviceCopier):
+    """Copies to any other torch device; `copy` returns when the copy is done."""
 
-    def done(self, mark: Any, *, block: bool) -> bool:
-        return True
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._device)
 
 
 @final
@@ -98,31 +102,6 @@ class CudaCopier:
         if block:
             mark.synchronize()
         return bool(mark.query())
-
-
-@final
-class BlockingCopier:
-    """Copies to any other torch device; `copy` returns when the copy is done."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def leave(self) -> None: ...
-
-    def copy(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._device)
-
-    def mark(self) -> Any:
-        return None
-
-    def wait(self, mark: Any, batch: Batch) -> None: ...
-
-    def done(self, mark: Any, *, block: bool) -> bool:
-        return True
 
 
 def copier_to(device: torch.device) -> DeviceCopier:

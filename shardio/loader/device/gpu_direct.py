@@ -14,6 +14,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from ...dataset.readable import ReadableDataset
 from ...errors import ConfigError, MissingDependency, ShardCorrupt
 from ..batch.host_batch import FieldInFiles
 
@@ -27,24 +28,13 @@ class _Read:
     Attributes:
         field: the field.
         tensor: the tensor on the device that receives it.
-        runs: for each run of neighbouring rows its first row, its pending read, and its size in bytes.
+        runs: for each run of neighbouring rows its first row, its pending read, its size in bytes, and its file, which
+            stays open as long as the read is pending.
     """
 
     field: FieldInFiles
     tensor: torch.Tensor
-    runs: "list[tuple[int, _PendingRead, int]]"
-
-
-@dataclass(frozen=True, slots=True)
-class _PendingRead:
-    """A pending read of kvikio, which keeps its file open."""
-
-    future: Any
-    file: Any
-
-    def get(self) -> int:
-        """Wait for the read, and return how many bytes were read."""
-        return int(self.future.get())
+    runs: list[tuple[int, Any, int, Any]]
 
 
 @final
@@ -85,7 +75,7 @@ class GpuDirect:
                 file = self._open(field.paths[int(field.files[start])])
                 target = flat[start:stop].reshape(-1)
                 future = file.pread(target, target.numel(), int(field.offsets[start]))
-                read.runs.append((start, _PendingRead(future, file), target.numel()))
+                read.runs.append((start, future, target.numel(), file))
         except BaseException:
             self.drop(read)
             raise
@@ -93,7 +83,7 @@ class GpuDirect:
 
     def end(self, read: _Read) -> torch.Tensor:
         """Wait for a read, and return the field; raise ShardCorrupt if a file ends too early."""
-        results = [(row, future.get(), size) for row, future, size in read.runs]
+        results = [(row, int(future.get()), size) for row, future, size, _ in read.runs]
         for row, received, size in results:
             if received != size:
                 raise ShardCorrupt(f"{read.field.describe(row)}: {received} of {size} bytes could be read")
@@ -103,7 +93,7 @@ class GpuDirect:
 
     def drop(self, read: _Read) -> None:
         """Wait for a read whose result is not needed: its memory cannot be reused before."""
-        for _, future, _ in read.runs:
+        for _, future, *_ in read.runs:
             with contextlib.suppress(Exception):  # a failed read no longer writes either
                 future.get()
 
@@ -116,8 +106,9 @@ class GpuDirect:
         return file
 
 
-def check_gpu_direct(device: torch.device, *, others: Sequence[str]) -> None:
+def check_gpu_direct(device: torch.device, dataset: ReadableDataset, *, others: Sequence[str]) -> None:
     """Raise ConfigError unless arrays can be read straight to `device`; `others` are arguments that prevent it."""
+    dataset.check_local()
     if device.type != "cuda":
         raise ConfigError(f"gpu_direct=True reads to a GPU, and needs device='cuda', got {str(device)!r}")
     if others:

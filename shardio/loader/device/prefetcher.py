@@ -4,14 +4,14 @@ A step of the consumer                                  meanwhile, on the device
   send(batch k + 1): files to the engine, copies begin    batch k + 1 is copied and decoded, the model works on batch k
   receive() -> batch k, which was sent a step ago
 
-Images and files that the device refuses come back as `HostWork`: the caller makes them on the host, and passes the
-result to `complete`.
+The host makes the images and reads the files that the device refuses.
 """
 
 import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -21,8 +21,9 @@ from torch import Tensor
 from ...engines.base import BatchEngine, rows_of
 from ...engines.factory import make_engine
 from ...errors import EngineWarning
-from ...system.background import call_when_gone
+from ...system import background
 from ..batch.host_batch import (
+    Batch,
     BatchResult,
     DeferredField,
     EncodedImages,
@@ -31,8 +32,8 @@ from ..batch.host_batch import (
     RefusedRows,
     map_nested,
 )
+from ..batch.host_fallback import make_refused_images, read_on_host
 from ..batch.spec import BatchSpec, DeviceOptions
-from ..batch.types import Batch
 from .copier import DeviceCopier, HostCopier, copier_to
 from .gpu_direct import GpuDirect
 
@@ -65,26 +66,6 @@ class _InFlight:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class HostWork:
-    """The part of a batch that the host must make: images that an engine refused, or files that the GPU could not read.
-
-    Attributes:
-        batch: the batch on the host.
-        refused: by image field, the rows that its engine could not make.
-        error: the error of a read from a file; None if there was none.
-        begun: by image field, the rows that its engine has begun.
-        images: by image field, the images of its engine; None if it had none to make.
-    """
-
-    batch: HostBatch
-    refused: RefusedRows
-    error: Exception | None
-    begun: RefusedRows
-    images: Mapping[str, EngineResult | None]
-
-
-@final
 class DevicePrefetcher:
     """Sends batches to a device and receives them there, in order.
 
@@ -93,6 +74,7 @@ class DevicePrefetcher:
         engines: the engines for whole batches, by image field.
         gpu_direct: reads from files to the device.
         channels_last: whether float images are stored pixel by pixel.
+        threads: the number of threads of the host that make the images that an engine refuses.
 
     Attributes:
         ahead: the number of batches to send ahead of the consumer; 0 if nothing happens on a device.
@@ -105,9 +87,10 @@ class DevicePrefetcher:
         gpu_direct: GpuDirect | None = None,
         *,
         channels_last: bool = False,
+        threads: int = 1,
     ) -> None:
         self._copier, self._engines, self._gpu_direct = copier, engines, gpu_direct
-        self._channels_last = channels_last
+        self._channels_last, self._threads = channels_last, threads
         self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(copier, HostCopier)])
         self._sent: deque[_InFlight | BatchResult] = deque()
         self._intact = True  # False within a call, and after one that did not come to its end
@@ -117,7 +100,7 @@ class DevicePrefetcher:
         # Engines may read the files of a batch for a while after its images are finished.
         self._decoded: deque[HostBatch] = deque(maxlen=self.ahead + 1)
         # A loader may be deleted while the last batches that it delivered are still being copied.
-        call_when_gone(self, _wait_for_copies, copier, self._held)
+        background.call_when_gone(self, _wait_for_copies, copier, self._held)
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -131,10 +114,10 @@ class DevicePrefetcher:
         self._sent.append(self._start(result))
         self._intact = True
 
-    def receive(self) -> BatchResult | HostWork:
-        """Return the oldest batch sent: the batch on the device, its error, or the work that it leaves to the host."""
+    def receive(self) -> BatchResult:
+        """Return the oldest batch sent, on the device, or its error. The host makes what the device refused of it."""
         sent = self._sent[0]
-        received: BatchResult | HostWork
+        received: BatchResult
         if isinstance(sent, _InFlight):
             self._intact = False
             received = self._finish(sent)
@@ -143,15 +126,6 @@ class DevicePrefetcher:
             received = sent
         self._sent.popleft()
         return received
-
-    def complete(self, work: HostWork, result: BatchResult) -> BatchResult:
-        """Return the batch of `work` on the device; `result` is the batch that the host made, or its error."""
-        if isinstance(result, Exception):
-            return result
-        self._intact = False
-        completed = self._complete(work, result)
-        self._intact = True
-        return completed
 
     def check_process(self) -> None:
         """Raise PipelineClosed in a forked process where the engines, already in use, are the parent's."""
@@ -203,7 +177,7 @@ class DevicePrefetcher:
             self._held.popleft()
         return _InFlight(host_batch, batch, begun, reads, error, mark)
 
-    def _finish(self, sent: _InFlight) -> BatchResult | HostWork:
+    def _finish(self, sent: _InFlight) -> BatchResult:
         images = {name: self._engines[name].end() if rows else None for name, rows in sent.begun.items()}
         refused = {
             name: [sent.begun[name][place] for place in result[1]]
@@ -213,10 +187,10 @@ class DevicePrefetcher:
         if self._engines:
             self._decoded.append(sent.host_batch)
         if sent.error is not None:
-            return HostWork(sent.host_batch, {}, sent.error, sent.begun, images)
+            return self._read_on_host(sent.host_batch, sent.error)
         if any(refused.values()):
             self._drop(sent.reads)
-            return HostWork(sent.host_batch, refused, None, sent.begun, images)
+            return self._make_refused(sent, refused, images)
         batch = sent.batch
         for name, rows in sent.begun.items():
             batch[name] = self._merge_images(sent.host_batch.batch[name], images[name], rows)
@@ -225,29 +199,38 @@ class DevicePrefetcher:
             batch |= self._end_reads(sent.reads)
         except Exception as error:  # noqa: BLE001  # a file's error: reported in its batch's turn
             self._drop(sent.reads)
-            return HostWork(sent.host_batch, {}, error, sent.begun, images)
+            return self._read_on_host(sent.host_batch, error)
         return _finished(sent.host_batch, batch)
 
-    def _complete(self, work: HostWork, remade: HostBatch) -> HostBatch:
-        batch = self._copy_now(remade)
-        if work.error is not None:
-            return _finished(remade, batch)
-        for name, rows in work.refused.items():
-            if len(rows) == len(work.begun[name]) > 1 and remade.bad_samples == work.batch.bad_samples:
+    def _read_on_host(self, host_batch: HostBatch, error: Exception) -> BatchResult:
+        """Return a batch, whose files the device could not read, on the device, or the error of a bad sample."""
+        made = _outcome(partial(read_on_host, host_batch, error))
+        return made if isinstance(made, Exception) else _finished(made, self._copy_now(made))
+
+    def _make_refused(
+        self, sent: _InFlight, refused: RefusedRows, images: Mapping[str, EngineResult | None]
+    ) -> BatchResult:
+        """Return a batch, some of whose images an engine could not make, on the device, or the error of a bad one."""
+        made = _outcome(partial(make_refused_images, sent.host_batch, refused, self._threads))
+        if isinstance(made, Exception):
+            return made
+        batch = self._copy_now(made)
+        for name, rows in refused.items():
+            if len(rows) == len(sent.begun[name]) > 1 and made.bad_samples == sent.host_batch.bad_samples:
                 reason = " ".join(self._engines[name].reason.split())
                 warnings.warn(
                     f"field {name!r}: the engine refused {len(rows)} good images, which the CPU engine made. {reason}",
                     EngineWarning,
                     stacklevel=5,
                 )
-        batch |= self._end_reads(self._begin_reads(remade.batch))
-        for name, rows in work.begun.items():
-            encoded, result = remade.batch[name], work.images[name]
+        batch |= self._end_reads(self._begin_reads(made.batch))
+        for name, rows in sent.begun.items():
+            encoded, result = made.batch[name], images[name]
             # Rows that the host has made meanwhile hold tensors; the other rows keep the engine's images.
             kept = [place for place, row in enumerate(rows) if not isinstance(encoded.rows[row], Tensor)]
             left = None if result is None or not kept else (result[0][torch.tensor(kept, device=result[0].device)], ())
             batch[name] = self._merge_images(encoded, left, [rows[place] for place in kept])
-        return _finished(remade, batch)
+        return _finished(made, batch)
 
     def _begin_reads(self, batch: Batch) -> Mapping[str, Any]:
         """Start to read the fields that the device reads from files."""
@@ -336,13 +319,23 @@ def prefetcher_for(spec: BatchSpec, target: DeviceOptions, *, threads: int) -> D
         if image.batch_engine is not None
     }
     gpu_direct = GpuDirect(target.device) if target.gpu_direct else None
-    return DevicePrefetcher(copier_to(target.device), engines, gpu_direct, channels_last=target.channels_last)
+    return DevicePrefetcher(
+        copier_to(target.device), engines, gpu_direct, channels_last=target.channels_last, threads=threads
+    )
 
 
 def _wait_for_copies(copier: DeviceCopier, held: "deque[tuple[Any, Batch]]") -> None:
     while held:
         copier.done(held[0][0], block=True)
         held.popleft()
+
+
+def _outcome(make: Callable[[], HostBatch]) -> BatchResult:
+    """Return the batch that the host makes, or its error, on a thread that no interrupt strikes."""
+    try:
+        return background.call(make)
+    except Exception as error:  # noqa: BLE001  # a bad sample's: reported in its batch's turn
+        return error
 
 
 def _finished(host_batch: HostBatch, batch: Batch) -> HostBatch:

@@ -17,16 +17,15 @@ from typing import final
 
 import numpy as np
 
-from ...errors import ConfigError, PipelineClosed, PipelineStalled, WorkerDied
+from ...errors import ConfigError, Message, PipelineClosed, PipelineStalled, WorkerDied
 from ...order.plan import Order, Schedule
 from ...system import processes
 from ...system.at_exit import close_at_exit
 from ...system.background import Departures, call_on_lasting_thread, call_when_gone
 from ...system.shared_memory import Shared
 from ...system.timing import StageClock
-from ..batch.host_batch import BatchResult, HostBatch, map_nested
+from ..batch.host_batch import Batch, BatchResult, HostBatch, map_nested
 from ..batch.spec import BatchSpec
-from ..batch.types import Batch
 from .messages import BatchReady, BufferFree, FromWorker, StartEpoch, ToWorker, WorkerFailed
 from .shared_buffers import ProgressNote, TensorLocation, new_shared_buffer
 from .worker_process import run_worker
@@ -56,16 +55,22 @@ class WorkerProcesses:
             shared = Shared(build_spec)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ConfigError(
-                f"isolate=True starts processes, and all that they use must be picklable (a function of a module, no "
-                f"lambda): {error}"
+                "{isolate:True} starts processes, and all that they use must be picklable (a function of a module, "
+                "no lambda): {}",
+                error,
             ) from error
         if processes.is_of_a_session(build_spec):
             raise ConfigError(
-                "isolate=True starts processes, which have no function or class of a notebook's cell or an interactive "
-                "session: write what map= uses into a module, such as my_map.py, and import it from there"
+                Message(
+                    "{isolate:True} starts processes, which have no function or class of a notebook's cell or an "
+                    "interactive session: write what map= uses into a module, such as my_map.py, and import it from "
+                    "there"
+                )
             )
         if multiprocessing.current_process().daemon:
-            raise ConfigError("isolate=True starts processes, which a daemonic process of multiprocessing cannot do")
+            raise ConfigError(
+                Message("{isolate:True} starts processes, which a daemonic process of multiprocessing cannot do")
+            )
         self._timeout = timeout
         self._pid = os.getpid()
         self.epoch = 0
@@ -272,9 +277,9 @@ class _WorkerProcess:
         hint = (
             ""
             if self._has_answered or code != 1
-            else f" before its first batch; with isolate=True {processes.script_advice()}"
+            else Message(" before its first batch; with {isolate:True} {}", processes.script_advice())
         )
-        return WorkerDied(f"{self._name} (process {self._process.pid}) died: exit code {code}{hint}")
+        return WorkerDied("{} (process {}) died: exit code {}{}", self._name, self._process.pid, code, hint)
 
     def end(self) -> None:
         """Kill the process: it holds nothing that needs an orderly end."""

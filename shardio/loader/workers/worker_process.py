@@ -16,7 +16,7 @@ from ...system.shared_memory import Shared
 from ...system.timing import StageClock
 from ..batch.host_batch import HostBatch, map_nested
 from ..batch.job import BatchJob, job_size
-from ..batch.rows import BatchRows
+from ..batch.rows import Rows
 from ..batch.spec import BatchSpec
 from .messages import BatchReady, BufferFree, FromWorker, StartEpoch, WorkerFailed
 from .shared_buffers import ProgressNote, SharedBuffer, TensorLocation
@@ -90,12 +90,12 @@ def _make(
         end = locations[name].end
     with clock.stage("plan"):
         memory = buffer.reach(end)
-        rows = BatchRows(
+        rows = Rows(
             spec,
             epoch.plan,
             epoch.schedule.part(epoch.plan, step),
             {name: location.view(memory).numpy() for name, location in locations.items()},
-            mark_valid=epoch.schedule.tail == "pad",
+            pads=epoch.schedule.tail == "pad",
             clock=clock,
         )
     job = BatchJob(rows, job_size(spec, threads=1, one_batch=True).task_samples)

@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, final
+from typing import TypeAlias, final
 
 from ...cache.fetcher import FetchCounts
 from ...dataset.fetch_ahead import FetchAhead
@@ -14,19 +13,24 @@ from ..batch.job import epoch_jobs, job_size
 from ..batch.memory import BatchMemory
 from ..batch.spec import BatchSpec
 from .pipeline import Pipeline
-from .process_workers import WorkerProcesses
+from .process_workers import ProcessPipeline, WorkerProcesses
 from .tuning import Setting, Tuner, Window
 
 MOST_PREFETCH = 32  # batches
 PREFETCH_BYTES = 1 << 30  # limit of the memory of prefetched batches
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """The options of a loader that concern its workers.
+BatchPipeline: TypeAlias = Pipeline[list[BatchResult]] | ProcessPipeline
+"""Yields batches in order, one or several at a time, from threads or from processes."""
 
-    Attributes:
+
+@final
+class Workers:
+    """The workers of one loader. The tuned setting carries over from epoch to epoch.
+
+    Args:
+        spec: the batches to make.
+        build_spec: builds the same specification in a worker process; used with `isolate`.
         threads: the number of threads of this rank, or of processes with `isolate`.
         prefetch: the number of batches made ahead; None lets the tuner choose it.
         tune_threads: whether the tuner may try fewer threads.
@@ -37,66 +41,34 @@ class WorkerOptions:
         name: the name of the loader, in the names of threads and in messages.
     """
 
-    threads: int
-    prefetch: int | None
-    tune_threads: bool
-    isolate: bool
-    pin: bool
-    held: int
-    timeout: float
-    name: str
-
-
-class BatchPipeline(Protocol):
-    """Yields batches in order, one or several at a time: a `Pipeline` of threads or a `ProcessPipeline`.
-
-    Attributes:
-        waited: seconds that the consumer has waited.
-        idle: seconds that workers have waited for room or for tasks, summed over all workers.
-    """
-
-    waited: float
-
-    @property
-    def idle(self) -> float: ...
-
-    def __next__(self) -> list[BatchResult]: ...
-
-    @property
-    def ready(self) -> bool:
-        """Whether `next` would return at once."""
-
-    def resize(self, threads: int, depth: int) -> None:
-        """Let `threads` of the workers work on at most `depth` jobs at once."""
-
-    def close(self) -> None:
-        """End the epoch; may be called twice."""
-
-
-@final
-class Workers:
-    """The workers of one loader. The tuned setting carries over from epoch to epoch.
-
-    Args:
-        spec: the batches to make.
-        build_spec: builds the same specification in a worker process; used with `isolate`.
-        options: see `WorkerOptions`.
-    """
-
-    def __init__(self, spec: BatchSpec, build_spec: Callable[[], BatchSpec], options: WorkerOptions) -> None:
-        self.threads = options.threads
-        self._spec, self._build_spec, self._options = spec, build_spec, options
-        self._size = size = job_size(spec, options.threads)
-        self._memory = BatchMemory(spec.array_layout(spec.batch_size * size.batches), pin=options.pin)
+    def __init__(
+        self,
+        spec: BatchSpec,
+        build_spec: Callable[[], BatchSpec],
+        *,
+        threads: int,
+        prefetch: int | None,
+        tune_threads: bool,
+        isolate: bool,
+        pin: bool,
+        held: int,
+        timeout: float,
+        name: str,
+    ) -> None:
+        self.threads = threads
+        self._spec, self._build_spec = spec, build_spec
+        self._isolate, self._held, self._timeout, self._name = isolate, held, timeout, name
+        self._size = size = job_size(spec, threads)
+        self._memory = BatchMemory(spec.array_layout(spec.batch_size * size.batches), pin=pin)
         self._processes: WorkerProcesses | None = None
         most_in_memory = PREFETCH_BYTES * size.batches // max(1, self._memory.size)
-        busy_batches = -(-options.threads * size.task_samples // spec.batch_size)  # they hold a task for each thread
-        prefetch = options.prefetch or max(2, busy_batches, size.batches)
+        busy_batches = -(-threads * size.task_samples // spec.batch_size)  # they hold a task for each thread
+        first = prefetch or max(2, busy_batches, size.batches)
         self._tuner = Tuner(
-            Setting(options.threads, prefetch),
-            most_prefetch=max(prefetch, min(MOST_PREFETCH * size.batches, most_in_memory)),
-            threads=options.tune_threads and not options.isolate,
-            prefetch=options.prefetch is None and not options.isolate,
+            Setting(threads, first),
+            most_prefetch=max(first, min(MOST_PREFETCH * size.batches, most_in_memory)),
+            threads=tune_threads and not isolate,
+            prefetch=prefetch is None and not isolate,
         )
 
     @property
@@ -106,21 +78,18 @@ class Workers:
 
     def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> BatchPipeline:
         """Start the workers on an epoch, and return its batches."""
-        options = self._options
-        if options.isolate:
+        if self._isolate:
             if self._processes is None or not self._processes.usable:
                 self._processes = WorkerProcesses(
                     self._build_spec,
-                    count=options.threads,
-                    buffers=2 + max(1, -(-self.setting.prefetch // options.threads)),
-                    timeout=options.timeout,
-                    name=options.name,
+                    count=self.threads,
+                    buffers=2 + max(1, -(-self.setting.prefetch // self.threads)),
+                    timeout=self._timeout,
+                    name=self._name,
                 )
             return self._processes.begin(plan, schedule, clock)
         jobs = epoch_jobs(self._spec, self._size, self._memory, plan, schedule, clock)
-        pipeline = Pipeline(
-            jobs, threads=options.threads, depth=self._depth, timeout=options.timeout, name=options.name
-        )
+        pipeline = Pipeline(jobs, threads=self.threads, depth=self._depth, timeout=self._timeout, name=self._name)
         self._apply(pipeline)
         return pipeline
 
@@ -143,7 +112,7 @@ class Workers:
 
     def prepare_memory(self) -> None:
         """Make the memory in the background that batches will need soon: those at work, and two with the consumer."""
-        if not self._options.isolate:
+        if not self._isolate:
             self._memory.prepare(self._depth + 2)
 
     def record(self, pipeline: BatchPipeline, window: Window) -> None:
@@ -154,7 +123,7 @@ class Workers:
             self.prepare_memory()
 
     def _apply(self, pipeline: BatchPipeline) -> None:
-        self._memory.keep(self._depth + 2 + self._options.held)
+        self._memory.keep(self._depth + 2 + self._held)
         pipeline.resize(self.setting.threads, self._depth)
 
     @property

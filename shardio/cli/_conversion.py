@@ -1,0 +1,171 @@
+"""The options of every command that writes datasets, handed on to `shardio.convert`, and what becomes of its result."""
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from .. import containers
+from ..conversion.api import Conversion
+from ..conversion.api import convert as convert_source
+from ..conversion.pack import WrittenDataset
+from ..conversion.source import Source
+from ..errors import BadSample, ConfigError, Message, TooManyBad
+from ..format.fields import describe
+from ..order.world import World
+from ..output.records import Skipped
+from ..stores.url import Url, as_url
+from ..system.units import counted, format_size
+from ._command import typed
+from ._options import Shown, options_of, with_options
+from ._progress import progress
+
+ContainerName: TypeAlias = Literal["tar", "hdf5", "lmdb"]
+Compression: TypeAlias = Literal["gzip", "lzf", "zstd", "none"]
+
+WORKERS = Shown(default=(None,), help="The number of processes.", show_default="one per core")
+OPTIONS = options_of(
+    convert_source,
+    {
+        "Shards": "container shard_size compression resume overwrite dry_run",
+        "Choice of samples": "where shuffle limit split",
+        "Images": (
+            "resize_shorter max_pixels quality recompress orient store_pixels keep_alpha resize mask max_image_pixels"
+        ),
+        "Arrays": "dtype as_image squeeze allow_rounding ragged",
+        "Bad samples": "optional on_error max_bad report strict",
+        "Parallelism": "workers dask",
+    },
+    {
+        "container": Shown("--to", kind=ContainerName | None),
+        "compression": Shown(
+            "--compress",
+            kind=Compression | None,
+            default=(None,),
+            help="; ".join(f"{name} only, {values}" for name, values in containers.with_option("compression").items())
+            + ".",
+        ),
+        "report": Shown(kind=Path | None),
+        "workers": WORKERS,
+    },
+)
+with_conversion_options = with_options("conversion", OPTIONS)
+"""Turns `command(..., conversion: dict[str, Any])` into a command that has all options that conversions share."""
+OUTPUT = "The new dataset's directory, empty or nonexistent; or its URL, such as s3://BUCKET/PATH."
+MAX_BAD = next(option.default for option in OPTIONS if option.name == "max_bad")
+PRINTED_SKIPPED = 5  # skipped samples that the screen names
+
+
+def convert(
+    source: Source, out: Path, options: Mapping[str, Any], store_options: Mapping[str, str] | None = None
+) -> None:
+    """Convert `source` and print the result; `store_options` are those of a URL's store."""
+    keywords = dict(options)
+    if keywords["on_error"] == "raise" and keywords["max_bad"] != MAX_BAD:
+        raise ConfigError(Message("{max_bad} goes with {on_error:skip}"))
+    if (compression := keywords.pop("compression")) is not None:
+        keywords["compression"] = None if compression == "none" else compression
+    if keywords["resize"] is not None:
+        keywords["resize"] = parse_size(keywords["resize"])
+    world = World.detect()
+    first_rank, place, report = world.rank == 0, as_url(out) or out, keywords["report"]
+    with (
+        advising(report, world, resumed=keywords["resume"]),
+        progress("samples", quiet=not first_rank) as report_progress,
+    ):
+        result = convert_source(
+            source,
+            out,
+            world=world,
+            progress=report_progress,
+            tell=print_note if first_rank else lambda note: None,
+            store_options=store_options,
+            **keywords,
+        )
+    if first_rank and keywords["dry_run"]:
+        _print_estimates(place, result)
+    elif first_rank:
+        print_skipped(result.skipped, report)
+        for name, dataset in result.datasets.items():
+            print_dataset(place / name if name else place, dataset)
+        print_rotated(result.datasets.values(), "--orient stores them upright, ")
+
+
+def _print_estimates(out: Path | Url, result: Conversion) -> None:
+    for name, estimate in result.estimates.items():
+        text = f"{counted(estimate.samples, 'sample')} in {counted(estimate.shards, f'{estimate.container} shard')}"
+        size = format_size(estimate.bytes)
+        print(f"{out / name if name else out}: would have {text}, of about {size}, and what the container adds")
+    width = max(map(len, result.fields))
+    for name, field in result.fields.items():
+        print(f"  {name:{width}}  {describe(field)}")
+
+
+@contextlib.contextmanager
+def advising(report: Path | None, world: World, *, resumed: bool) -> Iterator[None]:
+    """Say what to do about an error or a Ctrl-C that ends the writing of a dataset.
+
+    Args:
+        report: as in `print_skipped`.
+        world: this process's place.
+        resumed: whether the command has --resume already.
+    """
+    keeping = "with --resume, as here, the same command keeps" if resumed else "add --resume to keep"
+    try:
+        yield
+    except TooManyBad as error:
+        if not world.rank:
+            print_skipped(error.skipped, report)
+        error.args = (Message("{} ({} the shards that are finished)", error, keeping),)
+        raise
+    except BadSample as error:
+        if error.storable:
+            raise
+        ways = "the same command with --on-error skip --resume leaves such samples out and goes on from here"
+        raise BadSample("{} ({})", error, ways) from error
+    except KeyboardInterrupt:
+        print("the same command with --resume continues from here", file=sys.stderr)
+        raise
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Return the height and width in text such as `64,48`; raise ConfigError if it is not of this form."""
+    try:
+        height, width = (int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError("{resize} must be a height and a width such as 64,64, got {!r}", text) from None
+    return height, width
+
+
+def print_note(note: str) -> None:
+    """Print a note on a source; it names options of the command that runs."""
+    print(f"note: {typed(note)}", file=sys.stderr)
+
+
+def print_dataset(out: Path | Url, dataset: WrittenDataset) -> None:
+    manifest = dataset.manifest
+    shards = counted(len(manifest.shards), f"{manifest.container} shard")
+    content = f"{counted(manifest.samples, 'sample')} in {shards}"
+    print(f"{out}: {content}, {format_size(int(manifest.shards.bytes.sum()))}, digest {manifest.digest}")
+
+
+def print_rotated(datasets: Iterable[WrittenDataset], advice: str = "") -> None:
+    """Print how many images a tag rotates, if there are some."""
+    if count := sum(dataset.rotated for dataset in datasets):
+        told = f"an EXIF tag rotates or mirrors {counted(count, 'image')}, which a Loader ignores, as torchvision does"
+        print(f"note: {told}: {advice}Loader(orient=True) turns them", file=sys.stderr)
+
+
+def print_skipped(skipped: Sequence[Skipped], report: Path | None) -> None:
+    """Print how many samples were skipped, and name the first; `report` is the file that names them all."""
+    if not skipped:
+        return
+    ends = sum(sample.ends_file for sample in skipped)
+    single = counted(len(skipped) - ends, "bad sample")
+    lost = f"the lost rest of {counted(ends, 'file')}"
+    print(f"skipped {' and '.join([single] * (ends < len(skipped)) + [lost] * (ends > 0))}:")
+    for sample in skipped[:PRINTED_SKIPPED]:
+        print(f"  {sample.reason}")
+    if len(skipped) > PRINTED_SKIPPED:
+        print(f"  and {len(skipped) - PRINTED_SKIPPED} more" + ("" if report else "; --report FILE names them all"))

@@ -1,0 +1,255 @@
+"""Warnings about fields whose options seem wrong: drawn apart or alike, masks resized as images, tokens in uint16.
+
+A transform's random parameters depend on the sample and the transform's place in its list, not on the field. So lists
+whose random crops, flips and turns stand in the same places move all fields alike, as an image and its mask need it.
+Two views of one image, stored as two fields, need the contrary.
+"""
+
+import threading
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from itertools import combinations
+from typing import Any, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...dataset.readable import ReadableDataset
+from ...engines import image_decoding
+from ...errors import BadSample, MaskWarning, PairingWarning
+from ...format import images
+from ...format.fields import Field
+from ...format.limits import Limits
+from ...order.plan import Order, Schedule
+from ...system.types import Buffer, Indices
+from ...transforms import (
+    ArrayRecipe,
+    CenterCrop,
+    CenterSpatialCrop,
+    RandomAxisFlip,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomRotate90,
+    RandomRotation,
+    RandomSpatialCrop,
+    Resize,
+)
+from ...transforms.recipe import Recipe
+from .quarantine import is_bad_sample
+
+_MOVING = (
+    *(RandomResizedCrop, RandomCrop, RandomHorizontalFlip, RandomRotation),
+    *(RandomSpatialCrop, RandomAxisFlip, RandomRotate90),
+)
+_NOT_RANDOM = (CenterCrop, CenterSpatialCrop, Resize)
+_NO_DRAW = ("interpolation", "antialias")  # arguments that change no random parameter
+
+MASK_SAMPLES = 64
+"""The number of samples of a field that are looked at in case they are masks, unless the dataset has fewer."""
+
+_MOST_MASK_VALUES = 32
+_MASK_PIXELS = 1 << 16
+"""The pixels of an image that are looked at, in evenly spaced rows: to sort more would hold up the first batches."""
+
+_TOKEN_DTYPES = (torch.uint16, torch.uint32)  # which index no embedding
+
+
+def warn_of_unpaired(recipes: Mapping[str, Recipe | ArrayRecipe]) -> None:
+    """Warn of fields with random moves of the same kind that draw different ones; `recipes` by field."""
+    drawn = {name: _drawn(recipe) for name, recipe in recipes.items()}
+    for one, other in combinations(drawn, 2):
+        common = {draw["kind"] for draw in drawn[one]} & {draw["kind"] for draw in drawn[other]}
+        if common and drawn[one] != drawn[other]:
+            warnings.warn(
+                f"fields {one!r} and {other!r} both have {' and '.join(sorted(common))}, but draw different places and "
+                "turns: if they belong together, like an image and its mask, begin both lists with the same random "
+                "crops, flips and turns, and give both the same axes behind the channels (see 'Fields that belong "
+                "together' in docs/engines.md); if not, filter shardio.PairingWarning",
+                PairingWarning,
+                stacklevel=4,
+            )
+
+
+def drawn_alike(
+    fields: Mapping[str, Field], recipes: Mapping[str, Recipe | ArrayRecipe]
+) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of fields of one kind that draw the same crops, flips and turns, or are transformed equally."""
+    pairs = []
+    for one, other in combinations(recipes, 2):
+        (a, b), draws = (recipes[one], recipes[other]), _drawn(recipes[one])
+        is_random = any(not isinstance(transform, _NOT_RANDOM) for transform in a.transforms)
+        alike = draws == _drawn(b) if draws else is_random and a.transforms == b.transforms
+        if alike and fields[one] == fields[other]:
+            pairs.append((one, other))
+    return tuple(pairs)
+
+
+def warn_of_equal_views(
+    dataset: ReadableDataset, pairs: Sequence[tuple[str, str]], indices: Indices, limits: Limits, *, stacklevel: int
+) -> None:
+    """Warn of fields in `pairs`, which draw alike, that hold the same stored bytes in all of the samples `indices`."""
+    for one, other in pairs:
+        # The first sample tells an image and its mask apart, so only fields that may be equal cost more than that.
+        if all(_hold_the_same(dataset, one, other, part, limits) for part in (indices[:1], indices[1:])):
+            warnings.warn(
+                f"fields {one!r} and {other!r} hold the same bytes in every sample of the first batch, and their "
+                "random transforms draw alike: both show one view of each sample. For two views, have the lists draw "
+                "differently (see 'Two views of one image' in docs/engines.md); if one view is what you want, filter "
+                "shardio.PairingWarning",
+                PairingWarning,
+                stacklevel=stacklevel,
+            )
+
+
+def _hold_the_same(dataset: ReadableDataset, one: str, other: str, indices: Indices, limits: Limits) -> bool:
+    if not len(indices):
+        return True
+    try:
+        selection = dataset.select(indices, limits.max_value_bytes)
+        with selection.fetch([one, other]):
+            first, second = selection.stored(one), selection.stored(other)
+            if dataset.fields[one].fixed:
+                return bool(first.tobytes() == second.tobytes())  # NaN too
+            return all(memoryview(a) == memoryview(b) for a, b in zip(first, second, strict=True))
+    except Exception as error:
+        if not is_bad_sample(error):
+            raise
+        return False  # the loop says what is wrong with it
+
+
+def _drawn(recipe: Recipe | ArrayRecipe) -> list[dict[str, Any]]:
+    """Return what determines the random moves of a field: each one's place, kind and arguments, and arrays' axes."""
+    axes = _cropped_axes(recipe) if isinstance(recipe, ArrayRecipe) else {}
+    draws = []
+    for place, transform in enumerate(recipe.transforms):
+        if isinstance(transform, _MOVING):
+            draw = {"place": place, "kind": type(transform).__name__, **asdict(transform), **axes.get(place, {})}
+            draws.append({name: value for name, value in draw.items() if name not in _NO_DRAW})
+    return draws
+
+
+def _cropped_axes(recipe: ArrayRecipe) -> dict[int, dict[str, Any]]:
+    """Return, by place, the size of each random crop along the axes that it cuts, and their lengths."""
+    found, shape = {}, recipe.shape
+    for place, transform in enumerate(recipe.transforms):
+        if isinstance(transform, RandomSpatialCrop):
+            size = transform.block(shape)
+            found[place] = {"size": size, "axes": shape[-len(size) :]}
+        shape = transform.out_shape(shape)
+    return found
+
+
+@final
+class UnmarkedMasks:
+    """Looks at the first images of a field that is resized as images, and warns once if they hold few values.
+
+    A filter between classes 1 and 3 makes class 2. Threads may share it.
+
+    Args:
+        field: the field's name, for the warning.
+        channels: 3 if images are delivered as RGB, 1 if as grey.
+        samples: the number of samples in the dataset.
+        max_pixels: the most pixels of an image to look at.
+    """
+
+    def __init__(self, field: str, channels: int, samples: int, max_pixels: int) -> None:
+        self._field, self._channels, self._left, self._max_pixels = (
+            field,
+            channels,
+            min(MASK_SAMPLES, samples),
+            max_pixels,
+        )
+        self._values: NDArray[Any] = np.empty(0, np.uint32)
+        self._lock = threading.Lock()
+
+    def look(self, files: Sequence[Buffer]) -> None:
+        """Look at some image files, until enough are known. A file that is no PNG, or holds many values, ends it."""
+        if not self._left:
+            return
+        with self._lock:
+            for file in files:
+                if self._left and self._looks_like_mask(bytes(file)):
+                    self._left -= 1
+                    if not self._left:
+                        self._warn()
+                    continue
+                self._left = 0
+                return
+
+    def _looks_like_mask(self, file: bytes) -> bool:
+        if images.sniff(file) != "png":
+            return False
+        try:
+            pixels = image_decoding.decode(file, self._channels, self._max_pixels)
+        except BadSample:  # reported where it is delivered
+            return True
+        step = -(-pixels.shape[0] * pixels.shape[1] // _MASK_PIXELS)
+        channels = np.moveaxis(pixels[::step], 2, 0).astype(np.uint32)
+        values = np.union1d(self._values, sum(channel << 8 * place for place, channel in enumerate(channels)))
+        if len(values) > _MOST_MASK_VALUES:
+            return False
+        self._values = values
+        return True
+
+    def _warn(self) -> None:
+        values = len(self._values)
+        warnings.warn(
+            f"the first PNGs of field {self._field!r} hold {values} different values, as masks do, and its transforms "
+            "resize or turn them with a filter, which makes values between them: if they are masks, convert them with "
+            f"mask={self._field!r}, or give interpolation='nearest'; if not, filter shardio.MaskWarning",
+            MaskWarning,
+            stacklevel=2,
+        )
+
+
+@final
+class FirstBatch:
+    """Warns of what a loader's first batch shows: fields that hold the same, and tokens that torch hardly takes.
+
+    Args:
+        dataset: what the loader reads.
+        pairs: the fields that are `drawn_alike`.
+        limits: the most that a sample may claim.
+        arrays: the fields of arrays; none if another process of this node looks at their dtypes.
+    """
+
+    def __init__(
+        self,
+        dataset: ReadableDataset,
+        pairs: Sequence[tuple[str, str]],
+        limits: Limits,
+        arrays: Collection[str],
+    ) -> None:
+        self._dataset, self._pairs, self._limits, self._arrays = dataset, pairs, limits, tuple(arrays)
+
+    def compare_fields(self, order: Order, schedule: Schedule) -> None:
+        """Compare fields in the samples of the first batch, before its loop begins; later loops' are passed over."""
+        pairs, self._pairs = self._pairs, ()
+        if pairs:
+            indices = schedule.part(order, 0).indices
+            warn_of_equal_views(self._dataset, pairs, indices, self._limits, stacklevel=4)
+
+    def look(self, batch: Mapping[str, Any]) -> None:
+        """Warn of rows of uint16 or uint32 in the first batch as it is delivered; later ones are passed over.
+
+        Arrays of more axes are no tokens: images and volumes of 16 bits are common, and cropped or converted to floats.
+        """
+        fields, self._arrays = self._arrays, ()
+        for name in fields:
+            if (dtype := _row_dtype(batch.get(name))) in _TOKEN_DTYPES:
+                warnings.warn(
+                    f"field {name!r} holds rows of {dtype}, with which torch hardly computes: if they are tokens, "
+                    f"transforms={{{name!r}: [shardio.ToInt64()]}} delivers int64, which embeddings and losses take",
+                    UserWarning,
+                    stacklevel=4,
+                )
+
+
+def _row_dtype(values: Any) -> torch.dtype | None:
+    """Return the dtype of a field's values, if each is an array of one axis."""
+    if isinstance(values, list):
+        values = next((value[None] for value in values if isinstance(value, torch.Tensor)), None)
+    return values.dtype if isinstance(values, torch.Tensor) and values.ndim == 2 else None

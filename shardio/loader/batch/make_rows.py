@@ -1,0 +1,180 @@
+"""Making rows: samples are read, verified, decoded, transformed and given to the user's function for samples."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...containers.row_locator import PackedValues
+from ...dataset.readable import SelectedSamples
+from ...engines.array_transforms import first_overflow, transform_arrays
+from ...engines.cpu import BadImage
+from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
+from ...engines.orientation import are_swapped
+from ...errors import BadSample, ConfigError
+from ...format.fields import present_column, shape_column
+from ...system import helper_process
+from ...transforms.mixing import first_invalid_label
+from .mixing import LABEL
+from .random_params import array_moves, image_steps
+from .rows import Rows
+
+
+def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
+    """Make the values of rows. Raises the error of a bad sample.
+
+    With `images_on_host` the CPU engine makes all images, those of an engine for whole batches too.
+    """
+    spec, dataset, clock, indices = rows.spec, rows.spec.dataset, rows.clock, rows.indices
+    with ExitStack() as lent:
+        lent.enter_context(helper_process.time_limit(spec.read_limit))
+        selection = dataset.select(indices, spec.limits.max_value_bytes)
+        # All at once: two threads that hold some and wait for more could wait for each other.
+        lent.enter_context(selection.fetch(spec.columns, clock))
+        with clock.stage("read"):
+            for name, there in rows.present.items():
+                there[:] = selection.column(present_column(name))
+            read = [name for name in spec.fields if name not in spec.gpu_direct_fields]
+            stored = {name: _read(rows, name, selection, lent) for name in read}
+        if spec.verify:
+            with clock.stage("verify"):
+                dataset.check(indices, stored, spec.limits.max_value_bytes)
+        if spec.mixing is not None:
+            _check_labels(rows, stored[LABEL])
+        with clock.stage("decode"):
+            for name, kind in spec.fields.items():
+                if kind.is_image:
+                    _decode_images(rows, name, stored[name], selection, on_host=images_on_host)
+                elif name in spec.arrays and name in stored:
+                    _transform_arrays(rows, name, stored[name])
+                elif not kind.fixed:
+                    values = dataset.decode(name, stored[name], indices, rows.present.get(name))
+                    rows.lists[name] = _tensors(rows, name, values) if kind.kind == "array" else values
+            for name, there in rows.present.items():  # transforms may have made something of zeros
+                if name in rows.arrays and not there.all():
+                    rows.arrays[name][~there] = 0
+    if rows.mapped and spec.map_function is not None:
+        with clock.stage("map"):
+            for row, index in enumerate(indices.tolist()):
+                sample = {name: rows.value(name, row) for name in spec.fields} | rows.presence_columns(row)
+                own_keys = rows.keys(slice(row, row + 1))
+                rows.mapped[row] = spec.map_function.apply_to_sample(sample | {"index": index}, index, own_keys)
+    for name in spec.varying:
+        rows.varying_bytes += _sizes(stored[name])
+
+
+def _read(rows: Rows, name: str, selection: SelectedSamples, lent: ExitStack) -> Any:
+    """Return the stored values of a field: an array (if possible the batch's) if all have one size, or bytes."""
+    spec, kind = rows.spec, rows.spec.fields[name]
+    image, array = spec.images.get(name), spec.arrays.get(name)
+    out, scratch = rows.arrays[name] if kind.fixed else None, None
+    from_scratch = (image is not None and not image.cpu_engine.keeps_pixels) or (
+        array is not None and not (array.on_device or array.in_place)
+    )
+    if kind.fixed and from_scratch:  # transforms write the batch
+        memory = lent.enter_context(spec.scratch.lend()).take(len(rows) * kind.row_bytes)
+        out = memory.view(kind.row_dtype).reshape(len(rows), *kind.row_shape)
+    if name in rows.image_sizes:  # files for an engine for whole batches must outlive this call
+        scratch = spec.scratch.take()
+        rows.scratches.append(scratch)
+    elif kind.kind == "image":
+        scratch = lent.enter_context(spec.scratch.lend())
+    elif kind.kind == "array" and not kind.fixed:
+        scratch = spec.scratch.take()
+        stored = selection.values(name, scratch)
+        if isinstance(stored, PackedValues):  # of which the batch's arrays are views
+            spec.scratch.give_back_when_gone(stored.data, [scratch])
+        else:
+            spec.scratch.give_back(scratch)
+        return stored
+    return selection.stored(name, out, scratch)
+
+
+def _sizes(stored: Any) -> Any:
+    """Return the number of stored bytes of each value of a field, int64 [n]."""
+    return stored.sizes if isinstance(stored, PackedValues) else np.array([len(value) for value in stored], np.int64)
+
+
+def _transform_arrays(rows: Rows, name: str, values: NDArray[Any]) -> None:
+    array = rows.spec.arrays[name]
+    moves = array_moves(array.recipe, rows.keys())
+    if (lost := first_overflow(values, array.recipe, moves)) is not None:
+        _raise_overflow(rows, name, *lost)
+    if not array.on_device:
+        transform_arrays(values, array.recipe, moves, rows.arrays[name])
+
+
+def _tensors(rows: Rows, name: str, arrays: Sequence[NDArray[Any] | None]) -> list[torch.Tensor | None]:
+    """Return arrays whose shapes differ as the tensors to deliver; BadSample if int64 cannot hold a number."""
+    if name in rows.spec.ragged_as_int64:
+        stored, arrays = arrays, [None if array is None else array.astype(np.int64) for array in arrays]
+        for row, (array, given) in enumerate(zip(arrays, stored, strict=True)):
+            if given is not None and given.dtype == np.uint64 and array is not None and (array < 0).any():
+                _raise_overflow(rows, name, row, given[array < 0][0])
+    return [None if array is None else torch.from_numpy(array) for array in arrays]
+
+
+def _raise_overflow(rows: Rows, name: str, row: int, number: Any) -> NoReturn:
+    array = rows.spec.arrays.get(name)
+    dtype = "int64" if array is None or array.recipe.conversion is None else array.recipe.conversion.dtype
+    place = rows.spec.place_of(rows.indices[row])
+    raise BadSample(f"{place}, field {name!r}: {dtype} cannot hold what the transforms make of {number}")
+
+
+def _check_labels(rows: Rows, labels: NDArray[Any]) -> None:
+    """Raise BadSample for a label below 0, ConfigError for a label of `num_classes` or more."""
+    mixing = rows.spec.mixing
+    if mixing is None or (wrong := first_invalid_label(labels, mixing.num_classes)) is None:
+        return
+    place, label, largest = rows.spec.place_of(rows.indices[wrong]), labels[wrong], mixing.num_classes - 1
+    message = f"{place}, field {LABEL!r}: mixing needs labels from 0 to {largest}, got {label}"
+    # A label that is too large more likely means a wrong num_classes than a bad sample.
+    raise ConfigError(f"{message}: give a larger num_classes") if label > largest else BadSample(message)
+
+
+def _decode_images(rows: Rows, name: str, encoded: Sequence[Any], selection: SelectedSamples, *, on_host: bool) -> None:
+    """Make images with the CPU engine: all, or only those that the engine for whole batches would refuse."""
+    spec, image, kind = rows.spec, rows.spec.images[name], rows.spec.fields[name]
+    if kind.fixed and image.cpu_engine.keeps_pixels:  # they were read into the batch
+        return
+    numbers, out = np.arange(len(rows)), rows.arrays.get(name)
+    sizes = np.full((len(rows), 2), kind.shape, np.int32) if kind.fixed else selection.column(shape_column(name))
+    if kind.optional and kind.kind == "image" and not (there := rows.present[name]).all():
+        for row in numbers[~there].tolist() if name in rows.lists else ():
+            rows.lists[name][row] = spec.blank_value(name) if image.batch_engine else None
+        encoded = [encoded[row] for row in np.flatnonzero(there).tolist()]
+        numbers, sizes = numbers[there], sizes[there]
+        out = None if out is None else np.empty((len(numbers), *out.shape[1:]), out.dtype)
+        if not len(numbers):
+            return
+    if image.watch is not None:
+        image.watch.look(encoded)
+    orientations = orientations_of(encoded) if image.orient and kind.kind == "image" else None
+    if image.batch_engine:
+        rows.image_sizes[name][numbers] = sizes
+        for row, file in zip(numbers.tolist(), encoded, strict=True):
+            rows.lists[name][row] = file
+        # Engines for whole batches hold images whole, and so get none that may be too large.
+        small = sizes.astype(np.int64).prod(axis=1) <= spec.limits.max_image_pixels
+        plain = are_plain_jpegs(encoded, sizes) & small
+        plain &= True if orientations is None else orientations == 1
+        chosen = np.arange(len(numbers)) if on_host else np.flatnonzero(~plain)
+        if not len(chosen):
+            return
+        numbers, sizes, encoded = numbers[chosen], sizes[chosen], [encoded[place] for place in chosen.tolist()]
+        orientations = None if orientations is None else orientations[chosen]
+    if orientations is not None:
+        sizes = np.where(are_swapped(orientations)[:, None], sizes[:, ::-1], sizes)
+    steps = image_steps(image.cpu_engine.recipe, sizes, rows.keys()[numbers])
+    try:
+        images = image.cpu_engine(encoded, sizes, steps, out, orientations)
+    except BadImage as error:
+        place = spec.place_of(rows.indices[numbers[error.place]])
+        raise BadSample(f"{place}, field {name!r}: {error}") from error
+    if out is not None and len(out) < len(rows):
+        rows.arrays[name][numbers] = out
+    for row, pixels in zip(numbers.tolist(), images, strict=True) if images is not None else ():
+        rows.lists[name][row] = image.cpu_engine.output_format.tensor(pixels)

@@ -1,0 +1,29 @@
+"""One place to write to, a folder or a store: shards go there one by one, and a manifest makes them a dataset."""
+
+import os
+from collections.abc import Mapping
+
+from ..errors import ConfigError
+from ..stores import open_store
+from ..stores.url import as_url
+from ..system.local_path import local_path
+from .base import Output
+from .folder import FolderOutput
+from .store import StoreOutput
+
+
+def open_output(
+    path: str | os.PathLike[str], store_options: Mapping[str, str] | None, *, also_read: bool = False
+) -> Output:
+    """Return the place that a path or a URL names; ConfigError for one that cannot be written to.
+
+    Args:
+        path: the dataset's directory, which need not exist, or its URL.
+        store_options: options of the store, see `shardio.open`.
+        also_read: whether they may be for data that is read, so that the place itself may be a directory.
+    """
+    if (url := as_url(path)) is not None:
+        return StoreOutput(url, open_store(url, store_options or {}))
+    if store_options is not None and not also_read:
+        raise ConfigError("{store_options} are for URLs, and {!r} is a local path", os.fspath(path))
+    return FolderOutput(local_path(path))

@@ -1,0 +1,494 @@
+"""A folder as a place to write to: shards are built in a hidden folder, and moved into place once all are complete.
+
+    OUT/.writing-1a2b3c4d-new/  what `create` builds, locked by its process; or a journal that is about to be removed
+    OUT/.converting/            the journal of a conversion
+      lock                      locked by the first rank, which it names; the lock ends with its process
+      plan.json                 describes the conversion; a conversion with another plan does not resume this one
+      rank-00003                locked by that rank; how many samples it has done, and the error that ended it
+      RUN/shards/               the shards, until all are finished
+      RUN/000012.done           the record of shard 12 after its checksum, written after its files, so they are complete
+
+RUN is drawn at random when a conversion begins, and kept when it resumes: processes that outlive an older conversion,
+such as a rank of a dead job or a Dask worker that was given up, have no place to write to. The processes of a
+conversion share nothing else, on one machine or on many: they need a common file system.
+
+The directory that the user names may be a link. Nothing below it is: see `system.directory`.
+"""
+
+import contextlib
+import json
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import msgspec
+
+from .. import containers
+from ..containers import piece_sums
+from ..errors import ConfigError, ShardioError
+from ..format import manifest
+from ..format.manifest import Manifest
+from ..system.directory import Directory
+from . import leftovers, records
+from .base import Beat, Leftovers, RankState
+from .locks import LOCK, FolderLock, Lock, first_line, holder, is_held
+from .own_files import MANIFEST_FILES, check_made, existing, ours
+from .records import JOURNAL, PLAN, Record
+from .shard_writer import WORKPLACE, WrittenShard
+
+POLL_SECONDS = 0.2
+_MOST_TEXT = 1 << 24
+"""Bytes of a plan or of a rank's file, far more than either has."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FolderOutput:
+    """An `Output` on a file system.
+
+    Attributes:
+        root: the directory that the user names, which may be a link.
+        split: the folder of a split in it, which may not be one; "" if the dataset's directory is `root` itself.
+    """
+
+    root: Path
+    split: str = ""
+
+    @property
+    def path(self) -> Path:
+        return self.root / self.split
+
+    @property
+    def poll_seconds(self) -> float:
+        return POLL_SECONDS
+
+    def open(self) -> Directory:
+        """Open the dataset's directory, which must exist."""
+        root = Directory(self.root)
+        return root.directory(self.split) if self.split else root
+
+    def _make(self) -> Directory:
+        """Open the dataset's directory, and create it if needed; ConfigError if it is anything but a directory."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            root = Directory(self.root)
+            return root.make(self.split, exist_ok=True) if self.split else root
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ConfigError(f"{self.path}: not a directory") from error
+
+    def part(self, split: str) -> "FolderOutput":
+        return FolderOutput(self.root.absolute(), split)
+
+    def create(self, *, overwrite: bool) -> "FolderWriting":
+        final = self._make()
+        found = existing(final)
+        if found and not overwrite:
+            kind = "the dataset" if manifest.FILE_NAME in found else "the unfinished dataset"
+            raise ConfigError("{}: the output directory must be empty; {overwrite} replaces {} in it", final.path, kind)
+        return FolderWriting(final)
+
+    def begin(
+        self, plan: Mapping[str, Any], *, container: str, beside: bool, resume: bool, overwrite: bool
+    ) -> "FolderLead | Manifest":
+        self._remove_retired()
+        anew = not self.has_journal()
+        if resume and not overwrite and anew and (finished := self.finished(plan)) is not None:
+            return finished
+        missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        final = self._make()
+        journal = _claim(final, overwrite=overwrite, resume=resume, beside=beside)
+        lock = Lock(journal, LOCK, "another conversion")
+        lead = FolderLead(FolderRun(self, "", container), final, lock, beside, missing if anew else None)
+        try:
+            check_made(journal)
+            unfinished = self._plan() if resume else None
+            if unfinished is None:
+                for name in journal.names():
+                    if name != LOCK:
+                        journal.remove(name)
+                run = FolderRun(self, f"run-{secrets.token_hex(4)}", container)
+                journal.make(run.name).make("shards")
+            else:
+                records.compare(f"{self.path}: the unfinished conversion", unfinished, plan)
+                run = self.run(str(unfinished.get("run")), container, beside=beside)
+                run.resume()
+            lead.run = run
+            begun = secrets.token_hex(8)
+            journal.write(PLAN, json.dumps({**plan, "run": run.name, "begun": begun}, indent=1).encode())
+            lock.write(f"{holder()}, {begun}")
+        except BaseException as error:
+            if isinstance(error, Exception):
+                lead.abandon(error)
+            lead.close()
+            raise
+        return lead
+
+    def plans(self) -> dict[str, dict[str, Any]]:
+        plan = self._plan()
+        return {} if plan is None else {str(plan.get("run")): plan}
+
+    def _plan(self) -> dict[str, Any] | None:
+        """Return the plan of the journal, None if there is none yet; ShardioError if it is damaged."""
+        try:
+            text = self.journal().read(PLAN, _MOST_TEXT)
+        except FileNotFoundError:
+            return None
+        return records.decode_plan(text, f"{self.path / JOURNAL / PLAN}")
+
+    def pulse(self, run: str, plan: Mapping[str, Any]) -> tuple[object, bool]:
+        # The process that holds the lock has written this plan, and not one that died before.
+        begun = plan.get("begun")
+        try:
+            journal = self.journal()
+            held = is_held(journal, LOCK) is not False  # None on a file system without locks
+            return begun, held and first_line(journal.read(LOCK, _MOST_TEXT)).endswith(f", {begun}".encode())
+        except FileNotFoundError:
+            return begun, False
+
+    def run(self, name: str, container: str, *, beside: bool) -> "FolderRun":
+        if not records.RUN_NAME.fullmatch(name):  # and so no other path
+            place = self.path / JOURNAL / PLAN
+            raise ShardioError("{}: {!r} is not the name of a run; start over with {overwrite}", place, name)
+        return FolderRun(self, name, container)
+
+    def finished(self, plan: Mapping[str, Any]) -> Manifest | None:
+        if not (self.path / manifest.FILE_NAME).exists():
+            return None
+        found = manifest.load(self.path)
+        records.compare(f"{self.path}: the existing dataset", found.conversion, plan)
+        return found
+
+    def published(self, plan: Mapping[str, Any]) -> Manifest:
+        return manifest.load(self.path)
+
+    def journal(self) -> Directory:
+        """Open the journal's folder; FileNotFoundError if there is none."""
+        return self.open().directory(JOURNAL)
+
+    def has_journal(self) -> bool:
+        """Return whether there is a journal: an unfinished conversion."""
+        try:
+            return self.open().kind(JOURNAL) is not None
+        except FileNotFoundError:
+            return False
+
+    def _remove_retired(self) -> None:
+        """Remove the journals of finished conversions that were killed before they had removed them."""
+        try:
+            final = self.open()
+        except FileNotFoundError:
+            return
+        for name in final.names():
+            if name.startswith(WORKPLACE) and final.kind(name) == "directory":
+                folder = final.directory(name)
+                if folder.kind(LOCK) == "file" and is_held(folder, LOCK) is False:
+                    check_made(folder)
+                    final.remove(name)
+
+    def leftovers(self, since: float | None) -> Leftovers:
+        return leftovers.in_folder(self.open(), since)
+
+    def remove(self, found: Leftovers) -> bool:
+        return leftovers.remove_from_folder(self.open(), found)
+
+
+def _claim(final: Directory, *, overwrite: bool, resume: bool, beside: bool) -> Directory:
+    """Open the journal's folder in an output, and make it if needed.
+
+    Raises ConfigError if the output holds anything that shardio did not write, a dataset that may not be overwritten,
+    or an unfinished conversion that may be neither resumed nor overwritten.
+    """
+    found: Collection[str]
+    if beside:
+        found = {name for name in (JOURNAL, manifest.FILE_NAME) if final.kind(name)}
+    else:
+        found = existing(final)
+    if found and not overwrite and not (resume and JOURNAL in found):
+        if manifest.FILE_NAME in found:
+            ways = "{overwrite} replaces the dataset in it"
+        elif JOURNAL in found:
+            ways = "{resume} continues the unfinished conversion in it, {overwrite} starts over"
+        else:
+            ways = "{overwrite} replaces the unfinished dataset in it"
+        raise ConfigError("{}: the output directory must be empty; " + ways, final.path)
+    journal = final.make(JOURNAL, exist_ok=True)
+    check_made(journal)
+    return journal
+
+
+@final
+class FolderWriting:
+    """A `Writing` on a file system. A dataset that it replaces stays intact until `publish`.
+
+    Args:
+        final: the dataset's directory.
+    """
+
+    def __init__(self, final: Directory) -> None:
+        self.path = final.path
+        self._final = final
+        self._folder = final.make(f"{WORKPLACE}{secrets.token_hex(4)}-new")
+        self._lock = FolderLock(self._folder)
+
+    @contextmanager
+    def building(self) -> Iterator[Directory]:
+        yield self._folder
+
+    def put(self, number: int, shard: WrittenShard, folder: Directory) -> WrittenShard:
+        return shard
+
+    def publish(self, completed: Manifest) -> None:
+        move_into_place(completed, self._folder, self._final)
+
+    def close(self) -> None:
+        self._lock.release()
+        with contextlib.suppress(OSError):
+            self._final.remove(self._folder.path.name)
+
+
+@final
+class FolderLead:
+    """A `Lead` on a file system.
+
+    Args:
+        run: the run.
+        final: the dataset's directory.
+        lock: the lock of the journal.
+        beside: whether files of other programs in it become the dataset's shards.
+        missing: if the conversion begins here, the directories that were made for it.
+    """
+
+    def __init__(
+        self, run: "FolderRun", final: Directory, lock: Lock, beside: bool, missing: Sequence[Path] | None
+    ) -> None:
+        self.run = run
+        self._final, self._lock, self._beside, self._missing = final, lock, beside, missing
+        self._retired, self._emptied = "", list[Path]()
+
+    def publish(self, completed: Manifest, numbers: Sequence[int]) -> None:
+        move_into_place(completed, self.run.shards(), self._final, beside=self._beside)
+        self._retire()
+
+    def abandon(self, error: BaseException) -> None:
+        with contextlib.suppress(OSError):
+            if self._missing is not None and not (self.run.name and self.run.done()):
+                self._retire()
+                self._emptied = [*self._missing]
+
+    def _retire(self) -> None:
+        """Rename the journal out of the way, in one step, to be removed."""
+        self._retired = f"{WORKPLACE}{secrets.token_hex(4)}-new"
+        self._final.rename(JOURNAL, self._final, self._retired)
+
+    def close(self) -> None:
+        self._lock.release()
+        # After the lock's release: some network file systems keep a folder as long as a file in it is open.
+        if self._retired:
+            with contextlib.suppress(OSError):
+                self._final.remove(self._retired)
+                for path in self._emptied:
+                    path.rmdir()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FolderRun:
+    """A `Run` on a file system. Its folders are opened for each use, and no link in it is followed.
+
+    Attributes:
+        out: the output.
+        name: the name of its folder in the journal.
+        container: the shards' container.
+    """
+
+    out: FolderOutput
+    name: str
+    container: str
+
+    @property
+    def path(self) -> Path:
+        return self.out.path / JOURNAL
+
+    def _open(self) -> Directory:
+        return self.out.journal().directory(self.name)
+
+    def shards(self) -> Directory:
+        """Open the folder of the shards, where they are until all are finished."""
+        return self._open().directory("shards")
+
+    def resume(self) -> None:
+        """Remove what the processes that were at work have left unfinished."""
+        journal = self.out.journal()
+        for name in journal.names():
+            if name.startswith("rank-"):
+                journal.unlink(name)
+        try:  # publication moves shards, and older releases remove their folder after it
+            shards = self._open().make("shards", exist_ok=True)
+        except FileNotFoundError as error:
+            raise ShardioError(
+                "{} names {!r}, a run that is not there; start over with {overwrite}", self.path / PLAN, self.name
+            ) from error
+        for name in shards.names():
+            if name.startswith(WORKPLACE):
+                shards.remove(name)
+
+    @contextmanager
+    def building(self) -> Iterator[Directory]:
+        yield self.shards()
+
+    def put(self, number: int, record: Record, folder: Directory) -> Record:
+        return record
+
+    def record(self, number: int, record: Record) -> Record:
+        self._open().write(records.name_of(number), records.encode_record(record))
+        return record
+
+    def read(self, number: int) -> Record | None:
+        try:
+            data = self._open().read(records.name_of(number))
+        except FileNotFoundError:
+            return None
+        return records.decode_record(data, f"{self.path}, the record of shard {number}")
+
+    def records(self, numbers: Sequence[int]) -> Iterator[Record | None]:
+        return map(self.read, numbers)
+
+    def done(self) -> set[int]:
+        return records.numbers_in(self._open().names())
+
+    def is_whole(self, number: int, record: Record) -> bool:
+        """Return whether a shard's files match their record, by size and checksum; this reads them.
+
+        Their table of checksums is written anew if it is lost or damaged, or an older release has written none.
+        """
+        shard = record.shard
+        if not shard.samples:
+            return True
+        # They are in the output if they are adopted, or publication was interrupted.
+        folders = (self.path / self.name / "shards", self.out.path)
+        kind = containers.get(self.container)
+        names = dict.fromkeys(path.name for folder in folders for path in kind.files(folder / shard.name))
+        files = [next((folder / n for folder in folders if (folder / n).exists()), folders[-1] / n) for n in names]
+        if not all(path.is_file() for path in files):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            size, checksum, table = piece_sums.of_files(files)
+            if (size, checksum) == (shard.bytes, shard.checksum):
+                if not any(piece_sums.matches(folder / shard.name, table) for folder in folders):
+                    self.shards().write(piece_sums.path_of(Path(shard.name)).name, table)
+                return True
+        return False
+
+    def exists(self) -> bool:
+        return self.out.has_journal()
+
+    @contextmanager
+    def working(self, rank: int) -> Iterator[Beat]:
+        lock = Lock(self.out.journal(), _file_of(rank), f"rank {rank} of this job")
+        done = 0
+
+        def beat(samples: int) -> None:
+            nonlocal done
+            done = samples
+            lock.write(msgspec.json.encode(_Beat(samples)).decode())
+
+        try:
+            beat(0)
+            yield beat
+            lock.write(msgspec.json.encode(_Beat(done, over=True)).decode())
+        except BaseException as error:
+            lock.write(msgspec.json.encode(_Beat(error=f"{type(error).__name__}: {error}")).decode())
+            raise
+        finally:
+            lock.release()
+
+    def others(self, size: int) -> Callable[[], tuple[set[int], dict[int, RankState]]]:
+        def look() -> tuple[set[int], dict[int, RankState]]:
+            journal = self.out.journal()
+            states = {rank: state for rank in range(1, size) if (state := _state_of(journal, rank, _file_of(rank)))}
+            return self.done(), states
+
+        return look
+
+    def leader(self) -> Callable[[], RankState | None]:
+        def look() -> RankState | None:
+            try:
+                return _state_of(self.out.journal(), 0, LOCK)
+            except FileNotFoundError:  # put in place meanwhile
+                return None
+
+        return look
+
+
+class _Beat(msgspec.Struct):
+    """The content of a rank's file."""
+
+    samples: int = 0
+    over: bool = False
+    error: str = ""
+
+
+def _file_of(rank: int) -> str:
+    return f"rank-{rank:05d}"
+
+
+def _state_of(journal: Directory, rank: int, lock: str) -> RankState | None:
+    """Return what a rank has stated last, and whether the lock that it holds is free; None if it has not begun."""
+    beat = _beat_of(journal, rank)
+    if beat is None and rank:
+        return None
+    ended = is_held(journal, lock) is False  # it had the lock when it wrote its first line
+    if ended:
+        beat = _beat_of(journal, rank) or beat
+    beat = beat or _Beat()
+    lost = f"died after {beat.samples} samples" if rank else "ended before it had put the dataset in place"
+    gone = ended and not beat.error and not (beat.over and rank)
+    return RankState(beat.samples, beat.over, beat.error, lost if gone else "")
+
+
+def _beat_of(journal: Directory, rank: int) -> _Beat | None:
+    """Return what a rank has stated last; None if it has not begun, or has not got its lock yet."""
+    try:
+        line = first_line(journal.read(_file_of(rank), _MOST_TEXT))
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(line, type=_Beat) if line else None
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # who holds the lock, or half written
+        return _Beat()
+
+
+def move_into_place(completed: Manifest, directory: Directory, final: Directory, *, beside: bool = False) -> None:
+    """Write the manifest of the finished shards in `directory`, and move both to the dataset's directory `final`.
+
+    The old manifest goes first, and the new one comes last. Files that an interrupted earlier publication has moved
+    are there already.
+
+    Args:
+        completed: the manifest.
+        directory: the folder of the shards, in `final` or below.
+        final: the dataset's directory.
+        beside: whether `final` holds files of other programs, which become the dataset's shards in place.
+    """
+    kind, names = containers.get(completed.container), completed.shards.names
+    directory.sync()
+    manifest.save(completed, directory)
+    # Not every adopted shard has an index, so the names of the files are looked up in both directories.
+    folders = (directory.place(), final.place()) if completed.adopted else (Path(),)
+    dataset = {file.name for name in names for folder in folders for file in kind.files(folder / name)}
+    if completed.piece_bytes is not None:
+        dataset |= {piece_sums.path_of(Path(name)).name for name in names}
+    # Killed processes leave unfinished shards and temporary files, which go with the folder.
+    built = [name for name in directory.names() if name in dataset or name in MANIFEST_FILES]
+    already_moved = dataset - {*built}
+    own = [] if beside else ours(final)  # asked before the manifest goes, which says what is ours
+    final.unlink(manifest.FILE_NAME)
+    for name in own:
+        if name not in already_moved and name not in directory.path.relative_to(final.path).parts:
+            final.remove(name)
+    for name in sorted(built, key=lambda name: name == manifest.FILE_NAME):
+        directory.rename(name, final, name)
+    final.sync()

@@ -1,0 +1,131 @@
+"""Which files in a dataset's directory shardio wrote itself: only these are ever replaced or removed."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from .. import containers
+from ..containers import hdf5_index, side_index, tar_layout
+from ..errors import ConfigError, DatasetError
+from ..format import manifest
+from ..system.directory import Directory, Kind
+from .records import JOURNAL, PLAN
+from .shard_writer import WORKPLACE
+
+
+def check_made(hidden: Directory) -> None:
+    """Raise ConfigError if a hidden folder holds anything at its top that shardio does not make there."""
+    if strangers := _strangers(hidden):
+        raise ConfigError(f"{hidden.path} holds {strangers[0]}, which shardio did not make: remove it yourself")
+
+
+def existing(final: Directory) -> list[str]:
+    """Return the names in a directory, which must all be of files that shardio has written; ConfigError if not."""
+    names, own = final.names(), {*ours(final)}
+    for name in names:
+        if name not in own:
+            if HIDDEN.fullmatch(name) and final.kind(name) in ("directory", "link"):
+                check_made(final.directory(name))  # says what is wrong with it
+            raise ConfigError(f"{final.path}: the output directory must be empty; it holds {name}")
+    return names
+
+
+SHARD = r"shard-[0-9]{6,}(?:-[0-9a-f]{8})?"
+"""A pattern of the names of shards, without what follows the first dot; in stores they end in a run's name."""
+
+_SHARD_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)*")
+_INDEX_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)?(\.sums)?\.idx\.[a-z0-9]+")
+_OWN_TAR = re.compile(rf"{SHARD}\.tar")
+_OWN_MEMBER = re.compile(rb"[0-9]{%d}\." % tar_layout.KEY_DIGITS)
+_OTHERS_INDEX = re.compile(rf"{SHARD}(\.idx\.h5|\.[a-z0-9]+\.idx\.npy)")
+MANIFEST_FILES = (manifest.FILE_NAME, manifest.TABLE_NAME)
+_MANIFEST = "|".join(map(re.escape, MANIFEST_FILES))
+HIDDEN = re.compile(rf"{re.escape(JOURNAL)}|{re.escape(WORKPLACE)}[0-9a-f]+-([0-9]+|new)")
+TEMPORARY = re.compile(rf"\.({_MANIFEST}|{re.escape(PLAN)}|{SHARD}[a-z0-9.]*)\.[0-9a-f]+\.tmp")
+_MADE_FILE = re.compile(rf"lock|rank-[0-9]{{5,}}|{re.escape(PLAN)}|{_MANIFEST}|{_SHARD_FILE.pattern}")
+_MADE_FOLDER = re.compile(r"run-[0-9a-f]{8}|" + HIDDEN.pattern)
+
+
+def ours(directory: Directory) -> list[str]:
+    """Return the names in a directory that shardio itself has written, the manifest first: it makes them a dataset.
+
+    Files named like shards count only beside a manifest or a hidden folder of shardio. Adopted files never do; links to
+    them do, and their indexes, also where nothing else is left of their dataset.
+    """
+    kinds = {name: directory.kind(name) for name in directory.names()}
+    signs = {name for name, kind in kinds.items() if _is_sign(directory, name, kind)}
+    if not signs and not any(_is_indexed_link(name, kinds) for name in kinds):
+        return []
+    adopts = not signs or _adopts(directory) or _shows_adoption(directory, kinds)
+    shard = _INDEX_FILE if adopts else _own_file()
+    files = {
+        name
+        for name, kind in kinds.items()
+        if (kind == "file" and shard.fullmatch(name))
+        or (kind == "link" and _SHARD_FILE.fullmatch(name) and not directory.place(name).is_dir())
+    }
+    return sorted(signs | files, key=lambda name: name != manifest.FILE_NAME)
+
+
+def _own_file() -> re.Pattern[str]:
+    """Return the names of the files of shards that shardio's containers write."""
+    suffixes = "|".join(re.escape(containers.get(name).suffix) for name in containers.names())
+    return re.compile(rf"{SHARD}({suffixes}|\.idx\.npy)(\.[a-z0-9]+)*")
+
+
+def _is_sign(directory: Directory, name: str, kind: Kind | None) -> bool:
+    if kind == "directory":
+        return HIDDEN.fullmatch(name) is not None and not _strangers(directory.directory(name))
+    known = name in MANIFEST_FILES or manifest.TABLE_PATTERN.fullmatch(name) or TEMPORARY.fullmatch(name)
+    return kind == "file" and bool(known)
+
+
+def _is_indexed_link(name: str, kinds: Mapping[str, Kind | None]) -> bool:
+    """Return whether a file is a link to an adopted file, with its index beside it."""
+    if kinds[name] != "link" or not _SHARD_FILE.fullmatch(name):
+        return False
+    return any(kinds.get(path_of(Path(name)).name) == "file" for path_of in (side_index.path_of, hdf5_index.path_of))
+
+
+def _strangers(hidden: Directory) -> list[str]:
+    """Return the names in a hidden folder that are not those of what shardio makes there."""
+    made = {"file": (_MADE_FILE, TEMPORARY), "directory": (_MADE_FOLDER,)}
+    return [
+        name
+        for name in hidden.names()
+        if not any(pattern.fullmatch(name) for pattern in made.get(hidden.kind(name) or "", ()))
+    ]
+
+
+def _shows_adoption(directory: Directory, kinds: Mapping[str, Kind | None]) -> bool:
+    """Return whether the files show what a manifest may leave out: that other programs wrote the shards.
+
+    Only adopted files have certain indexes, and shardio's tars begin with a member that a number of 12 digits names.
+    """
+    if any(_OTHERS_INDEX.fullmatch(name) for name in kinds):
+        return True
+    for name, kind in kinds.items():
+        if kind == "file" and _OWN_TAR.fullmatch(name):
+            with os.fdopen(directory.open(name, os.O_RDONLY), "rb", buffering=0) as file:
+                head = file.read(tar_layout.BLOCK)
+            if len(head) == tar_layout.BLOCK and any(head):  # else it is damaged, and shows nothing
+                return not _OWN_MEMBER.match(head)
+    return False
+
+
+def _adopts(directory: Directory) -> bool:
+    """Return whether the dataset in `directory`, or an unfinished conversion in it, adopts files of other programs.
+
+    True if damage leaves that unknown: files of other programs must not be removed.
+    """
+    try:
+        if directory.kind(JOURNAL) == "directory" and directory.directory(JOURNAL).kind(PLAN):
+            plan = msgspec.json.decode(directory.directory(JOURNAL).read(PLAN), type=dict)
+            if plan.get("adopted"):
+                return True
+        return directory.kind(manifest.FILE_NAME) is not None and manifest.load(directory.place()).adopted
+    except (DatasetError, ConfigError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return True

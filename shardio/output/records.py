@@ -1,0 +1,156 @@
+"""What a conversion notes down: its plan, and a record of each finished shard, which tells resume what is there."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+import xxhash
+
+from ..errors import ConfigError, ShardioError
+from ..foreign.locations import LOST_END
+from .shard_writer import WrittenShard
+
+NamedState: TypeAlias = tuple[str, int, str | None]
+"""An object as it was written: its name beside the manifest, its size in bytes, and its ETag."""
+
+JOURNAL = ".converting"
+"""The hidden folder of unfinished conversions, below a dataset's place."""
+
+PLAN = "plan.json"
+"""The file in it that describes the conversion; one with another plan does not resume it."""
+
+RECORD_NAME = re.compile(r"([0-9]{6,18})\.done")
+RUN_NAME = re.compile(r"run-[0-9a-f]{8}")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,249}")
+_CHECKSUM = 16  # bytes of XXH3-128 before a record
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A sample that was left out.
+
+    Attributes:
+        number: the sample's number in the source.
+        reason: why it cannot be stored.
+    """
+
+    number: int
+    reason: str
+
+    @property
+    def ends_file(self) -> bool:
+        """Whether it stands for all samples that damage has lost at the end of a file."""
+        return self.reason.endswith(LOST_END)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A finished shard. One without samples has no file.
+
+    Attributes:
+        shard: the shard.
+        skipped: the samples that were left out of it.
+        rotated: the number of its images that an EXIF tag rotates or mirrors.
+        objects: in a store, the shard's objects as they were written.
+        rounded: by field, the most by which a cast has changed a number.
+    """
+
+    shard: WrittenShard
+    skipped: tuple[Skipped, ...]
+    rotated: int = 0
+    objects: tuple[NamedState, ...] = ()
+    rounded: Mapping[str, float] = field(default_factory=dict)
+
+
+class _File(msgspec.Struct):
+    name: str
+    samples: int
+    size: int
+    checksum: str
+    sample_checksums: bytes
+    image_shapes: dict[str, tuple[int, int] | None]
+    skipped: list[tuple[int, str]]
+    rotated: int = 0
+    objects: list[NamedState] = []
+    rounded: dict[str, float] = {}
+
+
+def name_of(number: int) -> str:
+    """Return the name of the record of shard `number`."""
+    return f"{number:06d}.done"
+
+
+def numbers_in(names: Iterable[str]) -> set[int]:
+    """Return the numbers of the shards whose records are among some names."""
+    return {int(found[1]) for name in names if (found := RECORD_NAME.fullmatch(name))}
+
+
+def encode_record(record: Record) -> bytes:
+    """Return the stored form of a record: its checksum, and then what it says."""
+    shard = record.shard
+    file = _File(
+        shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
+        dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped], record.rotated,
+        list(record.objects), dict(record.rounded),
+    )  # fmt: skip
+    data = msgspec.msgpack.encode(file)
+    return xxhash.xxh3_128_digest(data) + data
+
+
+def decode_record(data: bytes, place: str) -> Record:
+    """Return the record that `encode_record` has stored; ShardioError, which names `place`, if it is damaged."""
+    checksum, data = data[:_CHECKSUM], data[_CHECKSUM:]
+    if checksum != xxhash.xxh3_128_digest(data):  # the shard itself does not tell a damaged image size
+        raise ShardioError("{} is damaged: it does not begin with its checksum; start over with {overwrite}", place)
+    try:
+        file = msgspec.msgpack.decode(data, type=_File)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ShardioError(f"{place} is damaged: {error}") from error
+    if not 0 <= file.samples == len(file.sample_checksums) / 8:
+        raise ShardioError(f"{place} is damaged: {len(file.sample_checksums)} bytes for {file.samples} checksums")
+    for name in [*([file.name] if file.samples else []), *(name for name, _, _ in file.objects)]:
+        if not _FILE_NAME.fullmatch(name):
+            raise ShardioError(f"{place}: {name!r} is not the name of a file")
+    values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
+    shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
+    return Record(shard, tuple(Skipped(*bad) for bad in file.skipped), file.rotated, tuple(file.objects), file.rounded)
+
+
+def decode_plan(text: bytes, place: str) -> dict[str, Any]:
+    """Return a plan as it was written; ShardioError, which names `place`, if it is damaged."""
+    try:
+        plan = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ShardioError("{} is damaged: {}; start over with {overwrite}", place, error) from error
+    if not isinstance(plan, dict):
+        raise ShardioError("{} is damaged: not an object; start over with {overwrite}", place)
+    return plan
+
+
+_ADDED = frozenset(("names",))
+"""Keys that plans of the first datasets lack, which is no difference."""
+
+
+def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless two plans are of the same conversion; `what` names the origin of `found`."""
+    unknown = _ADDED - found.keys()
+    for key in sorted({*found, *wanted} - {"job", "run", "begun", "replaces"} - unknown):
+        if not _agree(found.get(key), wanted.get(key)):
+            raise ConfigError(
+                "{} has {} {!r}, not {!r}: give the same source and options, or start over with {overwrite}",
+                what,
+                key,
+                found.get(key),
+                wanted.get(key),
+            )
+
+
+def _agree(found: Any, wanted: Any) -> bool:
+    """Return whether two values of a plan are equal; None in a list, for a bad sample, equals anything."""
+    if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+        return all(a == b or a is None or b is None for a, b in zip(found, wanted, strict=True))
+    return bool(found == wanted)

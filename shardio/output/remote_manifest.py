@@ -1,0 +1,41 @@
+"""The manifest of a dataset in a store, as readers and writers find it."""
+
+import hashlib
+from pathlib import Path
+
+from ..errors import ManifestError, NotADataset, ObjectNotFound
+from ..format import manifest
+from ..stores.base import Store
+from ..stores.unharmed import TRIES, read_unharmed
+from ..stores.url import Url
+from ..system.directory import Directory
+
+
+def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:
+    """Read the manifest of the dataset at `url`.
+
+    Args:
+        store: the store that the URL is in.
+        url: the dataset.
+        cache: a folder for the table of its shards, if it has one, which all processes of the node map.
+
+    Raises:
+        NotADataset: there is none.
+        ManifestError: it cannot be trusted.
+    """
+    place = url / manifest.FILE_NAME
+    try:
+        data = read_unharmed(store, place.path)
+    except ObjectNotFound as error:
+        raise NotADataset(f"{url}: no {manifest.FILE_NAME} there") from error
+    if (table_name := manifest.table_named_in(data)) is None:
+        return manifest.Manifest.from_json(data, str(place))
+    folder = cache / "manifests" / hashlib.blake2b(f"{url}\n".encode() + data, digest_size=16).hexdigest()
+    table = folder / table_name
+    for _ in range(TRIES):  # the cache's copy may be damaged, or what came
+        try:
+            return manifest.Manifest.from_json(data, str(place), table)
+        except ManifestError:
+            folder.mkdir(parents=True, exist_ok=True)
+            Directory(folder).write(table.name, bytes(store.read((url / table_name).path).data))
+    return manifest.Manifest.from_json(data, str(place), table)

@@ -1,0 +1,225 @@
+"""The writer of one shard: it checks, encodes and writes samples, and moves the finished files into place."""
+
+import contextlib
+import secrets
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import containers
+from ..containers import piece_sums
+from ..errors import BadSample, Option
+from ..format import checksums
+from ..format.fields import (
+    CHECKSUM,
+    Field,
+    Missing,
+    content_columns,
+    is_missing,
+    present_column,
+    shape_column,
+    with_hidden,
+)
+from ..system.directory import Directory
+from ..system.types import Buffer, Sample
+
+_SHAPE = struct.Struct("<2i")
+WORKPLACE = ".writing-"
+"""The prefix of the hidden folder that a shard is built in."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenShard:
+    """A finished shard.
+
+    Attributes:
+        name, samples, bytes, checksum: the shard's entry in the manifest.
+        sample_checksums: the checksum of each sample, uint64 [samples].
+        image_shapes: for each image field the (height, width) of all its images, or None if they differ.
+    """
+
+    name: str
+    samples: int
+    bytes: int
+    checksum: str
+    sample_checksums: NDArray[np.uint64]
+    image_shapes: Mapping[str, tuple[int, int] | None]
+
+
+class ShardWriter:
+    """Writes one shard.
+
+    Args:
+        directory: the folder to write to, or its path; for the container `memory`, the path that names the shards.
+        container: `tar`, `hdf5`, `lmdb` or `memory`.
+        fields: the samples' fields, without hidden columns.
+        number: the shard's number, which names it.
+        first: the index of its first sample.
+        options: options of the container.
+
+    Attributes:
+        samples: the number of samples written so far.
+        payload: the size of their stored values in bytes.
+    """
+
+    def __init__(
+        self,
+        directory: Directory | Path,
+        container: str,
+        fields: Mapping[str, Field],
+        number: int,
+        first: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.samples = 0
+        self.payload = 0
+        self._container = containers.get(container)
+        self._fields = fields
+        self._first = first
+        self._name = f"shard-{number:06d}{self._container.suffix}"
+        self._directory: Directory | None = None  # of a container on disk
+        self._workplace: Directory | None = None
+        path = Path("" if isinstance(directory, Directory) else directory, self._name)
+        if self._container.on_disk:
+            self._directory = directory if isinstance(directory, Directory) else Directory(directory)
+            self._workplace = self._directory.make(f"{WORKPLACE}{secrets.token_hex(4)}-{number:06d}")
+            path = self._workplace.place(self._name)
+        try:
+            self._writer = self._container.writer(path, with_hidden(fields), first, **options)
+        except OSError as error:
+            self.discard()
+            self._raise(error)
+        except BaseException:
+            self.discard()
+            raise
+        self._checksums: list[int] = []
+        self._shapes: dict[str, set[tuple[int, int]]] = {n: set() for n, f in fields.items() if f.kind == "image"}
+
+    def append(self, sample: Sample) -> None:
+        """Encode and add one sample. BadSample names the sample and its field; the shard is then unchanged."""
+        try:
+            encoded = encode(sample, self._fields)
+        except BadSample as error:
+            key = sample.get("key")
+            name = f"sample {self._first + self.samples}" + (f" (key {key})" if isinstance(key, str) else "")
+            raise BadSample(f"{name}: {error}") from error
+        self.add(encoded)
+
+    def add(self, encoded: "Encoded") -> None:
+        """Add a sample in stored form, from `encode` or from another dataset with the same fields."""
+        try:
+            self._writer.append(encoded.stored)
+        except OSError as error:
+            self._raise(error)
+        self.samples += 1
+        self.payload += sum(map(len, encoded.stored.values()))
+        self._checksums.append(encoded.checksum)
+        for field, shape in encoded.image_shapes.items():
+            self._shapes[field].add(shape)
+
+    def finish(self) -> WrittenShard:
+        """Close the shard and rename its files into place."""
+        try:
+            self._writer.close()
+        except OSError as error:
+            self._raise(error)
+        size, checksum = checksums.of_files(())
+        if self._directory is not None and self._workplace is not None:
+            files = self._container.files(self._workplace.place(self._name))
+            size, checksum, table = piece_sums.of_files(files)
+            sums = piece_sums.path_of(Path(self._name))
+            self._workplace.write(sums.name, table)
+            for file in (sums, *files):
+                self._workplace.rename(file.name, self._directory, file.name)
+            self._directory.remove(self._workplace.path.name)
+        shapes = {name: next(iter(sizes)) if len(sizes) == 1 else None for name, sizes in self._shapes.items()}
+        return WrittenShard(self._name, self.samples, size, checksum, np.array(self._checksums, np.uint64), shapes)
+
+    def discard(self) -> None:
+        """Remove the unfinished files, as far as that is possible."""
+        if self._directory is not None and self._workplace is not None:
+            with contextlib.suppress(OSError):
+                self._directory.remove(self._workplace.path.name)
+
+    def _raise(self, error: OSError) -> NoReturn:
+        """Raise an error of the system with the shard's path, which the writer knows by a descriptor only."""
+        if self._workplace is None or error.errno is None:
+            raise error
+        reason = (error.strerror or "").replace(str(self._workplace.place()), str(self._workplace.path))
+        raise OSError(error.errno, reason, str(self._workplace.path / self._name)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A sample in stored form, with its hidden columns, its checksum, and the (height, width) of each image."""
+
+    stored: Mapping[str, Buffer]
+    checksum: int
+    image_shapes: Mapping[str, tuple[int, int]]
+
+
+def encode(sample: Sample, fields: Mapping[str, Field]) -> Encoded:
+    """Check a sample against `fields` and encode it; BadSample names the field and the reason.
+
+    An optional field may be missing, or its value None or `Missing`.
+    """
+    if sample.keys() != fields.keys() and (reason := _difference(sample, fields)):
+        raise BadSample(reason)
+    stored: dict[str, Buffer | None] = {}
+    for name, field in fields.items():
+        value = sample.get(name)
+        try:
+            if field.optional and is_missing(value):
+                stored[name] = None
+            elif isinstance(value, Missing):
+                raise BadSample("{}; {} lets samples lack it", value.reason, Option("optional", [name]))
+            elif value is None and field.kind != "json":
+                raise BadSample("there is no value, and the field is not optional")
+            else:
+                stored[name] = field.encode(value)
+        except BadSample as error:
+            raise BadSample(f"field {name!r}: {error}") from error
+    return described(stored, fields)
+
+
+def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) -> Encoded:
+    """Return a sample whose fields are in stored form with all that is stored beside them; BadSample as `encode`.
+
+    None stands for the value of an optional field that the sample lacks.
+    """
+    shapes: dict[str, tuple[int, int]] = {}
+    stored: dict[str, Buffer] = {}
+    for name, field in fields.items():
+        value = values[name]
+        stored[name] = field.blank if value is None else value
+        if field.optional:
+            stored[present_column(name)] = b"\0" if value is None else b"\1"
+        if field.kind != "image" or value is None:
+            continue
+        try:
+            info = field.probe(value)
+            shapes[name] = (info.height, info.width)
+            if field.shape not in (None, shapes[name]):
+                raise BadSample(f"expected an image of {field.shape} (height, width), got {shapes[name]}")
+        except BadSample as error:
+            raise BadSample(f"field {name!r}: {error}") from error
+    checksum = checksums.of_sample(stored, content_columns(fields))
+    hidden = {
+        shape_column(name): _SHAPE.pack(*shapes.get(name, (0, 0)))
+        for name, field in fields.items()
+        if field.kind == "image"
+    }
+    return Encoded({**stored, **hidden, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes)
+
+
+def _difference(sample: Sample, fields: Mapping[str, Field]) -> str:
+    needed = {name for name, field in fields.items() if not field.optional}
+    missing, extra = sorted(needed - sample.keys()), sorted(sample.keys() - fields.keys())
+    return "; ".join(
+        f"{word} {', '.join(names)}" for word, names in (("missing", missing), ("not a field:", extra)) if names
+    )

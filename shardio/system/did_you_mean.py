@@ -1,0 +1,275 @@
+"""Did you mean? What shardio has for the words of other libraries, and for files that are no dataset, in messages."""
+
+import difflib
+import os
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeAlias
+
+Asked: TypeAlias = Literal[
+    "kind of field", "converter", "argument of convert", "argument of Loader", "method", "transform"
+]
+"""What a word is used for."""
+
+OF_YOUR_OWN = (
+    "Call it in a function of your own, def f(sample): return "
+    "{**sample, 'image': it(sample['image'].permute(2, 0, 1))}, and give the Loader map=f, map_by='sample', "
+    "isolate=True (see 'A transform of your own' in docs/tutorials/from-imagefolder.md)"
+)
+"""What to do with a transform that shardio lacks."""
+_MAP = "a Loader's map= takes a function of whole batches, or with map_by='sample' of samples"
+_DIVIDES = "leave it out: a Loader divides the samples among the ranks itself, whatever the number of shards"
+
+_WORDS: dict[Asked, dict[str, str]] = {
+    "kind of field": {
+        "str string strings utf8 utf-8 varchar caption txt": "text",
+        "img jpg jpeg png webp picture photo": "image",
+        "binary blob raw bytearray buffer": "bytes",
+        "dict list object mapping": "json",
+        "ndarray tensor volume": "array",
+        "number integer int float bool": "scalar",
+    },
+    "converter": {
+        "npz npy array arrays": "numpy",
+        "h5 hdf he5 h5py": "hdf5",
+        "csv tsv json jsonl": "filelist",
+        "tar tars wds": "webdataset",
+        "image images folder folders jpg jpeg png": "imagefolder",
+        "mnist ubyte": "idx",
+        "hf arrow datasets": "huggingface",
+        "streaming mosaic mosaicml": "mds",
+        "tf tfrecords": "tfrecord",
+        "pytorch pt": "torch",
+        "mdb": "lmdb",
+    },
+    "argument of convert": {"to": "container", "compress": "compression", "fields": "converter_options"},
+    "argument of Loader": {
+        "num_workers": "threads= takes its place, or with isolate=True processes; leave it out for 'auto'",
+        "prefetch_factor": "prefetch= takes its place, in batches of all workers; leave it out for 'auto'",
+        "drop_last": "tail= takes its place: 'drop' is the default, 'pad' delivers every sample",
+        "collate_fn": f"{_MAP} before they are collated",
+        "generator": "seed= takes its place",
+        "worker_init_fn": "map= takes a function with the parameter rng, which is the same on every worker",
+        "multiprocessing_context": "isolate=True takes processes instead of threads",
+        "transform": "transforms= takes its place",
+        "sampler batch_sampler": (
+            "a Loader divides the samples among the ranks itself; shardio.TorchDataset, under a DataLoader, takes "
+            "samplers"
+        ),
+        "pin_memory pin_memory_device": "with device='cuda' batches arrive on the GPU, copied from pinned memory",
+        "persistent_workers in_order": "leave it out: workers stay for all epochs, and batches come in order",
+        "resampled": "leave it out: an epoch is len(loader) steps on every rank, and every sample comes once",
+        "shardshuffle": "leave it out: shuffle= is 'global', a permutation of all samples, or 'block'",
+        "nodesplitter workersplitter empty_check": _DIVIDES,
+        "handler": "on_bad_sample= takes its place: 'replace' or 'mask', with max_bad=",
+        "cache_dir": "cache= takes its place, for a dataset at a URL; local shards are read from where they lie",
+    },
+    "method": {
+        "shuffle": "a Loader's shuffle= is 'global' by default: each epoch is another permutation of all samples",
+        "batched": "a Loader's batch_size= takes its place",
+        "with_epoch": "a Loader's epoch is len(loader) steps on every rank, and every sample comes once",
+        "decode": "a Loader decodes images by itself, and its transforms= says what becomes of them",
+        "map map_tuple map_dict": _MAP,
+        "to_tuple": "a Loader's batch is a dict by field, of which fields= chooses some",
+        "select": "where= of shardio.convert chooses samples by their scalar fields",
+        # Libraries look for a sampler to skip batches with it.
+        "sampler": (
+            "a Loader divides the samples among the ranks itself, and instead of skipping batches it resumes with "
+            "load_state_dict(state). Give it to no DataLoader and no skip_first_batches; transformers' Trainer leaves "
+            "resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
+        ),
+    },
+    "transform": {
+        "ToTensor ToDtype ConvertImageDtype ConvertDtype": "shardio.ToFloat takes its place",
+        "ToImage ToPILImage PILToTensor ToPureTensor": (
+            "leave it out, a Loader delivers images as tensors; shardio.ToFloat makes them floats"
+        ),
+        "Compose Sequential": (
+            "a Loader's transforms= takes a list of transforms: give what it holds one by one, as a list of shardio's; "
+            "a function of your own goes to a Loader's map="
+        ),
+        "AugMix AutoAugment ElasticTransform FiveCrop GaussianNoise Grayscale JPEG Lambda "
+        "LinearTransformation Pad RandomAdjustSharpness RandomAffine RandomAutocontrast RandomEqualize RandomInvert "
+        "RandomOrder RandomPerspective RandomPhotometricDistort RandomPosterize RandomShortestSize RandomSolarize "
+        "RandomVerticalFlip RandomZoomOut ScaleJitter TenCrop": f"it is torchvision's. {OF_YOUR_OWN}",
+    },
+}
+"""By what a word is used for: words of other libraries, separated by spaces, and the name or the advice for them."""
+
+_BY_WORD: Mapping[Asked, Mapping[str, str]] = MappingProxyType(
+    {use: {word: said for words, said in table.items() for word in words.split()} for use, table in _WORDS.items()}
+)
+
+
+def did_you_mean(word: str, use: Asked, known: Collection[str] = (), cutoff: float = 0.6) -> str:
+    """Return shardio's name for a word of another library, or what to do instead; "" if nothing is known.
+
+    Args:
+        word: the word.
+        use: what it is used for.
+        known: the names that there are, one of which may be misspelled.
+        cutoff: how alike a misspelled one must be, 0 to 1.
+    """
+    near = _BY_WORD[use].get(word) or next(iter(difflib.get_close_matches(word[:40], known, 1, cutoff)), "")
+    return near if not known or near in known else ""
+
+
+class _Files(NamedTuple):
+    """A kind of files that shardio makes datasets of: what one and several are called, and the command, with `{}`."""
+
+    one: str
+    many: str
+    suffixes: tuple[str, ...]
+    command: str = "shardio index {} -o OUT"
+
+    @property
+    def stay(self) -> bool:
+        """Whether shardio reads them in place."""
+        return self.command.startswith("shardio index")
+
+    def makes(self, path: object, made: str) -> str:
+        """Return the command for a path, and what it makes."""
+        return f"`{self.command.format(shlex.quote(str(path)))}` makes {made}"
+
+
+_IMAGES = _Files("an image", "images", (".jpg", ".jpeg", ".png", ".webp", ".bmp"), "shardio convert imagefolder {} OUT")
+_LMDB = _Files("an LMDB", "an LMDB", (".mdb",))
+_TARS = _Files("a tar file", "tar files", (".tar",))
+_KINDS = (
+    _IMAGES,
+    _TARS,
+    _Files(
+        "a compressed tar file",
+        "compressed tar files",
+        (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"),
+        "shardio convert webdataset {} OUT",
+    ),
+    _Files("a TFRecord file", "TFRecord files", (".tfrecord", ".tfrecords")),
+    _Files("an HDF5 file", "HDF5 files", (".h5", ".hdf5")),
+    _LMDB,
+    _Files("a Parquet file", "Parquet files", (".parquet",), "shardio convert parquet {} OUT"),
+    _Files("a NumPy file", "NumPy files", (".npy", ".npz"), "shardio convert numpy {} OUT"),
+)
+_MAGIC = re.compile(r"[*?\[]|\{\d+\.\.\d+\}")  # what `shardio index` takes as a pattern
+_MOST_ENTRIES, _MOST_NAMED = 200, 5
+
+
+def for_folder(folder: Path, manifest_name: str) -> str:
+    """Return what a directory without a manifest holds instead, and what to do, in at most a sentence."""
+    names = list(_entries(folder))
+    if inside := sorted(name for name in names if (folder / name / manifest_name).is_file()):
+        return f"it holds the datasets {_listed(inside)}: give one of them, such as {folder / inside[0]}"
+    if ".converting" in names:
+        return "a conversion was cut off in it: run the same command with --resume"
+    if linked := sorted(name for name in names if name.startswith("shard-") and (folder / name).is_symlink()):
+        return for_links(folder, linked[0])
+    if any(name.startswith("shard-") for name in names):
+        return f"a conversion may have been cut off; `shardio repair {_quoted(folder)}` saves what its shards hold"
+    if kind := _kind_of(names):
+        return f"it holds {kind.many}: {kind.makes(folder, 'a dataset of them')}"
+    folders = sorted(name for name in names if not name.startswith(".") and (folder / name).is_dir())
+    inner = {name: list(_entries(folder / name)) for name in folders[:_MOST_ENTRIES]}
+    if kind := _kind_of(name for entries in inner.values() for name in entries):
+        return _for_subfolders(folder, kind, inner)
+    if folders:
+        return f"it holds no shards, but folders: {_listed(folders)}"
+    empty = all(name.startswith(".") for name in names)
+    return "it is empty: a conversion may have been cut off" if empty else "it holds no shards"
+
+
+def _for_subfolders(folder: Path, kind: _Files, inner: Mapping[str, Sequence[str]]) -> str:
+    """Return what the folders in `folder` hold, whose first file of a known kind is of this one."""
+    if kind is _IMAGES:  # a folder for each class
+        return f"it holds images: {kind.makes(folder, 'a dataset of them')}"
+    holders = [name for name, entries in inner.items() if _of(kind, entries)]
+    if len(holders) == 1:
+        made = kind.makes(folder / holders[0], "a dataset of them")
+        return f"its folder {holders[0]} holds {kind.many}: {made}"
+    if kind.stay and kind is not _LMDB:
+        made = kind.makes(folder / "*" / f"*{Path(_of(kind, inner[holders[0]])).suffix}", "one dataset of them")
+    else:
+        made = kind.makes(folder / holders[0], "a dataset of the first")
+    return f"its folders {_listed(holders)} hold {kind.many}: {made}"
+
+
+def for_links(folder: Path, name: str) -> str:
+    """Return what to do with a directory without a manifest whose shards, such as `name`, are links to files."""
+    files = f"its shards are links to files of other programs, such as {os.path.realpath(folder / name)}"
+    return f"{files}: `shardio index FILES -o {_quoted(folder)} --overwrite` makes a dataset of these anew"
+
+
+def for_file(path: Path, manifest_name: str) -> str | None:
+    """Return what a file is if it can be no manifest, and what to do; None if it may be one."""
+    with path.open("rb") as file:
+        head = file.read(100)
+    if path.name == manifest_name or head.lstrip().startswith(b"{"):
+        return None
+    if (path.parent / manifest_name).is_file():
+        return f"it lies in one: give {path.parent}"
+    kind = _kind_of([path.name])
+    if kind is None:
+        return "this file is of another kind"
+    given, made = (path.parent, "its folder") if kind is _IMAGES else (path, "it")
+    return f"it is {kind.one}: {kind.makes(given, f'a dataset of {made}')}"
+
+
+def for_pattern(path: Path) -> str:
+    """Return what to do with a path that does not exist, but looks like a pattern; "" if it does not."""
+    if not _MAGIC.search(str(path)):
+        return ""
+    kind = _kind_of([path.name]) or _TARS
+    if kind is _IMAGES:
+        above = next(folder for folder in path.parents if not _MAGIC.search(str(folder)))
+        return f"patterns name no dataset; {kind.makes(above, 'one of a folder of images')}"
+    return f"patterns name no dataset; {kind.makes(path, 'one of the files that fit')}"
+
+
+def for_paths(paths: Sequence[str | os.PathLike[str]], manifest_name: str) -> str | None:
+    """Return what to do with a list of files or patterns; None if none of `paths` is a file that can be no manifest."""
+    given = [Path(path) for path in paths]
+    if not any(path.name != manifest_name and (path.is_file() or _MAGIC.search(str(path))) for path in given):
+        return None
+    kind = _kind_of([given[0].name]) or _TARS
+    if not kind.stay:
+        return kind.makes("SRC", f"a dataset of {kind.many}")
+    named = [*map(_quoted, given[:_MOST_NAMED]), *["..."][: len(given) - _MOST_NAMED]]
+    return f"`{kind.command.format(' '.join(named))}` makes one dataset of such files"
+
+
+def to_convert(paths: Iterable[Path]) -> str:
+    """Return the end of a message on files that can only be converted, told by their names; "" if none can."""
+    for path in paths:
+        kind = _kind_of(_entries(path) if path.is_dir() else [path.name])
+        if kind is not None and not kind.stay and (kind is not _IMAGES or path.is_dir()):  # it takes folders
+            return f"; `{kind.command.format(_quoted(path))}` takes {kind.many}"
+    return ""
+
+
+def _kind_of(names: Iterable[str]) -> _Files | None:
+    """Return the kind of the first file that is of a known one, by its name."""
+    return next((kind for name in names for kind in _KINDS if _of(kind, [name])), None)
+
+
+def _of(kind: _Files, names: Iterable[str]) -> str:
+    """Return the first name of a file of this kind; "" if there is none."""
+    return next((name for name in names if name.lower().endswith(kind.suffixes)), "")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+
+
+def _entries(folder: Path) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from (entry.name for entry in islice(entries, _MOST_ENTRIES))
+    except OSError:  # a folder that may not be read tells nothing
+        return
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

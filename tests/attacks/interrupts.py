@@ -1,0 +1,213 @@
+"""A stress of interrupts: loops over a loader are interrupted at random moments, thousands of times.
+
+    python tests/attacks/interrupts.py --count 5000 --seed 1
+
+Each job is a process of its own, which loops over one loader: tar, HDF5 or LMDB, threads or processes, a loop body of
+0, 0.1 or 1 ms. An interrupt comes from a timer of the process itself, or as a real SIGINT from outside; some come in
+bursts, which strike what ends a loop. After each one, the state must say what the loop was given, the interrupt must
+have come out of the loop, and the next loop must run. A job without progress for 30 s hangs; its stacks are printed.
+"""
+
+import argparse
+import faulthandler
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+from _datasets import CONTAINERS, packed
+
+import shardio
+
+SAMPLES, BATCH = 640, 8
+BODIES = (0.0, 0.0001, 0.001)  # seconds
+FAILURES = ("ahead", "behind", "swallowed", "ignored", "hangs")
+HANG = 30.0  # seconds
+ROUNDS = 200  # per job; processes, which start slowly, have a tenth of them
+DELAYS = (0.0002, 0.002, 0.02, 0.05)  # seconds at most until an interrupt
+DELAYS_OF_PROCESSES = (0.002, 0.05, 0.5, 3.0)
+
+
+def prepare(folder: Path) -> None:
+    """Write the same samples in each container."""
+    for container in CONTAINERS:
+        rows = ({"x": n, "text": f"sample {n}", "array": np.full(16, n, np.float32)} for n in range(SAMPLES))
+        packed(folder / container, rows, container=container, shard_size="20KB")
+
+
+def moment(chance: random.Random, isolate: bool) -> float:
+    """Seconds until an interrupt."""
+    return chance.choice(DELAYS_OF_PROCESSES if isolate else DELAYS) * chance.random() + 1e-6
+
+
+class Job:
+    """Loops over a loader, and counts what the interrupts did."""
+
+    def __init__(self, path: Path, options: argparse.Namespace) -> None:
+        self.options = options
+        self.chance = random.Random(options.seed)
+        self.loader = shardio.Loader(
+            shardio.open(path),
+            BATCH,
+            isolate=options.isolate,
+            threads=2,
+            seed=3,
+            world=shardio.World(),
+            timeout=2 * HANG,
+        )
+        self.armed = False
+        self.found = {"interrupts": 0, "ahead": 0, "behind": 0, "swallowed": 0, "batches": 0}
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Raise within the loop, as Python's own handler does."""
+        if self.armed:
+            self.found["interrupts"] += 1
+            raise KeyboardInterrupt
+
+    def run(self) -> None:
+        """Run all rounds, and print a line of JSON after each."""
+        signal.signal(signal.SIGALRM, self.handle)
+        signal.signal(signal.SIGINT, self.handle)
+        assert len(list(self.loader)) == SAMPLES // BATCH
+        for number in range(self.options.rounds):
+            faulthandler.dump_traceback_later(HANG, exit=True)
+            if self.chance.random() < 0.5:
+                self.loader.load_state_dict(self.loader.state_dict())  # the next loop resumes this one
+            self.round(moment(self.chance, self.options.isolate))
+            print(json.dumps({"round": number, **self.found}), flush=True)
+        faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the last signal may come late
+
+    def round(self, delay: float) -> None:
+        """Interrupt one loop, and compare the state with the last batch."""
+        before, fired = self.loader.state_dict(), self.found["interrupts"]
+        batch, given, came, burst = None, 0, False, self.options.kind == "burst"
+        try:
+            if self.options.kind == "signal":
+                print("go", flush=True)
+            self.armed = True
+            if self.options.kind != "signal":
+                signal.setitimer(signal.ITIMER_REAL, delay, delay / 5 + 1e-5 if burst else 0)
+            if self.options.body:
+                for given, batch in enumerate(self.loader, 1):  # noqa: B007
+                    time.sleep(self.options.body)
+            else:
+                for given, batch in enumerate(self.loader, 1):  # noqa: B007
+                    pass
+        except KeyboardInterrupt:
+            came = True
+        while self.armed:
+            try:
+                self.armed = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                came = True
+        self.found["batches"] += batch is not None
+        self.found["swallowed"] += (self.found["interrupts"] > fired) != came
+        after = self.loader.state_dict()
+        if given != 1 or after != before:  # a loop that is left after its first batch counts as a peek
+            self.compare(before, after, batch)
+
+    def compare(self, before: dict[str, Any], after: dict[str, Any], batch: dict[str, Any] | None) -> None:
+        """Count a state that is ahead of the last batch, or behind it."""
+        place = after["epoch"] * SAMPLES + after["position"]
+        if batch is None:
+            # Nothing was delivered; but a loop that begins after one that was left early is the next epoch.
+            begun = before["epoch"] + 1, 0
+            self.found["ahead"] += (after["epoch"], after["position"]) not in (
+                (before["epoch"], before["position"]),
+                begun,
+            )
+            return
+        first = int(batch["x"][0])
+        for epoch in (after["epoch"] - 1, after["epoch"]):
+            if epoch >= 0:
+                indices = shardio.plan.Plan(SAMPLES, 3).at_epoch(epoch).lookup(np.arange(SAMPLES))[0]
+                at = epoch * SAMPLES + int(np.flatnonzero(indices == first)[0]) + BATCH
+                if at == place:
+                    return
+        self.found["ahead" if self.expected(place)[0] != first else "behind"] += 1
+
+    def expected(self, place: int) -> list[int]:
+        """The samples of the batch before a place."""
+        epoch, position = divmod(place - BATCH, SAMPLES)
+        plan = shardio.plan.Plan(SAMPLES, 3).at_epoch(epoch)
+        return [int(index) for index in plan.lookup(np.arange(position, position + BATCH))[0]]
+
+
+def attack(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Run one job, send it the signals that it asks for, and return what it found."""
+    chance = random.Random(options["seed"])
+    command = [sys.executable, __file__, "--job", str(folder), "--options", json.dumps(options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stderr is not None
+        last: dict[str, Any] = {}
+        for line in job.stdout:
+            if line == "go\n":
+                time.sleep(moment(chance, options["isolate"]))
+                os.kill(job.pid, signal.SIGINT)
+            else:
+                last = json.loads(line)
+        told = job.stderr.read()
+    hung = job.returncode != 0
+    ignored = told.count("Exception ignored")
+    return options | last | {"hangs": int(hung), "ignored": ignored, "told": told if hung or ignored else ""}
+
+
+def stress(count: int, seed: int, *, quiet: bool = False) -> dict[str, int]:
+    """Run jobs until `count` interrupts have struck, and return the sums of what they found."""
+    chance = random.Random(seed)
+    sums = dict.fromkeys(("interrupts", "batches", *FAILURES), 0)
+    with tempfile.TemporaryDirectory() as name:
+        prepare(Path(name))
+        while sums["interrupts"] < count:
+            isolate = chance.random() < 0.15
+            options = {
+                "container": chance.choice(CONTAINERS),
+                "isolate": isolate,
+                "kind": chance.choice(("timer", "timer", "signal", "burst")),
+                "body": chance.choice(BODIES),
+                "rounds": min(count, ROUNDS // 10 if isolate else ROUNDS),
+                "seed": chance.randrange(2**32),
+            }
+            found = attack(Path(name), options)
+            for key in sums:
+                sums[key] += found.get(key, 0)
+            if not quiet:
+                print({key: value for key, value in found.items() if key != "told"}, flush=True)
+            if found["told"]:
+                print(found["told"], flush=True)
+    return sums
+
+
+def main() -> None:
+    """Run the stress, or one job of it."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--count", type=int, default=5000, help="stop after as many interrupts")
+    parser.add_argument("--seed", type=int, default=0, help="decides all but the moments, which the machine decides")
+    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--options", type=json.loads, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.job is not None:
+        options = argparse.Namespace(**args.options)
+        Job(args.job / options.container, options).run()
+        return
+    sums = stress(args.count, args.seed)
+    print(json.dumps(sums))
+    sys.exit(any(sums[kind] for kind in FAILURES))
+
+
+if __name__ == "__main__":
+    main()
