@@ -201,11 +201,13 @@ def test_some_arrays_have_no_channels() -> None:
     fixed = {"long": np.zeros((65, 2)), "complex": np.full((2, 2), 3 + 4j, "c8"), "two": np.array([1.0, 3.0])}
     fixed["many"] = np.zeros((17, 2))
     fields: Any = {name: (array.dtype, array.shape) for name, array in fixed.items()}
-    samples = [{**fixed, "ragged": np.zeros((2, n + 1))} for n in range(3)]
-    found = stats(shardio.from_samples(samples, {**fields, "ragged": Field("array", dtype="float64")}))
+    fields |= {"ragged": Field("array", dtype="float64"), "one": "complex64"}
+    samples = [{**fixed, "ragged": np.zeros((2, n + 1)), "one": 3 + 4j} for n in range(3)]
+    found = stats(shardio.from_samples(samples, fields))
     channels = {name: len(field.channels) for name, field in found.fields.items()}
-    assert channels == {"long": 0, "complex": 0, "two": 2, "many": 17, "ragged": 0}
-    assert found.fields["complex"].values.mean == 5  # of absolute values
+    assert channels == {"long": 0, "complex": 0, "two": 2, "many": 17, "ragged": 0, "one": 0}
+    # Complex numbers are told by their absolute values.
+    assert (found.fields["complex"].values.mean, found.fields["one"].spread.median) == (5, 5)
     assert report.text(found).count("shardio.Normalize(") == 2
     assert "mean, std *  of 17 places on axis 0: in --json" in report.text(found)
     assert "mean, std *  shardio.Normalize(0, 1)" in report.text(found)  # of the long ones, together
