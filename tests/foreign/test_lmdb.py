@@ -105,12 +105,6 @@ class TestRefusals:
         with pytest.raises(SourceError, match="it has several values for a key"):
             scan(open_lmdb(path))
 
-    def test_no_file(self, tmp_path: Path) -> None:
-        """A pipe is refused, because opening it would block."""
-        os.mkfifo(tmp_path / "db")
-        with pytest.raises(SourceError, match=r"lmdb takes a directory .*, or a file; .*not a regular"):
-            open_lmdb(tmp_path / "db")
-
     @pytest.mark.parametrize("data", [b"", b"x" * 10, b"x" * 10_000, bytes(10_000)])
     def test_not_an_lmdb(self, tmp_path: Path, data: bytes) -> None:
         """A file is refused if its first page is not LMDB's."""
