@@ -52,16 +52,18 @@ class TestHeaders:
         assert samples(path) == by_webdataset(path.read_bytes())
 
     @pytest.mark.parametrize(
-        ("change", "signed"),
+        ("change", "signed", "folders"),
         [
-            (lambda h: h[:156] + b"\0" + bytes(355), False),  # V7: no magic, files of type NUL
-            (lambda h: h[:124] + b"\x80" + bytes(10) + b"\5" + h[136:], False),  # a binary size, as beyond 8 GiB
-            (lambda h: h, True),  # a checksum over signed bytes, as some old programs wrote it
+            # V7: no magic, files of type NUL, directories that end in a slash
+            (lambda h: h[:156] + b"\0" + bytes(355), False, ["größe/"]),
+            (lambda h: h[:124] + b"\x80" + bytes(10) + b"\5" + h[136:], False, []),  # a binary size, as beyond 8 GiB
+            (lambda h: h, True, []),  # a checksum over signed bytes, as some old programs wrote it
         ],
     )
-    def test_old_and_large_ones(self, tmp_path: Path, change: Any, signed: bool) -> None:
+    def test_old_and_large_ones(self, tmp_path: Path, change: Any, signed: bool, folders: list[str]) -> None:
         """The oldest format, binary sizes and checksums over signed bytes are read."""
-        path = write_tar(tmp_path / "a.tar", [("größe/a.txt", b"hello"), ("größe/a.cls", b"world")])
+        members = [("größe/a.txt", b"hello"), ("größe/a.cls", b"world")]
+        path = write_tar(tmp_path / "a.tar", [*((folder, b"") for folder in folders), *members])
         path.write_bytes(changed(path.read_bytes(), change, signed=signed))
         expected = [("größe/a", {"txt": b"hello", "cls": b"world"})]
         assert samples(path) == expected == by_webdataset(path.read_bytes())
