@@ -18,8 +18,8 @@ import pytest
 from _fuzz_targets import TARGETS, Target, converter
 from _fuzz_uses import converted, raw
 
-from shardio.dataset.shard_writer import encode
 from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.output.shard_writer import encode
 from shardio.source import Source, find, names
 from shardio.testing.sources import check_sample
 
