@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import verdicts
+
 ROOT = Path(__file__).parents[2]
 TRIES = 3
 pytestmark = pytest.mark.alone
@@ -16,37 +18,14 @@ pytestmark = pytest.mark.alone
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data of the measurements."""
-    from benchmarks import verdicts
-
     folder = tmp_path_factory.mktemp("planted")
     verdicts.make_data(folder)
     return folder
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "consumer",
-        "storage",
-        "decode",
-        "threads",
-        "start of epochs",
-        "map",
-        "computing map",
-        "computing map beside others",
-        "decompress",
-        "decompress beside others",
-        "GIL",
-        "other processes",
-        "network",
-        "slow rank",
-    ],
-)
+@pytest.mark.parametrize("name", verdicts.PLANTS)
 def test_a_planted_bottleneck_is_named(name: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is named in one of three measurements: other programs of the machine may be the bottleneck in some."""
-    from benchmarks import verdicts
-
-    assert name in verdicts.PLANTS
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "benchmarks"))
     monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
     found = []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _datasets import packed, tensors
 
 import shardio
 from benchmarks import _gpu_data, _gpu_parts, gpu, isolate, other_python, parity, settings, shuffle
@@ -107,9 +108,7 @@ def test_pillow_goes_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """The Pillow reference of the parity benchmark makes the engines' crops."""
     monkeypatch.setattr(parity, "BATCH", 4)
     files = [_gpu_data.synthetic_photo(number) for number in range(4)]
-    with shardio.create(tmp_path / "d", fields={"image": "image"}) as writer:
-        for data in files:
-            writer.append({"image": data})
+    packed(tmp_path / "d", [{"image": data} for data in files], shard_size="10MB")
     for name in parity.JUDGED:
         indices, made = parity.epoch(str(tmp_path / "d"), parity.TRANSFORMS[name], "cpu", "cpu")
         judged = [parity.by_pillow(files[index], index, parity.TRANSFORMS[name]) for index in indices]
@@ -119,9 +118,7 @@ def test_pillow_goes_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.slow
 def test_another_interpreter_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides take turns with the settings that are given, and their rates are compared."""
-    with shardio.create(tmp_path / "d", fields={"x": ("float32", (4,))}) as writer:
-        for number in range(64):
-            writer.append({"x": np.full(4, number, np.float32)})
+    tensors(64, tmp_path / "d")
     command = ["other_python", sys.executable, str(tmp_path / "d"), "--settings", "batch-size=8,step-time=0.02"]
     monkeypatch.setattr("shardio.bench.versus.TURN_SECONDS", 0.1)
     monkeypatch.setattr("sys.argv", [*command, "--rounds", "8", "--json", str(tmp_path / "r.json")])

@@ -24,11 +24,19 @@ from shardio.cache import eviction, node_cache
 from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.location import open_cache
 from shardio.cache.node_cache import NodeCache
-from shardio.errors import CacheError, CacheWarning, ConfigError
+from shardio.errors import CacheError, CacheWarning, ConfigError, StoreUnavailable
 from shardio.format.pieces import PIECE
-from shardio.stores.base import Content
+from shardio.stores.base import Content, Store
 from shardio.system import holes
 from shardio.testing.stores import Faults, FaultyStore, MemoryStore
+
+
+def other_process(folder: Path, script: str, pieces: int) -> subprocess.Popen[bytes]:
+    """A process that opens the cache with room for some pieces, and runs more code."""
+    code = "import os, signal, sys, time\nimport numpy as np\nfrom pathlib import Path\n"
+    code += "from shardio.cache.node_cache import NodeCache\n"
+    code += f"cache = NodeCache(Path(sys.argv[1]), {pieces * PIECE})\n"
+    return subprocess.Popen([sys.executable, "-c", code + script, folder], stdin=PIPE, stdout=PIPE)
 
 
 class BlockingStore:
@@ -46,17 +54,23 @@ class BlockingStore:
 
 
 def test_a_failure_of_a_thread_that_fetches_is_raised(tmp_path: Path) -> None:
-    """Whatever exception a fetch ends with, who waits for it gets it, and the threads serve the next ones."""
+    """Whatever exception a fetch ends with, who waits for it gets it; it holds no room, and the next try works."""
 
     class Odd(BlockingStore):
         def read(self, name: str, start: int = 0, stop: int | None = None, *, etag: str | None = None) -> Content:
             raise RecursionError("odd")
 
     store = filled_store()
-    fetcher, files = opened(tmp_path, 40, Odd(store))
-    for _ in range(10):  # more than it has threads
-        with pytest.raises(RecursionError, match="odd"):
-            fetcher.fetch([(files["a"], np.arange(10))])
+    failing: list[tuple[Store, type[Exception], str]] = [
+        (Odd(store), RecursionError, "odd"),
+        (FaultyStore(store, Faults(refused=1.0)), StoreUnavailable, "503"),
+    ]
+    for faulty, error, words in failing:
+        fetcher, files = opened(tmp_path, 40, faulty)
+        for _ in range(10):  # more than it has threads
+            with pytest.raises(error, match=words):
+                fetcher.fetch([(files["a"], np.arange(10))])
+        wait_until(lambda fetcher=fetcher: fetcher.cache.used == 0)  # type: ignore[misc]
     good, theirs = opened(tmp_path, 40, store)
     assert read(good, theirs["a"], 0, 10) == store.read("a", 0, 10 * PIECE).data
 
@@ -150,8 +164,9 @@ def test_what_is_kept_while_there_is_room(tmp_path: Path) -> None:
 def test_the_size_that_was_given_last_holds(tmp_path: Path) -> None:
     """A cache_size that was too small does not bind later openings of the process, and the same cache is used."""
     small = open_cache(tmp_path, "1MB")
-    with pytest.raises(CacheError, match="give a cache_size of at least"):
+    with pytest.raises(CacheError, match=r"give a cache_size of at least 6\.6 MB"):
         opened_in(small, filled_store())
+    assert small.used == 0
     larger = open_cache(tmp_path, "10MB")
     opened_in(larger, filled_store())
     assert larger.most == 10_000_000
@@ -167,11 +182,7 @@ def opened_in(cache: NodeCache, store: MemoryStore) -> None:
 
 def test_a_limit_that_another_process_gave(tmp_path: Path) -> None:
     """Where the limit of another process is too small, the error says so, and does not ask for a larger one here."""
-    script = (
-        "import sys, time\nfrom pathlib import Path\nfrom shardio.cache.node_cache import NodeCache\n"
-        "cache = NodeCache(Path(sys.argv[1]), 1 << 20)\nprint('open', flush=True)\nsys.stdin.read()"
-    )
-    with subprocess.Popen([sys.executable, "-c", script, tmp_path], stdin=PIPE, stdout=PIPE) as other:
+    with other_process(tmp_path, "print('open', flush=True)\nsys.stdin.read()", 16) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"open\n"
         with pytest.raises(CacheError, match=r"another process gave a smaller cache_size than the 10\.0 MB"):
@@ -210,12 +221,10 @@ def test_a_stopped_process_that_has_the_lock(tmp_path: Path, monkeypatch: pytest
     """Opening waits for a process that has the cache's lock for a limited time, and then names it; later it works."""
     monkeypatch.setattr(node_cache, "LOCK_SECONDS", 0.5)
     script = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom shardio.cache.node_cache import NodeCache\n"
-        "cache = NodeCache(Path(sys.argv[1]), 1 << 20)\n"
         "with cache._changing():\n    print('locked', flush=True)\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
         "print('unlocked', flush=True)"
     )
-    with subprocess.Popen([sys.executable, "-c", script, tmp_path], stdout=PIPE) as other:
+    with other_process(tmp_path, script, 16) as other:
         assert other.stdout is not None
         try:
             assert other.stdout.readline() == b"locked\n"
@@ -288,12 +297,8 @@ def test_a_smaller_limit(tmp_path: Path) -> None:
     """A process with a smaller limit makes the cache smaller as it joins; when it ends, the others' limit holds."""
     fetcher, files = opened(tmp_path, 60, filled_store())
     read(fetcher, files["d"], 0, 50)
-    script = (
-        "import sys\nfrom pathlib import Path\nfrom shardio.cache.node_cache import NodeCache\n"
-        f"print(NodeCache(Path(sys.argv[1]), {20 * PIECE}).used)"
-    )
-    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True)
-    assert int(done.stdout) <= 20 * PIECE
+    with other_process(tmp_path, "print(cache.used)", 20) as other:
+        assert int(other.communicate()[0]) <= 20 * PIECE
     assert on_disk(tmp_path) <= 20 * PIECE
     time.sleep(0.6)  # as long as a look at who lives is good for
     read(fetcher, files["d"], 0, 50)
@@ -318,21 +323,20 @@ def test_an_interrupt_in_the_main_thread(tmp_path: Path) -> None:
 def test_a_child_keeps_no_lease_of_a_dead_parent(tmp_path: Path) -> None:
     """Pieces that a killed process held are free, although a child that it forked lives on."""
     script = (
-        "import os, signal, sys, time\nimport numpy as np\nfrom pathlib import Path\n"
-        "from shardio.cache.node_cache import NodeCache\n"
-        "cache = NodeCache(Path(sys.argv[1]), 20 << 16)\n"
         "hold, claims = cache.hold([(cache.object('group', 'a', 20 << 16), np.arange(20))])\n"
         "child = os.fork()\n"
         "if not child:\n    os.close(1)\n    time.sleep(60)\n    os._exit(0)\n"
         "print(child, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True)
+    with other_process(tmp_path, script, 20) as other:
+        assert other.stdout is not None
+        child = int(other.stdout.readline())
     try:
         cache = NodeCache(tmp_path, 20 * PIECE)
         held = cache.hold([(cache.object("group", "b", 20 * PIECE), np.arange(20))])
         assert held is not None
     finally:
-        os.kill(int(done.stdout), signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("wrong", ["is a file", "cannot free parts of files"])

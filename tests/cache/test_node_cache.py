@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from _cache_user import OBJECTS, content, filled_store, on_disk, opened, read
-from _time_limit import wait_until
 
 from shardio.cache.cached_object import PRESENT
 from shardio.cache.node_cache import NodeCache
-from shardio.errors import CacheError, ObjectChanged, StoreUnavailable
+from shardio.errors import ObjectChanged
 from shardio.format.pieces import PIECE, piece_count
 from shardio.testing.stores import Faults, FaultyStore
 
@@ -54,14 +53,6 @@ def test_what_is_held_stays(tmp_path: Path) -> None:
     hold.release()
     held = other.prefetch([(theirs["b"], np.arange(9))], 0)
     assert held is not None
-
-
-def test_a_limit_that_is_too_small_says_which_one_would_do(tmp_path: Path) -> None:
-    """A read that needs more pieces at once than the cache can hold is an error that names a size."""
-    fetcher, files = opened(tmp_path, 4, filled_store())
-    with pytest.raises(CacheError, match=r"cache_size of at least 655\.4 KB"):
-        fetcher.fetch([(files["a"], np.arange(5))])
-    assert fetcher.cache.used == 0
 
 
 def test_each_piece_is_fetched_once(tmp_path: Path) -> None:
@@ -113,18 +104,6 @@ def test_processes_that_are_killed(tmp_path: Path, seed: int) -> None:
     counted = sum(int(np.count_nonzero(np.asarray(one.table.state))) for one in cache.objects())
     assert cache.used == counted * PIECE <= limit
     assert on_disk(tmp_path) <= limit
-
-
-def test_a_failed_fetch_leaves_nothing(tmp_path: Path) -> None:
-    """Pieces that could not be had are absent again, their room is free, and the next try gets them."""
-    store = filled_store()
-    faulty = FaultyStore(store, Faults(refused=1.0))
-    fetcher, files = opened(tmp_path, 40, faulty)
-    with pytest.raises(StoreUnavailable):
-        fetcher.fetch([(files["a"], np.arange(10))])
-    wait_until(lambda: fetcher.cache.used == 0)
-    good, theirs = opened(tmp_path, 40, store)
-    assert read(good, theirs["a"], 0, 10) == store.read("a", 0, 10 * PIECE).data
 
 
 def test_an_object_that_was_replaced_is_an_error(tmp_path: Path) -> None:

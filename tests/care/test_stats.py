@@ -4,8 +4,8 @@ import json
 import math
 import re
 import sys
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -16,10 +16,10 @@ from _datasets import packed
 
 import shardio
 from shardio import native
-from shardio.care.stats import DatasetStats, picture, report, stats
+from shardio.care.stats import picture, report, stats
 from shardio.care.stats.field_view import views
-from shardio.care.stats.figures import Channel, Spread
-from shardio.errors import ConfigError, MissingDependency, NotADataset, ShardCorrupt
+from shardio.care.stats.figures import Spread
+from shardio.errors import ConfigError, MissingDependency, ShardCorrupt
 from shardio.format.fields import Field
 
 CONTAINERS = ["tar", "hdf5", "lmdb", "memory"]
@@ -64,7 +64,6 @@ def write(path: Path, container: str, samples: list[dict[str, Any]], fields: Any
 def check(spread: Spread | None, values: Any) -> None:
     """Check that a spread agrees with NumPy's figures for these values."""
     values = np.asarray(values)
-    assert spread is not None
     assert (spread.count, spread.min, spread.max) == (len(values), values.min(), values.max())
     assert spread.mean == pytest.approx(values.mean(), rel=1e-12)
     assert spread.std == pytest.approx(values.std(), rel=1e-9, abs=1e-12)
@@ -95,12 +94,10 @@ def test_all_figures_are_right(tmp_path: Path, container: str, compiled: bool, m
     check(found.fields["caption"].lengths, [len(one["caption"]) for one in samples])
     points = np.concatenate([one["points"] for one in samples])
     values = found.fields["points"].values
-    assert values is not None
     assert (values.count, values.min, values.max, values.nan, values.inf) == (len(points), 0, 2, 0, 0)
     assert (values.mean, values.std) == pytest.approx((points.mean(), points.std()))
     assert dict(found.fields["points"].shapes) == {(size,): 15 for size in range(4)}
     values = found.fields["grid"].values
-    assert values is not None
     assert (values.count, values.min, values.max) == (360, 0, 59)
     assert (values.mean, values.std) == pytest.approx((29.5, np.arange(60).std()))
 
@@ -112,7 +109,6 @@ def test_images_are_described(tmp_path: Path, container: str) -> None:
     samples[7]["image"] = jpeg(10, 10)
     samples[8]["image"] = jpeg(30, 10, progressive=True)
     images = stats(write(tmp_path / "d", container, samples)).fields["image"].images
-    assert images is not None
     heights = np.array([{7: 10, 8: 30}.get(n, 10 + n % 3) for n in range(60)])
     widths = np.array([{7: 10, 8: 10}.get(n, 20 - n % 2) for n in range(60)])
     check(images.heights, heights)
@@ -130,17 +126,26 @@ def test_images_are_described(tmp_path: Path, container: str) -> None:
     assert images.jpeg_codings == {"baseline": 1, "progressive": 1}
 
 
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_pixels_are_described(tmp_path: Path, container: str) -> None:
-    """Pixel mean and deviation are by channel, in RGB, from 0 to 1, and weigh each image alike."""
-    samples = [{"image": plain(10, 10, COLORS[0])}, {"image": plain(50, 70, COLORS[1])}]
-    images = stats(write(tmp_path / "d", container, samples, {"image": "image"})).fields["image"].images
-    assert images is not None
-    expected = np.array(COLORS[:2]) / 255
-    assert [c.mean for c in images.channels] == pytest.approx(expected.mean(0).tolist())
-    assert [c.std for c in images.channels] == pytest.approx(expected.std(0).tolist())
-    assert images.channels[2].levels[204] == images.channels[2].levels[0] == 0.5
-    assert report.normalize(images.channels) == "shardio.Normalize((0.6000, 0.2000, 0.4000), (0.4000, 0.2000, 0.4000))"
+GREY = np.repeat([[255], [0]], 2, axis=0).repeat(6, axis=1).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("images", "channels", "means", "stds", "code"),
+    [
+        # in RGB, from 0 to 1, and each image weighs the same
+        ([plain(10, 10, COLORS[0]), plain(50, 70, COLORS[1])], 3, (0.6, 0.2, 0.4), (0.4, 0.2, 0.4),
+         "shardio.Normalize((0.6000, 0.2000, 0.4000), (0.4000, 0.2000, 0.4000))"),
+        ([encode("png", GREY)], 1, (0.5,), (0.5,), "shardio.Normalize(0.5000, 0.5000)"),  # as in the loader
+    ],
+)  # fmt: skip
+def test_pixels_are_described(images: list[bytes], channels: int, means: Any, stds: Any, code: str) -> None:
+    """Mean and deviation of pixels are by channel, and are printed as the transform."""
+    ds = shardio.from_samples([{"x": image} for image in images], {"x": Field("image", channels=channels)})
+    found = stats(ds).fields["x"].images.channels
+    assert [channel.mean for channel in found] == pytest.approx(means)
+    assert [channel.std for channel in found] == pytest.approx(stds)
+    assert found[-1].levels[204 if channels == 3 else 255] == found[-1].levels[0] == 0.5
+    assert report.normalize(found) == code
 
 
 @pytest.mark.parametrize("kind", ["file", "pixels"])
@@ -154,7 +159,6 @@ def test_masks_are_described_by_class(kind: str) -> None:
     samples = [{"mask": numbers[..., None] if pixels else encode("png", numbers)} for numbers in (many, few)]
     figures = stats(shardio.from_samples(samples, {"mask": field}))
     images = figures.fields["mask"].images
-    assert images is not None
     assert images.pixel_classes == pytest.approx({0: 0.25, 7: 0.275, 255: 0.475})
     assert images.channels == ()
     text = report.text(figures)
@@ -169,27 +173,8 @@ def test_numbers_of_16_bits_are_counted() -> None:
     numbers = np.arange(30, dtype=np.uint16)[:, None].repeat(40, 1) * 1000
     figures = stats(shardio.from_samples([{"mask": encode("png", numbers)}], {"mask": Field("image", role="mask")}))
     images = figures.fields["mask"].images
-    assert images is not None
     assert list(images.pixel_classes) == [1000 * number for number in range(30)]
     assert "and 10 more" in report.text(figures)
-
-
-def test_grey_images_have_one_channel() -> None:
-    """Grey images have one channel, as in the loader."""
-    image = np.zeros((4, 6), np.uint8)
-    image[:2] = 255
-    ds = shardio.from_samples([{"x": encode("png", image)}], {"x": Field("image", channels=1)})
-    images = stats(ds).fields["x"].images
-    assert images is not None
-    assert [(c.mean, c.std) for c in images.channels] == [(0.5, 0.5)]
-    assert report.normalize(images.channels) == "shardio.Normalize(0.5000, 0.5000)"
-
-
-def test_mean_and_deviation_can_be_pasted() -> None:
-    """The printed mean and deviation are Python code for the transform."""
-    channels = [Channel(mean, std, ()) for mean, std in ((0.48512, 0.22903), (0.456, 0.224), (0.406, 0.225))]
-    made = eval(report.normalize(channels), {"shardio": shardio})  # noqa: S307  # our own
-    assert made == shardio.Normalize((0.4851, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
@@ -203,7 +188,6 @@ def test_arrays_are_described_by_channel(tmp_path: Path, container: str) -> None
         values = np.stack(rows)[:, place].astype(np.float64)
         assert channel.count == values.size
         assert (channel.mean, channel.std) == pytest.approx((values.mean(), values.std()))
-    assert found.values is not None
     assert found.values.mean == pytest.approx(np.stack(rows).mean(dtype=np.float64))
     code = next(line for line in report.text(stats(ds)).splitlines() if "mean, std *" in line).split("*")[1]
     made = eval(code, {"shardio": shardio})  # noqa: S307  # our own
@@ -214,33 +198,20 @@ def test_arrays_are_described_by_channel(tmp_path: Path, container: str) -> None
 
 def test_some_arrays_have_no_channels() -> None:
     """Long first axes, complex numbers and shapes that differ are told as a whole; one axis is one number per place."""
-    row = {
-        "long": np.zeros((65, 2)),
-        "complex": np.zeros((2, 2), "c8"),
-        "two": np.array([1.0, 3.0]),
-        "many": np.zeros((17, 2)),
-    }
-    ragged = {"ragged": Field("array", dtype="float64")}
-    kinds: Any = {
-        "long": ("float64", (65, 2)),
-        "complex": ("complex64", (2, 2)),
-        "two": ("float64", (2,)),
-        "many": ("float64", (17, 2)),
-    }
-    found = stats(shardio.from_samples([{**row, "ragged": np.zeros((2, n + 1))} for n in range(3)], kinds | ragged))
-    assert {name: len(field.channels) for name, field in found.fields.items()} == {
-        "long": 0,
-        "complex": 0,
-        "two": 2,
-        "many": 17,
-        "ragged": 0,
-    }
+    fixed = {"long": np.zeros((65, 2)), "complex": np.full((2, 2), 3 + 4j, "c8"), "two": np.array([1.0, 3.0])}
+    fixed["many"] = np.zeros((17, 2))
+    fields: Any = {name: (array.dtype, array.shape) for name, array in fixed.items()}
+    fields |= {"ragged": Field("array", dtype="float64"), "one": "complex64"}
+    samples = [{**fixed, "ragged": np.zeros((2, n + 1)), "one": 3 + 4j} for n in range(3)]
+    found = stats(shardio.from_samples(samples, fields))
+    channels = {name: len(field.channels) for name, field in found.fields.items()}
+    assert channels == {"long": 0, "complex": 0, "two": 2, "many": 17, "ragged": 0, "one": 0}
+    # Complex numbers are told by their absolute values.
+    assert (found.fields["complex"].values.mean, found.fields["one"].spread.median) == (5, 5)
     assert report.text(found).count("shardio.Normalize(") == 2
     assert "mean, std *  of 17 places on axis 0: in --json" in report.text(found)
     assert "mean, std *  shardio.Normalize(0, 1)" in report.text(found)  # of the long ones, together
     assert "shardio.Normalize((1, 3), (1, 1))" in report.text(found)
-    empty = stats(shardio.from_samples([], {"x": ("float32", (2, 3))}))
-    assert "Normalize" not in report.text(empty)
 
 
 def classes_of(values: Any, name: str = "label", dtype: str = "int64", names: Any = None) -> Any:
@@ -253,10 +224,11 @@ def classes_of(values: Any, name: str = "label", dtype: str = "int64", names: An
 def test_class_balance_is_told_with_names() -> None:
     """Class statistics hold counts, extremes, their ratio, and classes without samples, by name."""
     found = classes_of([0, 0, 0, 3, 1, 0, 3], names=CLASSES)
-    assert found.values == (0, 1, 2, 3, 4)
-    assert found.counts == (4, 1, 0, 2, 0)
-    assert found.names == ("cat", "dog", "owl", "eel", "bat")
+    assert (found.values, found.counts, found.names) == ((0, 1, 2, 3, 4), (4, 1, 0, 2, 0), tuple(CLASSES))
     assert (found.largest, found.smallest, found.ratio, found.empty) == (4, 1, 4.0, 2)
+    # With names, any number of values counts as classes.
+    found = classes_of(range(10_001), names=[f"c{n}" for n in range(12_000)])
+    assert (len(found.values), found.empty) == (12_000, 1999)
 
 
 @pytest.mark.parametrize(
@@ -281,18 +253,11 @@ def test_classes_are_what_the_field_says(values: list[int], options: Any, expect
 
 
 @pytest.mark.parametrize(
-    ("values", "dtype"),
-    [(range(10_001), "int64"), ([0.0, 1.0], "float32"), ([2**64 - 1, 1], "uint64")],
+    ("values", "dtype"), [(range(10_001), "int64"), ([0.0, 1.0], "float32"), ([2**64 - 1, 1], "uint64")]
 )
 def test_other_numbers_are_no_classes(values: Any, dtype: str) -> None:
-    """Too many different values, fractions, and integers beyond float64 are no classes, and have a spread instead."""
+    """Too many different values, fractions, and integers beyond float64 are no classes."""
     assert classes_of(values, dtype=dtype) is None
-
-
-def test_more_classes_than_usual_may_be_named() -> None:
-    """With class names, any number of values counts as classes."""
-    found = classes_of(range(10_001), names=[f"c{n}" for n in range(12_000)])
-    assert (len(found.values), found.empty) == (12_000, 1999)
 
 
 @pytest.mark.parametrize("kind", ["scalar", "array", "varying"])
@@ -305,7 +270,6 @@ def test_numbers_that_are_not_finite_are_counted_apart(kind: str) -> None:
         field = Field("array", dtype="float32", shape=(2,) if kind == "array" else None)
         samples = [{"x": np.array(values[at : at + 2], np.float32)} for at in (0, 2, 4)]
     found = stats(shardio.from_samples(samples, {"x": field})).fields["x"]
-    assert found.values is not None
     assert (found.values.count, found.values.nan, found.values.inf) == (2, 2, 2)
     assert (found.values.min, found.values.max, found.values.mean, found.values.std) == (1, 3, 2, 1)
     if kind == "scalar":
@@ -325,21 +289,12 @@ FLOATS[1, 0, 0] = np.nan
 def test_fill_values_are_left_out_and_counted(tmp_path: Path, container: str, fixed: bool) -> None:
     """Fill values and NaN count in no figure of arrays, by channel or together, and of scalars, and are counted."""
     shape = (3, 2, 4) if fixed else None
-    fields = {
-        "t": Field("array", "int16", shape),
-        "f": Field("array", "float32", shape),
-        "label": Field("scalar", "int16"),
-    }
+    fields = {"t": Field("array", "int16", shape), "f": Field("array", "float32", shape), "label": "int16"}
     samples = [{"t": TEMPERATURES, "f": FLOATS, "label": label} for label in (3, -1, 3, 3)]
     ds = write(tmp_path / "d", container, samples, fields)
     found = stats(ds, fill_values={"t": -32768, "f": [1e20, -5], "label": -1}).fields
     kept = TEMPERATURES[TEMPERATURES >= 0]
     values, floats, label = found["t"].values, found["f"].values, found["label"]
-    assert values is not None
-    assert floats is not None
-    assert label.values is not None
-    assert label.spread is not None
-    assert label.classes is not None
     assert (values.count, values.min, values.max, values.filled) == (88, 1, 23, 8)
     assert values.mean == pytest.approx(kept.mean())
     assert values.std == pytest.approx(kept.std())
@@ -356,7 +311,7 @@ def test_fill_values_are_left_out_and_counted(tmp_path: Path, container: str, fi
     ("attributes", "dtype", "expected"),
     [
         ({"_FillValue": -32768}, "int16", (-32768,)),
-        ({"_FillValue": np.float64(1e20), "missing_value": 1e20}, "float32", (float(np.float32(1e20)),)),
+        ({"_FillValue": 1e20, "missing_value": 1e20}, "float32", (float(np.float32(1e20)),)),
         ({"missing_value": [-1, -2]}, "int16", (-1, -2)),
         ({"_FillValue": 1e20}, "int16", ()),  # of other data
         ({"_FillValue": "none", "units": "K"}, "float32", ()),
@@ -365,12 +320,9 @@ def test_fill_values_are_left_out_and_counted(tmp_path: Path, container: str, fi
 )
 def test_a_field_may_state_its_fill_values(attributes: dict[str, Any], dtype: str, expected: tuple[float, ...]) -> None:
     """The attributes of the CF conventions are taken where a field has some, unless the user gives others."""
-    plain = Field("array", dtype, (2,))
-    stated: Any = SimpleNamespace(
-        kind="array", shape=(2,), row_dtype=plain.row_dtype, dtype=dtype, channels=None, attributes=attributes
-    )
-    assert views({"x": stated}, {}, {})["x"].fill_values == expected
-    assert views({"x": stated}, {"x": 7}, {})["x"].fill_values == (7,)
+    fields = {"x": Field("array", dtype, (2,), attributes=attributes)}
+    assert views(fields, {}, {})["x"].fill_values == expected
+    assert views(fields, {"x": 7}, {})["x"].fill_values == (7,)
 
 
 def test_the_axis_of_channels_is_told_and_can_be_chosen(tmp_path: Path) -> None:
@@ -398,14 +350,9 @@ def test_the_axis_of_channels_is_told_and_can_be_chosen(tmp_path: Path) -> None:
 
 def test_means_of_a_sample_come_with_their_standard_error(tmp_path: Path) -> None:
     """The error is that of random samples of images and arrays, each of which resembles itself; it is 0 of all."""
-    random = np.random.default_rng(5)
-    levels = random.integers(0, 256, 400)
-    fields = {
-        "image": "image",
-        "pixels": Field("pixels", shape=(4, 4)),
-        "x": ("float32", (1, 3)),
-        "y": Field("array", "int16"),
-    }
+    levels = np.random.default_rng(5).integers(0, 256, 400)
+    fields = {"image": "image", "pixels": Field("pixels", shape=(4, 4)), "x": ("float32", (1, 3)),
+              "y": Field("array", "int16")}  # fmt: skip
     samples = [
         {
             "image": plain(4, 4, (level, 10, 255 - level)),
@@ -416,95 +363,57 @@ def test_means_of_a_sample_come_with_their_standard_error(tmp_path: Path) -> Non
         for number, level in enumerate(levels.tolist())
     ]
     ds = write(tmp_path / "d", "hdf5", samples, fields)
-    found = stats(ds, sample=50).fields
-    images, pixels = found["image"].images, found["pixels"].images
-    assert images is not None
-    assert pixels is not None
-    assert found["y"].values is not None
-    assert found["x"].values is not None
+    found = stats(ds, sample=50)
+    image, pixels = (found.fields[name].images.channels for name in ("image", "pixels"))
+    x, y = found.fields["x"], found.fields["y"]
     one = levels.std() / np.sqrt(50) * np.sqrt(1 - 50 / 400)  # what a sample of 50 of 400 errs by, on average
-    for error, scale in (
-        (images.channels[0].error, 255), (images.channels[2].error, 255), (pixels.channels[1].error, 255),
-        (found["x"].channels[0].error, 1), (found["x"].values.error, 1), (found["y"].values.error, 1),
-    ):  # fmt: skip
-        assert error is not None
-        assert error * scale == pytest.approx(one, rel=0.35)
-    assert images.channels[1].error == pytest.approx(0, abs=1e-9)
-    true = levels.mean()
-    for mean, error in (
-        (found["x"].values.mean, found["x"].values.error),
-        (found["y"].values.mean, found["y"].values.error),
-    ):
-        assert mean is not None
-        assert error is not None
-        assert abs(mean - true) < 4 * error
-    text = report.text(stats(ds, sample=50))
+    for channel, scale in ((image[0], 255), (image[2], 255), (pixels[1], 255), (x.channels[0], 1), (x.values, 1),
+                           (y.values, 1)):  # fmt: skip
+        assert channel.error * scale == pytest.approx(one, rel=0.35)
+    assert image[1].error == pytest.approx(0, abs=1e-9)
+    for values in (x.values, y.values):
+        assert abs(values.mean - levels.mean()) < 4 * values.error
+    text = report.text(found)
     assert "looked at  50 samples (seed 0); figures of these are marked *; --sample all looks at all" in text
-    first, last = images.channels[0].error, images.channels[2].error
-    assert f"mean +- *  {first:.2g}, 0, {last:.2g}" in re.sub(" +", " ", text).replace("+- *", "+- * ")
+    told = re.sub(" +", " ", text).replace("+- *", "+- * ")
+    assert f"mean +- *  {image[0].error:.2g}, 0, {image[2].error:.2g}" in told
     whole = stats(ds, sample="all")
     assert (whole.sampled, whole.fields["x"].channels[0].error) == (400, 0)
+    assert [stats(ds, sample=count).fields["x"].channels[0].error for count in (0, 1)] == [None, None]
     assert "+-" not in report.text(whole)
     assert "looked at  all samples; figures of these are marked *\n" in report.text(whole)
 
 
-def test_errors_of_few_samples(tmp_path: Path) -> None:
-    """One sample of several has no standard error; one of one has none to have."""
-    rows = [{"x": np.array([1.0, 3.0])}, {"x": np.array([5.0, 3.0])}]
-    ds = write(tmp_path / "d", "hdf5", rows, {"x": ("float64", (2,))})
-    errors = [stats(ds, sample=count).fields["x"].channels[0].error for count in (0, 1, 2)]
-    assert errors == [None, None, 0]
-
-
-def test_complex_numbers_are_told_by_their_size() -> None:
-    """Complex numbers are described by their absolute values."""
-    ds = shardio.from_samples([{"x": 3 + 4j, "y": np.array([3j])}], {"x": "complex64", "y": ("complex128", (1,))})
-    found = stats(ds).fields
-    assert found["x"].spread is not None
-    assert found["y"].values is not None
-    assert (found["x"].spread.median, found["y"].values.mean) == (5.0, 3.0)
-
-
-@pytest.mark.parametrize("container", CONTAINERS)
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 def test_a_sample_is_chosen_by_its_seed(tmp_path: Path, container: str) -> None:
     """The seed alone selects the decoded subset, whatever the container and the number of threads."""
     samples = [sample(number) for number in range(200)]
     ds = write(tmp_path / "d", container, samples)
     told = [stats(ds, sample=30, seed=seed, workers=workers) for seed, workers in ((3, 1), (3, 5), (4, 2))]
     assert told[0] == told[1]
-    grids = [one.fields["grid"].values for one in told]
-    assert grids[0] != grids[2]
-    assert [one.sampled for one in told] == [30] * 3
-    assert [grid.count for grid in grids if grid is not None] == [180] * 3
+    one, _, another = (found.fields["grid"].values for found in told)
+    assert one != another
+    assert [found.sampled for found in told] == [30] * 3
+    assert one.count == another.count == 180
     other = stats(shardio.from_samples(samples, FIELDS), sample=30, seed=3).fields["grid"].values
-    assert grids[0] is not None
-    assert other is not None
-    assert (grids[0].min, grids[0].max, grids[0].mean) == (other.min, other.max, pytest.approx(other.mean))
+    assert (one.min, one.max, one.mean) == (other.min, other.max, pytest.approx(other.mean))
     check(told[0].fields["score"].spread, [one["score"] for one in samples])  # of all
 
 
-def test_no_sample_need_be_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With sample=0 no image is opened, and figures come from the index."""
+def test_no_sample_need_be_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With sample=0 no image is read or decoded, and figures come from the index alone."""
     monkeypatch.setattr("shardio.engines.image_decoding.decode", None)
-    found = stats(shardio.from_samples([sample(number) for number in range(5)], FIELDS), sample=0)
-    images = found.fields["image"].images
-    assert images is not None
-    assert (found.sampled, images.channels, images.encodings, images.heights.count) == (0, (), {}, 5)
-    assert "looked at" not in report.text(found)
-
-
-def test_image_bytes_are_not_read_for_their_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images outside the subset are described from the index alone."""
-    if native.library() is None:
-        pytest.skip("not compiled here")
-    for container in ("tar", "hdf5", "lmdb"):
+    for container in CONTAINERS:
         ds = write(tmp_path / container, container, [sample(number) for number in range(40)])
         with monkeypatch.context() as patch:
-            patch.setattr("shardio.dataset.selection.Selection.values", None)
-            patch.setattr("shardio.dataset.selection._measured", None)
-            sizes = stats(ds, sample=0).fields["image"].sizes
-        assert sizes is not None
-        assert sizes.count == 40
+            if native.library() is not None and container != "memory":
+                patch.setattr("shardio.dataset.selection.Selection.values", None)
+                patch.setattr("shardio.dataset.selection._measured", None)
+            found = stats(ds, sample=0)
+        images = found.fields["image"].images
+        assert (found.sampled, images.channels, images.encodings, images.heights.count) == (0, (), {}, 40)
+        assert found.fields["image"].sizes.count == 40
+        assert "looked at" not in report.text(found)
 
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
@@ -523,9 +432,7 @@ def test_bad_samples_are_named_and_left_out(tmp_path: Path, container: str) -> N
         assert first.startswith(f"{ds.where(4)}: field 'image': the jpeg image of ")
         assert ", key key-004): " in first
         assert ", key k\\xffy-009): field 'key': not text: " in second
-        assert found.fields["image"].images is not None
         assert found.fields["image"].images.encodings == {"png": 29}
-        assert found.fields["key"].lengths is not None
         assert found.fields["key"].lengths.count == 29
         told = report.text(found)
         assert "bad *      2 samples\n" in told
@@ -556,36 +463,10 @@ def test_a_shard_without_its_index_is_an_error(tmp_path: Path) -> None:
         stats(ds)
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("column", ["image.offset", "image.size"])
-def test_places_that_cannot_be_are_an_error(
-    tmp_path: Path, column: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Impossible offsets in an index are an error that names the row."""
-    if not compiled:
-        monkeypatch.setattr(native, "library", lambda: None)
-    ds = write(tmp_path / "d", "tar", [sample(number) for number in range(30)])
-    index = tmp_path / "d" / "shard-000000.idx.npy"
-    table = np.load(index)
-    table[column][2] = -5
-    np.save(index, table)
-    with pytest.raises(ShardCorrupt, match=r"shard-000000.tar, field 'image', row 2: .* are not within the file"):
-        stats(ds)
-
-
-def test_a_path_will_do(tmp_path: Path) -> None:
-    """A path gives the figures of the dataset at that path."""
-    ds = write(tmp_path / "d", "tar", [sample(number) for number in range(30)])
-    assert stats(tmp_path / "d") == stats(str(tmp_path / "d")) == stats(ds)
-    with pytest.raises(NotADataset, match="nowhere"):
-        stats(tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize("values", [[2**63 - 1, 2**63 - 6], [-(2**63), 5 - 2**63], [2**63 - 1, -(2**63)]])
 def test_the_ends_of_64_bits_are_counted(values: list[int]) -> None:
     """Histogram bins include the largest and smallest 64-bit integers."""
     spread = stats(shardio.from_samples([{"x": value} for value in values], {"x": "int64"})).fields["x"].spread
-    assert spread is not None
     assert (spread.min, spread.max) == (min(values), max(values))
     assert spread.histogram.counts[0] == spread.histogram.counts[-1] == 1
     assert sum(spread.histogram.counts) == 2
@@ -593,12 +474,11 @@ def test_the_ends_of_64_bits_are_counted(values: list[int]) -> None:
 
 def test_an_empty_dataset_has_no_figures(tmp_path: Path) -> None:
     """An empty dataset has no figures in text, JSON and plots."""
-    with shardio.create(tmp_path / "d", fields=FIELDS):
-        pass
-    found = stats(shardio.open(tmp_path / "d"))
+    found = stats(shardio.from_samples([], FIELDS))
     assert (found.samples, found.sampled) == (0, 0)
     assert {(f.sizes, f.images, f.classes, f.spread, f.lengths) for f in found.fields.values()} == {(None,) * 5}
     assert report.text(found).startswith("dataset  ")
+    assert "Normalize" not in report.text(found)
     picture.draw(found, tmp_path / "d.png")
     assert cv2.imread(str(tmp_path / "d.png")) is not None
 
@@ -607,13 +487,10 @@ def test_an_empty_dataset_has_no_figures(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"sample": -1}, "sample must be a whole number of at least 0, or 'all', got -1"),
-        ({"sample": "some"}, "sample must be a whole number of at least 0, or 'all', got 'some'"),
+        ({"sample": "some"}, "sample must be .* got 'some'"),
         ({"fill_values": {"y": 1}}, r"fill_values: 'y' is no field of numbers; there are x \(scalar, int64\)"),
         ({"fill_values": {"x": 0.5}}, r"field 'x' is scalar, int64, which cannot hold 0.5"),
-        (
-            {"fill_values": {"x": [1, 2**64]}},
-            r"field 'x' is scalar, int64, which cannot hold \[1, 18446744073709551616\]",
-        ),
+        ({"fill_values": {"x": [1, 2**64]}}, r"which cannot hold \[1, 18446744073709551616\]"),
         ({"channel_axis": {"x": 0}}, "field 'x' is scalar, int64, which has no axis 0"),
         ({"sample": 0.5}, "sample must be"),
         ({"sample": True}, "sample must be"),
@@ -629,11 +506,8 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
 def test_progress_counts_to_the_end() -> None:
     """The progress of each pass reaches its total."""
     told: list[tuple[str, int, int]] = []
-    stats(
-        shardio.from_samples([sample(n) for n in range(70)], FIELDS, shard_samples=30),
-        sample=50,
-        progress=lambda *step: told.append(step),
-    )
+    ds = shardio.from_samples([sample(n) for n in range(70)], FIELDS, shard_samples=30)
+    stats(ds, sample=50, progress=lambda *step: told.append(step))
     assert told[0] == ("counting", 70, 70)
     assert told[-1] == ("decoding", 50, 50)
     assert [done for what, done, _ in told if what == "decoding"] == sorted(done for _, done, _ in told[1:])
@@ -641,16 +515,15 @@ def test_progress_counts_to_the_end() -> None:
 
 def test_every_figure_is_in_the_json(tmp_path: Path) -> None:
     """`to_dict` returns JSON with every figure, derived ones included."""
-    found = stats(write(tmp_path / "d", "lmdb", [sample(number) for number in range(40)]))
-    told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    write(tmp_path / "d", "lmdb", [sample(number) for number in range(40)])
+    told = json.loads(json.dumps(stats(tmp_path / "d").to_dict(), allow_nan=False))
     assert told["samples"] == 40
     classes = told["fields"]["label"]["classes"]
     assert classes["names"] == CLASSES
     assert (classes["largest"], classes["smallest"], classes["ratio"], classes["empty"]) == (24, 8, 3.0, 2)
     image = told["fields"]["image"]["images"]
     assert image["heights"]["median"] == 11
-    assert len(image["channels"]) == 3
-    assert len(image["channels"][0]["levels"]) == 256
+    assert [len(channel["levels"]) for channel in image["channels"]] == [256] * 3
     assert told["fields"]["note"]["sizes"]["max"] == 5
 
 
@@ -693,16 +566,9 @@ def test_many_classes_are_listed_in_part() -> None:
     assert listed == [*largest, *smallest, r"\x1b[31mred\n"]
 
 
-@pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> DatasetStats:
-    """Statistics with everything that a plot can show."""
-    path = tmp_path_factory.mktemp("d") / "d"
-    return stats(write(path, "hdf5", [sample(number) for number in range(60)]))
-
-
-def test_the_picture_is_drawn(everything: DatasetStats, tmp_path: Path) -> None:
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
     """The plot is a PNG with one non-empty panel per figure, three in a row."""
-    picture.draw(everything, tmp_path / "all.png")
+    picture.draw(stats(write(tmp_path / "d", "hdf5", [sample(number) for number in range(60)])), tmp_path / "all.png")
     drawn = cv2.imread(str(tmp_path / "all.png"))
     # image: sizes, sizes of images, levels; label; score; caption: 2; points, blob, note
     assert 4 * 350 < drawn.shape[0] < 4 * 500
@@ -722,27 +588,28 @@ def test_the_picture_takes_any_name(tmp_path: Path) -> None:
         assert cv2.imread(str(tmp_path / f"{path}.png")).std() > 10
 
 
-def test_a_picture_of_many_fields_ends_somewhere(tmp_path: Path) -> None:
+def test_a_picture_of_many_fields_ends_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plot has a maximum number of panels and leaves out the rest."""
-    fields = {f"f{number}": "float32" for number in range(60)}
+    monkeypatch.setattr(picture, "MOST_PANELS", 3)
+    fields = {f"f{number}": "float32" for number in range(8)}
     ds = shardio.from_samples([dict.fromkeys(fields, n) for n in range(3)], fields)
     picture.draw(stats(ds), tmp_path / "many.png")
-    assert cv2.imread(str(tmp_path / "many.png")).shape[0] < 8 * 500
+    assert cv2.imread(str(tmp_path / "many.png")).shape[0] < 500
 
 
-@pytest.mark.parametrize(("name", "message"), [("x.jpg", r"must end in .png"), ("no/x.png", "no such folder")])
-def test_a_picture_needs_a_place(everything: DatasetStats, tmp_path: Path, name: str, message: str) -> None:
-    """An invalid output path is refused before anything is drawn."""
-    with pytest.raises(ConfigError, match=message):
-        picture.check(tmp_path / name)
-    with pytest.raises(ConfigError, match=message):
-        picture.draw(everything, tmp_path / name)
-
-
-def test_a_picture_needs_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without matplotlib, the error says how to install it."""
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("x.jpg", ConfigError, r"must end in .png"),
+        ("no/x.png", ConfigError, "no such folder"),
+        ("x.png", MissingDependency, r"statistics needs matplotlib.*: pip install 'matplotlib"),
+    ],
+)
+def test_a_picture_needs_a_place_and_matplotlib(
+    tmp_path: Path, name: str, error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An invalid output path is refused before anything is drawn, and so is a picture without matplotlib."""
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(
-        MissingDependency, match=r"a picture of the statistics needs matplotlib.*: pip install 'matplotlib"
-    ):
-        picture.check(tmp_path / "x.png")
+    for refuse in (picture.check, partial(picture.draw, stats(shardio.from_samples([{"x": 1}])))):
+        with pytest.raises(error, match=message):
+            refuse(tmp_path / name)

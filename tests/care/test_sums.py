@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from shardio.care.repair import repair
 from shardio.care.verify import verify
 from shardio.containers import piece_sums
 from shardio.conversion.adopt import adopt
+from shardio.conversion.api import convert
 from shardio.errors import ConfigError, SourceError
 from shardio.format.pieces import PIECE
 from shardio_converters.hdf5 import hdf5
@@ -69,20 +72,18 @@ def check_tables(path: Path) -> None:
     assert tables_of(path) == expected
 
 
-def test_every_shard_has_its_table(dataset: Path) -> None:
-    """`create` and `index` write a table beside each shard, of which `verify` finds nothing wrong."""
+def test_a_table_that_is_lost_or_damaged(dataset: Path) -> None:
+    """`create` and `index` write a table beside each shard; `verify` names those that are missing or wrong.
+
+    `repair` writes them as they were, and changes nothing else.
+    """
     check_tables(dataset)
     assert verify(dataset, deep=True).problems == ()
-
-
-def test_a_table_that_is_lost_or_damaged(dataset: Path) -> None:
-    """`verify` names tables that are missing or wrong; `repair` writes them as they were, and changes nothing else."""
     before = {path.name: path.read_bytes() for path in dataset.iterdir()}
     first, *_, last = sorted(tables_of(dataset))
     (dataset / first).unlink()
     (dataset / last).write_bytes(before[last][:-1] + bytes([before[last][-1] ^ 1]))
-    found = verify(dataset).problems
-    assert found == (
+    assert verify(dataset).problems == (
         f"{first} is missing; `shardio repair` writes it anew",
         f"{last} does not hold the checksums of its pieces; `shardio repair` writes it anew",
     )
@@ -144,17 +145,16 @@ def test_after_a_repair_tables_fit(container: str, tmp_path: Path) -> None:
 def test_resume_mends_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversion that resumes, of this or an older release, keeps shards without tables, and writes these."""
     np.save(tmp_path / "a.npy", np.arange(3000.0))
+    again = partial(convert, tmp_path / "a.npy", tmp_path / "out", converter="numpy", container="tar", shard_size="5KB")
     with monkeypatch.context() as patched:
-        patched.setattr("shardio.output.folder.move_into_place", _full)
+        patched.setattr("shardio.output.folder.move_into_place", mock.Mock(side_effect=OSError("full")))
         with pytest.raises(OSError, match="full"):
-            shardio.convert(tmp_path / "a.npy", tmp_path / "out", converter="numpy", container="tar", shard_size="5KB")
+            again()
     (shards,) = (tmp_path / "out" / ".converting").glob("run-*/shards")
     inodes = {path.name: path.stat().st_ino for path in shards.glob("*.tar")}
     for table in sorted(shards.glob("*.sums.idx.npy"))[::2]:
         table.unlink()
-    shardio.convert(
-        tmp_path / "a.npy", tmp_path / "out", converter="numpy", container="tar", shard_size="5KB", resume=True
-    )
+    again(resume=True)
     check_tables(tmp_path / "out")
     assert {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("*.tar")} == inodes
 
@@ -170,13 +170,10 @@ def test_an_array_of_others_in_the_place_of_a_table(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_overwriting_leaves_no_table(dataset: Path, tmp_path: Path) -> None:
+def test_overwriting_leaves_no_table(tmp_path: Path) -> None:
     """A dataset that replaces another one has its own tables only, whatever the containers."""
+    np.save(tmp_path / "a.npy", np.arange(30.0))
+    path = write(tmp_path / "d", "hdf5")
     for container in ("lmdb", "tar"):
-        np.save(tmp_path / "a.npy", np.arange(30.0))
-        shardio.convert(tmp_path / "a.npy", dataset, converter="numpy", container=container, overwrite=True)
-        check_tables(dataset)
-
-
-def _full(*_: Any, **__: Any) -> None:
-    raise OSError("full")
+        convert(tmp_path / "a.npy", path, converter="numpy", container=container, overwrite=True)
+        check_tables(path)

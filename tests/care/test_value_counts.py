@@ -48,7 +48,6 @@ def test_counts_of_floats_are_exact(values: list[float], growing: bool) -> None:
 
 def check_loosely(spread: Spread | None, values: Any) -> None:
     """Like `check`, but with a tolerance for rounded sums, and where NumPy itself overflows."""
-    assert spread is not None
     assert (spread.count, spread.min, spread.max) == (len(values), values.min(), values.max())
     scale = float(np.abs(values).max()) or 1.0
     floats = values / scale
@@ -83,7 +82,6 @@ def test_counts_of_very_many_numbers_are_bounded_and_near(name: str, monkeypatch
         assert len(counted.values) <= 1000
     assert not counted.exact
     spread = counted.spread()
-    assert spread is not None
     assert (spread.count, spread.min, spread.max) == (20_000, values.min(), values.max())
     deviation = float(values.std())
     assert spread.mean == pytest.approx(float(values.mean()), abs=deviation / 100)
@@ -101,7 +99,6 @@ def test_sizes_of_very_many_images_are_bounded_and_near(monkeypatch: pytest.Monk
     # The index takes the size from a PNG's header; no image is decoded.
     samples = [{"image": blank[:16] + struct.pack(">II", w, h) + blank[24:]} for h, w in sides.tolist()]
     images = shardio.stats(shardio.from_samples(samples, {"image": "image"}), sample=0).fields["image"].images
-    assert images is not None
     assert images.sizes <= 500
     assert images.heights.median == pytest.approx(np.median(sides[:, 0]), rel=0.1)
     assert images.widths.mean == pytest.approx(sides[:, 1].mean(), rel=0.02)

@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from shardio import containers
-from shardio.errors import ConfigError
 from shardio.format.fields import Field
 from shardio.testing import ContainerContract
 
@@ -47,11 +44,3 @@ class TestLmdb(ContainerContract):
 
 class TestMemory(ContainerContract):
     container = containers.get("memory")
-
-
-def test_registry() -> None:
-    """Containers are found by name, the registry is read-only, and an unknown name raises with the list."""
-    assert {name: c.name for name, c in containers.CONTAINERS.items()} == {n: n for n in containers.CONTAINERS}
-    assert not hasattr(containers.CONTAINERS, "__setitem__")
-    with pytest.raises(ConfigError, match="one of tar, hdf5, lmdb, got 'zip'"):
-        containers.get("zip")

@@ -3,10 +3,7 @@
 import bz2
 import contextlib
 import os
-import subprocess
-import sys
 import zlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -79,7 +76,7 @@ def is_left_to_h5py(reader: containers.Reader) -> bool:
     return bool(called.called)
 
 
-@pytest.mark.parametrize("dtype", ["<u1", "<u2", "<f4", ">i4"])
+@pytest.mark.parametrize("dtype", ["<u1", "<u2", ">i4"])
 @pytest.mark.parametrize("chunks", CHUNKS)
 @pytest.mark.parametrize("how", COMPRESSIONS)
 def test_read_without_the_lock(
@@ -90,7 +87,6 @@ def test_read_without_the_lock(
     reader = adopt(tmp_path / "x.h5", values, chunks=CHUNKS[chunks], **COMPRESSIONS[how])
     monkeypatch.setattr(h5py, "File", None)
     np.testing.assert_array_equal(read_under_lock(reader, ROWS), values[ROWS])
-    reader.close()
 
 
 @pytest.mark.parametrize("chunks", [(1, 64, 40), (4, 64, 40)])
@@ -107,7 +103,6 @@ def test_many_threads(tmp_path: Path, how: str, chunks: tuple[int, ...]) -> None
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(work, range(80)))
-    reader.close()
 
 
 def test_large_chunks_leave_no_memory_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,45 +136,38 @@ def test_filters_left_out(tmp_path: Path, mask: int) -> None:
         np.testing.assert_array_equal(file["x"][0], plain)
     reader = HDF5.reader(tmp_path / "x.h5", {"x": Field("array", dtype="uint16", shape=(40,))})
     np.testing.assert_array_equal(reader.read(np.array([0, 0]), "x"), [plain, plain])
-    reader.close()
-
-
-def damage(path: Path, row: int, change: Callable[[bytes], bytes]) -> int:
-    """Change the stored bytes of a row's chunk, one chunk per row; return the chunk's offset."""
-    with h5py.File(path) as file:
-        info = file["x"].id.get_chunk_info_by_coord((row, 0, 0))
-    with open(path, "r+b") as file:
-        file.seek(info.byte_offset)
-        changed = change(file.read(info.size))
-        file.seek(info.byte_offset)
-        file.write(changed[: info.size])
-    return int(info.byte_offset)
 
 
 @pytest.mark.parametrize("how", sorted(set(COMPRESSIONS) - {"bitshuffle alone"}))  # which may decompress to anything
 def test_damaged_chunk(tmp_path: Path, how: str) -> None:
     """An invalid chunk is ShardCorrupt with file, field, row, byte and filter, and other chunks are still read."""
     values, path = np.concatenate([values_of("u2")] * 4, axis=2), tmp_path / "x.h5"
-    adopt(path, values, chunks=(1, 17, 36), **COMPRESSIONS[how]).close()
-    place = damage(path, 3, lambda data: b"\xff" * len(data))
-    reader = HDF5.reader(path, {"x": Field("array", dtype="uint16", shape=(17, 36))})
+    reader = adopt(path, values, chunks=(1, 17, 36), **COMPRESSIONS[how])
+    with h5py.File(path) as file:
+        info = file["x"].id.get_chunk_info_by_coord((3, 0, 0))
+    with open(path, "r+b") as file:
+        file.seek(info.byte_offset)
+        file.write(b"\xff" * info.size)
     first = how.replace(",", "").split()[0]
     name = "fletcher32" if "fletcher32" in how else {"gzip": "deflate"}.get(first, first)
-    with pytest.raises(ShardCorrupt, match=rf"x\.h5, field 'x', row 3: the chunk at byte {place} is damaged: {name}: "):
+    told = rf"x\.h5, field 'x', row 3: the chunk at byte {info.byte_offset} is damaged: {name}: "
+    with pytest.raises(ShardCorrupt, match=told):
         reader.read(np.array([2, 3]), "x")
     np.testing.assert_array_equal(reader.read(np.array([2, 4]), "x"), values[[2, 4]])
-    reader.close()
 
 
-def survive_damage(path: Path, values: NDArray[Any], attempts: int) -> None:
-    """Read damaged chunks: each read returns numbers or raises ShardCorrupt."""
+@pytest.mark.parametrize("how", COMPRESSIONS)
+def test_damage_never_crashes(tmp_path: Path, how: str) -> None:
+    """Hundreds of chunks with wrong sizes, bytes and endings do not end the process, and later reads are right."""
+    values, path = np.concatenate([values_of("u2")] * 4, axis=2), tmp_path / "x.h5"
+    adopt(path, values, chunks=(1, *values.shape[1:]), **COMPRESSIONS[how]).close()
     original = path.read_bytes()
     with h5py.File(path) as file:
         infos = [file["x"].id.get_chunk_info(i) for i in range(len(values))]
     reader = HDF5.reader(path, {"x": Field("array", dtype="uint16", shape=values.shape[1:])})
     rng = np.random.default_rng(0)
     with open(path, "r+b", buffering=0) as file:
-        for i in range(attempts):
+        for i in range(600):
             row = i % len(values)
             start, size = infos[row].byte_offset, infos[row].size
             data = np.frombuffer(original, np.uint8, size, start).copy()
@@ -194,22 +182,6 @@ def survive_damage(path: Path, values: NDArray[Any], attempts: int) -> None:
                 assert np.shape(reader.read(np.array([row]), "x")) == (1, *values.shape[1:])
             os.pwrite(file.fileno(), original[start : start + size], start)
     np.testing.assert_array_equal(reader.read(np.arange(len(values)), "x"), values)
-
-
-@pytest.mark.parametrize("how", COMPRESSIONS)
-def test_damage_never_crashes(tmp_path: Path, how: str) -> None:
-    """Hundreds of chunks with wrong sizes, bytes and endings do not end the process, and later reads are right."""
-    values = np.concatenate([values_of("u2")] * 4, axis=2)
-    adopt(tmp_path / "x.h5", values, chunks=(1, *values.shape[1:]), **COMPRESSIONS[how]).close()
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            survive_damage(tmp_path / "x.h5", values, 600)
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize(
@@ -227,7 +199,6 @@ def test_more_bytes_than_a_chunk_has(tmp_path: Path, options: dict[str, Any], bo
     reader = HDF5.reader(tmp_path / "x.h5", {"x": Field("array", dtype="uint8", shape=(50,))})
     with pytest.raises(ShardCorrupt, match=r"row 0: the chunk at byte .* not end within 50 bytes"):
         reader.read(np.array([0]), "x")
-    reader.close()
 
 
 @pytest.mark.parametrize("how", ["gzip, shuffle", "lzf", "zstd"])
@@ -239,7 +210,6 @@ def test_without_compiled_code(tmp_path: Path, how: str, monkeypatch: pytest.Mon
     reader = adopt(tmp_path / "x.h5", values, chunks=(4, 17, 9), **COMPRESSIONS[how])
     assert is_left_to_h5py(reader) == (how != "gzip, shuffle")
     np.testing.assert_array_equal(reader.read(ROWS, "x"), values[ROWS])
-    reader.close()
 
 
 def test_python_inflates_within_bounds() -> None:
@@ -259,26 +229,3 @@ def test_shuffle(width: int, size: int) -> None:
     count = size // max(width, 1)
     stored = np.concatenate([plain[: count * width].reshape(count, width).T.ravel(), plain[count * width :]])
     np.testing.assert_array_equal(undo_shuffle(width)(stored, np.zeros(size + 5, np.uint8)), plain)
-
-
-def test_plugin_that_is_not_installed(tmp_path: Path) -> None:
-    """Without hdf5plugin, opening a file that needs it raises an error that says so."""
-    adopt(tmp_path / "x.h5", values_of("u2"), chunks=(1, 17, 9), **hdf5plugin.Zstd()).close()
-    program = """
-import sys
-sys.modules["hdf5plugin"] = None
-from pathlib import Path
-from shardio import containers
-from shardio.errors import MissingDependency
-from shardio.format.fields import Field
-try:
-    containers.get("hdf5").reader(Path(sys.argv[1]), {"x": Field("array", dtype="uint16", shape=(17, 9))})
-except MissingDependency as error:
-    print(error)
-"""
-    # libhdf5 itself finds plugins that are installed system-wide.
-    environment = {**os.environ, "HDF5_PLUGIN_PATH": str(tmp_path)}
-    command = [sys.executable, "-c", program, str(tmp_path / "x.h5")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert "x.h5, field 'x' needs HDF5 filter 32015" in done.stdout
-    assert "pip install hdf5plugin" in done.stdout

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardio.containers import side_index
-from shardio.errors import ConfigError, ShardCorrupt
+from shardio.errors import ShardCorrupt
 from shardio.format.fields import as_fields, with_hidden
 from shardio.system.directory import Directory
 
@@ -44,12 +44,6 @@ def test_many_fields(tmp_path: Path) -> None:
     side_index.write(Directory(tmp_path), shard.name, np.zeros(3, side_index.dtype_of(fields)))
     assert side_index.path_of(shard).read_bytes()[6] == 2
     assert len(side_index.read(shard, fields)) == 3
-
-
-def test_columns_of_one_name() -> None:
-    """Fields whose column names collide are refused."""
-    with pytest.raises(ConfigError, match=r"two columns called 'a.size'"):
-        side_index.dtype_of(as_fields({"a": "bytes", "a.size": "int64"}))
 
 
 def test_damage(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 import xxhash
 
 import shardio
@@ -17,6 +19,7 @@ from shardio.errors import BadSample, ShardioError
 from shardio.format import manifest
 from shardio.format.manifest import Manifest
 from shardio.order.world import World
+from shardio.system.directory import Directory
 from shardio.testing.stores import MemoryStore
 from shardio_converters.imagefolder import imagefolder
 
@@ -127,6 +130,14 @@ class StorePlace:
         assert {name.partition(".")[0] for name in found} == {*stems.values()}
         return found
 
+    def writers(self) -> set[str]:
+        """The names of the writers of the dataset's shards."""
+        return {name.split("-")[2][:8] for name in self.manifest().shards.names}
+
+    def runs(self) -> set[str]:
+        """The unfinished runs."""
+        return {name.split("/")[2] for name in self.objects() if "/.converting/" in name}
+
     def write(self, name: str, data: bytes | None) -> None:
         """Replace an object of the run, or the plan, or a shard, or remove it."""
         wanted = name.replace("RUN/shard", "shard")
@@ -138,6 +149,23 @@ class StorePlace:
 
     def manifest(self) -> Manifest:
         return manifest.Manifest.from_json(bytes(self.store.read("photos/shardio.json").data))
+
+
+@contextmanager
+def cut_off(out: Path, renames: int, error: BaseException) -> Iterator[None]:
+    """Raise an error within the `with` block, instead of the rename into a folder that follows so many."""
+    rename, left = Directory.rename, [renames]
+
+    def cut(source: Directory, name: str, target: Directory, new: str) -> None:
+        if target.path == out:
+            if not left[0]:
+                raise error
+            left[0] -= 1
+        rename(source, name, target, new)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Directory, "rename", cut)
+        yield
 
 
 def by_ranks(

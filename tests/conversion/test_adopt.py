@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +22,7 @@ from _adoptable import COUNT, records, tables, tars
 from _builders import jpeg, png
 from _cli import run
 from _foreign import Datum, example, write_tar, write_tfrecord
+from _places import cut_off
 from webdataset import ShardWriter
 
 import shardio
@@ -32,7 +32,6 @@ from shardio.conversion.adopt import adopt
 from shardio.conversion.api import convert
 from shardio.conversion.source import Source
 from shardio.errors import BadSample, ConfigError, NotADataset, SourceError, TooManyBad
-from shardio.system.directory import Directory
 from shardio.system.units import counted
 from shardio.testing.sources import check_sample
 from shardio_converters.hdf5 import hdf5
@@ -71,11 +70,6 @@ def state(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {str(p): (p.read_bytes(), p.stat().st_mtime_ns) for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def samples_of(source: Source) -> list[Any]:
-    """All samples."""
-    return [dict(source[number]) for number in range(len(source.sizes()))]
-
-
 @pytest.fixture(params=ALL)
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """A source of each kind, with its files in `in`."""
@@ -90,13 +84,17 @@ class TestAdoption:
         assert state(tmp_path / "in") == before
         dataset = shardio.open(tmp_path / "out")
         assert (dataset.manifest.container, made.skipped) == (source.container, ())
-        expected = samples_of(source)
+        expected = [dict(source[number]) for number in range(len(source.sizes()))]
         assert len(dataset) == len(expected)
         for number, sample in enumerate(expected):
             check_sample(dataset[number], sample)
         assert verify(dataset, deep=True).problems == ()
         shards = [path for path in (tmp_path / "out").iterdir() if path.is_symlink()]
         assert sorted(path.resolve() for path in shards) == sorted(source.files)
+        (tmp_path / "there").mkdir()  # links are relative: a folder that holds all of it may be moved
+        for name in ("in", "out"):
+            (tmp_path / name).rename(tmp_path / "there" / name)
+        check_sample(shardio.open(tmp_path / "there" / "out")[len(expected) - 1], expected[-1])
 
     def test_it_is_what_a_conversion_would_be(self, source: Any, tmp_path: Path) -> None:
         """An adopted dataset has the digest of a converted one, unless the source stores values in other bytes."""
@@ -133,16 +131,6 @@ class TestAdoption:
                 seen += batch["index"][batch["valid"]].tolist()
         assert sorted(seen) == list(range(len(dataset)))
 
-    def test_moved_together(self, source: Any, tmp_path: Path) -> None:
-        """Links are relative: a folder that holds both the dataset and its files may be moved."""
-        expected = samples_of(source)
-        adopt(source, tmp_path / "out")
-        (tmp_path / "there").mkdir()
-        for name in ("in", "out"):
-            (tmp_path / name).rename(tmp_path / "there" / name)
-        found = shardio.open(tmp_path / "there" / "out")
-        check_sample(found[len(expected) - 1], expected[-1])
-
 
 @pytest.mark.parametrize(("make", "kind"), [(tars, webdataset), (records, tfrecord), (tables, hdf5)])
 def test_a_lost_manifest_of_linked_files(make: Callable[[Path], Path], kind: Any, tmp_path: Path) -> None:
@@ -175,43 +163,39 @@ class TestBeside:
         folder = make(tmp_path / "in")
         np.save(numbers := tmp_path / "a.npy", np.arange(5))
         before = state(folder)
-        options = {"fields": "label=labels,data/images"} if make is tables else {}
-        run("index", folder, "-o", folder, *_given(options))
-        first = shardio.open(folder)
+        given: Any = {"fields": "label=labels,data/images" if make is tables else None, "tell": [].append}
+        first = shardio.index(folder, folder, **given).manifest
         after = state(folder)
         assert before.items() <= after.items()
         assert len(after) == 3 * len(before) + 1  # an index and a table of checksums each, and the manifest
-        assert "must be empty; --overwrite replaces the dataset" in run(
-            "index", folder, "-o", folder, *_given(options), code=2
-        )
-        run("index", folder, "-o", folder, "--overwrite", *_given(options))
+        with pytest.raises(ConfigError, match="must be empty; overwrite replaces the dataset"):
+            shardio.index(folder, folder, **given)
+        assert shardio.index(folder, folder, overwrite=True, **given).manifest.digest == first.digest
         assert before.items() <= state(folder).items()
-        assert shardio.open(folder).digest == first.digest
-        run("convert", "numpy", numbers, folder, "--overwrite", code=2)
+        with pytest.raises(ConfigError):
+            convert(numbers, folder, converter="numpy", overwrite=True)
         assert before.items() <= state(folder).items()
 
-    @pytest.mark.parametrize("cut_off", ["the index", "the manifest"])
-    def test_files_that_are_called_like_shards(
-        self, cut_off: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    @pytest.mark.parametrize("lost", ["the index", "the manifest"])
+    def test_files_that_are_called_like_shards(self, lost: str, tmp_path: Path) -> None:
         """Adopted files with names like shardio's are never removed or repaired, even without a manifest."""
         folder = tmp_path / "in"
         for number, path in enumerate(sorted(tars(folder).iterdir())):
             path.rename(folder / f"shard-{number:06d}.tar")
         before = state(folder)
         source = webdataset(folder, key=False)
-        if cut_off == "the manifest":
+        if lost == "the manifest":
             adopt(source, folder)
             os.truncate(folder / "shardio.json", 100)
         else:
-            with monkeypatch.context() as patched:
-                patched.setattr(shardio.output.folder, "move_into_place", _full)
-                with pytest.raises(OSError, match="full"):
-                    adopt(source, folder)
+            with cut_off(folder, 0, OSError("full")), pytest.raises(OSError, match="full"):
+                adopt(source, folder)
             assert (folder / ".converting").exists()
         np.save(numbers := tmp_path / "a.npy", np.arange(5))
-        run("convert", "numpy", numbers, folder, "--overwrite", code=2)
-        run("repair", folder, code=2)
+        with pytest.raises(ConfigError):
+            convert(numbers, folder, converter="numpy", overwrite=True)
+        with pytest.raises((ConfigError, NotADataset)):
+            shardio.repair(folder)
         assert before.items() <= state(folder).items()
 
     def test_a_link_as_the_output(self, tmp_path: Path) -> None:
@@ -224,9 +208,7 @@ class TestBeside:
 
     @pytest.mark.parametrize("steps", range(5))
     @pytest.mark.parametrize("make", [tars, tables], ids=["tars", "hdf5"])
-    def test_a_publication_that_is_cut_off(
-        self, make: Callable[[Path], Path], steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_publication_that_is_cut_off(self, make: Callable[[Path], Path], steps: int, tmp_path: Path) -> None:
         """A publication that stops after any of its renames resumes to the same result."""
         make(tmp_path / "in")
 
@@ -234,19 +216,8 @@ class TestBeside:
             return webdataset(tmp_path / "in", key=False) if make is tars else hdf5(tmp_path / "in", fields="labels")
 
         whole = adopt(source(), tmp_path / "whole").manifest
-        rename, left = Directory.rename, [steps]
-
-        def cut(source: Directory, name: str, target: Directory, new: str) -> None:
-            if target.path == tmp_path / "out":
-                if not left[0]:
-                    raise OSError("cut off")
-                left[0] -= 1
-            rename(source, name, target, new)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Directory, "rename", cut)
-            with pytest.raises(OSError, match="cut off"):
-                adopt(source(), tmp_path / "out")
+        with cut_off(tmp_path / "out", steps, OSError("cut off")), pytest.raises(OSError, match="cut off"):
+            adopt(source(), tmp_path / "out")
         assert adopt(source(), tmp_path / "out", resume=True).manifest.digest == whole.digest
         assert verify(shardio.open(tmp_path / "out"), deep=True).problems == ()
 
@@ -279,10 +250,6 @@ class TestBeside:
             adopt(source, tmp_path / "out")
 
 
-def _full(*_: Any, **__: Any) -> None:
-    raise OSError("full")
-
-
 def _given(options: dict[str, str]) -> list[str]:
     return [word for name, value in options.items() for word in (f"--{name}", value)]
 
@@ -291,12 +258,9 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("make", "paths", "options"),
         [
-            (tars, ["train-*.tar"], {"fields": "image=jpg,label=cls"}),
             (tars, ["train-{00..02}.tar"], {}),
-            (tars, ["train-00.tar", "train-01.tar", "train-02.tar"], {"workers": "2"}),
             (records, ["."], {"fields": "image,label"}),
-            (tables, ["part0.h5", "part1.h5"], {"fields": "image=jpegs,label=labels"}),
-            (lambda folder: environment(folder, datums=True), ["in"], {}),
+            (tables, ["part0.h5", "part1.h5"], {"fields": "image=jpegs,label=labels", "workers": "2"}),
             (lambda folder: environment(folder, datums=True), ["in/data.mdb"], {"format": "lmdb"}),
         ],
     )
@@ -331,19 +295,13 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("names", "told", "code"),
         [
-            (["in/nothing"], "nothing does not exist", 1),
-            (["in"], "found no tar, TFRecord, LMDB or HDF5 file", 1),
-            (["tars", "records"], "files must be of one format: ", 1),
             (["tars", "tars/train-00.tar"], "train-00.tar is given twice", 1),
             (["lmdb/in", "lmdb/in/data.mdb"], "index takes one LMDB at a time, got 2 paths", 2),
         ],
     )
     def test_refusals(self, names: list[str], told: str, code: int, tmp_path: Path) -> None:
         """Each refusal says what is wrong."""
-        (tmp_path / "in").mkdir()
-        (tmp_path / "in" / "words.txt").write_text("words")
         tars(tmp_path / "tars")
-        records(tmp_path / "records")
         environment(tmp_path / "lmdb", datums=True)
         assert told in run("index", *(tmp_path / name for name in names), "-o", tmp_path / "out", code=code)
         assert not (tmp_path / "out").exists()
@@ -352,30 +310,26 @@ class TestCommand:
 CLASSES = ("cat", "dog", "eel")
 
 
-def class_tar(path: Path, format: int, deep: str = "") -> Path:
+def class_tar(path: Path, kind: str, deep: str = "") -> Path:
     """A tar of class folders, as `tar cf` makes it of an ImageFolder."""
-    with tarfile.open(path, "w", format=format) as tar:
-        for number in range(9):
-            info = tarfile.TarInfo(f"{deep}{CLASSES[number // 3]}/größe {number}.jpg")
-            info.size = len(data := jpeg(seed=number))
-            tar.addfile(info, io.BytesIO(data))
-    return path
+    images = [(f"{deep}{CLASSES[number // 3]}/größe {number}.jpg", jpeg(seed=number)) for number in range(9)]
+    return write_tar(path, images, kind)
 
 
 class TestKeys:
     @pytest.mark.parametrize(
-        ("format", "deep"),
+        ("kind", "deep"),
         [
-            (tarfile.USTAR_FORMAT, ""),
-            (tarfile.GNU_FORMAT, ""),
-            (tarfile.GNU_FORMAT, "x" * 120 + "/"),  # GNU tar's long names
-            (tarfile.PAX_FORMAT, ""),  # names that are not ASCII are in extended headers
-            (tarfile.PAX_FORMAT, "x" * 120 + "/"),
+            ("ustar", ""),
+            ("gnu", ""),
+            ("gnu", "x" * 120 + "/"),  # GNU tar's long names
+            ("pax", ""),  # names that are not ASCII are in extended headers
+            ("pax", "x" * 120 + "/"),
         ],
     )
-    def test_class_folders_keep_their_keys(self, format: int, deep: str, tmp_path: Path) -> None:
+    def test_class_folders_keep_their_keys(self, kind: str, deep: str, tmp_path: Path) -> None:
         """A tar of class folders has the samples and the digest in place that converting gives, keys included."""
-        tar = class_tar(tmp_path / "a.tar", format, deep)
+        tar = class_tar(tmp_path / "a.tar", kind, deep)
         converted = shardio.convert(tar, tmp_path / "out", converter="webdataset")
         told: list[str] = []
         made = shardio.index(tar, tmp_path / "in place", strict=True, tell=told.append)
@@ -408,7 +362,7 @@ class TestKeys:
     def test_a_lost_index_is_rebuilt_with_keys(self, name: str | None, tmp_path: Path) -> None:
         """Repair writes the index of a tar with keys anew as it was, and leaves out keys that it had not."""
         for key in (True, False):
-            tar = class_tar(tmp_path / f"{key}.tar", tarfile.GNU_FORMAT)
+            tar = class_tar(tmp_path / f"{key}.tar", "gnu")
             shardio.index(tar, tmp_path / f"{key}", fields=name, key=key)
             (index,) = (tmp_path / f"{key}").glob("shard-000000.idx.npy")
             before = index.read_bytes()
@@ -418,22 +372,49 @@ class TestKeys:
             assert not shardio.verify(tmp_path / f"{key}", deep=True).problems
 
 
+def compressed(folder: Path) -> Source:
+    tar = tars(folder) / "train-00.tar"
+    (folder / "a.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
+    return webdataset(folder / "a.tar.gz", key=False)
+
+
+def raw_pixels(folder: Path) -> Source:
+    with library.open(str(folder / "in")) as env, env.begin(write=True) as transaction:
+        transaction.put(b"a", Datum(channels=3, height=4, width=4, data=bytes(48)).SerializeToString())
+    return lmdb(folder / "in")
+
+
+def lists_of_texts(folder: Path) -> Source:
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["words"] = [["a", "b"], ["c", "d"]]
+    return hdf5(folder / "a.h5")
+
+
+def class_folder(folder: Path) -> Source:
+    (folder / "in" / "a").mkdir(parents=True)
+    (folder / "in" / "a" / "1.png").write_bytes(png())
+    return imagefolder(folder / "in")
+
+
 class TestNotAdoptable:
-    def test_compressed(self, tmp_path: Path) -> None:
-        """Compressed files are refused, because offsets into unpacked data are no offsets in the file."""
-        tar = tars(tmp_path) / "train-00.tar"
-        (tmp_path / "a.tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
-        with pytest.raises(SourceError, match=r"a.tar.gz is compressed by gzip, so it cannot be read in place"):
-            adopt(webdataset(tmp_path / "a.tar.gz", key=False), tmp_path / "out")
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [  # offsets into unpacked data are none in the file; texts and raw pixels are stored as JSON and PNG
+            (compressed, r"a.tar.gz is compressed by gzip, so it cannot be read in place"),
+            (raw_pixels, "its Datum holds no image file"),
+            (lists_of_texts, "convert it"),
+            (class_folder, r"ImageFolder has no files that can be read in place: convert it"),
+        ],
+    )
+    def test_what_a_file_does_not_hold(self, make: Callable[[Path], Source], message: str, tmp_path: Path) -> None:
+        """Files that do not hold their values as shardio stores them, and sources without shard files, are refused."""
+        with pytest.raises((SourceError, BadSample), match=message):
+            adopt(make(tmp_path), tmp_path / "out")
 
     def test_keys_in_two_pieces(self, tmp_path: Path) -> None:
         """A key that the tar's header splits is no value in the file: it is left out with a note, or refused."""
         name = f"{'deep/' * 25}cat/1"
-        with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
-            for number in range(3):
-                info = tarfile.TarInfo(f"{name}{number}.jpg")
-                info.size = len(data := jpeg(seed=number))
-                tar.addfile(info, io.BytesIO(data))
+        write_tar(tmp_path / "a.tar", [(f"{name}{number}.jpg", jpeg(seed=number)) for number in range(3)])
         with pytest.raises(SourceError, match=r"the tar does not hold the key '.*cat/10' in one piece: pass key=False"):
             adopt(webdataset(tmp_path / "a.tar"), tmp_path / "out")
         told: list[str] = []
@@ -471,14 +452,6 @@ class TestNotAdoptable:
             adopt(tfrecord(tmp_path / "a.tfrecord"), tmp_path / "out")
         adopt(tfrecord(tmp_path / "a.tfrecord", fields="b"), tmp_path / "out", overwrite=True)
 
-    def test_raw_pixels_of_caffe(self, tmp_path: Path) -> None:
-        """Raw pixels in a Datum are refused; a conversion would encode them as PNG."""
-        with library.open(str(tmp_path / "in")) as env, env.begin(write=True) as transaction:
-            pixels = np.arange(48, dtype=np.uint8)
-            transaction.put(b"a", Datum(channels=3, height=4, width=4, data=pixels.tobytes()).SerializeToString())
-        with pytest.raises(BadSample, match="its Datum holds no image file"):
-            adopt(lmdb(tmp_path / "in"), tmp_path / "out")
-
     def test_members_of_records(self, tmp_path: Path) -> None:
         """Members of compound datasets are refused unless they are scalars."""
         table = np.zeros(5, [("label", "i4"), ("box", "f4", 3)])
@@ -490,20 +463,6 @@ class TestNotAdoptable:
         adopt(hdf5(tmp_path / "a.h5", fields="label=table/label,x"), tmp_path / "out")
         assert [sample["label"] for sample in (shardio.open(tmp_path / "out")[n] for n in range(5))] == list(range(5))
 
-    def test_lists_of_texts(self, tmp_path: Path) -> None:
-        """Lists of strings are refused, because shardio stores them as JSON."""
-        with h5py.File(tmp_path / "a.h5", "w") as file:
-            file["words"] = [["a", "b"], ["c", "d"]]
-        with pytest.raises(SourceError, match="convert it"):
-            adopt(hdf5(tmp_path / "a.h5"), tmp_path / "out")
-
-    def test_other_sources(self, tmp_path: Path) -> None:
-        """Sources without shard files, such as folders of images, are refused."""
-        (tmp_path / "in" / "a").mkdir(parents=True)
-        (tmp_path / "in" / "a" / "1.png").write_bytes(png())
-        with pytest.raises(SourceError, match=r"ImageFolder has no files that can be read in place: convert it"):
-            adopt(imagefolder(tmp_path / "in"), tmp_path / "out")
-
 
 class TestBadSamples:
     def damaged(self, folder: Path) -> Any:
@@ -511,10 +470,8 @@ class TestBadSamples:
         folder.mkdir()
         with ShardWriter(f"{folder}/%d.tar", maxcount=3, verbose=0, encoder=False) as writer:
             for number in range(COUNT):
-                image = jpeg(seed=number)
-                writer.write(
-                    {"__key__": f"x{number}", "jpg": image[:-50] if number == 4 else image, "cls": b"%d" % number}
-                )
+                image = jpeg(seed=number)[: -50 if number == 4 else None]
+                writer.write({"__key__": f"x{number}", "jpg": image, "cls": b"%d" % number})
         return webdataset(folder, key=False)
 
     def test_python(self, tmp_path: Path) -> None:
@@ -524,25 +481,14 @@ class TestBadSamples:
         given: dict[str, Any] = {"fields": {"label": "cls", "image": "jpg"}, "on_error": "skip", "max_bad": 1}
         with pytest.warns(shardio.SourceWarning, match="left out 1 file beside .*: words.txt"):
             made = shardio.index(tmp_path / "in", tmp_path / "out", report=tmp_path / "report", **given)
-        assert made.manifest.samples == len(shardio.open(made.path)) == 6
+        dataset = shardio.open(made.path)
+        assert [dataset[number]["label"] for number in range(made.manifest.samples)] == [0, 1, 2, 3, 5, 6]
+        assert verify(dataset, deep=True).problems == ()
         assert [skipped.number for skipped in made.skipped] == [4]
         assert json.loads((tmp_path / "report").read_text())["number"] == 4
         told: list[str] = []
         again = shardio.index([tmp_path / "in"], tmp_path / "again", format="webdataset", tell=told.append, **given)
         assert (again.manifest.digest, told) == (made.manifest.digest, list(made.notes))
-
-    def test_skipped(self, tmp_path: Path) -> None:
-        """The index leaves bad samples out, and the report names them."""
-        source = self.damaged(tmp_path / "in")
-        with pytest.raises(BadSample, match=r"1.tar, key 'x4', .jpg: the jpeg image is cut short"):
-            adopt(source, tmp_path / "out")
-        with pytest.raises(TooManyBad):
-            adopt(source, tmp_path / "out", on_error="skip", max_bad=0, overwrite=True)
-        made = adopt(source, tmp_path / "out", on_error="skip", max_bad=1, overwrite=True)
-        assert [skipped.number for skipped in made.skipped] == [4]
-        dataset = shardio.open(tmp_path / "out")
-        assert [dataset[number]["label"] for number in range(len(dataset))] == [0, 1, 2, 3, 5, 6]
-        assert verify(dataset, deep=True).problems == ()
 
     @pytest.mark.long
     def test_skipped_rows_of_hdf5_files(self, tmp_path: Path) -> None:
@@ -616,48 +562,26 @@ class TestBadSamples:
         with pytest.raises(ConfigError, match="on_error must be 'raise' or 'skip', got 'no'"):
             webdataset(tmp_path / "in", on_error="no")
 
-    def test_a_file_that_changed(self, tmp_path: Path) -> None:
-        """Verification reports a file that changed after it was adopted."""
-        source = webdataset(tars(tmp_path / "in"), key=False)
-        adopt(source, tmp_path / "out")
-        path = tmp_path / "in" / "train-01.tar"
-        data = bytearray(path.read_bytes())
-        at = data.index(b"\xff\xd8\xff") + 300
-        data[at] ^= 1
-        path.write_bytes(data)
-        assert any("shard-000001.tar" in problem for problem in verify(shardio.open(tmp_path / "out")).problems)
-
     def test_resumed(self, tmp_path: Path) -> None:
         """Resuming keeps finished shards, and refuses a source whose files changed in between."""
         source = self.damaged(tmp_path / "in")
-        with pytest.raises(BadSample):
-            adopt(source, tmp_path / "out")
-        assert list((tmp_path / "out" / ".converting").rglob("000000.done"))
-        with pytest.raises(BadSample):
-            adopt(source, tmp_path / "out", resume=True)
+        for resume in (False, True):
+            with pytest.raises(BadSample, match=r"1.tar, key 'x4', .jpg: the jpeg image is cut short"):
+                adopt(source, tmp_path / "out", resume=resume)
+            assert list((tmp_path / "out" / ".converting").rglob("000000.done"))
         os.utime(tmp_path / "in" / "0.tar", (1, 1))
+        source = webdataset(tmp_path / "in", key=False)
         with pytest.raises(ConfigError, match="their sizes and times"):
-            adopt(self.again(tmp_path), tmp_path / "out", resume=True)
-        made = adopt(self.again(tmp_path), tmp_path / "out", on_error="skip", max_bad=1, overwrite=True)
+            adopt(source, tmp_path / "out", resume=True)
+        made = adopt(source, tmp_path / "out", on_error="skip", max_bad=1, overwrite=True)
         assert made.manifest.samples == 6
-        same = adopt(self.again(tmp_path), tmp_path / "out", on_error="skip", max_bad=1, resume=True)
+        same = adopt(source, tmp_path / "out", on_error="skip", max_bad=1, resume=True)
         assert same.manifest == made.manifest
         known = json.loads((tmp_path / "out" / "shardio.json").read_text())
         assert known["conversion"].pop("names") == {"image": "jpg", "label": "cls"}
         (tmp_path / "out" / "shardio.json").write_text(json.dumps(known))  # as before names were recorded
-        same = adopt(self.again(tmp_path), tmp_path / "out", on_error="skip", max_bad=1, resume=True)
+        same = adopt(source, tmp_path / "out", on_error="skip", max_bad=1, resume=True)
         assert same.manifest.digest == made.manifest.digest
-
-    def again(self, folder: Path) -> Any:
-        """Reopen the source."""
-        return webdataset(folder / "in", key=False)
-
-    def test_a_link_to_nowhere(self, tmp_path: Path) -> None:
-        """An error names the shard whose file is gone."""
-        adopt(webdataset(tars(tmp_path / "in"), key=False), tmp_path / "out")
-        shutil.rmtree(tmp_path / "in")
-        with pytest.raises(shardio.ShardCorrupt, match=r"shard-000000.tar"):
-            _ = shardio.open(tmp_path / "out")[0]
 
     def test_a_file_that_changes_meanwhile(self, tmp_path: Path) -> None:
         """A file that changes while it is indexed ends the work, whatever its samples look like."""

@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
-from _builders import CMYK_JPEG, class_folders, idx_pair, jpeg
+from _builders import jpeg
 from _cli import unfinished
 from _datasets import files, photo_folders
 from _time_limit import wait_until
@@ -23,8 +22,7 @@ import shardio
 from shardio.care.verify import verify
 from shardio.conversion.api import convert
 from shardio.conversion.planning import cut
-from shardio.errors import BadSample, ConfigError, NotADataset, SourceError
-from shardio_converters.idx import idx
+from shardio.errors import BadSample, NotADataset, SourceError
 from shardio_converters.imagefolder import imagefolder
 
 
@@ -54,26 +52,6 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, container: s
     assert len(files(tmp_path / "one")) > 4
     assert files(tmp_path / "one") == files(tmp_path / "three")
     assert verify(shardio.open(tmp_path / "three"), deep=True).problems == ()
-
-
-def test_imagefolder_gives_image_label_and_key(tmp_path: Path) -> None:
-    """Samples are the files in order, labels are class numbers, and the manifest holds the class names."""
-    written = class_folders(tmp_path / "src")
-    convert(imagefolder(tmp_path / "src"), tmp_path / "out")
-    ds = shardio.open(tmp_path / "out")
-    assert ds.manifest.metadata["classes"] == sorted({key.split("/")[0] for key in written})
-    assert {ds[n]["key"]: ds[n]["image"] for n in range(len(ds))} == written
-    assert all(ds.manifest.metadata["classes"][ds[n]["label"]] == ds[n]["key"].split("/")[0] for n in range(len(ds)))
-
-
-def test_idx_keeps_every_pixel(tmp_path: Path) -> None:
-    """The loader delivers the grey images of an IDX file unchanged, with their labels."""
-    images, labels = idx_pair(tmp_path / "src", 20)
-    convert(idx(tmp_path / "src"), tmp_path / "out", container="hdf5", workers=2, shard_size="300B")
-    ds = shardio.open(tmp_path / "out")
-    (batch,) = shardio.Loader(ds, 20, shuffle=None, world=shardio.World())
-    assert np.array_equal(batch["image"].numpy()[..., 0], images)
-    assert batch["label"].tolist() == labels.tolist()
 
 
 BAD = {
@@ -125,52 +103,6 @@ def test_nothing_but_bad_files_is_an_error(tmp_path: Path) -> None:
         shardio.open(tmp_path / "out")
 
 
-def test_a_cmyk_jpeg_is_an_image(tmp_path: Path) -> None:
-    """CMYK JPEGs are stored unchanged and decoded as RGB."""
-    (tmp_path / "src" / "c").mkdir(parents=True)
-    (tmp_path / "src" / "c" / "cmyk.jpg").write_bytes(CMYK_JPEG)
-    convert(imagefolder(tmp_path / "src"), tmp_path / "out")
-    (batch,) = shardio.Loader(tmp_path / "out", 1, world=shardio.World())
-    expected = cv2.imdecode(np.frombuffer(CMYK_JPEG, np.uint8), cv2.IMREAD_COLOR_RGB)
-    assert batch["image"].shape == (1, *expected.shape)
-    assert np.abs(batch["image"][0].numpy().astype(int) - expected).max() <= 3
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"container": "zip"}, "container must be one of tar, hdf5, lmdb, got 'zip'"),
-        ({"container": "indexed"}, "container must be one of tar, hdf5, lmdb; 'indexed' only reads files that other"),
-        ({"container": "memory"}, "container must be one of tar, hdf5, lmdb; 'memory' writes no files"),
-        ({"shard_size": "big"}, "shard_size must be a size such as 64MB or 1GiB, got 'big'"),
-        ({"workers": 0}, "workers must be at least 1, got 0"),
-        ({"on_error": "ignore"}, "on_error must be 'raise' or 'skip', got 'ignore'"),
-        ({"compression": "gzip"}, "compression"),  # tar has no such option
-    ],
-)
-def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    """Each message names the rule and the value."""
-    source = imagefolder(photos(tmp_path / "src", 3))
-    with pytest.raises(ConfigError, match=message):
-        convert(source, tmp_path / "out", **options)
-
-
-def test_progress_is_told(tmp_path: Path) -> None:
-    """The last progress report of each phase says that all of it is done."""
-    told: list[tuple[str, int, int]] = []
-    source = imagefolder(photos(tmp_path / "src"))
-    convert(
-        source,
-        tmp_path / "out",
-        workers=2,
-        on_error="skip",
-        max_bad=40,
-        shard_size="4KB",
-        progress=lambda *args: told.append(args),
-    )
-    assert [(what, done) for what, done, total in told if done == total] >= [("writing", 30)]
-
-
 @pytest.mark.slow
 def test_workers_die_with_the_conversion(tmp_path: Path) -> None:
     """kill -9 of the conversion ends its worker processes and leaves no dataset."""
@@ -218,14 +150,8 @@ class Sleepy:
         return {"x": "late"}
 
 
-class Strange:
+class Strange(Sleepy):
     """A source that raises an exception type of its own."""
-
-    fields = {"x": shardio.Field("text")}
-    metadata: dict[str, Any] = {}
-
-    def sizes(self) -> np.ndarray:
-        return np.ones(4, np.int64)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         raise TwoArguments("why", "oh why")
@@ -242,9 +168,3 @@ def test_a_sources_own_exception_is_told(tmp_path: Path) -> None:
     """An exception that a source raises in a worker process is reported with its type and text."""
     with pytest.raises(SourceError, match="the source failed with TwoArguments: why, oh why"):
         convert(Strange(), tmp_path / "out", workers=2)
-
-
-def test_memory_is_no_place_to_convert_to(tmp_path: Path) -> None:
-    """A container that writes no files is refused."""
-    with pytest.raises(ConfigError, match="writes no files"):
-        convert(imagefolder(photos(tmp_path / "src", 3)), tmp_path / "out", container="memory")

@@ -1,6 +1,7 @@
 """`shardio.convert` in Python: every keyword works, and gives the same bytes as the command line."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +43,6 @@ def arrays(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def damaged(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The images and two files that are not images."""
-    root = tmp_path_factory.mktemp("damaged")
-    for path in sorted(photos.rglob("*.jpg")):
-        (root / path.parent.name).mkdir(exist_ok=True)
-        (root / path.parent.name / path.name).write_bytes(path.read_bytes())
-    for number in range(2):
-        (root / "class 1" / f"{number} bad.jpg").write_bytes(b"no image")
-    return root
-
-
 def command(*arguments: object) -> str:
     """Run a command that succeeds and return its standard output."""
     result = typer.testing.CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -62,15 +51,10 @@ def command(*arguments: object) -> str:
 
 
 SAME: dict[str, tuple[str, list[str], dict[str, Any]]] = {
-    "containers": (
-        "imagefolder",
-        ["--to", "hdf5", "--shard-size", "9KB", "--workers", "2"],
-        {"container": "hdf5", "shard_size": "9KB", "workers": 2},
-    ),
     "subset": (
         "imagefolder",
-        ["--where", "label in (0, 2)", "--shuffle", "3", "--limit", "17"],
-        {"where": "label in (0, 2)", "shuffle": 3, "limit": 17},
+        ["--where", "label in (0, 2)", "--shuffle", "3", "--limit", "17", "--shard-size", "9KB", "--workers", "2"],
+        {"where": "label in (0, 2)", "shuffle": 3, "limit": 17, "shard_size": "9KB", "workers": 2},
     ),
     "split": (
         "imagefolder",
@@ -87,17 +71,13 @@ SAME: dict[str, tuple[str, list[str], dict[str, Any]]] = {
         ["--as-image", "image", "--squeeze", "label", "--dtype", "float16,label=int32", "--to", "lmdb"],
         {"as_image": ["image"], "squeeze": ["label"], "dtype": {"": "float16", "label": "int32"}, "container": "lmdb"},
     ),
-    "rounding": ("numpy", ["--dtype", "float16", "--allow-rounding"], {"dtype": "float16", "allow_rounding": True}),
-    "compression": (
+    "rounding, gzip": (
         "numpy",
-        ["--to", "hdf5", "--compress", "gzip", "--fields", "x,label"],
-        {"container": "hdf5", "compression": "gzip", "converter_options": {"fields": "x,label"}},
+        ["--to", "hdf5", "--compress", "gzip", "--fields", "x,label", "--dtype", "float16", "--allow-rounding"],
+        {"container": "hdf5", "compression": "gzip", "converter_options": {"fields": "x,label"}}
+        | {"dtype": "float16", "allow_rounding": True},
     ),
-    "no compression": (
-        "numpy",
-        ["--to", "hdf5", "--compress", "none"],
-        {"container": "hdf5", "compression": None},
-    ),
+    "no compression": ("numpy", ["--to", "hdf5", "--compress", "none"], {"container": "hdf5", "compression": None}),
 }
 
 
@@ -112,17 +92,6 @@ def test_the_command_line_gives_the_same_bytes(photos: Path, arrays: Path, tmp_p
     assert files(tmp_path / "python")
 
 
-def test_datasets_are_written_anew_and_merged(photos: Path, tmp_path: Path) -> None:
-    """The path of a dataset is a source, and so is a list of such paths."""
-    first = shardio.convert(photos, tmp_path / "a", converter="imagefolder", limit=10)
-    again = shardio.convert(first.path, tmp_path / "b", container="lmdb", shard_size="5KB")
-    assert again.manifest.digest == first.manifest.digest
-    shardio.convert([tmp_path / "a", str(tmp_path / "b")], tmp_path / "c", container="hdf5")
-    command("merge", tmp_path / "a", tmp_path / "b", tmp_path / "d", "--to", "hdf5")
-    assert files(tmp_path / "c") == files(tmp_path / "d")
-    assert len(shardio.open(tmp_path / "c")) == 20
-
-
 def test_a_converter_is_a_function_too(photos: Path, tmp_path: Path) -> None:
     """A converter may be given by name, as a function, or as the source that it returns."""
     options = {"extensions": ["jpg"]}
@@ -130,15 +99,6 @@ def test_a_converter_is_a_function_too(photos: Path, tmp_path: Path) -> None:
     shardio.convert(photos, tmp_path / "b", converter=imagefolder, converter_options=options)
     shardio.convert(imagefolder(photos, extensions=["jpg"]), tmp_path / "c")
     assert files(tmp_path / "a") == files(tmp_path / "b") == files(tmp_path / "c")
-
-
-def test_an_object_goes_to_its_converter(tmp_path: Path) -> None:
-    """An object in memory, such as a torch Dataset, is converted by the converter that is named."""
-    import torch
-
-    pairs = torch.utils.data.TensorDataset(torch.arange(20.0).reshape(10, 2), torch.arange(10))
-    made = shardio.convert(pairs, tmp_path / "out", converter="torch", converter_options={"names": "x,label"})
-    assert shardio.open(made.path)[3]["label"] == 3
 
 
 def test_a_split_gives_a_dataset_each(photos: Path, tmp_path: Path) -> None:
@@ -170,8 +130,6 @@ def test_a_dry_run_estimates(arrays: Path, tmp_path: Path) -> None:
     assert all(isinstance(estimate, Estimate) and estimate.bytes > 0 for estimate in outlook.estimates.values())
     assert outlook.fields["image"].kind == "image"
     assert (outlook.datasets, outlook.skipped, list(tmp_path.iterdir())) == ({}, (), [])
-    assert repr(outlook).startswith("<Conversion: nothing written, estimated: ")
-    assert len(repr(outlook)) < 300
     with pytest.raises(ConfigError, match="dry_run writes nothing"):
         _ = outlook.path
     made = shardio.convert(arrays, tmp_path / "out", **options)
@@ -201,8 +159,11 @@ def test_notes_name_keywords(arrays: Path, tmp_path: Path) -> None:
     assert images.probe(shardio.open(made.path)[7]["image"]).format == "png"
 
 
-def test_bad_samples_are_skipped_and_reported(damaged: Path, tmp_path: Path) -> None:
+def test_bad_samples_are_skipped_and_reported(photos: Path, tmp_path: Path) -> None:
     """Result and report list skipped samples by split; the report is written even over the budget."""
+    damaged = shutil.copytree(photos, tmp_path / "damaged")
+    for number in range(2):
+        (damaged / "class 1" / f"{number} bad.jpg").write_bytes(b"no image")
     report = tmp_path / "skipped.jsonl"
     options: dict[str, Any] = {"converter": "imagefolder", "on_error": "skip", "report": report}
     with pytest.raises(BadSample, match=r"0 bad\.jpg"):
@@ -216,12 +177,6 @@ def test_bad_samples_are_skipped_and_reported(damaged: Path, tmp_path: Path) -> 
         ("all", sample.number, sample.reason) for sample in made.skipped
     ]
     assert made.datasets["all"].manifest.samples == 30
-
-
-def test_splits_may_be_text(photos: Path, tmp_path: Path) -> None:
-    """`split` takes the text that the command line takes."""
-    made = shardio.convert(photos, tmp_path / "out", converter="imagefolder", split="a=0.5, b=0.5")
-    assert {name: dataset.manifest.samples for name, dataset in made.datasets.items()} == {"a": 15, "b": 15}
 
 
 def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
@@ -247,18 +202,16 @@ def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
         ({"report": "bad.jsonl"}, "report goes with on_error='skip'"),
         ({"limit": 0}, "limit must be at least 1, got 0"),
         ({"split": {}}, "split must name at least one dataset"),
-        ({"split": {"a": 1.5}}, "share must be above 0 and at most 1, got a=1.5"),
-        ({"split": {"../a": 0.5}}, r"letters, digits, '-' and '_', got '\.\./a'"),
         ({"split": {"a": 0.5, "b": 0.5}, "limit": 1}, "split: 1 sample cannot fill all parts: none is left for a"),
         ({"where": "image < 1"}, r"a condition is on scalar fields \(label\), got 'image'"),
         ({"numbers": np.array([0, 30])}, r"numbers must be in \[0, 30\), got 0 to 30"),
-        ({"recompress": "sometimes"}, "recompress must be one of never, if-needed, always, got 'sometimes'"),
-        ({"resize_shorter": 0}, "resize_shorter must be a whole number of at least 1, got 0"),
-        ({"as_image": "label"}, r"as_image takes fields of arrays .* got 'label'"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
-        ({"split": "train"}, "split must be names and shares such as train=0.9,val=0.1, got 'train'"),
+        ({"container": "zip"}, "container must be one of tar, hdf5, lmdb, got 'zip'"),
+        ({"container": "indexed"}, "container must be one of tar, hdf5, lmdb; 'indexed' only reads files that other"),
+        ({"container": "memory"}, "container must be one of tar, hdf5, lmdb; 'memory' writes no files"),
+        ({"shard_size": "big"}, "shard_size must be a size such as 64MB or 1GiB, got 'big'"),
+        ({"on_error": "ignore"}, "on_error must be 'raise' or 'skip', got 'ignore'"),
         ({"extensions": "jpg", "converter": "imagefolder"}, r"converter_options={'extensions': 'jpg'}"),
-        ({"shufle": 1}, r"convert has no option 'shufle'; did you mean shuffle=\?"),
         ({"to": "hdf5"}, r"convert has no option 'to'; did you mean container=\?"),
         ({"fields": "x"}, r"convert has no option 'fields'; did you mean converter_options=\?"),
         ({"converter": "numpy", "fields": "x"}, r"go in converter_options={'fields': 'x'}"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from _builders import jpeg
-from _cli import unfinished
+from _cli import run, unfinished
 from _datasets import files
 from _time_limit import wait_until
 
@@ -50,28 +50,13 @@ def start(command: list[object]) -> subprocess.Popen[bytes]:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """The address of a scheduler on the loopback interface, and its two worker processes."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address = f"tcp://127.0.0.1:{port}"
     dask = [sys.executable, "-m", "dask"]
     scheduler = start([*dask, "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", "--no-jupyter"])
-    workers = [
-        start(
-            [
-                *dask,
-                "worker",
-                address,
-                "--nthreads",
-                1,
-                "--no-dashboard",
-                "--no-nanny",
-                "--local-directory",
-                tmp_path / str(n),
-            ]
-        )
-        for n in range(2)
-    ]
+    worker = [*dask, "worker", address, "--nthreads", 1, "--no-dashboard", "--no-nanny", "--local-directory"]
+    workers = [start([*worker, tmp_path / str(number)]) for number in range(2)]
     try:
         yield address, workers
     finally:
@@ -98,9 +83,8 @@ def test_what_dies_is_made_up_for(
     """Killing one of two workers, or the command itself before a resume, changes no byte of the result."""
     address, workers = cluster
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "shardio", "convert", "imagefolder", photos, out, "--to", "hdf5"]
-    command += ["--shard-size", "8KB", "--dask", address]
-    client = start(command)
+    command = ["convert", "imagefolder", photos, out, "--to", "hdf5", "--shard-size", "8KB", "--dask", address]
+    client = start([sys.executable, "-m", "shardio", *command])
     wait_for(out, 10, client)
     workers[0].send_signal(signal.SIGKILL)
     before = len(unfinished(out, "*.done"))
@@ -110,8 +94,7 @@ def test_what_dies_is_made_up_for(
         client.send_signal(signal.SIGKILL)
         client.wait()
         assert before < len(unfinished(out, "*.done")) < len(whole) - 1
-        done = subprocess.run([*map(str, command), "--resume"], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
+        run(*command, "--resume")
     assert client.wait(120) == (-signal.SIGKILL if both else 0)
     assert files(out) == whole
     assert verify(shardio.open(out), deep=True).problems == ()
@@ -119,53 +102,26 @@ def test_what_dies_is_made_up_for(
 
 def test_a_cluster_of_its_own(photos: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     """`--dask local` starts a cluster on this machine and stops it at the end, beside other clusters."""
-    command = [sys.executable, "-m", "shardio", "convert", "imagefolder", photos, tmp_path / "out", "--to", "hdf5"]
-    command += ["--shard-size", "8KB", "--dask", "local", "--workers", "2"]
+    options = ["--to", "hdf5", "--shard-size", "8KB", "--dask", "local", "--workers", "2"]
     with socket.socket() as dashboard:
         with suppress(OSError):  # it is taken already
             dashboard.bind(("127.0.0.1", 8787))
             dashboard.listen()
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "8787" not in done.stderr
+        assert "8787" not in run("convert", "imagefolder", photos, tmp_path / "out", *options)
     assert files(tmp_path / "out") == whole
 
 
-def test_bad_samples_are_told(photos: Path, tmp_path: Path) -> None:
+def test_bad_samples_are_told(tmp_path: Path) -> None:
     """A bad file ends the command with one line, as without Dask."""
     (tmp_path / "src" / "a").mkdir(parents=True)
     (tmp_path / "src" / "a" / "x.jpg").write_bytes(b"")
-    command = [
-        sys.executable,
-        "-m",
-        "shardio",
-        "convert",
-        "imagefolder",
-        tmp_path / "src",
-        tmp_path / "out",
-        "--dask",
-        "local",
-    ]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert "x.jpg): field 'image': the image is empty" in done.stderr.splitlines()[-1]
+    told = run("convert", "imagefolder", tmp_path / "src", tmp_path / "out", "--dask", "local", code=1)
+    assert "x.jpg): field 'image': the image is empty" in told.splitlines()[-1]
 
 
 def test_wrong_addresses(photos: Path, tmp_path: Path) -> None:
     """Invalid addresses are refused before anything is written."""
     with pytest.raises(ConfigError, match="dask and ranks cannot share the same work"):
         convert(imagefolder(photos), tmp_path / "out", dask="local", world=World(0, 2))
-    command = [
-        sys.executable,
-        "-m",
-        "shardio",
-        "convert",
-        "imagefolder",
-        photos,
-        tmp_path / "out",
-        "--dask",
-        "nonsense://x",
-    ]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert "no Dask scheduler answers at 'nonsense://x'" in done.stderr.splitlines()[-1]
+    told = run("convert", "imagefolder", photos, tmp_path / "out", "--dask", "nonsense://x", code=2)
+    assert "no Dask scheduler answers at 'nonsense://x'" in told.splitlines()[-1]

@@ -2,7 +2,6 @@
 
 import io
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from _builders import jpeg
 from _builders import png as photo
 from _cli import run
+from _foreign import write_tar
 from _masks import grey_png, levels, palette_png
 from numpy.typing import NDArray
 from PIL import Image
@@ -26,6 +26,10 @@ from shardio.format.images import probe
 SIZE, COUNT = (30, 44), 5
 NUMBERS = [levels(SIZE, 20, seed) for seed in range(COUNT)]
 FILES = [palette_png(numbers) for numbers in NUMBERS]
+
+
+PAIRS: dict[str, Any] = {"converter": "filelist", "converter_options": {"path": "image=image,mask=mask"}}
+"""How the list of `pairs` is converted."""
 
 
 def pairs(folder: Path, mask: Callable[[int], bytes] = FILES.__getitem__, suffix: str = "png") -> Path:
@@ -46,7 +50,7 @@ def delivered(path: Any, field: str = "mask") -> list[NDArray[Any]]:
 
 
 def filelist(folder: Path) -> tuple[Any, dict[str, Any]]:
-    return pairs(folder), {"converter": "filelist", "converter_options": {"path": "image=image,mask=mask"}}
+    return pairs(folder), PAIRS
 
 
 def imagefolder(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -58,13 +62,10 @@ def imagefolder(folder: Path) -> tuple[Any, dict[str, Any]]:
 
 def webdataset(folder: Path) -> tuple[Any, dict[str, Any]]:
     folder.mkdir()
-    with tarfile.open(folder / "a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
-        for number, data in enumerate(FILES):
-            for name, content in ((f"{number}.jpg", jpeg(*SIZE, seed=number)), (f"{number}.mask.png", data)):
-                member = tarfile.TarInfo(name)
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    return folder / "a.tar", {"converter": "webdataset", "converter_options": {"fields": "image=jpg,mask=mask.png"}}
+    photos = [(f"{number}.jpg", jpeg(*SIZE, seed=number)) for number in range(COUNT)]
+    masks = [(f"{number}.mask.png", data) for number, data in enumerate(FILES)]
+    tar = write_tar(folder / "a.tar", [member for pair in zip(photos, masks, strict=True) for member in pair])
+    return tar, {"converter": "webdataset", "converter_options": {"fields": "image=jpg,mask=mask.png"}}
 
 
 def hdf5(folder: Path) -> tuple[Any, dict[str, Any]]:
@@ -134,10 +135,9 @@ def test_what_holds_no_numbers_is_refused(tmp_path: Path, case: str) -> None:
     """A JPEG mask and a PNG of colours are bad samples, named by sample, field and reason; `skip` leaves them out."""
     make, message = REFUSED[case]
     source = pairs(tmp_path / "in", lambda number: make(number) if number == 2 else FILES[number])
-    options: dict[str, Any] = {"converter": "filelist", "converter_options": {"path": "image=image,mask=mask"}}
     with pytest.raises(shardio.BadSample, match=f"sample 2 .*field 'mask': .*{message}"):
-        shardio.convert(source, tmp_path / "out", mask="mask", **options)
-    made = shardio.convert(source, tmp_path / "out", mask="mask", on_error="skip", max_bad=1, **options)
+        shardio.convert(source, tmp_path / "out", mask="mask", **PAIRS)
+    made = shardio.convert(source, tmp_path / "out", mask="mask", on_error="skip", max_bad=1, **PAIRS)
     assert (made.manifest.samples, len(made.skipped)) == (COUNT - 1, 1)
 
 
@@ -152,6 +152,9 @@ def test_fields_that_cannot_be_masks(tmp_path: Path) -> None:
     for name, message in cases.items():
         with pytest.raises(shardio.ConfigError, match=message):
             shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", mask=name)
+    np.savez(tmp_path / "b.npz", mask=np.zeros((2, 20, 30, 3), np.uint8))
+    with pytest.raises(shardio.ConfigError, match="one number per pixel"):
+        shardio.convert(tmp_path / "b.npz", tmp_path / "out", converter="numpy", as_image="mask", mask="mask")
 
 
 @pytest.mark.parametrize("largest", [20, 40000])
@@ -161,13 +164,6 @@ def test_arrays_as_masks(tmp_path: Path, largest: int) -> None:
     np.savez(tmp_path / "a.npz", mask=numbers)
     made = shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", as_image="mask", mask="mask")
     np.testing.assert_array_equal(delivered(made.path), numbers)
-
-
-def test_arrays_of_colours_are_no_masks(tmp_path: Path) -> None:
-    """An array with three numbers per pixel is refused before anything is written."""
-    np.savez(tmp_path / "a.npz", mask=np.zeros((2, 20, 30, 3), np.uint8))
-    with pytest.raises(shardio.ConfigError, match="one number per pixel"):
-        shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", as_image="mask", mask="mask")
 
 
 def nearest(numbers: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
@@ -192,12 +188,11 @@ def test_options_that_change_images(tmp_path: Path, case: str, largest: int) -> 
     options, size = CHANGES[case]
     numbers = [levels(SIZE, largest, seed) for seed in range(COUNT)]
     source = pairs(tmp_path / "in", lambda number: grey_png(numbers[number]))
-    options = {"converter": "filelist", "converter_options": {"path": "image=image,mask=mask"}, **options}
     if options.get("store_pixels") and largest > 255:
         with pytest.raises(shardio.BadSample, match="store_pixels stores numbers of a mask up to 255, got 60000"):
-            shardio.convert(source, tmp_path / "out", mask="mask", **options)
+            shardio.convert(source, tmp_path / "out", mask="mask", **PAIRS, **options)
         return
-    made = shardio.convert(source, tmp_path / "out", mask="mask", **options)
+    made = shardio.convert(source, tmp_path / "out", mask="mask", **PAIRS, **options)
     wanted = [nearest(one, size) for one in numbers] if size else numbers
     np.testing.assert_array_equal(delivered(made.path), wanted)
     assert made.manifest.fields["mask"].role == "mask"
@@ -210,9 +205,8 @@ def test_orient_turns_masks(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     source = pairs(tmp_path / "in", lambda number: grey_png(NUMBERS[number], exif=exif))
-    options: dict[str, Any] = {"converter": "filelist", "converter_options": {"path": "image=image,mask=mask"}}
-    plain = shardio.convert(source, tmp_path / "plain", mask="mask", **options)
-    turned = shardio.convert(source, tmp_path / "turned", mask="mask", orient=True, **options)
+    plain = shardio.convert(source, tmp_path / "plain", mask="mask", **PAIRS)
+    turned = shardio.convert(source, tmp_path / "turned", mask="mask", orient=True, **PAIRS)
     wanted = [np.rot90(numbers, -1) for numbers in NUMBERS]
     np.testing.assert_array_equal(delivered(plain.path), NUMBERS)
     np.testing.assert_array_equal(delivered(turned.path), wanted)
@@ -223,14 +217,13 @@ def test_orient_turns_masks(tmp_path: Path) -> None:
 def test_only_the_role_changes(tmp_path: Path) -> None:
     """mask= changes no stored byte and no digest; the same conversion without it is another one to resume."""
     source = pairs(tmp_path / "in")
-    options: dict[str, Any] = {"converter": "filelist", "converter_options": {"path": "image=image,mask=mask"}}
-    images = shardio.convert(source, tmp_path / "images", **options)
-    masks = shardio.convert(source, tmp_path / "masks", mask=["mask"], **options)
+    images = shardio.convert(source, tmp_path / "images", **PAIRS)
+    masks = shardio.convert(source, tmp_path / "masks", mask=["mask"], **PAIRS)
     assert masks.manifest.digest == images.manifest.digest
-    again = shardio.convert(source, tmp_path / "masks", mask=["mask"], resume=True, **options)
+    again = shardio.convert(source, tmp_path / "masks", mask=["mask"], resume=True, **PAIRS)
     assert again.manifest == masks.manifest
     with pytest.raises(shardio.ConfigError, match="mask"):
-        shardio.convert(source, tmp_path / "masks", resume=True, **options)
+        shardio.convert(source, tmp_path / "masks", resume=True, **PAIRS)
 
 
 @pytest.mark.parametrize("make", [webdataset, hdf5], ids=lambda make: make.__name__)
@@ -261,11 +254,3 @@ def test_index_refuses_what_is_no_mask(
         shardio.index(source, tmp_path / "out", fields=fields, mask="mask")
     with pytest.raises(shardio.ConfigError, match="there is no field 'masks'"):
         shardio.index(source, tmp_path / "out", fields=fields, mask="masks")
-
-
-@pytest.mark.slow
-def test_index_on_the_command_line(tmp_path: Path) -> None:
-    """`shardio index --mask` marks masks."""
-    source, _ = webdataset(tmp_path / "in")
-    run("index", source, "-o", tmp_path / "out", "--fields", "image=jpg,mask=mask.png", "--mask", "mask")
-    np.testing.assert_array_equal(delivered(tmp_path / "out"), NUMBERS)

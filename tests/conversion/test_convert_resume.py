@@ -1,8 +1,6 @@
 """Conversions that are interrupted, resumed, refused, and shared by ranks, in a folder and in a store."""
 
 import fcntl
-import json
-import os
 import random
 import signal
 import subprocess
@@ -16,17 +14,17 @@ import numpy as np
 import pytest
 from _builders import jpeg
 from _cli import unfinished as files_of_run
-from _damage import read_record, write_record
 from _datasets import files
-from _places import SIZE, FolderPlace, Photos, StorePlace, by_ranks, changed, scratch
+from _places import SIZE, FolderPlace, Photos, StorePlace, by_ranks, changed, cut_off, scratch
 from _time_limit import wait_until
 
 import shardio
 from shardio.care.verify import verify
 from shardio.conversion.api import convert
-from shardio.errors import BadSample, ConfigError, NotADataset, ShardioError, SourceError, TooManyBad
+from shardio.errors import BadSample, ConfigError, NotADataset, ShardioError, TooManyBad
 from shardio.format import manifest
 from shardio.format.manifest import Manifest
+from shardio.order.world import World
 from shardio.output.base import RankState
 from shardio.output.folder import FolderLead, FolderOutput
 from shardio.output.locks import Lock, is_held
@@ -41,14 +39,6 @@ COMMAND = [sys.executable, "-m", "shardio", "convert", "imagefolder"]
 Place = FolderPlace | StorePlace
 
 
-@pytest.fixture(scope="module")
-def whole(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of the shards of the same images, converted into a directory without interruption."""
-    place = FolderPlace(tmp_path_factory.mktemp("whole"))
-    place.convert(imagefolder(photo_folder))
-    return place.shards()
-
-
 @pytest.fixture(params=["folder", "store"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """An empty place to write to."""
@@ -57,13 +47,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     store = MemoryStore()
     monkeypatch.setattr("shardio.output.open_store", lambda url, options: store)
     return StorePlace(store)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that look and tell often."""
-    for name in ("folder.POLL_SECONDS", "store.POLL_SECONDS", "store._BEAT_SECONDS", "store._LEADERS_BEAT_SECONDS"):
-        monkeypatch.setattr(f"shardio.output.{name}", 0.03)
 
 
 def interrupted(place: Place, photos: Path, at: int = 41, **options: Any) -> None:
@@ -113,13 +96,14 @@ def test_a_damaged_record_is_refused(photo_folder: Path, whole: dict[str, bytes]
     assert place.shards() == whole
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]"])
-def test_a_damaged_plan_is_refused(photo_folder: Path, place: Place, damage: bytes) -> None:
-    """Resuming refuses a plan that is damaged, and names it; overwrite starts over."""
+def test_a_damaged_plan_is_refused(photo_folder: Path, place: Place) -> None:
+    """Resuming refuses a plan that is damaged, on the first rank and on others, and names it; overwrite starts over."""
     interrupted(place, photo_folder)
-    place.write(".converting/plan.json", damage)
-    with pytest.raises(ShardioError, match=r"plan.json is damaged.*start over with overwrite"):
-        place.convert(imagefolder(photo_folder), resume=True)
+    for damage in (b"", b"[]", b"7", b"{", b'{"run": [', b"[" * 100_000, b"\xff", b"null"):
+        place.write(".converting/plan.json", damage)
+        for world in (World(0, 1), World(1, 2)) if isinstance(place, FolderPlace) else (World(0, 1),):
+            with pytest.raises(ShardioError, match=r"plan.json is damaged.*start over with overwrite"):
+                place.convert(imagefolder(photo_folder), resume=True, world=world)
     place.convert(imagefolder(photo_folder), overwrite=True)
     assert place.manifest().samples == 60
 
@@ -206,30 +190,6 @@ def test_a_failure_before_the_first_shard_leaves_nothing(photo_folder: Path, pla
     assert isinstance(place, StorePlace) or not place.out.exists()
 
 
-def test_a_source_that_changes_meanwhile(place: Place, tmp_path: Path) -> None:
-    """A file of the source that changes while it is converted ends the conversion without a manifest."""
-    values = tmp_path / "values.npy"
-    np.save(values, np.arange(2000.0))
-
-    class Changing:
-        def __init__(self) -> None:
-            self._source = numpy(str(values))
-            self.fields, self.metadata = self._source.fields, self._source.metadata
-            self.files = [values]
-
-        def sizes(self) -> np.ndarray:
-            return self._source.sizes()
-
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            if index == 1500:
-                np.save(values, np.arange(3000.0))
-            return dict(self._source[index])
-
-    with pytest.raises(SourceError, match="changed while it was converted"):
-        place.convert(Changing(), container="hdf5")
-    assert manifest.FILE_NAME not in place.all()
-
-
 @pytest.mark.parametrize("fields", [("x=a", "x=b"), ("y=b", "x=b")])
 def test_other_fields_do_not_go_on(fields: tuple[str, str], place: Place, tmp_path: Path) -> None:
     """A conversion of other fields refuses to resume, even where only the values differ."""
@@ -296,73 +256,18 @@ def test_splits_are_datasets_of_their_own(photo_folder: Path, place: Place) -> N
     assert {name.split("/")[0] for name in place.all()} == {"a", "b"}
 
 
-def test_the_budget_of_bad_samples(photo_folder: Path, place: Place) -> None:
-    """More bad samples than `max_bad` end the conversion, which names one of them; exactly as many do not."""
-
-    class Spoiled(Photos):
-        def __getitem__(self, index: int) -> dict[str, Any]:
-            if index in (0, 33):
-                raise BadSample(f"sample {index} is empty")
-            return super().__getitem__(index)
-
-    with pytest.raises(TooManyBad, match=r"2 of 60 samples are bad, max_bad=0.01 allows 1, .*; one of them: sample 33"):
-        place.convert(Spoiled(photo_folder), on_error="skip")
-    result = place.convert(Spoiled(photo_folder), on_error="skip", max_bad=2, resume=True)
-    assert [bad.number for bad in result.skipped] == [0, 33]
-    assert place.manifest().samples == 58
-    if isinstance(place, FolderPlace):
-        assert verify(shardio.open(place.out), deep=True).problems == ()
-
-
 # What a folder alone has: names that lead out of it, renames, and locks.
-
-
-@pytest.mark.parametrize("run", ["../../victim", "/tmp", "run-0123456789", "run-../..", "run-01234567", "", None, 7])
-def test_a_journal_chooses_no_path(photo_folder: Path, tmp_path: Path, run: Any) -> None:
-    """Resuming refuses a plan whose run is not the name of a run, and touches no other folder."""
-    interrupted(FolderPlace(tmp_path), photo_folder)
-    plan = tmp_path / "out" / ".converting" / "plan.json"
-    (folder,) = plan.parent.glob("run-*")
-    folder.rename(tmp_path / "victim")
-    before = {path: path.read_bytes() for path in (tmp_path / "victim").rglob("*") if path.is_file()}
-    assert before
-    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"run": run}))
-    with pytest.raises(ShardioError, match=r"plan\.json.* (not the name of a run|not there); start over"):
-        FolderPlace(tmp_path).convert(imagefolder(photo_folder), resume=True)
-    assert before == {path: path.read_bytes() for path in (tmp_path / "victim").rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("name", ["../shard-000000.tar", "/etc/passwd", ".hidden", "a/b"])
-def test_a_record_chooses_no_path(photo_folder: Path, tmp_path: Path, name: str) -> None:
-    """Resuming refuses a record whose shard is not a plain file name."""
-    interrupted(FolderPlace(tmp_path), photo_folder)
-    record = min((tmp_path / "out" / ".converting").rglob("*.done"))
-    value = read_record(record)
-    write_record(record, value | {"name": name})
-    with pytest.raises(ShardioError, match="is not the name of a file"):
-        FolderPlace(tmp_path).convert(imagefolder(photo_folder), resume=True)
 
 
 @pytest.mark.parametrize("where", range(4))
 def test_a_publication_that_was_cut_off_goes_on(
-    photo_folder: Path, whole: dict[str, bytes], tmp_path: Path, where: int, monkeypatch: pytest.MonkeyPatch
+    photo_folder: Path, whole: dict[str, bytes], tmp_path: Path, where: int
 ) -> None:
     """Resuming completes a publication that stopped after any of its renames, also over a dataset."""
     out = tmp_path / "out"
     convert(imagefolder(photo_folder), out, shard_size="5KB")  # an older dataset, with other shards of the same names
-    rename, left = Directory.rename, [where * 5 + 2]
-
-    def stopping(source: Directory, name: str, target: Directory, new: str) -> None:
-        if target.path == out:
-            if not left[0]:
-                raise KeyboardInterrupt
-            left[0] -= 1
-        rename(source, name, target, new)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Directory, "rename", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            convert(imagefolder(photo_folder), out, shard_size=SIZE, overwrite=True)
+    with cut_off(out, where * 5 + 2, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        convert(imagefolder(photo_folder), out, shard_size=SIZE, overwrite=True)
     with pytest.raises(NotADataset):
         shardio.open(out)
     convert(imagefolder(photo_folder), out, shard_size=SIZE, resume=True)
@@ -447,11 +352,6 @@ def test_what_a_dead_job_left_leads_no_rank(
     assert FolderPlace(tmp_path).shards() == whole
 
 
-def records(out: Path) -> int:
-    """The number of finished shards of an unfinished conversion."""
-    return len(files_of_run(out, "*.done"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("container", ["tar", "hdf5"])
 def test_kill_at_random_moments(tmp_path: Path, container: str) -> None:
@@ -466,9 +366,9 @@ def test_kill_at_random_moments(tmp_path: Path, container: str) -> None:
     kills = 0
     while kills < 6:
         process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        before = records(out)
+        before = len(files_of_run(out, "*.done"))
         # Kill it at work, not while it starts: wait for one more finished shard.
-        wait_until(lambda before=before, process=process: records(out) > before or process.poll() is not None)
+        wait_until(lambda n=before, run=process: len(files_of_run(out, "*.done")) > n or run.poll() is not None)
         time.sleep(chance.random() * 0.1)
         if process.poll() is not None:
             break
@@ -480,14 +380,6 @@ def test_kill_at_random_moments(tmp_path: Path, container: str) -> None:
     assert done.returncode == 0, done.stderr
     assert files(out) == files(tmp_path / "one")
     assert verify(shardio.open(out), deep=True).problems == ()
-
-
-def test_a_record_is_readable(photo_folder: Path, tmp_path: Path) -> None:
-    """The journal of an unfinished conversion describes it in JSON."""
-    with pytest.raises(BadSample):
-        convert(Photos(photo_folder, 58, scratch), tmp_path / "out", shard_size=SIZE)
-    plan = json.loads((tmp_path / "out" / ".converting" / "plan.json").read_bytes())
-    assert (plan["container"], plan["samples"], plan["shard_size"]) == ("tar", 60, 4000)
 
 
 def test_what_is_left_of_an_older_run_cannot_write(tmp_path: Path) -> None:
@@ -508,15 +400,6 @@ def test_what_is_left_of_an_older_run_cannot_write(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         first.record(1, record)
     assert anew.done() == set()
-
-
-def test_a_lock_is_exclusive(tmp_path: Path) -> None:
-    """A lock is held once, within one process too."""
-    first = Lock(Directory(tmp_path), "lock", "a test")
-    with pytest.raises(ConfigError, match=f"a test is already running here: process {os.getpid()} on"):
-        Lock(Directory(tmp_path), "lock", "a test")
-    first.release()
-    Lock(Directory(tmp_path), "lock", "a test").release()
 
 
 @pytest.mark.slow

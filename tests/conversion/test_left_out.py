@@ -133,12 +133,6 @@ def test_what_a_note_names_can_be_taken(tmp_path: Path) -> None:
     assert "--fields takes it, and every sample without it is then bad, unless --optional mask allows that" in told
 
 
-def test_members_under_names_that_no_field_has_are_named(tmp_path: Path) -> None:
-    """An extension with a space gives a field of another name, which a note tells; the convention's do not count."""
-    write_tar(tmp_path / "a.tar", [("a.jpg", jpeg()), ("a.cls", b"1"), ("a.left eye.txt", b"x"), ("a.b.json", b"{}")])
-    assert webdataset(tmp_path).remarks == (f"'left eye.txt' becomes the field 'left_eye': {RULE}",)
-
-
 def test_features_that_the_first_record_lacks_are_named(tmp_path: Path) -> None:
     """A feature that is empty or missing in record 0 is named with the first record that has values for it."""
     found = tfrecord(records(tmp_path))
@@ -160,6 +154,8 @@ def test_other_sources_name_what_they_rename(tmp_path: Path) -> None:
     group.create_array("x y", data=names["x y"])
     group.create_array("one", shape=(), dtype="i4")
     renamed = f"'x y' becomes the field 'x_y': {RULE}"
+    write_tar(tmp_path / "a.tar", [("a.jpg", jpeg()), ("a.cls", b"1"), ("a.left eye.txt", b"x"), ("a.b.json", b"{}")])
+    assert webdataset(tmp_path / "a.tar").remarks == (f"'left eye.txt' becomes the field 'left_eye': {RULE}",)
     find = shardio.source.find
     assert find("numpy")(tmp_path / "a.npz").remarks == (renamed,)
     assert find("filelist")(tmp_path / "a.csv").remarks == (renamed,)
@@ -189,13 +185,6 @@ def test_python_warns_of_what_is_left_out(tmp_path: Path) -> None:
     assert {warning.filename for warning in warned} == {__file__}
     shardio.convert(path, tmp_path / "b", converter="hdf5", tell=told.append)
     assert told == list(made.notes)
-
-
-def test_hints_are_no_reason_to_refuse(tmp_path: Path) -> None:
-    """With `strict`, notes that only advise an option remain notes."""
-    np.savez(tmp_path / "a.npz", x=np.zeros((3, 16, 16), np.uint8))
-    made = shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", strict=True)
-    assert next(note.partition(";")[0] for note in made.notes) == "field 'x' is array, uint8, [16, 16]"
 
 
 @pytest.mark.parametrize(
@@ -251,15 +240,6 @@ def test_chunks_of_many_samples_are_told(
     if not blocks:  # nothing is kept, so that the command says it of a small file, too
         assert f"note: {hint}\n" in run("index", tmp_path / "air.nc", "-o", tmp_path / "again", "--strict")
     assert not shardio.convert(tmp_path / "air.nc", tmp_path / "converted", converter="hdf5").notes
-
-
-def test_the_commands_tell_and_refuse(tmp_path: Path) -> None:
-    """Both commands print the notes, and fail with --strict."""
-    path = scans(tmp_path)
-    for command in (("convert", "hdf5", path, tmp_path / "a"), ("index", path, "-o", tmp_path / "b")):
-        told = run(*command)
-        assert "note: left out 'long': no field holds float128" in told
-        assert "strict allows nothing" in run(*command, "--strict", "--overwrite", code=1)
 
 
 @pytest.mark.parametrize(("container", "kind"), [("hdf5", hdf5), ("tar", webdataset)])

@@ -1,8 +1,6 @@
 """Missing values of sources: None in a field that is optional, a bad sample that names its place in any other."""
 
-import io
 import json
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from _builders import jpeg, png
 from _cli import run
+from _foreign import write_tar
 
 import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
@@ -36,26 +35,13 @@ def huggingface(folder: Path) -> tuple[str, str]:
 
 
 def webdataset(folder: Path) -> tuple[str, str]:
-    with tarfile.open(folder / "a.tar", "w") as tar:
-        for number in range(N):
-            members = {
-                "jpg": IMAGES[number],
-                "caption.txt": CAPTIONS[number],
-                "score.json": SCORES[number],
-                "n.cls": number,
-            }
-            for extension, value in members.items():
-                if value is None:
-                    continue
-                data = (
-                    value
-                    if isinstance(value, bytes)
-                    else (value if isinstance(value, str) else json.dumps(value)).encode()
-                )
-                member = tarfile.TarInfo(f"{number:012d}.{extension}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-    return "webdataset", str(folder / "a.tar")
+    members = []
+    for number in range(N):
+        values = {"jpg": IMAGES[number], "caption.txt": CAPTIONS[number], "score.json": SCORES[number], "n.cls": number}
+        for extension, value in values.items():
+            data = value if isinstance(value, bytes | None) else str(value).encode()
+            members += [(f"{number:012d}.{extension}", data)] if data is not None else []
+    return "webdataset", str(write_tar(folder / "a.tar", members))
 
 
 def _listed(folder: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """Arrays whose shapes differ where the first samples do not show it: `ragged` stores them, and messages say so."""
 
 import io
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from _cli import run
+from _foreign import write_tar
 
 import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
@@ -31,15 +31,11 @@ class Rows:
 
 def tar(folder: Path) -> Path:
     """A tar of .npy members and labels."""
-    with tarfile.open(folder / "a.tar", "w") as out:
-        for number, row in enumerate(ROWS):
-            stream = io.BytesIO()
-            np.save(stream, row)
-            for name, data in ((f"{number:03d}.x.npy", stream.getvalue()), (f"{number:03d}.cls", b"%d" % number)):
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                out.addfile(member, io.BytesIO(data))
-    return folder / "a.tar"
+    members = []
+    for number, row in enumerate(ROWS):
+        np.save(stream := io.BytesIO(), row)
+        members += [(f"{number:03d}.x.npy", stream.getvalue()), (f"{number:03d}.cls", b"%d" % number)]
+    return write_tar(folder / "a.tar", members)
 
 
 def hdf5(folder: Path) -> Path:

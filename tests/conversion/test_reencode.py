@@ -1,13 +1,12 @@
 """Re-encoding images during conversion: which images change, what they become, and that all others stay the same."""
 
 import base64
-import hashlib
 import math
+import multiprocessing
 import pickle
 import re
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -112,24 +111,17 @@ FORMS = {
 
 def of(source: bytes, *, process: int = 0, bits: int = 8) -> bytes:
     """A baseline JPEG whose header claims another process or bit depth."""
-    frame = source.index(b"\xff\xc0")
-    return (
-        source[: frame + 1]
-        + bytes([0xC0 + process])
-        + source[frame + 2 : frame + 4]
-        + bytes([bits])
-        + source[frame + 5 :]
-    )
+    data, frame = bytearray(source), source.index(b"\xff\xc0")
+    data[frame + 1], data[frame + 4] = 0xC0 + process, bits
+    return bytes(data)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"resize_shorter": 0}, "resize_shorter must be a whole number of at least 1, got 0"),
-        ({"resize_shorter": 2.5}, "resize_shorter must be a whole number of at least 1, got 2.5"),
         ({"max_pixels": -1}, "max_pixels must be a whole number of at least 1, got -1"),
         ({"quality": 0}, "quality must be a whole number from 1 to 100, got 0"),
-        ({"quality": 101}, "quality must be a whole number from 1 to 100, got 101"),
         ({"recompress": "yes"}, "recompress must be one of never, if-needed, always, got 'yes'"),
     ],
 )
@@ -153,14 +145,10 @@ def test_what_changes_nothing_is_idle() -> None:
     ("reencode", "size", "wanted"),
     [
         (ReencodeOptions(resize_shorter=256), (375, 500), (256, 341)),
-        (ReencodeOptions(resize_shorter=256), (500, 375), (341, 256)),
         (ReencodeOptions(resize_shorter=256), (256, 900), (256, 900)),
-        (ReencodeOptions(resize_shorter=256), (90, 90), (90, 90)),
         (ReencodeOptions(max_pixels=10_000), (300, 300), (100, 100)),
-        (ReencodeOptions(max_pixels=10_000), (100, 100), (100, 100)),
         (ReencodeOptions(max_pixels=8), (3, 3), (3, 2)),  # 2.8 each: rounding both up would exceed the limit
         (ReencodeOptions(max_pixels=10), (1, 1000), (1, 10)),
-        (ReencodeOptions(max_pixels=1), (700, 3), (1, 1)),
         (ReencodeOptions(resize_shorter=100, max_pixels=10_000), (200, 800), (50, 200)),  # the smaller of both limits
         (ReencodeOptions(resize_shorter=10, max_pixels=10_000), (200, 800), (10, 40)),
         (ReencodeOptions(resize_shorter=1), (2, 9), (1, 4)),
@@ -282,29 +270,21 @@ def test_any_sampling_and_size(sampling: str, size: tuple[int, int], turned: int
     assert psnr(decode(reencode(data)), wanted) > 34
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_progressive_jpeg_keeps_every_pixel(channels: int) -> None:
-    """A progressive JPEG is transcoded without loss; without the compiled part it is re-encoded."""
-    data = encode("jpg", photo(123, 77, channels), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
+@pytest.mark.parametrize(
+    ("channels", "sampling"), [(1, "420"), (3, "411"), (3, "420"), (3, "422"), (3, "440"), (3, "444")]
+)
+def test_a_progressive_jpeg_keeps_every_pixel(channels: int, sampling: str, way: str) -> None:
+    """It is transcoded without loss, with its chroma subsampling; without the compiled part it is re-encoded."""
+    factor = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}")
+    options = cv2.IMWRITE_JPEG_PROGRESSIVE, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor
+    data = encode("jpg", photo(123, 77, channels), *options)
     made = ReencodeOptions(recompress="if-needed")(data)
     assert jpeg_coding(made).baseline
     assert ReencodeOptions(recompress="if-needed")(made) is made
-    if native.library() is not None:
+    if way == "native":
         np.testing.assert_array_equal(decode(made), decode(data))
     else:
-        assert psnr(decode(made), decode(data)) > 40
-
-
-@pytest.mark.parametrize("sampling", ["411", "422", "440", "444"])
-@compiled
-def test_sampling_is_kept_with_the_pixels(sampling: str) -> None:
-    """A transcoded file keeps its chroma subsampling."""
-    factor = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}")
-    options = cv2.IMWRITE_JPEG_PROGRESSIVE, 1, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor
-    data = encode("jpg", photo(45, 83), *options)
-    made = ReencodeOptions(recompress="if-needed")(data)
-    assert jpeg_coding(made).baseline
-    np.testing.assert_array_equal(decode(made), decode(data))
+        assert psnr(decode(made), decode(data)) > 35
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -561,32 +541,20 @@ def test_nothing_of_one_file_gets_into_the_next() -> None:
         assert reencode(without(data, DHT)) == first
 
 
-SAME = """
-import hashlib, sys
-from pathlib import Path
-from shardio.conversion.reencode import ReencodeOptions
-data = Path(sys.argv[1]).read_bytes()
-for options in ({"resize_shorter": 50}, {"recompress": "if-needed"}, {"recompress": "always"}):
-    print(hashlib.sha256(ReencodeOptions(**options)(data)).hexdigest())
-"""
+def reencoded(data: bytes) -> list[bytes]:
+    """What becomes of an image by several options."""
+    given: list[dict[str, Any]] = [{"resize_shorter": 50}, {"recompress": "if-needed"}, {"recompress": "always"}]
+    return [ReencodeOptions(**options)(data) for options in given]
 
 
-def test_every_process_and_thread_makes_the_same(tmp_path: Path) -> None:
+def test_every_process_and_thread_makes_the_same() -> None:
     """The bytes of an image depend on neither the process nor the thread nor earlier images."""
     data = encode("jpg", photo(200, 150), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
-    options = (
-        ReencodeOptions(resize_shorter=50),
-        ReencodeOptions(recompress="if-needed"),
-        ReencodeOptions(recompress="always"),
-    )
     with ThreadPoolExecutor(4) as pool:
-        runs = list(pool.map(lambda _: [reencode(data) for reencode in options], range(24)))
+        runs = list(pool.map(reencoded, [data] * 24))
+    with multiprocessing.get_context("spawn").Pool(1) as process:
+        runs.append(process.apply(reencoded, (data,)))
     assert all(run == runs[0] for run in runs)
-    (tmp_path / "x.jpg").write_bytes(data)
-    done = subprocess.run(
-        [sys.executable, "-c", SAME, str(tmp_path / "x.jpg")], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == [hashlib.sha256(made).hexdigest() for made in runs[0]]
 
 
 @compiled

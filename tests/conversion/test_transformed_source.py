@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from _cli import run
+from _builders import decoded, png
 from numpy.typing import NDArray
 
 import shardio
@@ -41,12 +41,6 @@ class Samples:
 def noise(*shape: int) -> NDArray[np.uint8]:
     """Random pixels, uint8."""
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-
-
-def decoded(data: bytes) -> NDArray[Any]:
-    """Decode an image to grey `[h, w]` or RGB `[h, w, 3]`."""
-    found = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
-    return found[..., ::-1] if found.ndim == 3 else found
 
 
 @pytest.mark.parametrize("fixed", [True, False])
@@ -119,16 +113,16 @@ def test_empty_pixels_are_bad() -> None:
         source[0]
 
 
-def test_arrays_of_pixels_are_trained_on_as_images(tmp_path: Path) -> None:
-    """Pixels of an .npz, converted by the command line, are cropped and flipped by the loader."""
-    images = noise(6, 12, 16, 3)
-    np.savez(tmp_path / "in.npz", image=images, label=np.arange(6))
-    run("convert", "numpy", tmp_path / "in.npz", tmp_path / "out", "--as-image", "image", "--to", "hdf5")
-    dataset = shardio.open(tmp_path / "out")
-    assert dataset.fields["image"] == Field("image", shape=(12, 16), channels=3)
-    loader = shardio.Loader(dataset, batch_size=6, shuffle=None, transforms=[shardio.CenterCrop((8, 8))])
-    (batch,) = loader
-    assert np.array_equal(batch["image"].numpy(), images[:, 2:10, 4:12])
+@pytest.mark.parametrize("store_pixels", [False, True])
+def test_alpha_is_dropped_by_a_loader(tmp_path: Path, store_pixels: bool) -> None:
+    """The stored file keeps alpha; a Loader gives the colours beneath transparent pixels, from stored pixels too."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.png").write_bytes(png(20, 30, 4))
+    made = convert(tmp_path / "in", tmp_path / "out", converter="imagefolder", store_pixels=store_pixels)
+    assert store_pixels or shardio.open(made.path)[0]["image"] == png(20, 30, 4)
+    (batch,) = shardio.Loader(made.path, batch_size=1)
+    pixels = cv2.imdecode(np.frombuffer(png(20, 30, 4), np.uint8), cv2.IMREAD_UNCHANGED)
+    np.testing.assert_array_equal(batch["image"][0].numpy(), pixels[..., 2::-1])
 
 
 def test_arrays_of_one_element_become_numbers() -> None:
@@ -230,11 +224,3 @@ def test_a_first_sample_that_is_bad_tells_nothing(tmp_path: Path) -> None:
         TransformedSource(Damaged([{}], fields), NONE, {}, ["a"])
     with pytest.raises(SourceError, match="holds no samples"):
         TransformedSource(Samples([], fields), NONE, {}, ["a"])
-
-
-def test_pixels_tell_one_conversion_from_another(tmp_path: Path) -> None:
-    """A conversion without `pixels` cannot be resumed with it."""
-    source = Samples([{"a": noise(4, 5, 3)}])
-    convert(source, tmp_path / "out")
-    with pytest.raises(ConfigError, match="give the same source and options"):
-        convert(TransformedSource(source, NONE, {}, ["a"]), tmp_path / "out", resume=True)

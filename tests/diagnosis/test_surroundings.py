@@ -4,10 +4,9 @@ import os
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
+from _datasets import tensors
 
-import shardio
 from shardio.diagnosis import job, machine, storage
 from shardio.diagnosis.finding import Finding
 from shardio.system import control_groups, file_systems
@@ -33,7 +32,6 @@ def test_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["memory"].value.endswith("limited to 1.0 GB")
     assert found["shared memory"].state in ("ok", "note")
     assert any(name.startswith("GPU") for name in found)
-    assert "GPU" not in found or found["GPU"].state != "missing"
 
 
 def test_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,9 +72,7 @@ def test_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: 
 
 def test_a_dataset_and_where_it_lies(tmp_path: Path) -> None:
     """A dataset is told with its size, its file system, and whether it fits in memory; what is none is broken."""
-    with shardio.create(tmp_path / "d", fields={"x": "int64"}) as writer:
-        for number in range(10):
-            writer.append({"x": np.int64(number)})
+    tensors(10, tmp_path / "d", shard_size="1MB")
     found = by_name(storage(str(tmp_path / "d")))
     assert "10 samples in 1 tar shard" in found["dataset"].value
     assert re.search(r"blocks of \d+ KiB", found["file system"].value)

@@ -1,4 +1,4 @@
-"""Pixels are Pillow's, bit for bit: of any file, crop, filter and size, compiled or not."""
+"""Pixels are Pillow's, bit for bit: of any file, crop, filter and size, compiled or not; and bad images."""
 
 import base64
 import io
@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from _datasets import packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from PIL import Image, ImageOps, PngImagePlugin
 
 import shardio
 from shardio import World, native
-from shardio.engines.cpu import CpuEngine
+from shardio.engines.cpu import BadImage, CpuEngine
 from shardio.engines.fused_images import FusedImages
 from shardio.engines.jpeg_headers import orientations_of
 from shardio.engines.resizing import resize
@@ -45,6 +46,9 @@ SAMPLINGS = [
     cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
     cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
 ]
+
+
+REFERENCE = json.loads((Path(__file__).parent / "reference" / "torchvision_pil.json").read_text())
 
 
 def noise(height: int, width: int, seed: int, grain: int = 4) -> NDArray[np.uint8]:
@@ -77,6 +81,24 @@ def reference(
             case Flip(mask) if mask[row]:
                 image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return np.asarray(image).reshape(image.height, image.width, channels)
+
+
+def made_by_cpu(
+    files: list[bytes],
+    sizes: NDArray[np.int32],
+    transforms: list[Transform],
+    channels: int,
+    orientations: NDArray[np.uint8] | None = None,
+    steps: tuple[Step, ...] | None = None,
+) -> tuple[Any, tuple[Step, ...], Recipe]:
+    """What the CPU engine makes of files, as one batch if they get one size; the steps that it took; the recipe."""
+    recipe = Recipe.of(transforms, channels=channels, size=None)
+    engine, out = CpuEngine(recipe, channels=channels), None
+    steps = steps or recipe.steps(sizes, seed=1, epoch=0, indices=np.arange(len(files)))
+    if recipe.size is not None:
+        out = np.empty((len(files), *engine.output_format.shape(recipe.size)), engine.output_format.dtype)
+    made = engine(files, sizes, steps, out, orientations)
+    return made if out is None else out, steps, recipe
 
 
 def in_floats(pixels: NDArray[np.uint8], recipe: Recipe) -> NDArray[np.float32]:
@@ -171,6 +193,14 @@ def test_crops_of_jpegs(sampling: int, progressive: int, restarts: int, channels
             assert np.array_equal(out[0], wanted), (values, np.abs(out[0].astype(int) - wanted).max())
 
 
+def odd_png(mode: str, *, seed: int, chunks: dict[bytes, bytes] | None = None, **options: Any) -> bytes:
+    """A PNG with more chunks."""
+    info = PngImagePlugin.PngInfo()
+    for name, content in (chunks or {}).items():
+        info.add(name, content)
+    return encode(noise(90, 120, seed), "PNG", mode, pnginfo=info, **options)
+
+
 FILES = {
     "jpeg": encode(noise(90, 120, 1), "JPEG"),
     "progressive jpeg": encode(noise(90, 120, 2), "JPEG", progressive=True),
@@ -188,18 +218,7 @@ FILES = {
     "webp": encode(noise(90, 120, 15), "WEBP"),
     "lossless webp": encode(noise(90, 120, 16), "WEBP", lossless=True),
     "bmp": encode(noise(90, 120, 17), "BMP"),
-}
-
-
-def odd_png(mode: str, *, seed: int, chunks: dict[bytes, bytes] | None = None, **options: Any) -> bytes:
-    """A PNG with chunks that some decoders apply to pixels."""
-    info = PngImagePlugin.PngInfo()
-    for name, content in (chunks or {}).items():
-        info.add(name, content)
-    return encode(noise(90, 120, seed), "PNG", mode, pnginfo=info, **options)
-
-
-FILES |= {
+    # PNGs with chunks that some decoders apply to pixels.
     "png with a transparent colour": odd_png("RGB", seed=18, transparency=(10, 20, 30)),
     "grey png with a transparent level": odd_png("L", seed=19, transparency=128),
     "png with gamma": odd_png("RGB", seed=20, chunks={b"gAMA": (220000).to_bytes(4, "big")}),
@@ -232,25 +251,16 @@ LISTS: dict[str, list[Transform]] = {
 def test_every_file_and_list(transforms: list[Transform], floats: bool, channels: int) -> None:
     """Files of all kinds have torchvision's pixels on Pillow through usual lists of transforms, as bytes and floats."""
     end: list[Transform] = [ToFloat(), Normalize((0.485, 0.456, 0.406)[:channels], (0.229, 0.224, 0.225)[:channels])]
-    recipe = Recipe.of([*transforms, *(end if floats else [])], channels=channels, size=None)
-    engine, files = CpuEngine(recipe, channels=channels), list(FILES.values())
-    steps = recipe.steps(np.full((len(files), 2), (90, 120), np.int32), seed=1, epoch=0, indices=np.arange(len(files)))
-    out = None
-    if recipe.size is not None:
-        out = np.empty((len(files), *engine.output_format.shape(recipe.size)), engine.output_format.dtype)
-    made = engine(files, np.full((len(files), 2), (90, 120), np.int32), steps, out)
+    sizes = np.full((len(FILES), 2), (90, 120), np.int32)
+    made, steps, recipe = made_by_cpu(list(FILES.values()), sizes, [*transforms, *(end if floats else [])], channels)
     for row, (name, data) in enumerate(FILES.items()):
-        found = (made or [])[row] if out is None else out[row]
         wanted: NDArray[Any] = reference(data, channels, steps, row)
         wanted = in_floats(wanted, recipe) if floats else wanted
-        assert found.dtype == wanted.dtype
-        assert np.array_equal(found, wanted), name
+        assert made[row].dtype == wanted.dtype
+        assert np.array_equal(made[row], wanted), name
 
 
-REFERENCE = json.loads((Path(__file__).parent / "reference" / "torchvision_pil.json").read_text())
-
-
-def steps_of(name: str, arguments: list[Any], size: tuple[int, int]) -> tuple[list[Transform], tuple[Step, ...] | None]:
+def steps_of(name: str, arguments: list[Any]) -> tuple[list[Transform], tuple[Step, ...] | None]:
     """Return the transforms of a case of the reference, or its steps where the case states their numbers."""
     match name, arguments:
         case "Resize", [target, how]:
@@ -275,50 +285,41 @@ def steps_of(name: str, arguments: list[Any], size: tuple[int, int]) -> tuple[li
 def test_results_of_torchvision(number: int) -> None:
     """Transforms of torchvision on PIL images gave these bytes, wherever they round a size or a place."""
     data, cases = base64.b64decode(REFERENCE["files"][number]), [c for c in REFERENCE["cases"] if c["file"] == number]
-    size = Image.open(io.BytesIO(data)).size[::-1]
-    sizes = np.array([size], np.int32)
+    sizes = np.array([Image.open(io.BytesIO(data)).size[::-1]], np.int32)
     assert len(cases) > 30
     for case in cases:
-        transforms, steps = steps_of(case["name"], case["arguments"], size)
-        recipe = Recipe.of(transforms, channels=3, size=None)
-        drawn = steps or recipe.steps(sizes, seed=1, epoch=0, indices=np.arange(1))
-        (found,) = CpuEngine(recipe, channels=3)([data], sizes, drawn, None) or []
+        transforms, steps = steps_of(case["name"], case["arguments"])
+        (found,), _, _ = made_by_cpu([data], sizes, transforms, 3, steps=steps)
         assert list(found.shape) == case["shape"], case
         assert zlib.crc32(np.ascontiguousarray(found).tobytes()) == case["crc"], case
 
 
+def with_orientation(pixels: NDArray[np.uint8], kind: str, orientation: int, **options: Any) -> bytes:
+    """A file that an EXIF tag rotates or mirrors."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encode(pixels, kind, exif=exif.tobytes(), **options)
+
+
 ROTATED = {
-    f"{kind} {orientation}": (kind, orientation)
+    (kind, orientation): with_orientation(noise(90, 121, orientation), kind, orientation)
     for kind, orientations in (("JPEG", range(1, 9)), ("PNG", (3, 6)), ("WEBP", (5, 8)))
     for orientation in orientations
 }
 
 
-def rotated(kind: str, orientation: int) -> bytes:
-    """A file that an EXIF tag rotates or mirrors."""
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return encode(noise(90, 121, orientation), kind, exif=exif.tobytes())
-
-
-@pytest.mark.parametrize(
-    "transforms", [LISTS[n] for n in LISTS if n != "twice"], ids=[n for n in LISTS if n != "twice"]
-)
+@pytest.mark.parametrize("transforms", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.usefixtures("part")
 def test_upright(transforms: list[Transform], channels: int) -> None:
     """With orientations, the pixels are those of `exif_transpose`, whatever part of an image is decoded."""
-    files = [rotated(*how) for how in ROTATED.values()]
+    files = list(ROTATED.values())
     orientations = orientations_of(files)
-    assert orientations.tolist() == [orientation for _, orientation in ROTATED.values()]
+    assert orientations.tolist() == [orientation for _, orientation in ROTATED]
     sizes = np.array([(121, 90) if orientation >= 5 else (90, 121) for orientation in orientations], np.int32)
-    recipe = Recipe.of(transforms, channels=channels, size=None)
-    steps = recipe.steps(sizes, seed=2, epoch=0, indices=np.arange(len(files)))
-    out = None if recipe.size is None else np.empty((len(files), *recipe.size, channels), np.uint8)
-    made = CpuEngine(recipe, channels=channels)(files, sizes, steps, out, orientations)
-    for row, (name, data) in enumerate(zip(ROTATED, files, strict=True)):
-        found = (made or [])[row] if out is None else out[row]
-        assert np.array_equal(found, reference(data, channels, steps, row, upright=True)), name
+    made, steps, _ = made_by_cpu(files, sizes, transforms, channels, orientations)
+    for row, (name, data) in enumerate(ROTATED.items()):
+        assert np.array_equal(made[row], reference(data, channels, steps, row, upright=True)), name
 
 
 @compiled_only
@@ -327,9 +328,7 @@ def test_upright_and_fast(orientation: int) -> None:
     """A gradient that the decoder shrinks and the engine turns keeps its values to within 4 of 255."""
     y, x = np.mgrid[:403, :611]
     image = np.stack([255 * x / 611, 255 * y / 403, 255 - 255 * x / 611], axis=2).astype(np.uint8)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    data = encode(image, "JPEG", exif=exif.tobytes(), quality=98)
+    data = with_orientation(image, "JPEG", orientation, quality=98)
     recipe = Recipe.of([Resize((40, 50))], channels=3, size=None)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     sizes, out = np.array([upright.size[::-1]], np.int32), np.empty((1, 40, 50, 3), np.uint8)
@@ -344,17 +343,51 @@ def test_a_loader_turns_images(tmp_path: Path, engine: Any) -> None:
     """`orient=True` gives upright images, on an engine for whole batches too; uncropped, they differ in size."""
     if engine == "nvimgcodec":
         pytest.importorskip("nvidia.nvimgcodec")
-    files = {name: rotated(*how) for name, how in ROTATED.items()}
-    with shardio.create(tmp_path / "out", fields={"image": "image"}) as writer:
-        for data in files.values():
-            writer.append({"image": data})
+    packed(tmp_path / "out", [{"image": data} for data in ROTATED.values()], shard_size="1MB")
     for transforms in ([Resize((48, 40))], []) if engine == "cpu" else ([Resize((48, 40))],):
         options: dict[str, Any] = {"transforms": transforms, "shuffle": None, "world": World(), "engine": engine}
-        (batch,) = shardio.Loader(tmp_path / "out", len(files), orient=True, **options)
-        for found, (name, data) in zip(batch["image"], files.items(), strict=True):
+        (batch,) = shardio.Loader(tmp_path / "out", len(ROTATED), orient=True, **options)
+        for found, (name, data) in zip(batch["image"], ROTATED.items(), strict=True):
             upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
             wanted = np.asarray(upright.resize((40, 48), Image.Resampling.BILINEAR) if transforms else upright)
-            exact = engine == "cpu" or ROTATED[name] != ("JPEG", 1)
+            exact = engine == "cpu" or name != ("JPEG", 1)
             assert np.abs(found.numpy().astype(int) - wanted).max() <= (0 if exact else 12), name
-    (plain,) = shardio.Loader(tmp_path / "out", len(files), shuffle=None, world=World())
+    (plain,) = shardio.Loader(tmp_path / "out", len(ROTATED), shuffle=None, world=World())
     assert all(image.shape == (90, 121, 3) for image in plain["image"])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "empty"),
+        (b"this is text" * 20, "not a JPEG"),
+        (FILES["jpeg"][:400], "cut short"),
+        (FILES["png"][:100], "cut short"),
+        (encode(noise(30, 40, 1), "PNG"), "the image is 30 x 40 pixels, 90 x 120 were stored"),
+    ],
+    ids=["empty", "text", "jpeg", "png", "another size"],
+)
+@pytest.mark.usefixtures("part")
+def test_bad_images_are_named(data: bytes, message: str) -> None:
+    """An image that does not decode is reported with its position in the batch, and never delivered as grey."""
+    engine = CpuEngine(Recipe.of([], channels=3, size=(90, 120)), channels=3)
+    with pytest.raises(BadImage, match=message) as caught:
+        engine([FILES["jpeg"], data], np.full((2, 2), (90, 120)), (), np.empty((2, 90, 120, 3), np.uint8))
+    assert caught.value.place == 1
+
+
+@pytest.mark.parametrize(("interpolation", "flag"), [("bilinear", cv2.INTER_LINEAR), ("bicubic", cv2.INTER_CUBIC)])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [(19, 27), (90, 131), (30, 200), (60, 17), (1, 1)])
+@pytest.mark.usefixtures("part")
+def test_without_antialias(interpolation: Interpolation, flag: int, channels: int, size: tuple[int, int]) -> None:
+    """A resize without antialiasing interpolates between the nearest pixels, as OpenCV does, whatever the scale.
+
+    The pixels leave room for what bicubic overshoots: OpenCV does not cut that off between the two directions.
+    """
+    pixels = np.random.default_rng(3).integers(40, 216, (60, 80), dtype=np.uint8)
+    resized: list[Transform] = [Resize(size, interpolation, antialias=False)]
+    (found,), _, _ = made_by_cpu([encode(pixels, "PNG", "L")], np.array([[60, 80]], np.int32), resized, channels)
+    wanted = cv2.resize(pixels, size[::-1], interpolation=flag)
+    assert found.shape == (*size, channels)
+    assert np.abs(found.astype(int) - wanted.reshape(*size, 1)).max() <= (1 if interpolation == "bilinear" else 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _builders import bmp, jpeg, png, webp
+from _builders import bmp, jpeg
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -53,10 +53,13 @@ class TestRoundTrips:
     def test_fixed_arrays(self, array: NDArray[Any]) -> None:
         """A fixed array is stored as its bytes alone and survives bit by bit."""
         field = Field("array", dtype=array.dtype.name, shape=array.shape)
-        stored = field.encode(array)
+        stored = bytes(field.encode(array))
+        assert stored == array.tobytes()
+        assert len(stored) == field.row_bytes
+        found = field.decode(stored)
+        assert same(found, array)
+        found[...] = 0  # it is a copy
         assert bytes(stored) == array.tobytes()
-        assert len(bytes(stored)) == field.row_bytes
-        assert same(field.decode(stored), array)
 
     @given(ARRAYS)
     def test_arrays_of_any_shape(self, array: NDArray[Any]) -> None:
@@ -97,17 +100,8 @@ class TestRoundTrips:
         assert bytes(Field(kind).encode(buffer(data))) == data
         assert Field(kind).decode(buffer(data)) == data
 
-    def test_decoded_arrays_are_copies(self) -> None:
-        """A decoded array is writable and independent of the stored bytes."""
-        field = Field("array", dtype="int32", shape=(2,))
-        stored = bytes(8)
-        field.decode(stored)[:] = 7
-        assert stored == bytes(8)
-
 
 class TestStoredBytes:
-    """Equal values are stored as equal bytes, whatever their memory layout."""
-
     @pytest.mark.parametrize(
         "other",
         [
@@ -150,29 +144,22 @@ class TestWhatFits:
             ("uint8", 255, 255),
             ("uint64", 2**64 - 1, 2**64 - 1),
             ("bool", 1, True),
+            ("float32", math.nan, math.nan),  # a missing value
         ],
     )
     def test_numbers_that_lose_nothing_are_taken(self, dtype: str, value: Any, expected: Any) -> None:
         """A number of another type is accepted if the field's dtype holds its value."""
         field = Field("scalar", dtype=dtype)
-        assert field.decode(field.encode(value)) == expected
-
-    def test_missing_values_survive_a_wider_or_narrower_float(self) -> None:
-        """NaN survives in every float dtype."""
-        wide = np.array([1.5, math.nan])
-        field = Field("array", dtype="float32", shape=(2,))
-        np.testing.assert_array_equal(field.decode(field.encode(wide)), wide.astype(np.float32))
+        np.testing.assert_equal(field.decode(field.encode(value)), expected)
 
     @pytest.mark.parametrize(
         ("field", "value", "reason"),
         [
             (Field("scalar", dtype="uint8"), 256, "uint8 cannot hold 256"),
-            (Field("scalar", dtype="uint8"), -1, "uint8 cannot hold -1"),
             (Field("scalar", dtype="uint64"), -1, "uint64 cannot hold -1"),  # as int64 it would be -1 again
             (Field("scalar", dtype="int64"), 2**64 - 1, "int64 cannot hold"),
             (Field("scalar", dtype="int64"), 2**80, "expected int64, got object"),
             (Field("scalar", dtype="int64"), 0.5, "int64 cannot hold 0.5"),
-            (Field("scalar", dtype="int64"), math.nan, "int64 cannot hold nan"),
             (Field("scalar", dtype="bool"), 2, "bool cannot hold 2"),
             (Field("scalar", dtype="float16"), 1e6, "float16 cannot hold 1000000.0"),  # would become infinite
             (Field("scalar", dtype="float64"), 1 + 2j, "float64 cannot hold"),
@@ -181,17 +168,14 @@ class TestWhatFits:
             (Field("scalar", dtype="int64"), [3], r"expected shape \(\), got \(1,\)"),
             (Field("array", dtype="int64", shape=(2,)), [1, 2, 3], r"expected shape \(2,\), got \(3,\)"),
             (Field("array", dtype="int64", shape=(2,)), [1, [2, 3]], "not an array"),  # ragged
-            (Field("array", dtype="int64"), [[1], [2, 3]], "not an array"),
             (Field("array", dtype="uint8"), [1, 300], r"^uint8 cannot hold 300 \(int64\)$"),
             (Field("array", dtype="int16"), np.full((2, 3), 1.5), r"cannot hold 1.5 \(float64\)$"),
             (Field("array", dtype="float32"), np.array([0.1]), "float32 cannot hold"),  # its own dtype is wider
             (Field("array", dtype="float64"), [2**53 + 1], "float64 cannot hold"),  # NumPy compares the two as equal
             (Field("text"), b"bytes", "expected str, got bytes"),
             (Field("text"), "\ud800", "not text"),  # half a surrogate pair has no UTF-8
-            (Field("bytes"), "text", "expected bytes, got str"),
             (Field("image"), np.zeros((2, 2, 3)), "expected bytes, got ndarray"),
             (Field("json"), {"a": {1, 2}}, "not JSON"),
-            (Field("json"), {"a": b"bytes"}, "not JSON"),
             (Field("json"), [math.nan], "not JSON"),  # Python writes NaN, which is not valid JSON
             (Field("json"), {"a": 1, 2: 3}, "not JSON"),
         ],
@@ -232,13 +216,10 @@ class TestField:
         [
             ({"kind": "video"}, "kind must be one of image, pixels, array.*got 'video'"),
             ({"kind": "scalar"}, "got None"),  # a scalar needs a dtype
-            ({"kind": "scalar", "dtype": "int65"}, "got 'int65'"),
             ({"kind": "scalar", "dtype": "object"}, "got 'object'"),  # would need pickle
-            ({"kind": "scalar", "dtype": "U4"}, "got 'U4'"),
             ({"kind": "scalar", "dtype": "longdouble"}, "got 'longdouble'"),  # differs from machine to machine
             ({"kind": "scalar", "dtype": "int64", "shape": (2,)}, "takes no shape"),
             ({"kind": "text", "dtype": "int64"}, "takes no dtype"),
-            ({"kind": "image", "dtype": "uint8"}, "takes no dtype"),
             ({"kind": "image", "shape": (28, 28, 3)}, "not a shape"),  # height and width only
             ({"kind": "array", "dtype": "int64", "shape": (-1, 2)}, "not a shape"),
             ({"kind": "array", "dtype": "int64", "shape": (2.5,)}, "whole numbers"),
@@ -266,14 +247,9 @@ class TestShortForms:
         [
             (Field("text"), Field("text")),
             ("image", Field("image")),
-            ("text", Field("text")),
-            ("bytes", Field("bytes")),
-            ("json", Field("json")),
             ("int64", Field("scalar", dtype="int64")),  # a dtype stands for a scalar
-            (np.float32, Field("scalar", dtype="float32")),
             (np.dtype("f4"), Field("scalar", dtype="float32")),
             (("float32", (2, 3)), Field("array", dtype="float32", shape=(2, 3))),
-            ((np.float16, (2, 3)), Field("array", dtype="float16", shape=(2, 3))),
             ({"kind": "image", "channels": 1}, Field("image", channels=1)),
             ({"kind": "array", "dtype": "int8", "shape": [4]}, Field("array", dtype="int8", shape=(4,))),  # from JSON
             ({"kind": "array", "dtype": "int8", "shape": None}, Field("array", dtype="int8")),
@@ -289,15 +265,11 @@ class TestShortForms:
         ("value", "reason"),
         [
             ("video", "one of the kinds image, text, bytes, json, a dtype such .*got 'video'$"),
-            ("string", r"one of the kinds image, text, .*got 'string'; did you mean 'text'\?"),
             ("imgae", r"got 'imgae'; did you mean 'image'\?"),
             (str, r"not a field: <class 'str'>; .*did you mean 'text'\?"),
             ("array", r"a field of kind 'array' is given by \(dtype, shape\), such as .*, got only its kind"),
             ({"kind": "ndarray"}, r"kind must be one of image, pixels, .*got 'ndarray'; did you mean 'array'\?"),
-            (
-                "volume",
-                r"a field of kind 'array' is given by \(dtype, shape\), such as \('float32', \(4, 64, 64, 64\)\)$",
-            ),
+            ("volume", r"is given by \(dtype, shape\), such as \('float32', \(4, 64, 64, 64\)\)$"),
             (np.ndarray, r"not a field: .*; a field of kind 'array' is given by \(dtype, shape\)"),
             (float, "not a field: .*; a field of kind 'scalar' is given by a dtype, such as 'int64'"),
             (np.dtype("U4"), "a dtype must be one of"),
@@ -314,34 +286,33 @@ class TestShortForms:
         with pytest.raises(ConfigError, match=reason):
             as_field(value)
 
-    def test_a_wrong_field_is_named(self) -> None:
-        """Among several fields the message names the one that is wrong."""
-        with pytest.raises(ConfigError, match=r"^field 'b': a field must be one of the kinds"):
-            as_fields({"a": "text", "b": "string"})
-        with pytest.raises(ConfigError, match=r"fields must be a dict by name, as in {'label': 'int64'}, got \['v'\]"):
-            as_fields(["v"])  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize("name", ["", "_hidden", "a/b", "a b", ".hidden", "ü", 3, "a\n"])
-    def test_names_are_plain(self, name: Any) -> None:
-        """Field names hold plain characters only; a leading underscore is reserved for hidden columns."""
-        with pytest.raises(ConfigError, match="a field's name must be letters"):
-            as_fields({name: "text"})
+    @pytest.mark.parametrize(
+        ("fields", "reason"),
+        [
+            ({"a": "text", "b": "string"}, r"^field 'b': a field must be one of the kinds"),  # the wrong one is named
+            (["v"], r"fields must be a dict by name, as in {'label': 'int64'}, got \['v'\]"),
+            ({}, "at least one"),
+            # Names hold plain characters only; a leading underscore is reserved for hidden columns.
+            *(
+                ({name: "text"}, "a field's name must be letters")
+                for name in ("", "_hidden", "a/b", "a b", ".hidden", "ü", 3, "a\n")
+            ),
+        ],
+    )
+    def test_what_are_no_fields(self, fields: Any, reason: str) -> None:
+        """The fields of a dataset are a dict of at least one, by plain names."""
+        with pytest.raises(ConfigError, match=reason):
+            as_fields(fields)
 
     def test_json_keeps_all_parts(self) -> None:
-        """Fields survive as JSON, which holds only the parts that say something."""
+        """Fields survive as JSON in their order, with only the parts that say something."""
         fields = {
             "mask": Field("image", role="mask", optional=True),
-            "time": Field("scalar", dtype="float64", attributes={"units": "hours since 2000-01-01"}),
+            "a-1.x_y": Field("scalar", dtype="float64", attributes={"units": "hours since 2000-01-01"}),
         }
         stored = json.loads(json.dumps(fields_to_json(fields)))
-        assert as_fields(stored) == fields
+        assert list(as_fields(stored).items()) == list(fields.items())
         assert stored["mask"] == {"kind": "image", "channels": 1, "role": "mask", "optional": True}
-
-    def test_fields_keep_their_order(self) -> None:
-        """Fields keep their order, and there is at least one."""
-        assert list(as_fields({"b": "text", "a-1.x_y": "int64"})) == ["b", "a-1.x_y"]
-        with pytest.raises(ConfigError, match="at least one"):
-            as_fields({})
 
 
 class TestInference:
@@ -349,11 +320,8 @@ class TestInference:
         ("value", "expected"),
         [
             (jpeg(), Field("image")),
-            (png(), Field("image")),
-            (webp(), Field("image")),
             (memoryview(bmp()), Field("image")),
             (b"plain bytes", Field("bytes")),
-            (b"", Field("bytes")),
             ("words", Field("text")),
             (np.str_("words"), Field("text")),
             (3, Field("scalar", dtype="int64")),

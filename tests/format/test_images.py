@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardio.errors import BadSample
-from shardio.format.images import SUFFIXES, ImageInfo, JpegCoding, jpeg_coding, orientation, probe, sniff
-from shardio.system.types import Buffer
+from shardio.format.images import ImageInfo, JpegCoding, jpeg_coding, orientation, probe, sniff
 
 FILES = {
     "jpeg": jpeg(9, 11),
@@ -65,19 +64,14 @@ def run_length_bmp(height: int = 3, width: int = 5) -> bytes:
         (bmp(12, 16, 1), ImageInfo("bmp", 12, 16, 3)),  # 8 bits and a palette, possibly of colours
         (core_bmp(3, 5), ImageInfo("bmp", 3, 5, 3)),
         (run_length_bmp(3, 5), ImageInfo("bmp", 3, 5, 3)),
+        (CMYK_JPEG, ImageInfo("jpeg", 2, 3, 4)),  # which decoding turns into RGB
     ],
 )
 def test_probe_says_what_the_decoder_finds(data: bytes, expected: ImageInfo) -> None:
     """Format, size and channels come from the header, and OpenCV decodes that size."""
     assert probe(data) == expected
     decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-    assert decoded is not None
     assert decoded.shape[:2] == (expected.height, expected.width)
-
-
-def test_a_cmyk_jpeg_has_four_channels() -> None:
-    """A CMYK JPEG is accepted and has four channels; decoding converts it to RGB."""
-    assert probe(CMYK_JPEG) == ImageInfo("jpeg", 2, 3, 4)
 
 
 @pytest.mark.parametrize("data", [*FILES.values(), core_bmp(), run_length_bmp()], ids=[*FILES, "bmp core", "bmp runs"])
@@ -163,18 +157,6 @@ def test_a_damaged_image_is_an_image_or_a_bad_sample(whole: bytes, changes: list
     check_probes(bytes(data[:end]))
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_buffer_will_do(kind: type[Buffer]) -> None:
-    """A memoryview is probed without a copy."""
-    assert sniff(kind(FILES["jpeg"])) == "jpeg"
-    assert probe(kind(FILES["jpeg"])).format == "jpeg"
-
-
-def test_every_format_has_a_suffix() -> None:
-    """Each format that `sniff` recognises has a suffix."""
-    assert {sniff(data) for data in FILES.values()} == set(SUFFIXES)
-
-
 @pytest.mark.parametrize("number", range(1, 9))
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("kind", [3, 4])
@@ -182,9 +164,8 @@ def test_every_format_has_a_suffix() -> None:
 def test_orientations_are_read(name: str, kind: int, order: str, number: int) -> None:
     """EXIF orientations are read in every format, byte order and number type."""
     data = with_exif(FILES[name], tiff(number, order=order, kind=kind))
-    assert orientation(data) == number
-    assert orientation(memoryview(data)) == number
-    assert probe(data).format == probe(FILES[name]).format
+    assert orientation(data) == orientation(memoryview(data)) == number
+    assert probe(memoryview(data)).format == sniff(bytearray(data)) == probe(FILES[name]).format
 
 
 @pytest.mark.parametrize("data", [*FILES.values(), with_thumbnail(jpeg(9, 11), jpeg(3, 4)), b"", b"no image"])
@@ -240,42 +221,31 @@ def named(image: bytes, names: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("data", "expected"),
+    ("data", "process", "colors"),
     [
-        (jpeg(9, 11), JpegCoding(0, 8, "ycbcr", False)),
-        (jpeg(9, 11, 1), JpegCoding(0, 8, "grey", False)),
-        (jpeg(9, 11, progressive=True), JpegCoding(2, 8, "ycbcr", False)),
-        (with_thumbnail(jpeg(9, 11, progressive=True), jpeg(3, 4)), JpegCoding(2, 8, "ycbcr", False)),
-        (CMYK_JPEG, JpegCoding(0, 8, "cmyk", False)),
-        (adobe(jpeg(9, 11), 0), JpegCoding(0, 8, "rgb", False)),
-        (adobe(jpeg(9, 11), 1), JpegCoding(0, 8, "ycbcr", False)),
-        (named(jpeg(9, 11), b"RGB"), JpegCoding(0, 8, "rgb", False)),
-        (named(jpeg(9, 11), b"\0\1\2"), JpegCoding(0, 8, "ycbcr", False)),
+        (jpeg(9, 11), 0, "ycbcr"),
+        (jpeg(9, 11, 1), 0, "grey"),
+        (jpeg(9, 11, progressive=True), 2, "ycbcr"),
+        (with_thumbnail(jpeg(9, 11, progressive=True), jpeg(3, 4)), 2, "ycbcr"),
+        (CMYK_JPEG, 0, "cmyk"),
+        (adobe(jpeg(9, 11), 0), 0, "rgb"),
+        (adobe(jpeg(9, 11), 1), 0, "ycbcr"),
+        (adobe(jpeg(9, 11), 2), 0, "ycbcr"),
+        (named(jpeg(9, 11), b"RGB"), 0, "rgb"),
+        (named(jpeg(9, 11), b"\0\1\2"), 0, "ycbcr"),
+        (named(adobe(jpeg(9, 11), 1), b"RGB"), 0, "ycbcr"),
+        (jpeg(9, 11)[:20] + adobe(jpeg(9, 11), 0)[2:], 0, "ycbcr"),
     ],
 )
-def test_how_a_jpeg_is_coded(data: bytes, expected: JpegCoding) -> None:
-    """The coding is that of the image, not of a thumbnail, and colour spaces follow the decoders' rules."""
-    assert jpeg_coding(data) == expected
-    plain = expected.colors in ("ycbcr", "grey")
-    assert (expected.baseline, expected.transcodable) == (plain and not expected.process, plain)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        adobe(jpeg(9, 11), 0),
-        adobe(jpeg(9, 11), 1),
-        adobe(jpeg(9, 11), 2),
-        named(jpeg(9, 11), b"RGB"),
-        named(jpeg(9, 11), b"\0\1\2"),
-        named(adobe(jpeg(9, 11), 1), b"RGB"),
-        jpeg(9, 11)[:20] + adobe(jpeg(9, 11), 0)[2:],
-    ],
-)
-def test_colors_are_what_decoders_take_them_for(data: bytes) -> None:
-    """The colour space is the one that OpenCV assumes when it decodes."""
-    decoded, plain = (cv2.imdecode(np.frombuffer(d, np.uint8), cv2.IMREAD_COLOR) for d in (data, jpeg(9, 11)))
-    assert jpeg_coding(data).colors == ("ycbcr" if (decoded == plain).all() else "rgb")
+def test_how_a_jpeg_is_coded(data: bytes, process: int, colors: str) -> None:
+    """The coding is that of the image, not of a thumbnail, and its colours are those that OpenCV takes them for."""
+    coding = jpeg_coding(data)
+    assert coding == JpegCoding(process, 8, colors, False)
+    plain = colors in ("ycbcr", "grey")
+    assert (coding.baseline, coding.transcodable) == (plain and not process, plain)
+    if colors in ("ycbcr", "rgb"):
+        decoded, usual = (cv2.imdecode(np.frombuffer(d, np.uint8), cv2.IMREAD_COLOR) for d in (data, jpeg(9, 11)))
+        assert (decoded == usual).all() == (colors == "ycbcr")
 
 
 @pytest.mark.parametrize("cut", [0, 2, 3, 40, 160, 200])

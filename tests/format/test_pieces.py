@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardio.format.pieces import PIECE, piece_count, pieces_of, runs, widened, widened_up_to
+from shardio.format.pieces import PIECE, pieces_of, runs, widened, widened_up_to
 
 SPANS = st.lists(st.tuples(st.integers(0, 20 * PIECE), st.integers(0, 3 * PIECE)), max_size=20)
 NUMBERS = st.sets(st.integers(0, 300), max_size=60).map(lambda found: np.array(sorted(found), np.int64))
@@ -46,8 +46,3 @@ def test_pieces_widen_within_a_factor(pieces: np.ndarray, factor: float) -> None
     wider = widened_up_to(pieces, 16, 301, factor)
     assert set(pieces.tolist()) <= set(wider.tolist())
     assert len(wider) <= factor * len(pieces)
-
-
-def test_counts() -> None:
-    """The last piece may be short; an empty object has none."""
-    assert [piece_count(size) for size in (0, 1, PIECE, PIECE + 1)] == [0, 1, 1, 2]

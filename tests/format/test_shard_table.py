@@ -45,24 +45,18 @@ def test_names_that_are_no_plain_file_are_refused(names: list[str]) -> None:
         shards(names)
 
 
-def test_counts_that_overflow_are_refused() -> None:
+@pytest.mark.parametrize("samples", [[2**62, 2**62, 2**62], [-1, 2, 2]])
+def test_counts_that_overflow_are_refused(samples: list[int]) -> None:
     """Sample counts that are negative or add up to more than int64 are refused."""
     with pytest.raises(ManifestError, match="samples must be in"):
-        shards(["a", "b", "c"], [2**62, 2**62, 2**62])
-    with pytest.raises(ManifestError, match="samples must be in"):
-        shards(["a", "b"], [-1, 2])
+        shards(["a", "b", "c"], samples)
 
 
 def test_names_read_as_text() -> None:
     """Shard names are a sequence of strings, although they are stored as one array."""
     found = shards(["b.tar", "a.tar", "long-name.tar"]).names
     assert list(found) == ["b.tar", "a.tar", "long-name.tar"]
-    assert (found[0], found[-1], list(found[1:]), len(found)) == (
-        "b.tar",
-        "long-name.tar",
-        ["a.tar", "long-name.tar"],
-        3,
-    )
+    assert (found[0], found[-1], list(found[1:])) == ("b.tar", "long-name.tar", ["a.tar", "long-name.tar"])
     assert list(shards([]).names) == []
 
 
@@ -93,7 +87,6 @@ def test_a_table_that_is_not_the_manifests_is_refused(tmp_path: Path, monkeypatc
         (None, "which is missing"),
         (bytes(changed), "checksum"),
         (whole[:-100], "cut short"),
-        (whole[:40], "cut short"),
         (b"", "cut short"),
     ):
         table.unlink(missing_ok=True)
@@ -103,10 +96,8 @@ def test_a_table_that_is_not_the_manifests_is_refused(tmp_path: Path, monkeypatc
             shardio.open(tmp_path / "d")
     np.save(table, np.arange(12))
     described = (tmp_path / "d" / manifest.FILE_NAME).read_text()
-    old = xxhash.xxh3_128_hexdigest(whole)
-    (tmp_path / "d" / manifest.FILE_NAME).write_text(
-        described.replace(old, xxhash.xxh3_128_hexdigest(table.read_bytes()))
-    )
+    old, new = (xxhash.xxh3_128_hexdigest(data) for data in (whole, table.read_bytes()))
+    (tmp_path / "d" / manifest.FILE_NAME).write_text(described.replace(old, new))
     with pytest.raises(ManifestError, match="not a table"):
         shardio.open(tmp_path / "d")
     np.save(table, np.array([None] * 12), allow_pickle=True)

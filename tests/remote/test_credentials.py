@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from _bucket import uploaded
+from _datasets import tensors
 from _s3 import KEY, SECRET, S3Server
 
 import shardio
@@ -12,9 +13,7 @@ import shardio
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A small dataset."""
-    with shardio.create(tmp_path / "d") as out:
-        for number in range(5):
-            out.append({"label": number})
+    tensors(5, tmp_path / "d")
     return tmp_path / "d"
 
 

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from _bucket import options_of, uploaded
-from _builders import jpeg
+from _datasets import load, packed, photo
 from _s3 import S3Server
 from typer.testing import CliRunner, Result
 
@@ -30,10 +30,8 @@ COUNT = 60
 def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A local dataset of photos with labels and vectors, in three shards."""
     path = tmp_path_factory.mktemp("local") / "photos"
-    with shardio.create(path, shard_size="100KB", metadata={"classes": ["a", "b", "c"]}) as out:
-        for number in range(COUNT):
-            image = jpeg(40, 50, seed=number)
-            out.append({"image": image, "label": number % 3, "vector": np.full(900, number, np.float32)})
+    samples = [photo(n, classes=3) | {"vector": np.full(900, n, np.float32)} for n in range(COUNT)]
+    packed(path, samples, shard_size="100KB", metadata={"classes": ["a", "b", "c"]})
     return path
 
 
@@ -56,13 +54,11 @@ def access(s3: S3Server, cache: Path) -> dict[str, Any]:
 def test_a_loader_delivers_what_it_delivers_of_the_local_dataset(
     s3: S3Server, url: str, local: Path, tmp_path: Path
 ) -> None:
-    """`Loader(URL)`, `TorchDataset(URL)` and `mix` of URLs give the batches that they give of paths."""
+    """`Loader(URL)`, pickled too, `TorchDataset(URL)`, `mix` and notebooks give of URLs what they give of paths."""
     keywords = access(s3, tmp_path / "cache")
-    for one, other in zip(
-        shardio.Loader(local, 8, seed=3, shuffle="block"),
-        shardio.Loader(url, 8, seed=3, shuffle="block", **keywords),
-        strict=True,
-    ):
+    # As Lightning and spawned processes pickle it.
+    far = pickle.loads(pickle.dumps(shardio.Loader(url, 8, seed=3, shuffle="block", **keywords)))  # noqa: S301  # its own
+    for one, other in zip(shardio.Loader(local, 8, seed=3, shuffle="block"), far, strict=True):
         assert one["index"].tolist() == other["index"].tolist()
         assert one["vector"].equal(other["vector"])
         assert [bytes(x) for x in map(np.asarray, one["image"])] == [bytes(x) for x in map(np.asarray, other["image"])]
@@ -71,6 +67,11 @@ def test_a_loader_delivers_what_it_delivers_of_the_local_dataset(
     mixed = shardio.mix({"far": url, "near": local}, **keywords)
     assert len(mixed) == 2 * COUNT
     assert mixed.select(np.array([1, COUNT + 1])).column("vector")[:, 0].tolist() == [1, 1]
+    batches = list(load(mixed, 20, fields=["vector"], seed=3))
+    assert sorted(index for batch in batches for index in batch["vector"][:, 0].tolist()) == sorted([*range(COUNT)] * 2)
+    shown = shardio.open(url, **keywords)._repr_html_()
+    assert f"<strong>{url}</strong>" in shown
+    assert "cannot be shown" not in shown
 
 
 def test_decoded_netcdf(s3: S3Server, tmp_path: Path) -> None:
@@ -84,13 +85,6 @@ def test_decoded_netcdf(s3: S3Server, tmp_path: Path) -> None:
     far = shardio.open(place, **access(s3, tmp_path / "cache")).select(np.arange(20)).column("t2m")
     assert np.array_equal(far, shardio.open(tmp_path).select(np.arange(20)).column("t2m"), equal_nan=True)
     assert far[13].tolist() == [18.0, 19.5, 21.0, 22.5]
-
-
-def test_a_loader_of_a_url_can_be_pickled(s3: S3Server, url: str, tmp_path: Path) -> None:
-    """A pickled Loader, as Lightning and spawned processes make it, goes on with the same store and cache."""
-    loader = shardio.Loader(url, 10, **access(s3, tmp_path / "cache"))
-    again = pickle.loads(pickle.dumps(loader))  # noqa: S301  # its own
-    assert [batch["index"].tolist() for batch in again] == [batch["index"].tolist() for batch in loader]
 
 
 def test_commands_that_read(s3: S3Server, url: str, local: Path, tmp_path: Path) -> None:
@@ -179,13 +173,6 @@ def test_what_a_store_does_not_know_is_refused(s3: S3Server, url: str, local: Pa
         shardio.Loader(url, 4, gpu_direct=True, **access(s3, tmp_path))
 
 
-def test_a_notebook_shows_a_remote_dataset(s3: S3Server, url: str, tmp_path: Path) -> None:
-    """A notebook's view of a dataset at a URL has its URL and its samples."""
-    shown = shardio.open(url, **access(s3, tmp_path / "cache"))._repr_html_()
-    assert f"<strong>{url}</strong>" in shown
-    assert "cannot be shown" not in shown
-
-
 def test_the_estimated_cost_is_what_an_epoch_takes(s3: S3Server, url: str, tmp_path: Path) -> None:
     """`info --cost` names about the requests and bytes that the first epoch of one node takes; prices give money."""
     line = f"info {url} --cost --price-per-1000-requests 2 --price-per-gb 0.5 --json"
@@ -224,12 +211,7 @@ def test_doctor_tells_how_a_store_answers_and_where_the_cache_is(s3: S3Server, u
     assert refused.value.endswith("it takes no files: Not a directory")
     assert refused.state == "broken"
     assert "--cache /dev/shm/shardio" in refused.advice
-
-
-def test_doctor_names_a_dataset_that_is_not_there(s3: S3Server, url: str, tmp_path: Path) -> None:
-    """The exit code is 1, and nothing is told of a store whose dataset cannot be read."""
     done = command(f"doctor {url}-no --json", *options_of(s3, tmp_path / "cache"))
     assert done.exit_code == 1
-    (found,) = json.loads(done.stdout)["storage"].values()
-    assert found["state"] == "broken"
-    assert found["value"] == f"{url}-no: no shardio.json there"
+    (missing,) = json.loads(done.stdout)["storage"].values()  # nothing is told of a store that holds no dataset
+    assert (missing["state"], missing["value"]) == ("broken", f"{url}-no: no shardio.json there")

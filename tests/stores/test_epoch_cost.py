@@ -9,16 +9,16 @@ from shardio.format.manifest import Manifest
 from shardio.format.pieces import PIECE
 from shardio.format.shard_table import ShardTable, TextColumn
 
-SAMPLES = 1_000_000
+SAMPLES, SHARDS = 200_000, 200
 
 
 def described(sample_bytes: int, container: str = "hdf5") -> Manifest:
-    """The manifest of a million samples in 1,000 shards."""
+    """The manifest of shards of 1,000 samples."""
     shards = ShardTable(
-        names=TextColumn([f"shard-{number:06d}.h5" for number in range(1000)]),
-        samples=np.full(1000, SAMPLES // 1000),
-        bytes=np.full(1000, sample_bytes * SAMPLES // 1000),
-        checksums=TextColumn(["0" * 32] * 1000),
+        names=TextColumn([f"shard-{number:06d}.h5" for number in range(SHARDS)]),
+        samples=np.full(SHARDS, SAMPLES // SHARDS),
+        bytes=np.full(SHARDS, sample_bytes * SAMPLES // SHARDS),
+        checksums=TextColumn(["0" * 32] * SHARDS),
     )
     return Manifest(
         container=container, fields={"x": shardio.Field("bytes")}, shards=shards, digest=f"xxh3:{'0' * 32}", metadata={}

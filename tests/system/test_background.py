@@ -31,10 +31,6 @@ def test_a_call_returns_or_raises(way: Callable[[Callable[[], Any]], Any]) -> No
     with pytest.raises(ZeroDivisionError):
         way(lambda: 1 // 0)
     assert way(lambda: way(lambda: 7)) == 7  # even from within
-
-
-def test_the_lasting_thread_is_one() -> None:
-    """Calls on the lasting thread share it."""
     assert call_on_lasting_thread(threading.get_ident) == call_on_lasting_thread(threading.get_ident)
 
 

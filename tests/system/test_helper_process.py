@@ -7,11 +7,11 @@ import subprocess
 import sys
 import threading
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _time_limit import wait_until
 
 from shardio.errors import ShardCorrupt
 from shardio.system import helper_process
@@ -31,14 +31,6 @@ def running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
-
-
-def wait_for_end(pid: int, seconds: float = 20.0) -> None:
-    """Fail unless a process ends."""
-    deadline = time.monotonic() + seconds
-    while running(pid):
-        assert time.monotonic() < deadline, f"process {pid} stays"
-        time.sleep(0.02)
 
 
 def test_values_and_errors_cross() -> None:
@@ -67,7 +59,7 @@ def test_a_call_that_takes_too_long() -> None:
         call("hold", 0.5)
     assert caught.value.yielded == 1
     assert time.monotonic() - begun < 5.0
-    wait_for_end(int(before))
+    wait_until(lambda: not running(int(before)), seconds=20)
     assert call("pid") != [before]
 
 
@@ -112,7 +104,7 @@ def test_an_interrupt() -> None:
     assert call("count", upto=2) == [b"0", b"1"]
 
 
-def send_pid(pipe: "Connection[Any, Any]") -> None:
+def send_pid(pipe: Any) -> None:
     """In a child process: send the helper's process."""
     pipe.send(call("pid")[0])
 
@@ -131,7 +123,7 @@ def test_each_process_has_its_own(method: str) -> None:
     assert theirs != ours
     child.join(LONG)
     assert child.exitcode == 0
-    wait_for_end(int(theirs))
+    wait_until(lambda: not running(int(theirs)), seconds=20)
     assert call("pid") == [ours]
 
 
@@ -183,4 +175,4 @@ def test_it_ends_with_its_process(tmp_path: Path, how: str) -> None:
     _, told = job.communicate(timeout=LONG)
     assert time.monotonic() - begun < 5.0, told  # the promised two seconds, and what a loaded machine adds
     assert job.returncode == {"exit": 0, "SIGINT": -2, "SIGKILL": -9}[how], told
-    wait_for_end(first, 5.0)
+    wait_until(lambda: not running(first), seconds=5)

@@ -16,7 +16,6 @@ from shardio.system.optional import load
             r"pip install 'nvidia-dali-cuda130>=[\d.]+' 'nvidia-nvimgcodec-cu13\[all\]>=[\d.]+'",
         ),
         ("nothing", "shardio-data", r"pip install 'shardio-data\[nothing\]'"),
-        ("x", "somebodys", r"pip install 'somebodys\[x\]'"),
     ],
 )
 def test_the_command_names_the_packages_of_the_extra(extra: str, distribution: str, command: str) -> None:

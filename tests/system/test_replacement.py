@@ -1,4 +1,4 @@
-"""Files are replaced whole or not at all, and nothing is left of processes that were killed."""
+"""Files are replaced whole or not at all, errors name them, and nothing is left of processes that were killed."""
 
 import errno
 import fcntl
@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from shardio.system import replacement
+from shardio.system.directory import Directory
+from shardio.system.os_errors import naming
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -45,6 +47,23 @@ def test_what_nobody_writes_is_removed(locks: bool, tmp_path: Path, monkeypatch:
         assert set(os.listdir(tmp_path)) == {living} | left
         file.write(b"one")
     assert (tmp_path / "a.json").read_bytes() == b"one"
+
+
+def test_errors_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's errors for a full disk carry no name; those of durable writes do, and they leave no file."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    for way in (Directory(tmp_path).replacing("a.json"), replacement.replacing(tmp_path / "a.json")):
+        with pytest.raises(OSError, match=r"No space left on device: '.*a\.json'"), way as file:
+            file.write(b"one")
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(FileNotFoundError, match="No such file or directory: '/not/here'"), naming(tmp_path):
+        os.stat("/not/here")  # an error that names a file keeps it
+    with pytest.raises(OSError, match=r"^/the/file: Can't close file$"), naming("/the/file"):
+        raise OSError("Can't close file")  # a library's own words
 
 
 def test_a_file_that_is_taken_for_abandoned_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,27 +52,11 @@ def test_arrays_are_shared_by_processes() -> None:
     assert value["small"].tolist() == [0, 1, 2]
 
 
-def test_each_load_is_another_value() -> None:
-    """A change to one loaded value is not visible in another."""
-    shared = Shared({"a": np.zeros(2), "nothing": np.empty(0)})
-    one, other = shared.load(), shared.load()
-    one["a"][0] = 1
-    assert (one["a"][0], other["a"][0], other["nothing"].size) == (1, 0, 0)
-
-
 def test_a_process_that_starts_is_sent_a_few_bytes() -> None:
     """A pipe holds 64 KiB: a larger argument would keep the parent until the process reads it."""
     value = {"texts": ["t" * 100] * 10, "blob": bytes(1 << 20), "arrays": [np.arange(n) for n in range(5000)]}
     rebuild, (_, *others) = Shared(value).__reduce__()
     assert len(pickle.dumps((rebuild, others))) < 1000
-
-
-def test_nothing_stays_open() -> None:
-    """The memory is freed with the last reference to it."""
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        Shared(np.zeros(10)).load()
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_texts_that_came_cannot_grow() -> None:
@@ -81,3 +65,14 @@ def test_texts_that_came_cannot_grow() -> None:
     assert list(texts) == ["a", "", "\udcff"]
     with pytest.raises(TypeError, match="another process"):
         texts.append("b")
+
+
+def test_loads_are_apart_and_nothing_stays_open() -> None:
+    """A change to one loaded value is not visible in another, and the memory is freed with the last reference."""
+    before = len(os.listdir("/proc/self/fd"))
+    shared = Shared({"a": np.zeros(2), "nothing": np.empty(0)})
+    one, other = shared.load(), shared.load()
+    one["a"][0] = 1
+    assert (one["a"][0], other["a"][0], other["nothing"].size) == (1, 0, 0)
+    del shared, one, other
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,22 +1,17 @@
 """Run the command line on tiny data for tests of launchers, with models that wait or end their process."""
 
-import json
+import itertools
 import os
 import sys
 import time
-from pathlib import Path
 
-import torch
-from _tiny import flat
+from _ranks import environment
+from _tiny import flat, records
 from torch import nn
 
 from shardio.train import TrainConfig
 
-_HERE = Path(__file__).resolve().parent
-VARIABLES = {
-    "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": os.pathsep.join([str(_HERE), str(_HERE.parent), str(_HERE.parents[1])]),
-}
+VARIABLES = {name: environment()[name] for name in ("OMP_NUM_THREADS", "PYTHONPATH")}
 """Variables for processes that import shardio and the modules of these tests."""
 
 
@@ -47,46 +42,21 @@ def command(config: TrainConfig) -> list[str]:
 
 def epochs(config: TrainConfig) -> list[tuple[int, int, int]]:
     """The epochs in a run's log: number, last step, and number of ranks."""
-    log = Path(config.output) / "log.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    return [(line["epoch"], line["step"], line["world_size"]) for line in lines]
-
-
-class _Slow(nn.Module):
-    """A linear model that takes its time until the job has been queued again twice."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.seconds = 0.1 if int(os.environ.get("SLURM_RESTART_COUNT", "0")) < 2 else 0.0
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        time.sleep(self.seconds)
-        scores: torch.Tensor = self.model(images)
-        return scores
+    return [(line["epoch"], line["step"], line["world_size"]) for line in records(config)]
 
 
 def slow_at_first(num_classes: int, channels: int) -> nn.Module:
     """A linear model that takes its time until the job has been queued again twice."""
-    return _Slow(flat(num_classes, channels))
-
-
-class _Mortal(nn.Module):
-    """A linear model that kills rank 1 at its sixth batch, unless torchrun has started the ranks again."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.left = 6 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1" else -1
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.left -= 1
-        if self.left == 0:
-            os.abort()
-        scores: torch.Tensor = self.model(images)
-        return scores
+    seconds = 0.1 if int(os.environ.get("SLURM_RESTART_COUNT", "0")) < 2 else 0.0
+    model = flat(num_classes, channels)
+    model.register_forward_pre_hook(lambda *_: time.sleep(seconds))
+    return model
 
 
 def kills_rank_1_once(num_classes: int, channels: int) -> nn.Module:
     """A linear model that kills rank 1 in its second epoch of four steps, unless torchrun has started it again."""
-    return _Mortal(flat(num_classes, channels))
+    batches = itertools.count(1)
+    mortal = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1"
+    model = flat(num_classes, channels)
+    model.register_forward_pre_hook(lambda *_: os.abort() if next(batches) == 6 and mortal else None)
+    return model

@@ -47,30 +47,6 @@ def mend(machine: Machine) -> None:
 
 
 @contextmanager
-def two_machines() -> Iterator[tuple[Machine, Machine]]:
-    """Yield two machines with a cable between them; skip the test, with the reason, where they cannot be made."""
-    if shutil.which("ip") is None:
-        pytest.skip("network namespaces need the command ip (iproute2)")
-    pair = tuple(Machine(f"shardio-{os.getpid()}-{end}", f"10.77.0.{end}") for end in (1, 2))
-    try:
-        try:
-            for machine in pair:
-                _ip("netns", "add", machine.name)
-                machine.ip("link", "set", "lo", "up")
-            one, other = pair
-            one.ip("link", "add", INTERFACE, "type", "veth", "peer", "name", INTERFACE, "netns", other.name)
-            for machine in pair:
-                machine.ip("address", "add", f"{machine.address}/24", "dev", INTERFACE)
-                machine.ip("link", "set", INTERFACE, "up")
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"this user cannot make network namespaces: {error.stderr.strip()}")
-        yield one, other
-    finally:
-        for machine in pair:
-            _remove(machine)
-
-
-@contextmanager
 def machines_on_a_switch(count: int) -> Iterator[list[Machine]]:
     """Yield machines that a switch joins; skip the test, with the reason, where they cannot be made."""
     if shutil.which("ip") is None:

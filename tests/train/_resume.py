@@ -7,52 +7,18 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from _tiny import Stopped
-from torch import Tensor
+from _tiny import Stopped, records, stop_before_step, weights
 
 from shardio.order.world import World
 from shardio.train import TrainConfig, checkpoint, run
 from shardio.train.distributed import Job
-from shardio.train.learner import Learner
 from shardio.train.powersgd import PowerSgd
 
 WEIGHTS = 64 * 3 + 3
-
-
-def losses(made: TrainConfig) -> list[tuple[int, float]]:
-    """The step and the loss of each line of `metrics.jsonl`."""
-    lines = (Path(made.output) / "metrics.jsonl").read_text().splitlines()
-    return [(line["step"], line["loss"]) for line in map(json.loads, lines)]
-
-
-def weights(made: TrainConfig) -> list[Tensor]:
-    """The weights at the end of a run."""
-    model = checkpoint.load(Path(made.output) / "last.pt").model
-    return [weight.double() for weight in model.values() if weight.is_floating_point()]
-
-
-def run_until(made: TrainConfig, number: int) -> None:
-    """Train until before step `number`, counted from 0."""
-    steps, step = iter(range(1000)), Learner.step
-
-    def until(self: Learner, batch: Any, **options: Any) -> Tensor:
-        if next(steps) == number:
-            raise Stopped
-        return step(self, batch, **options)
-
-    Learner.step = until  # type: ignore[method-assign]  # for these lines only
-    try:
-        run(made)
-    except Stopped:
-        return
-    finally:
-        Learner.step = step  # type: ignore[method-assign]  # as above
-    raise AssertionError("the run was not stopped")
 
 
 def main() -> None:
@@ -64,13 +30,17 @@ def main() -> None:
         whole = replace(whole, output=f"{whole.output}/whole-{number}")
         halves = replace(whole, output=whole.output.replace("whole", "halves"), resume="auto")
         run(whole)
-        run_until(halves, stop)
+        with pytest.MonkeyPatch.context() as patched:
+            stop_before_step(patched, stop)
+            with pytest.raises(Stopped):
+                run(halves)
         run(halves)
         if dist.get_rank() == 0:
-            curves = losses(whole), losses(halves)
-            assert [step for step, _ in curves[0]] == [step for step, _ in curves[1]] == list(range(1, 13))
-            loss = max(abs(one / other - 1) for (_, one), (_, other) in zip(*curves, strict=True))
-            pairs = zip(weights(whole), weights(halves), strict=True)
+            curves = [records(made, "metrics.jsonl") for made in (whole, halves)]
+            assert [[line["step"] for line in curve] for curve in curves] == [list(range(1, 13))] * 2
+            loss = max(abs(one["loss"] / other["loss"] - 1) for one, other in zip(*curves, strict=True))
+            ends = ([w.double() for w in weights(made).values() if w.is_floating_point()] for made in (whole, halves))
+            pairs = zip(*ends, strict=True)
             print(json.dumps([loss, max(float((one - other).abs().max() / one.abs().max()) for one, other in pairs)]))
     check_powersgd(halves)
     dist.destroy_process_group()

@@ -1,5 +1,7 @@
 """Tiny, deterministic datasets and models for training tests."""
 
+import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from _builders import encode
+from _datasets import packed
 from torch import nn
 
 import shardio
-from shardio.train import TrainConfig
+from shardio.train import TrainConfig, checkpoint
 from shardio.train.learner import Learner
 
 CLASSES = 3
@@ -19,13 +22,13 @@ CLASSES = 3
 def dataset(path: Path, samples: int = 48, *, side: int = 8, classes: int = CLASSES, seed: int = 0) -> str:
     """A dataset at `path` of grey images whose label is their brightness."""
     random = np.random.default_rng(seed)
-    with shardio.create(
-        path, container="hdf5", fields={"image": shardio.Field("image", channels=1), "label": "int64"}
-    ) as w:
-        for number in range(samples):
-            label = number % classes
-            image = random.integers(0, 60, (side, side)) + label * (190 // (classes - 1))
-            w.append({"image": encode("png", image.astype(np.uint8)), "label": label})
+    made = []
+    for number in range(samples):
+        label = number % classes
+        image = random.integers(0, 60, (side, side)) + label * (190 // (classes - 1))
+        made.append({"image": encode("png", image.astype(np.uint8)), "label": label})
+    fields = {"image": shardio.Field("image", channels=1), "label": "int64"}
+    packed(path, made, fields, container="hdf5", shard_size="64MB")
     return str(path)
 
 
@@ -81,23 +84,41 @@ def no_model(num_classes: int, channels: int) -> str:
     return "model"
 
 
-class _Failing(nn.Module):
-    """A linear model that raises on rank 1."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if torch.distributed.get_rank() == 1:
-            raise RuntimeError("rank 1 has had enough")
-        scores: torch.Tensor = self.model(images)
-        return scores
-
-
 def fails_on_rank_1(num_classes: int, channels: int) -> nn.Module:
     """A model that raises on rank 1."""
-    return _Failing(flat(num_classes, channels))
+
+    def fail(*_: Any) -> None:
+        if torch.distributed.get_rank() == 1:
+            raise RuntimeError("rank 1 has had enough")
+
+    model = flat(num_classes, channels)
+    model.register_forward_pre_hook(fail)
+    return model
+
+
+def weights(made: TrainConfig, part: str = "model") -> dict[str, torch.Tensor]:
+    """The weights in a run's last checkpoint."""
+    return dict(getattr(checkpoint.load(Path(made.output) / "last.pt"), part))
+
+
+def assert_same_weights(one: TrainConfig, other: TrainConfig, part: str = "model") -> None:
+    """Fail unless two runs ended with the same weights, to the bit."""
+    expected, found = weights(one, part), weights(other, part)
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), (part, name)
+
+
+def records(made: TrainConfig, name: str = "log.jsonl") -> list[dict[str, Any]]:
+    """The lines of a run's log, or of its metrics."""
+    path = Path(made.output) / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def free_port() -> str:
+    """A port of this machine that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
 
 
 class Stopped(Exception):

@@ -1,7 +1,6 @@
 """Checkpoints are written completely or not at all, and resuming from one loses nothing."""
 
 import errno
-import json
 import os
 import re
 import subprocess
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _tiny import Stopped, config, dataset, stop_before_step
+from _tiny import Stopped, assert_same_weights, config, dataset, stop_before_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,11 +22,12 @@ from shardio.cli import main
 from shardio.errors import ConfigError, StateMismatch
 from shardio.order.plan import Plan
 from shardio.system import replacement
-from shardio.train import TrainResult, checkpoint, run, torch_archive
+from shardio.train import TrainConfig, checkpoint, run, torch_archive
 from shardio.train.checkpoint import Checkpoint, CheckpointFolder, TrainingPosition
 from shardio.train.learner import Learner
 
-CPU = torch.device("cpu")
+PLACE = {"epoch": 1, "samples": 24, "step": 6, "loss": 0.0, "score": 0.0, "bad": 0, "best_score": 0.5}
+"""The place of `made`, as it is stored."""
 
 
 def made(**overrides: Any) -> Checkpoint:
@@ -47,25 +47,18 @@ def made(**overrides: Any) -> Checkpoint:
     return Checkpoint(**values | overrides)
 
 
-def weights(output: Path, name: str = checkpoint.LAST) -> dict[str, torch.Tensor]:
-    """The weights in a run's checkpoint."""
-    return dict(checkpoint.load(output / name).model)
-
-
-def failed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Run `shardio train`, which must fail with exit code 1, on the CPU; return what it writes to stderr."""
-    fixed = ["--epochs", "1", "--batch-size", "12", "--threads", "1", "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", ["shardio", "train", *map(str, arguments), *fixed])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    return capsys.readouterr().err
-
-
 def saved(folder: Path, **overrides: Any) -> Path:
     """The path of a minimal checkpoint, written to `folder`."""
     CheckpointFolder(folder).save_last(made(**overrides))
     return folder / "last.pt"
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
+    """A run of one epoch, which tests only read."""
+    made = config(tmp_path_factory.mktemp("begun"), epochs=1)
+    run(made)
+    return made
 
 
 def damage(path: Path, at: int = -200) -> None:
@@ -75,22 +68,16 @@ def damage(path: Path, at: int = -200) -> None:
     path.write_bytes(content)
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    """Every part of a checkpoint is loaded again, and no temporary file is left."""
+def test_torch_reads_a_checkpoint(tmp_path: Path) -> None:
+    """Every part of a checkpoint is loaded again; it is an archive that torch.load and zip tools read, too."""
     path = saved(tmp_path)
+    assert os.listdir(tmp_path) == ["last.pt"]
     loaded = checkpoint.load(path)
     assert torch.equal(loaded.model["weight"], torch.arange(3.0))
     assert replace(loaded, model={}) == replace(made(), model={})
-    assert os.listdir(tmp_path) == ["last.pt"]
-
-
-def test_torch_reads_a_checkpoint(tmp_path: Path) -> None:
-    """A checkpoint is an archive that torch.load and zip tools read without shardio."""
-    path = saved(tmp_path)
     for content in (torch.load(path, weights_only=True), torch.load(path, weights_only=True, mmap=True)):
         assert torch.equal(content["model"]["weight"], torch.arange(3.0))
-        numbers = {"epoch": 1, "samples": 24, "step": 6, "loss": 0.0, "score": 0.0, "bad": 0, "best_score": 0.5}
-        assert content["place"] == numbers
+        assert content["place"] == PLACE
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         assert archive.comment.startswith(b"shardio xxh3-128 ")
@@ -185,8 +172,11 @@ def test_a_full_disk_is_one_line(
     if os.system(f"mount -t tmpfs -o size=200k tmpfs {disk} 2>/dev/null"):
         pytest.skip("no right to mount here")
     try:
-        error = failed(monkeypatch, capsys, train, "--output", disk / "run")
-        assert error == f"shardio: {disk}/run/last.pt: No space left on device\n"
+        options = ["--epochs", "1", "--batch-size", "12", "--threads", "1", "--device", "cpu", "--output"]
+        monkeypatch.setattr(sys, "argv", ["shardio", "train", train, *options, str(disk / "run")])
+        with pytest.raises(SystemExit, match="1"):
+            main()
+        assert capsys.readouterr().err == f"shardio: {disk}/run/last.pt: No space left on device\n"
         assert os.listdir(disk / "run") == ["log.jsonl"]
     finally:
         os.system(f"umount {disk}")
@@ -240,12 +230,9 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         ({"place": None}, "a checkpoint needs place"),
         ({"model": [1]}, "a checkpoint needs model"),
         ({"place": {"epoch": 1}}, "not the progress of a training"),
-        ({"place": {"epoch": -1, "samples": 0, "step": 0, "best_score": None}}, "not the progress"),
-        ({"place": {"epoch": 1, "samples": 0, "step": True, "best_score": None}}, "not the progress"),
-        (
-            {"place": {"epoch": 1, "samples": 0, "step": 0, "loss": 0.0, "score": 0.0, "best_score": float("nan")}},
-            "not the progress",
-        ),
+        ({"place": PLACE | {"epoch": -1}}, "not the progress"),
+        ({"place": PLACE | {"step": True}}, "not the progress"),
+        ({"place": PLACE | {"best_score": float("nan")}}, "not the progress"),
     ],
 )
 def test_content_of_another_form_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -271,19 +258,18 @@ def test_content_of_another_form_is_refused(change: dict[str, Any], message: str
         ("random", {"cpu": torch.zeros(1, 5056), "cuda": torch.zeros(1, 0, dtype=torch.uint8)}),
         ("random", {"cpu": torch.zeros(1, 1, dtype=torch.uint8).expand(1, 1 << 40), "cuda": torch.zeros(1, 0)}),
         ("shape", {"model": "_tiny:flat", "task": "classification", "num_classes": torch.ones(3), "channels": 1}),
-        ("place", {"epoch": 0, "samples": 99, "step": 6, "loss": 0.0, "score": 0.0, "bad": 0, "best_score": None}),
-        ("place", {"epoch": 1, "samples": 12, "step": 5, "loss": 0.0, "score": 0.0, "bad": 0, "best_score": None}),
+        ("place", PLACE | {"epoch": 0, "samples": 99}),
+        ("place", PLACE | {"samples": 12, "step": 5}),
         ("loader", {"version": 1}),
     ],
 )
-def test_parts_of_another_run_are_refused(part: str, change: Any, tmp_path: Path) -> None:
+def test_parts_of_another_run_are_refused(part: str, change: Any, begun: TrainConfig, tmp_path: Path) -> None:
     """Weights, momentum and positions that do not fit are refused in words, before the first step."""
-    begun = config(tmp_path, epochs=1, precision="fp16" if part == "scaler" else "float32")
-    result = run(begun)
-    content = torch.load(result.checkpoint, weights_only=True)
-    torch_archive.save(Path(result.checkpoint), content | {part: change})
+    content = torch.load(Path(begun.output, "last.pt"), weights_only=True)
+    torch_archive.save(tmp_path / "last.pt", content | {part: change})
+    precision: Any = "fp16" if part == "scaler" else "float32"
     with pytest.raises(StateMismatch):
-        run(replace(begun, resume="auto", epochs=2))
+        run(replace(begun, output=str(tmp_path), resume="auto", epochs=2, precision=precision))
 
 
 def test_a_claim_of_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
@@ -301,7 +287,8 @@ def test_a_claim_of_more_than_the_file_holds_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`resume="auto"` says in one line why it passes over the last checkpoint, and ends as an unbroken run does."""
-    whole = run(config(tmp_path, output=tmp_path / "whole"))
+    whole = config(tmp_path, output=tmp_path / "whole")
+    run(whole)
     broken = config(tmp_path, output=tmp_path / "broken")
     run(broken)
     last, previous = Path(broken.output, "last.pt"), Path(broken.output, "previous.pt")
@@ -312,8 +299,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.Capt
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "passing over" in line]
     assert re.fullmatch(rf"passing over {last}: its checksum [0-9a-f]{{32}} is not [0-9a-f]{{32}}", line)
     assert previous.read_bytes() == kept  # the damaged one did not take its place
-    for name, value in weights(Path(whole.checkpoint).parent).items():
-        assert torch.equal(value, weights(tmp_path / "broken")[name]), name
+    assert_same_weights(whole, broken)
     last.unlink()  # as a process leaves it that is killed between the renames
     run(replace(broken, resume="auto"))
     damage(last)
@@ -323,44 +309,6 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.Capt
     last.unlink()
     with pytest.raises(ConfigError, match="output already holds a run"):
         run(broken)
-
-
-def test_a_damaged_checkpoint_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`shardio train --resume PATH` of a damaged checkpoint ends in one line of words."""
-    path = saved(tmp_path)
-    damage(path)
-    error = failed(monkeypatch, capsys, dataset(tmp_path / "train"), "--output", tmp_path, "--resume", path)
-    assert re.fullmatch(rf"shardio: {path}: its checksum [0-9a-f]{{32}} is not [0-9a-f]{{32}}\n", error)
-
-
-@pytest.mark.parametrize("model", ["_tiny:flat", "_tiny:normalised"])
-def test_going_on_mid_epoch_ends_with_the_same_weights(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run stopped in the second epoch and resumed ends with the weights of an uninterrupted run."""
-    whole = config(tmp_path, model=model, output=tmp_path / "whole")
-    run(whole)
-
-    halves = replace(whole, output=str(tmp_path / "halves"), checkpoint_every_steps=1)
-    with monkeypatch.context() as patched:
-        stop_before_step(patched, 6)
-        with pytest.raises(Stopped):
-            run(halves)
-    place = checkpoint.load(tmp_path / "halves" / "last.pt").place
-    assert replace(place, loss=0.0, score=0.0) == TrainingPosition(epoch=1, samples=24, step=6)
-    run(replace(halves, resume="auto"))
-    losses = [
-        [json.loads(line)["train_loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
-        for name in ("whole", "halves")
-    ]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-12)  # of the whole epoch, before and after the resume
-
-    expected, found = weights(tmp_path / "whole"), weights(tmp_path / "halves")
-    assert expected.keys() == found.keys()
-    for name, value in expected.items():
-        assert torch.equal(value, found[name]), name
 
 
 @pytest.mark.parametrize(
@@ -413,20 +361,6 @@ def test_a_finished_run_has_nothing_left(tmp_path: Path) -> None:
     assert len((tmp_path / "out" / "log.jsonl").read_text().splitlines()) == 2
 
 
-def test_auto_begins_anew_where_nothing_is(tmp_path: Path) -> None:
-    """`resume="auto"` starts anew where there is no checkpoint."""
-    assert run(config(tmp_path, resume="auto", epochs=1)).epochs == 1
-
-
-def test_an_older_run_is_not_overwritten(tmp_path: Path) -> None:
-    """Without resume, an output with a checkpoint is refused and left unchanged."""
-    run(config(tmp_path, epochs=1))
-    before = (tmp_path / "out" / "last.pt").read_bytes()
-    with pytest.raises(ConfigError, match="output already holds a run"):
-        run(config(tmp_path, epochs=1))
-    assert (tmp_path / "out" / "last.pt").read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -435,12 +369,10 @@ def test_an_older_run_is_not_overwritten(tmp_path: Path) -> None:
         ({"seed": 5}, "seed is 0, this loader's is 5"),  # another order: the rest of the epoch would be another
     ],
 )
-def test_going_on_with_something_else_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_going_on_with_something_else_is_refused(change: dict[str, Any], message: str, begun: TrainConfig) -> None:
     """Resuming with other settings is refused with both values."""
-    begun = config(tmp_path, epochs=1)
-    result: TrainResult = run(begun)
     with pytest.raises(StateMismatch, match=message):
-        run(replace(begun, resume=result.checkpoint, epochs=2, **change))
+        run(replace(begun, resume=f"{begun.output}/last.pt", epochs=2, **change))
 
 
 def test_numbers_of_a_shape_may_be_rounded() -> None:

@@ -49,12 +49,6 @@ def test_errors_name_what_is_missing(name: str, message: str) -> None:
     assert str(caught.value) == message
 
 
-def test_own_function_gets_classes_and_channels() -> None:
-    """`module:function` is called with classes and channels, and returns the model."""
-    model = load_model("_tiny:flat", ImageClassification(5, 3, (8, 8)))
-    assert model(torch.zeros(2, 3, 8, 8)).shape == (2, 5)
-
-
 def test_volumes_have_a_model_of_their_own() -> None:
     """`cnn3d` takes volumes of any size; it is no model of images."""
     task = VolumeRegression("x", "y", (2, 9, 16, 20), (0.0,) * 3, (1.0,) * 3, (0.0,) * 2, (1.0,) * 2)

@@ -87,22 +87,6 @@ def test_biases_have_no_decay(name: OptimizerName) -> None:
     assert torch.equal(layer.bias, before)
 
 
-@pytest.mark.parametrize("name", get_args(OptimizerName))
-def test_a_state_goes_on(name: OptimizerName) -> None:
-    """Two steps, with the state saved and loaded in between, equal two steps without."""
-    _, expected = stepped(name, steps=2)
-    layer = linear()
-    weight, bias = gradients(linear())
-    options = {"lr": LR, "momentum": MOMENTUM, "weight_decay": DECAY, "trust": TRUST}
-    first = make_optimizer(name, layer, **options)
-    first.step()
-    second = make_optimizer(name, layer, **options)
-    second.load_state_dict({"state": first.state_dict()["state"], "param_groups": second.state_dict()["param_groups"]})
-    layer.weight.grad, layer.bias.grad = weight, bias
-    second.step()
-    torch.testing.assert_close(layer.weight, expected.weight)
-
-
 def test_a_rate_of_zero_changes_nothing() -> None:
     """LARC with a rate of 0, at the end of a schedule, leaves the weights, and no NaN."""
     layer = linear()

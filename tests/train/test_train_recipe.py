@@ -1,6 +1,5 @@
 """A step gives the same weights however its samples are divided, and every option of the recipe trains and resumes."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from _ranks import torchrun
-from _tiny import Stopped, config, dataset, stop_before_step
+from _tiny import Stopped, assert_same_weights, config, dataset, records, stop_before_step, weights
 
 from shardio.errors import ConfigError
 from shardio.order.world import World
-from shardio.train import TrainConfig, checkpoint, run
+from shardio.train import TrainConfig, run
 from shardio.train.distributed import Job
 from shardio.train.image_classification import ImageClassification
 from shardio.train.learner import Learner
@@ -22,20 +21,10 @@ CPU = torch.device("cpu")
 TASK = ImageClassification(3, 1, (8, 8))
 
 
-def weights(made: TrainConfig, part: str = "model") -> dict[str, torch.Tensor]:
-    """The weights in the last checkpoint."""
-    return dict(getattr(checkpoint.load(Path(made.output) / "last.pt"), part))
-
-
 def same(one: TrainConfig, other: TrainConfig, **tolerance: float) -> None:
     """Both runs end with the same weights, to rounding."""
     for name, value in weights(one).items():
         torch.testing.assert_close(weights(other)[name], value, **{"rtol": 1e-4, "atol": 1e-6} | tolerance)
-
-
-def records(made: TrainConfig) -> list[dict[str, Any]]:
-    """The lines of a run's log."""
-    return [json.loads(line) for line in (Path(made.output) / "log.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize(("batch_size", "accumulate"), [(6, 2), (4, 3), (1, 12)])
@@ -127,8 +116,7 @@ def test_every_part_of_the_recipe_learns_and_goes_on(
             run(halves)
     run(replace(halves, resume="auto"))
     for part in ("model", "average"):
-        for name, value in weights(whole, part).items():
-            assert torch.equal(weights(halves, part)[name], value), (part, name)
+        assert_same_weights(whole, halves, part)
 
 
 def test_the_average_follows_the_weights(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from _tiny import Stopped, config, dataset, stop_before_step
+from _tiny import Stopped, assert_same_weights, config, dataset, records, stop_before_step
 
 import shardio
 from shardio.errors import MissingDependency, StateMismatch
@@ -22,9 +22,9 @@ def test_metrics_are_written_by_step(tmp_path: Path, capsys: pytest.CaptureFixtu
     """`metrics.jsonl` has the loss, accuracy, rate and gradients of one step in so many; the epochs' means agree."""
     made = config(tmp_path, metrics_every_steps=1, log_every=1e-9, lr=0.05)
     run(made)
-    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    lines = records(made, "metrics.jsonl")
     assert [(line["epoch"], line["step"]) for line in lines] == [(1 + step // 4, 1 + step) for step in range(8)]
-    epochs = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    epochs = records(made)
     for epoch, steps in zip(epochs, (lines[:4], lines[4:]), strict=True):
         for name in ("loss", "accuracy"):
             assert epoch[f"train_{name}"] == pytest.approx(sum(line[name] for line in steps) / 4)
@@ -55,9 +55,8 @@ def test_steps_after_the_checkpoint_are_forgotten(tmp_path: Path, monkeypatch: p
     with metrics.open("a") as file:
         file.write('{"epoch": 2, "step": 5, "loss": 1.0}\n{"epoch": 2, "st')  # as a killed process leaves it
     run(replace(made, resume="auto"))
-    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == list(range(1, 9))
-    log = (tmp_path / "out" / "log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["epoch"] for line in log] == [1, 2]
+    assert [line["step"] for line in records(made, "metrics.jsonl")] == list(range(1, 9))
+    assert [line["epoch"] for line in records(made)] == [1, 2]
 
 
 @pytest.mark.parametrize("line", ["no JSON", "[1]", '{"epoch": 1}', '{"step": "1"}'])
@@ -83,7 +82,7 @@ def test_tensorboard_reads_the_metrics(tmp_path: Path, monkeypatch: pytest.Monke
     run(replace(made, resume="auto"))
     found = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
     found.Reload()
-    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    lines = records(made, "metrics.jsonl")
     scalars = found.Scalars("train/loss")
     assert [scalar.step for scalar in scalars] == list(range(1, 9))
     assert [scalar.value for scalar in scalars] == pytest.approx([line["loss"] for line in lines])
@@ -112,7 +111,8 @@ def test_the_ceiling_is_printed_beside_the_rate(tmp_path: Path, capsys: pytest.C
     plain = config(tmp_path, output=tmp_path / "plain")
     run(plain)
     capsys.readouterr()
-    result = run(replace(plain, output=str(tmp_path / "with"), synthetic=True))
+    measured = replace(plain, output=str(tmp_path / "with"), synthetic=True)
+    result = run(measured)
     assert result.synthetic_samples_per_second_per_rank is not None
     lines = capsys.readouterr().out.splitlines()
     ceiling = f"{result.synthetic_samples_per_second_per_rank:,.0f}"
@@ -120,8 +120,7 @@ def test_the_ceiling_is_printed_beside_the_rate(tmp_path: Path, capsys: pytest.C
     assert any(
         re.fullmatch(rf"in memory   {ceiling} samples/s on one batch: input costs \d+\.\d %", line) for line in lines
     )
-    one, other = (checkpoint.load(tmp_path / name / "last.pt") for name in ("plain", "with"))
-    assert all(other.model[name].equal(value) for name, value in one.model.items())
+    assert_same_weights(plain, measured)
 
 
 def test_the_ceiling_lists_no_bad_samples(tmp_path: Path) -> None:
@@ -133,9 +132,10 @@ def test_the_ceiling_lists_no_bad_samples(tmp_path: Path) -> None:
     shard.write_bytes(b"IDAT".join(whole[:2]) + b"XDAT" + b"IDAT".join(whole[2:]))
     given = {"on_bad_sample": "replace", "max_bad": 5, "epochs": 1, "batch_size": 48}
     for name, synthetic in (("plain", False), ("with", True)):
-        run(config(tmp_path, output=tmp_path / name, synthetic=synthetic, **given))
-        (record,) = [json.loads(line) for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
-        assert record["bad_samples"] == len((tmp_path / name / "bad.jsonl").read_text().splitlines()) == 1
+        made = config(tmp_path, output=tmp_path / name, synthetic=synthetic, **given)
+        run(made)
+        (record,) = records(made)
+        assert record["bad_samples"] == len(records(made, "bad.jsonl")) == 1
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 def test_numbers_that_overflow_are_null(tmp_path: Path) -> None:
     """Every line is JSON that other programs read, whatever a gradient in fp16 came to."""
-    with Records(tmp_path, epochs=0, step=0, tensorboard=True) as records:
-        records.step({"step": 1, "loss": 0.5, "gradient_norm": float("inf"), "lr": float("nan")})
+    with Records(tmp_path, epochs=0, step=0, tensorboard=True) as written:
+        written.step({"step": 1, "loss": 0.5, "gradient_norm": float("inf"), "lr": float("nan")})
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line, parse_constant=pytest.fail) == {"step": 1, "loss": 0.5, "gradient_norm": None, "lr": None}

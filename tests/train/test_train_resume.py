@@ -7,23 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from _ranks import start as start_script
 from _ranks import torchrun
-from _tiny import config
+from _tiny import assert_same_weights, config, records
 from test_train_signals import await_epoch, start
 
 from shardio.train import TrainConfig, checkpoint, run
 
 
-def weights(made: TrainConfig) -> dict[str, torch.Tensor]:
-    """The weights at the end of a run."""
-    return dict(checkpoint.load(Path(made.output) / "last.pt").model)
-
-
 def curve(made: TrainConfig) -> dict[int, tuple[float, float]]:
     """The loss and the accuracy of every step."""
-    lines = [json.loads(line) for line in (Path(made.output) / "metrics.jsonl").read_text().splitlines()]
+    lines = records(made, "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
     return {line["step"]: (line["loss"], line["accuracy"]) for line in lines}
 
@@ -78,5 +72,4 @@ def test_a_run_that_is_killed_goes_on_to_the_bit(ranks: int, tmp_path: Path) -> 
         assert done.returncode == 0, done.stderr
     assert len(curve(made)) == 4 * epochs
     assert curve(made) == curve(whole)
-    for name, value in weights(whole).items():
-        assert torch.equal(weights(made)[name], value)
+    assert_same_weights(whole, made)

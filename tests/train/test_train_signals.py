@@ -1,9 +1,7 @@
 """A run that a scheduler's signal stops saves a checkpoint, and goes on from it as if nothing had happened."""
 
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from _launched import command, environ
+from _launched import command, environ, epochs
+from _ranks import environment
 from _time_limit import wait_until
-from _tiny import config
+from _tiny import assert_same_weights, config, free_port, records
 
 from shardio.errors import Preempted
 from shardio.order.world import World
@@ -27,19 +26,12 @@ REQUEUE = 85
 
 def start(made: TrainConfig, ranks: int, *extra: object) -> list[subprocess.Popen[str]]:
     """Start `shardio train` on some ranks, without a launcher."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    here = Path(__file__).resolve().parent
-    paths = os.pathsep.join([str(here), str(here.parent), str(here.parent.parent), os.environ.get("PYTHONPATH", "")])
-    options = ["--model", made.model, "--epochs", made.epochs, "--batch-size", made.batch_size, "--threads", 1]
-    options += ["--device", "cpu", "--output", made.output, "--resume", "auto", *extra]
-    command = [sys.executable, "-m", "shardio", "train", made.train, *map(str, options)]
+    port = free_port()
     return [
         subprocess.Popen(
-            command,
-            env=os.environ
-            | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            [*command(made), *map(str, extra)],
+            env=environment()
+            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -51,8 +43,7 @@ def start(made: TrainConfig, ranks: int, *extra: object) -> list[subprocess.Pope
 
 def await_epoch(made: TrainConfig, number: int, limit: float = 60) -> None:
     """Wait until a run has ended an epoch."""
-    log = Path(made.output) / "log.jsonl"
-    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) >= number, "no epoch ended", limit)
+    wait_until(lambda: len(epochs(made)) >= number, "no epoch ended", limit)
 
 
 @pytest.mark.long
@@ -74,11 +65,9 @@ def test_a_signal_on_one_rank_stops_all(ranks: int, number: signal.Signals, tmp_
         message = f"{number.name} stopped the run in epoch {place.epoch + 1}, after step {place.step}; --resume auto"
         assert message in errors
     if ranks == 1:
-        epochs = place.epoch + 2
-        run(replace(made, epochs=epochs, resume="auto", lr_schedule="constant"))
-        lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
-        assert [line["epoch"] for line in lines] == list(range(1, epochs + 1))
-        assert lines[-1]["step"] == 4 * epochs
+        last = place.epoch + 2
+        run(replace(made, epochs=last, resume="auto", lr_schedule="constant"))
+        assert epochs(made) == [(epoch, 4 * epoch, 1) for epoch in range(1, last + 1)]
 
 
 @pytest.mark.long
@@ -143,11 +132,6 @@ def test_a_stopped_run_goes_on_to_the_bit(step: int, tmp_path: Path, monkeypatch
             run(halves)
     assert signal.getsignal(signal.SIGTERM) == before
     run(replace(halves, resume="auto"))
-    one, other = (checkpoint.load(tmp_path / name / "last.pt").model for name in ("whole", "halves"))
-    for name, value in one.items():
-        assert torch.equal(other[name], value)
-    logs = [
-        [json.loads(line)["train_loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
-        for name in ("whole", "halves")
-    ]
-    assert logs[1] == pytest.approx(logs[0], rel=1e-12)
+    assert_same_weights(whole, halves)
+    losses = [[line["train_loss"] for line in records(made)] for made in (whole, halves)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)  # of the whole epoch, before and after the resume

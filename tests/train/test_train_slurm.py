@@ -8,13 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from _launched import VARIABLES, arguments, command, environ, epochs
 from _slurm import Cluster, cluster, missing
+from _time_limit import wait_until
 from _tiny import config
 from _waiting_images import Images
 
@@ -134,9 +134,7 @@ def test_mpirun_needs_no_other_variables(tmp_path: Path) -> None:
         [*mpirun, *command(run)], env=environ(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
         try:
-            deadline = time.monotonic() + 120
-            while not epochs(run) and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
+            wait_until(lambda: epochs(run) or process.poll() is not None)
             process.send_signal(signal.SIGUSR1)
             output = process.communicate(timeout=120)[0]
         finally:

@@ -9,7 +9,7 @@ import _ranks
 import pytest
 from _namespaces import INTERFACE, machines_on_a_switch, slow_down
 from _ranks import start
-from _tiny import config
+from _tiny import config, records
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,7 +115,7 @@ def test_a_slow_network_is_named(tmp_path: Path) -> None:
     # Three ranks share the processors of one machine with other tests, so that the compute of a rank may be slow, too.
     (line,) = [line for line in printed[0].splitlines() if line.startswith("the network of ")]
     assert line.startswith("the network of rank 1 on ")
-    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    lines = records(made, "metrics.jsonl")
     assert line in [entry.get("straggler") for entry in lines]
 
 
@@ -130,7 +130,7 @@ def test_a_run_names_its_stragglers(tmp_path: Path) -> None:
     assert "its compute takes" in first
     assert second.startswith("rank 0 on ")
     assert "its input takes" in second
-    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    lines = records(made, "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(5, 121, 5))
     assert "straggler" not in lines[0]
     assert lines[6]["straggler"].startswith("rank 1 on ")

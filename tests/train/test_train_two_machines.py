@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import _ranks
 import pytest
 import torch
-from _namespaces import INTERFACE, Machine, cut, mend, two_machines
+from _namespaces import INTERFACE, Machine, cut, machines_on_a_switch, mend
 from _time_limit import wait_until, within
-from _tiny import config, dataset
+from _tiny import config, dataset, free_port, records
 
 from shardio.cli import main
 from shardio.errors import ConfigError, Preempted, ShardioError
@@ -85,12 +85,8 @@ class Started:
 
     def start(self, command: Sequence[str], environment: dict[str, str]) -> None:
         """Start a process."""
-        here = Path(__file__).resolve().parent
-        paths = os.pathsep.join(
-            [str(here), str(here.parent), str(here.parent.parent), os.environ.get("PYTHONPATH", "")]
-        )
-        values = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | environment
         with open(self.folder / f"stderr{len(self.processes)}", "w") as errors:
+            values = _ranks.environment() | environment
             process = subprocess.Popen(command, env=values, stdout=subprocess.DEVNULL, stderr=errors, text=True)
         self.processes.append(process)
 
@@ -169,7 +165,7 @@ def assert_each_once(batches: Sequence[Sequence[int]]) -> None:
 def test_a_cut_cable_ends_the_run_and_costs_no_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both machines end in time and in words; one process goes on, and then both: each sample counts once per epoch."""
     dataset(tmp_path / "train", SAMPLES)
-    with two_machines() as machines:
+    with machines_on_a_switch(2) as machines:
         with starting(tmp_path / "first") as first:
             torchrun(machines, first, script(first.folder, tmp_path, held=HELD))
             first.await_held()
@@ -205,8 +201,7 @@ def test_a_cut_cable_ends_the_run_and_costs_no_sample(tmp_path: Path, monkeypatc
             torchrun(machines, both, script(both.folder, tmp_path), elastic=True)
             assert both.wait(PATIENCE) == [0, 0], both.errors(0)
         assert_each_once(done + noted(both.folder, 0) + noted(both.folder, 1))
-    records = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
-    assert [(record["epoch"], record["world_size"]) for record in records] == [(1, 2), (2, 1), (3, 2)]
+    assert [(record["epoch"], record["world_size"]) for record in records(alone)] == [(1, 2), (2, 1), (3, 2)]
 
 
 @pytest.mark.long
@@ -257,13 +252,6 @@ def test_other_errors_stay_as_they_are() -> None:
     ):
         raise torch.distributed.DistBackendError(lost)
     assert isinstance(gone.value.__cause__, torch.distributed.DistBackendError)
-
-
-def free_port() -> str:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 def train(folder: Path, held: int) -> None:

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from _datasets import packed
 from _tiny import config
 
 import shardio
@@ -28,17 +29,13 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "make_volumes.py"
 def volumes(path: Path, samples: int = 24, shape: tuple[int, ...] = (2, 8, 8, 8), seed: int = 0, **more: Any) -> str:
     """A dataset of noise with a level for each channel, and two targets of their own."""
     random = np.random.default_rng(seed)
-    fields = {
-        "x": shardio.Field("array", dtype="float16", shape=shape),
-        "y": shardio.Field("array", dtype="float32", shape=(2,)),
-    }
-    fields |= {name: shardio.Field("array", dtype="float32", shape=(2,)) for name in more}
-    with shardio.create(path, container="hdf5", fields=fields) as w:
-        for _ in range(samples):
-            levels = random.normal(size=2)[: shape[0]]
-            x = levels[:, None, None, None] + random.normal(size=shape)
-            y = (100 + 5 * random.normal(size=2)).astype(np.float32)
-            w.append({"x": x.astype(np.float16), "y": y} | dict.fromkeys(more, y))
+    made = []
+    for _ in range(samples):
+        levels = random.normal(size=2)[: shape[0]]
+        x = levels[:, None, None, None] + random.normal(size=shape)
+        y = (100 + 5 * random.normal(size=2)).astype(np.float32)
+        made.append({"x": x.astype(np.float16), "y": y} | dict.fromkeys(more, y))
+    packed(path, made, {"x": ("float16", shape)} | dict.fromkeys(["y", *more], ("float32", (2,))), container="hdf5")
     return str(path)
 
 
@@ -58,6 +55,13 @@ def regression(root: Path, **overrides: Any) -> TrainConfig:
     return config(root, **given | overrides)
 
 
+def assert_standardized(prepared: torch.Tensor) -> None:
+    """Fail unless each of two channels is float32 of mean 0 and deviation 1."""
+    assert prepared.dtype == torch.float32
+    torch.testing.assert_close(prepared.mean(dim=(0, 2, 3, 4)), torch.zeros(2), atol=1e-3, rtol=0)
+    torch.testing.assert_close(prepared.std(dim=(0, 2, 3, 4)), torch.ones(2), atol=1e-2, rtol=0)
+
+
 def test_targets_are_standardized(tmp_path: Path) -> None:
     """Telling the mean has the loss 1 and explains nothing; telling the targets themselves explains all."""
     task = open_data(regression(tmp_path), JOB).task
@@ -70,43 +74,30 @@ def test_targets_are_standardized(tmp_path: Path) -> None:
     told = (targets - targets.mean(0)) / targets.std(0, correction=0)
     torch.testing.assert_close(task.scores(told, targets), torch.ones(24), atol=1e-4, rtol=0)
     prepared = task.prepare(torch.from_numpy(np.stack(data["x"])))
-    assert prepared.dtype == torch.float32
-    torch.testing.assert_close(prepared.mean(dim=(0, 2, 3, 4)), torch.zeros(2), atol=1e-3, rtol=0)
-    torch.testing.assert_close(prepared.std(dim=(0, 2, 3, 4)), torch.ones(2), atol=1e-2, rtol=0)
+    assert_standardized(prepared)
 
 
 @pytest.mark.parametrize("dtype", ["int16", "uint8", "uint16", "float32"])
 def test_volumes_of_integers_are_standardized(dtype: str, tmp_path: Path) -> None:
     """Scans of integers are learned from as they are stored; the model gets float32 of mean 0 and deviation 1."""
     random = np.random.default_rng(0)
-    fields = {
-        "x": shardio.Field("array", dtype=dtype, shape=(2, 8, 8, 8)),
-        "y": shardio.Field("scalar", dtype="float32"),
-    }
-    with shardio.create(tmp_path / "train", container="hdf5", fields=fields) as writer:
-        for _ in range(24):
-            writer.append({"x": random.integers(20, 220, (2, 8, 8, 8)).astype(dtype), "y": random.normal()})
+    fields = {"x": (dtype, (2, 8, 8, 8)), "y": "float32"}
+    samples = [{"x": random.integers(20, 220, (2, 8, 8, 8)).astype(dtype), "y": random.normal()} for _ in range(24)]
+    packed(tmp_path / "train", samples, fields, container="hdf5")
     made = regression(tmp_path)
     data = open_data(made, JOB)
     batches = torch.cat([data.task.prepare(batch["x"]) for batch in data.train])
-    assert batches.dtype == torch.float32
-    torch.testing.assert_close(batches.mean(dim=(0, 2, 3, 4)), torch.zeros(2), atol=1e-3, rtol=0)
-    torch.testing.assert_close(batches.std(dim=(0, 2, 3, 4)), torch.ones(2), atol=1e-2, rtol=0)
+    assert_standardized(batches)
     assert run(made).metric == "explained"
 
 
 def test_a_mask_is_no_volume(tmp_path: Path) -> None:
     """Beside one volume of floats, one of integers is not taken for the input, unless it is named."""
-    fields = {
-        "x": shardio.Field("array", dtype="float32", shape=(1, 8, 8, 8)),
-        "mask": shardio.Field("array", dtype="uint8", shape=(1, 8, 8, 8)),
-        "y": shardio.Field("scalar", dtype="float32"),
-    }
+    fields = {"x": ("float32", (1, 8, 8, 8)), "mask": ("uint8", (1, 8, 8, 8)), "y": "float32"}
     random = np.random.default_rng(0)
-    with shardio.create(tmp_path / "train", container="hdf5", fields=fields) as writer:
-        for _ in range(12):
-            x = random.normal(size=(1, 8, 8, 8)).astype(np.float32)
-            writer.append({"x": x, "mask": (x > 0).astype(np.uint8), "y": random.normal()})
+    scans = [random.normal(size=(1, 8, 8, 8)).astype(np.float32) for _ in range(12)]
+    samples = [{"x": x, "mask": (x > 0).astype(np.uint8), "y": random.normal()} for x in scans]
+    packed(tmp_path / "train", samples, fields, container="hdf5")
     for given, found in ((None, "x"), ("mask", "mask")):
         assert open_data(regression(tmp_path, input_field=given), JOB).task.inputs == found
 

@@ -1,0 +1,23 @@
+"""What tests of conversions into a folder and a store share."""
+
+from pathlib import Path
+
+import pytest
+from _places import FolderPlace
+
+from shardio_converters.imagefolder import imagefolder
+
+
+@pytest.fixture(scope="session")
+def whole(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of the shards of the photos, converted into a directory without interruption."""
+    place = FolderPlace(tmp_path_factory.mktemp("whole"))
+    place.convert(imagefolder(photo_folder))
+    return place.shards()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that look and tell often."""
+    for name in ("folder.POLL_SECONDS", "store.POLL_SECONDS", "store._BEAT_SECONDS", "store._LEADERS_BEAT_SECONDS"):
+        monkeypatch.setattr(f"shardio.output.{name}", 0.03)
