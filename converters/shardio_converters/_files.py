@@ -29,7 +29,9 @@ def source_errors(place: object, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except refused as error:
         where = printable(place) if isinstance(place, (str, Path)) else place
-        raise SourceError(f"{where} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        file, reason = getattr(error, "filename", None), getattr(error, "strerror", None) or error
+        within = f"{printable(file)}: " if isinstance(file, str) and file != str(place) else ""
+        raise SourceError(f"{where} cannot be read: {within}{reason}") from error
 
 
 def file_size(path: str | Path) -> int:

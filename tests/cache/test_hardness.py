@@ -333,8 +333,8 @@ def test_a_child_keeps_no_lease_of_a_dead_parent(tmp_path: Path) -> None:
         child = int(other.stdout.readline())
     try:
         cache = NodeCache(tmp_path, 20 * PIECE)
-        held = cache.hold([(cache.object("group", "b", 20 * PIECE), np.arange(20))])
-        assert held is not None
+        wanted = [(cache.object("group", "b", 20 * PIECE), np.arange(20))]
+        wait_until(lambda: cache.hold(wanted) is not None)  # the child lets go of the lease once it runs
     finally:
         os.kill(child, signal.SIGKILL)
 
