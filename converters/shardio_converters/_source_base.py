@@ -1,4 +1,4 @@
-"""What sources have in common: how they pickle, and the members of those whose samples are rows of columns."""
+"""Base classes of sources: pickling, and the members of sources whose samples are rows of columns."""
 
 import dataclasses
 from abc import ABC, abstractmethod

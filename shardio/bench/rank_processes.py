@@ -96,7 +96,7 @@ class Progress:
 
 
 Run: TypeAlias = Callable[[BenchConfig, int, Meeting, "Connection[Any, Any]"], None]
-"""What a rank does in its process: given the configuration, its number, the meeting and a connection to the parent."""
+"""The function that a rank runs; it gets the configuration, its number, the meeting and a connection to the parent."""
 
 
 @final

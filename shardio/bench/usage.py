@@ -116,7 +116,7 @@ class UsageSampler:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:
-    """What a process and all its descendants have taken so far; 0 where the kernel does not say it.
+    """The resources that a process and all its descendants have used so far; 0 where the kernel does not say.
 
     Attributes:
         cpu: seconds on a processor, by thread identifier.

@@ -55,7 +55,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 NO_HOLES = "its file system cannot free parts of files"
 OTHER_FOLDER = "give a folder on a local disk with cache=, or cache='/dev/shm/shardio' to keep the pieces in memory"
-"""What to do where a folder cannot hold a cache."""
+"""Advice for errors about a folder that cannot hold a cache."""
 
 LOCK_SECONDS = 60.0
 """How long to wait for a process that changes the cache: much longer than a change takes."""

@@ -25,7 +25,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 @final
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What `clean` has removed, or would remove.
+    """The files or objects that `clean` has removed, or would remove.
 
     Attributes:
         removed: files, hidden folders and objects that no manifest names, by their names from the dataset's place on,

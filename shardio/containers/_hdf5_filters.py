@@ -1,4 +1,4 @@
-"""What a filter of HDF5 is, and those that Python undoes itself: shuffle, fletcher32, bzip2, and gzip if it must.
+"""Defines a filter of HDF5, and undoes those that Python can: shuffle, fletcher32, bzip2, and gzip if it must.
 
 Source: HDF5 File Format Specification, "The Filter Pipeline Message"; H5Zshuffle.c and H5checksum.c for the bytes.
 """

@@ -39,7 +39,7 @@ _ENTRY = struct.Struct("<HHHH")  # size or child page in three words, of which t
 
 
 class DamagedPages(Exception):
-    """What keeps the entries of a file from being located, in words that follow its name."""
+    """The entries of a file cannot be located; the message says why, in words that follow the file's name."""
 
 
 @final

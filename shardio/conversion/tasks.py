@@ -64,7 +64,7 @@ class TaskContext:
 
 @dataclass(frozen=True, slots=True)
 class ShardWork:
-    """What a process needs to carry out shard tasks, beside the tasks.
+    """The values that a process needs to carry out shard tasks, beside the tasks.
 
     Attributes:
         context: what the tasks share.

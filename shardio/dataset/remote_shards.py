@@ -71,7 +71,7 @@ class _Files:
 
     @property
     def needed_first(self) -> Wanted:
-        """What opening the shard needs."""
+        """The objects and pieces that opening the shard needs."""
         return [_whole(file) for file in self.companions] or [(self.shard, np.arange(1))]
 
 

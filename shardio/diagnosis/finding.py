@@ -1,4 +1,4 @@
-"""What was found out about one thing."""
+"""Findings of `shardio doctor`."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +12,7 @@ and required, or present and not working.
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found out about one thing.
+    """One line of `shardio doctor`: a part of the environment and its state.
 
     Attributes:
         name: what it is.

@@ -18,7 +18,7 @@ from .buffer_addresses import buffer_addresses
 from .orientation import TURNS, Orientations
 
 EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
-"""What decodes and transforms images; `"auto"` chooses by what is installed and the device."""
+"""The engine that decodes and transforms images; `"auto"` chooses one by the device and the installed packages."""
 Decode: TypeAlias = Literal["exact", "fast"]
 """How JPEG files are decoded: `"exact"` gives Pillow's pixels, `"fast"` repeats chroma samples and shrinks early."""
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from _adoptable import records
 from _builders import CMYK_JPEG, bmp, encode, jpeg, pixels, png, spoiled, webp
-from _datasets import CONTAINERS, packed
+from _datasets import CONTAINERS, FIELDS, packed
 from PIL import Image
 
 import shardio
@@ -31,16 +31,6 @@ from shardio.format.fields import Field
 from shardio.native.damage import find_damage
 from shardio.system.threads import in_order
 from shardio_converters.tfrecord import tfrecord
-
-FIELDS = {
-    "image": "image",
-    "label": "int64",
-    "key": "text",
-    "grid": ("float32", (2, 3)),
-    "points": shardio.Field("array", dtype="int16"),
-    "blob": "bytes",
-    "note": "json",
-}
 
 
 class Raw(bytes):
