@@ -25,7 +25,8 @@ from typing import Any
 
 from benchmarks._processes import run
 from benchmarks._results import finish, options
-from shardio.bench import BenchConfig, measure
+from shardio.bench.config import BenchConfig
+from shardio.bench.measurement import measure
 
 EPOCHS = 5
 WARMUP_EPOCHS = 3  # as in the bench, with epochs of fewer than 15 steps

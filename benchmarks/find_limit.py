@@ -24,7 +24,7 @@ import numpy as np
 
 import shardio
 from benchmarks._results import finish, options
-from shardio.bench import BenchConfig
+from shardio.bench.config import BenchConfig
 from shardio.bench.limit_search import find_limit
 from shardio.bench.significance import compare_pairs
 from shardio.bench.standing_ranks import StandingRanks

@@ -25,7 +25,7 @@ from typing import Any
 import shardio
 from benchmarks._results import finish, options
 from benchmarks.before_after import prepare
-from shardio.bench import BenchConfig
+from shardio.bench.config import BenchConfig
 from shardio.bench.rank import build_loader
 from shardio.bench.rank_processes import Barrier
 from shardio.bench.significance import compare_pairs

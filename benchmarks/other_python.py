@@ -19,7 +19,7 @@ from typing import Any
 def answers(lines: Iterable[str]) -> Iterable[object]:
     """Yield 0 for the first line, which is the settings as JSON, and the rate for each number of seconds."""
     import shardio
-    from shardio.bench import BenchConfig
+    from shardio.bench.config import BenchConfig
     from shardio.bench.standing_ranks import StandingRanks
 
     questions = iter(lines)
@@ -34,7 +34,7 @@ def main() -> None:
     """Measure in turns, print and write the result."""
     from benchmarks._results import finish, options
     from benchmarks.before_after import rates_of
-    from shardio.bench import BenchConfig
+    from shardio.bench.config import BenchConfig
     from shardio.bench.significance import compare_pairs
     from shardio.bench.versus import ROUNDS, TURN_SECONDS, other_side
 

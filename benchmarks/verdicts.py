@@ -29,8 +29,9 @@ import numpy as np
 
 import shardio
 from benchmarks._link import link
-from shardio.bench import BenchConfig, measure
+from shardio.bench.config import BenchConfig
 from shardio.bench.machine import describe
+from shardio.bench.measurement import measure
 from shardio.system import cpus
 from tests.remote._file_server import Manners, file_server
 

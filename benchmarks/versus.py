@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._results import finish
-from shardio.bench import BenchConfig, measure
+from shardio.bench.config import BenchConfig
+from shardio.bench.measurement import measure
 from shardio.bench.versus import ROUNDS, versus
 
 HERE = Path(__file__).parent

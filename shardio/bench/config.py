@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 from ..dataset.store_access import StoreAccess
 from ..engines.fused_images import Decode, EngineName
-from ..errors import ConfigError, Option
 from ..loader.batch.quarantine import OnBadSample
+from ..system.rules import Count, Positive, Range, check_fields
 from .accelerators import Accelerator, accelerator
 
 DEFAULT_SIZE = 224  # pixels
@@ -49,14 +49,14 @@ class BenchConfig:
     """
 
     dataset: str
-    batch_size: int | None = None
-    epochs: int = 3
-    seconds: float | None = None
-    warmup: float = 2.0
-    ranks: int = 1
+    batch_size: Count | None = None
+    epochs: Count = 3
+    seconds: Positive | None = None
+    warmup: Annotated[float, Range()] = 2.0
+    ranks: Count = 1
     barrier: bool = True
     transforms: str | None = None
-    image_size: int | None = None
+    image_size: Count | None = None
     floats: bool = False
     map: str | None = None
     map_by: Literal["batch", "sample"] = "batch"
@@ -66,7 +66,7 @@ class BenchConfig:
     prefetch: int | Literal["auto"] = "auto"
     isolate: bool = False
     emulate: str | None = None
-    step_time: float = 0.0
+    step_time: Annotated[float, Range()] = 0.0
     seed: int = 0
     engine: EngineName = "auto"
     device: str | None = None
@@ -77,14 +77,7 @@ class BenchConfig:
     store_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "ranks", "batch_size", "image_size"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ConfigError("{} must be at least 1, got {}", Option(name), value)
-        for name in ("step_time", "warmup"):
-            if getattr(self, name) < 0:
-                raise ConfigError("{} must be 0 or more seconds, got {}", Option(name), getattr(self, name))
-        if self.seconds is not None and self.seconds <= 0:
-            raise ConfigError("{seconds} must be more than 0, got {}", self.seconds)
+        check_fields(self)
         if self.emulate is not None:
             accelerator(self.emulate)
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.store_access import without_secrets
-from ..system.units import format_size
 from .config import BenchConfig
 from .result import BenchResult, Timeline
 from .text import summary
@@ -30,13 +29,10 @@ def page(result: BenchResult) -> str:
         f"<h1>{title}</h1>",
         f'<p class="soft">{config.ranks} rank(s) of {config.samples_per_step} samples per step</p>',
         _verdict(result),
-        _cards(result),
         _section("Steps of each rank", _legend() + "".join(_strip(n, t) for n, t in enumerate(result.timelines))),
         _section("Where the workers' time went", _stages(result)),
         _section("Wait for a batch, per step", _histogram(result.timelines)),
-        _section("Working threads", "".join(_threads(n, t) for n, t in enumerate(result.timelines))),
         _section("Rate", _rates(result)),
-        _section("Ranks", _rank_table(result)),
         _section("All figures", f"<pre>{escape(summary(result))}</pre>"),
         _section("Settings", _table(_settings(config))),
         _section("Machine", _table(result.machine)),
@@ -55,18 +51,6 @@ def _section(heading: str, body: str) -> str:
 def _verdict(result: BenchResult) -> str:
     change = "" if result.verdict.change is None else f"<br>Change: {escape(str(result.verdict.change))}"
     return f'<p class="verdict" id="verdict">{escape(result.verdict.sentence)}{change}</p>'
-
-
-def _cards(result: BenchResult) -> str:
-    cards = [
-        (f"{result.samples_per_second.median:,.0f}", "samples/s per rank"),
-        (f"{result.samples_per_second_in_all.median:,.0f}", "samples/s in all"),
-        (f"{result.starved:.0%}", "of the time starved"),
-        (format_size(max(rank.peak_memory for rank in result.ranks)), "memory per rank"),
-    ]
-    if result.utilisation_of_slowest is not None:
-        cards.append((f"{result.utilisation_of_slowest:.1%}", "utilisation, slowest rank"))
-    return '<div class="cards">' + "".join(f"<div><b>{b}</b><span>{s}</span></div>" for b, s in cards) + "</div>"
 
 
 def _legend() -> str:
@@ -148,20 +132,6 @@ def _histogram(timelines: Sequence[Timeline]) -> str:
     )
 
 
-def _threads(rank: int, timeline: Timeline) -> str:
-    total = timeline.begun[-1] + timeline.wait[-1] + timeline.compute[-1] + timeline.barrier[-1]
-    most, height, left = max(count for _, count in timeline.threads), 40, 56
-    points = []
-    for (when, count), (until, _) in zip(timeline.threads, [*timeline.threads[1:], (total, 0)], strict=True):
-        y = 4 + height * (1 - count / most)
-        points += [f"{left + (_WIDTH - left) * moment / total:.1f},{y:.1f}" for moment in (when, max(when, until))]
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {height + 10}" role="img" aria-label="threads of rank {rank}">'
-        f'<text x="0" y="16">rank {rank}: {most}</text><line class="axis" x1="{left}" x2="{_WIDTH}" y1="{height + 4}" '
-        f'y2="{height + 4}"/><polyline class="line" points="{" ".join(points)}"/></svg>'
-    )
-
-
 def _rates(result: BenchResult) -> str:
     rows = {"median": result.samples_per_second.median}
     if result.enough_steps and len(result.rates) > 1:
@@ -172,25 +142,6 @@ def _rates(result: BenchResult) -> str:
         rows["ceiling"] = result.ceiling
     most = max(rows.values())
     return _bars("rates", {name: (rate / most, f"{rate:,.0f} samples/s") for name, rate in rows.items()})
-
-
-def _rank_table(result: BenchResult) -> str:
-    headings = (
-        *("rank", "samples/s", "starved", "at barrier", "wait median", "wait p99", "stalled"),
-        *("from storage", "CPU s / 1,000", "memory"),
-    )
-    rows = [
-        (
-            *(str(rank.rank), f"{rank.samples_per_second.median:,.0f}", f"{rank.starved:.0%}"),
-            *(f"{rank.at_barrier:.0%}", f"{1000 * rank.wait_median:.3g} ms", f"{1000 * rank.wait_p99:.3g} ms"),
-            *(str(rank.stalled_steps), format_size(rank.disk_bytes), f"{rank.cpu_seconds_per_1000:.2f}"),
-            format_size(rank.peak_memory),
-        )
-        for rank in result.ranks
-    ]
-    head = "".join(f"<th>{heading}</th>" for heading in headings)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _settings(config: BenchConfig) -> dict[str, object]:

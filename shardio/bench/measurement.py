@@ -2,27 +2,35 @@
 
 import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
+import numpy as np
+
+from ..engines.fused_images import Decode
 from ..loader.stats import LoaderStats
+from ..loader.torch_dataset import TorchDataset
 from ..order.world import World
 from ..system import cpus
 from .config import BenchConfig
-from .fast_decoding import fast_decoding
-from .rank import RankRecord, build_loader, mean_sample_bytes, measure_rank
-from .rank_processes import Progress, RankProcesses
+from .rank import RankRecord, build_loader, ended, mean_sample_bytes, measure_rank, open_with_transforms
+from .rank_processes import RankProcesses
 from .result import BenchResult, Spread, StageTimes, Timeline, rank_result, rates
 from .usage import UsageSampler
 from .verdict import Figures, diagnose
 
+FAST_SECONDS = 0.5  # of processor time, to compare both ways of decoding
+_FAST_SAMPLES = 4  # in one call
 
-def measure(config: BenchConfig, progress: Callable[[Progress], None] | None = None) -> BenchResult:
+
+def measure(config: BenchConfig, progress: Callable[[float], None] | None = None) -> BenchResult:
     """Measure `config` in `config.ranks` processes.
 
     Args:
         config: what to measure.
-        progress: called now and then with how far each rank is.
+        progress: called now and then with the share of the measurement that is done, 0 to 1.
 
     Raises the error that a rank raised; ShardioError if a rank died, PipelineStalled if none says anything for long.
     """
@@ -36,28 +44,28 @@ def measure(config: BenchConfig, progress: Callable[[Progress], None] | None = N
 
 def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSampler) -> BenchResult:
     engine = config.engine if config.engine != "auto" else "cpu" if config.device in (None, "cpu") else "engine"
-    begun = min(float(record.times.begun[record.counted_from]) for record in records)
-    ended = max(float(record.times.ended[-1]) for record in records)
-    seconds, cores = ended - begun, cpus.usable()
-    usage = [sampler.rank(rank, begun, ended) for rank in range(len(records))]
+    begun = min(float(record.counted["begun"][0]) for record in records)
+    end = max(float(ended(record.steps)[-1]) for record in records)
+    seconds, cores = end - begun, cpus.usable()
+    usage = [sampler.rank(rank, begun, end) for rank in range(len(records))]
     ranks = [
         rank_result(config, rank, record, used) for rank, (record, used) in enumerate(zip(records, usage, strict=True))
     ]
     stats = sum((record.stats for record in records), LoaderStats())
     in_stages = sum(stats.stage_seconds.values())
     workers = sum(rank.threads for rank in ranks)
-    busy = sampler.machine_busy(begun, ended)
+    busy = sampler.machine_busy(begun, end)
     own = sum(record.cpu_seconds for record in records)
     capacity = max(len(os.sched_getaffinity(0)) * seconds, 1e-9)
     others = min(1.0, max(0.0, (busy - own) / capacity))
     starved = sum(rank.starved for rank in ranks) / len(ranks)
-    waited = sum(float(record.waits.sum()) for record in records)
-    on_device = sum(float(r.times.device[r.counted_from :].sum()) for r in records) / max(waited, 1e-9)
-    counts = [len(record.times) - record.counted_from for record in records]
+    waited = max(1e-9, sum(float(record.waits.sum()) for record in records))
+    firsts = [np.diff(record.steps["epoch"], prepend=-1)[record.counted_from :] != 0 for record in records]  # of epochs
+    counts = [len(record.counted) for record in records]
     stored = sum(rank.disk_bytes + rank.cached_bytes for rank in ranks)
     figures = Figures(
         starved=starved,
-        on_device=on_device,
+        on_device=sum(float(record.counted["device"].sum()) for record in records) / waited,
         own=tuple((1 - rank.at_barrier) * rank.seconds / steps for rank, steps in zip(ranks, counts, strict=True)),
         waits=tuple(rank.starved * rank.seconds / steps for rank, steps in zip(ranks, counts, strict=True)),
         workers=workers,
@@ -68,7 +76,7 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
         delay=sum(used.delay_seconds for used in usage),
         others_busy=others,
         disk_share=min(1.0, sum(rank.disk_bytes for rank in ranks) / max(stored, 1)),
-        at_epoch_start=sum(float(r.waits[r.first_of_epoch].sum()) for r in records) / max(waited, 1e-9),
+        at_epoch_start=sum(float(r.waits[first].sum()) for r, first in zip(records, firsts, strict=True)) / waited,
         prefetch=int(max(record.settings[-1, 2] for record in records)),
         isolate=config.isolate,
         engine=engine,
@@ -100,5 +108,34 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
         others_busy=others,
         bad=len(frozenset().union(*(record.bad for record in records))),
         verdict=verdict,
-        timelines=[Timeline.of(record, min(float(r.times.begun[0]) for r in records)) for record in records],
+        timelines=[Timeline.of(record, min(float(r.steps["begun"][0]) for r in records)) for record in records],
     )
+
+
+def fast_decoding(config: BenchConfig) -> float | None:
+    """Return how many times as fast samples are read and decoded with `decode="fast"` as with `decode="exact"`.
+
+    None if there is no image to decode. Both ways make the same samples with the same crops, in turns, on this thread.
+    Their processor time is compared, which other processes hardly change.
+    """
+    dataset, transforms = open_with_transforms(config)
+    if not any(field.kind == "image" for field in dataset.fields.values()):
+        return None
+    bad: Literal["raise", "replace"] = "raise" if config.on_bad_sample == "raise" else "replace"
+    names: tuple[Decode, Decode] = ("exact", "fast")
+    ways = [
+        TorchDataset(dataset, transforms=transforms, decode=name, seed=config.seed, on_bad_sample=bad) for name in names
+    ]
+    seconds = np.zeros(2)
+    for number in range(len(dataset)):
+        samples = [
+            (number * _FAST_SAMPLES + n) * 7919 % len(dataset) for n in range(_FAST_SAMPLES)
+        ]  # from all over the dataset
+        for way, torch_dataset in enumerate(ways):
+            begun = time.thread_time()
+            torch_dataset.__getitems__(samples)
+            if number:  # the first call loads libraries
+                seconds[way] += time.thread_time() - begun
+        if seconds.sum() >= FAST_SECONDS:
+            break
+    return float(seconds[0] / seconds[1]) if seconds[1] else None

@@ -22,43 +22,20 @@ from ..system.named import load_named
 from ..transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, ToFloat, Transform
 from . import usage
 from .config import DEFAULT_SIZE, BenchConfig
-from .rank_processes import NEVER, START_LIMIT, Meeting, Progress
+from .rank_processes import NEVER, START_LIMIT, Meeting
 
 TOLD_EVERY = 0.2  # seconds between two messages about progress
 CEILING_SECONDS = 1.0
 WARMUP_STEPS = 30  # where epochs are measured
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """The times of a rank's steps, float64 [steps] each, in seconds. They add up to the whole time.
-
-    Attributes:
-        begun: when the step began to ask for its batch, by `time.monotonic`.
-        wait: how long it waited for the batch.
-        device: how long it then waited until the batch was on its device.
-        compute: how long it computed, or slept in place of that.
-        barrier: how long it waited for the other ranks.
-    """
-
-    begun: NDArray[np.float64]
-    wait: NDArray[np.float64]
-    device: NDArray[np.float64]
-    compute: NDArray[np.float64]
-    barrier: NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.begun)
-
-    def __getitem__(self, steps: slice) -> "StepTimes":
-        return StepTimes(
-            self.begun[steps], self.wait[steps], self.device[steps], self.compute[steps], self.barrier[steps]
-        )
-
-    @property
-    def ended(self) -> NDArray[np.float64]:
-        """When each step ended."""
-        return self.begun + self.wait + self.device + self.compute + self.barrier
+STEP = np.dtype(
+    [(name, np.float64) for name in ("begun", "wait", "device", "compute", "barrier")]
+    + [("epoch", np.int64), ("samples", np.int64)]
+)
+"""A step of a rank: when it began, by `time.monotonic`; the seconds that it waited for its batch, then until the batch
+was on its device, computed (or slept in place of that), and waited for the other ranks, which add up to its whole time;
+its epoch, counted from the first one of the measurement; its samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +43,7 @@ class RankRecord:
     """The times and sums that one rank measured.
 
     Attributes:
-        times: of all steps, those of the warm-up included.
-        epochs: the epoch of each step, counted from the first one of the measurement, int64 [steps].
-        samples: the samples of each step, int64 [steps].
+        steps: all steps, those of the warm-up included, STEP [steps].
         counted_from: the first step that counts.
         stats: those of the Loader while steps counted.
         settings: the working threads and the batches made ahead, with the time from which on, float64 [changes, 3].
@@ -77,9 +52,7 @@ class RankRecord:
         bad: the indices of bad samples.
     """
 
-    times: StepTimes
-    epochs: NDArray[np.int64]
-    samples: NDArray[np.int64]
+    steps: NDArray[np.void]
     counted_from: int
     stats: LoaderStats
     settings: NDArray[np.float64]
@@ -88,15 +61,23 @@ class RankRecord:
     bad: frozenset[int]
 
     @property
-    def waits(self) -> NDArray[np.float64]:
-        """How long each step that counts waited until its batch was on its device, in seconds."""
-        return (self.times.wait + self.times.device)[self.counted_from :]
+    def counted(self) -> NDArray[np.void]:
+        """The steps that count."""
+        return self.steps[self.counted_from :]
 
     @property
-    def first_of_epoch(self) -> NDArray[np.bool_]:
-        """Whether each step that counts was the first of its epoch."""
-        first: NDArray[np.bool_] = np.diff(self.epochs, prepend=-1)[self.counted_from :] != 0
-        return first
+    def waits(self) -> NDArray[np.float64]:
+        """How long each step that counts waited until its batch was on its device, in seconds."""
+        waits: NDArray[np.float64] = self.counted["wait"] + self.counted["device"]
+        return waits
+
+
+def ended(steps: NDArray[np.void]) -> NDArray[np.float64]:
+    """Return when each step ended."""
+    moments: NDArray[np.float64] = sum(
+        (steps[name] for name in ("wait", "device", "compute", "barrier")), steps["begun"]
+    )
+    return moments
 
 
 def build_loader(config: BenchConfig, world: World) -> Loader:
@@ -170,25 +151,23 @@ def compute_until(moment: float) -> None:
         time.sleep(left)
 
 
-def measure_rank(config: BenchConfig, rank: int, meeting: Meeting, sender: "Connection[Any, Any]") -> None:
-    """Measure one rank, in its own process. It sends `Progress` now and then, and at the end a `RankRecord`."""
-    sender.send(_Rank(config, rank, meeting, sender).run())
+def measure_rank(config: BenchConfig, rank: int, meeting: Meeting, pipe: "Connection[Any, Any]") -> None:
+    """Measure one rank, in its own process. Rank 0 tells now and then how far it is; each sends a `RankRecord`."""
+    pipe.send(_Rank(config, rank, meeting, pipe).run())
 
 
 @final
 class _Rank:
     """The loop of one rank; see `measure_rank`."""
 
-    def __init__(self, config: BenchConfig, rank: int, meeting: Meeting, sender: "Connection[Any, Any]") -> None:
-        self._config, self._rank, self._meeting, self._sender = config, rank, meeting, sender
+    def __init__(self, config: BenchConfig, rank: int, meeting: Meeting, pipe: "Connection[Any, Any]") -> None:
+        self._config, self._rank, self._meeting, self._pipe = config, rank, meeting, pipe
         self._together = config.barrier and config.ranks > 1
         # When steps begin to count and end: ranks that wait for each other share the steps, any other has its own.
-        self._steps = meeting if self._together else Meeting.of(1)
+        self._turns = meeting if self._together else Meeting.of(1)
         self._loader = build_loader(config, World(rank, config.ranks, rank, config.ranks))
         self._step_seconds = 0.0 if config.accelerator is None else config.accelerator.step_seconds
-        self._rows: list[tuple[float, float, float, float, float]] = []
-        self._epochs: list[int] = []
-        self._samples: list[int] = []
+        self._steps: list[tuple[float, ...]] = []
         self._settings: list[tuple[float, int, int]] = []
         self._before = LoaderStats()
         self._counted_from = NEVER
@@ -199,31 +178,25 @@ class _Rank:
         """Run the measurement."""
         config = self._config
         self._meeting.barrier.wait(self._rank, START_LIMIT)
-        self._start = self._count_begun = time.monotonic()
+        now = self._start = self._count_begun = time.monotonic()
         warmup = self._warmup_epochs
         epochs = config.epochs + warmup if config.seconds is None else NEVER
         epoch, batch, last = 0, None, False
         if not warmup:
             self._count_from(0)
-        ended = self._start
         while epoch < epochs and not last:
             if config.seconds is None and epoch == warmup and warmup:
-                self._count_from(len(self._rows))
+                self._count_from(len(self._steps))
             for batch in self._loader:
-                ended = self._step(batch, ended)
-                self._epochs.append(epoch)
-                self._samples.append(int(batch["valid"].sum()) if "valid" in batch else len(batch["index"]))
-                last = self._after_step(ended)
+                now = self._step(batch, epoch, now)
+                last = self._is_last(now)
                 if last:
                     break
             epoch += 1
         cpu_seconds = _cpu_seconds() - self._cpu_begun
-        rows = np.array(self._rows, np.float64).reshape(-1, 5).T
         return RankRecord(
-            times=StepTimes(*rows),
-            epochs=np.array(self._epochs, np.int64),
-            samples=np.array(self._samples, np.int64),
-            counted_from=min(self._counted_from, len(self._rows)),
+            steps=np.array(self._steps, STEP),
+            counted_from=min(self._counted_from, len(self._steps)),
             stats=self._loader.stats(all_epochs=True) - self._before,
             settings=np.array(self._settings, np.float64).reshape(-1, 3),
             cpu_seconds=cpu_seconds,
@@ -231,7 +204,7 @@ class _Rank:
             bad=frozenset(record.location.index for record in self._loader.quarantine()),
         )
 
-    def _step(self, batch: Batch, begun: float) -> float:
+    def _step(self, batch: Batch, epoch: int, begun: float) -> float:
         """Take a batch as a training step would; return when the step ended."""
         received = time.monotonic()
         await_arrival(batch)
@@ -241,52 +214,46 @@ class _Rank:
         self._decide(computed)
         if self._together:
             self._meeting.barrier.wait(self._rank, START_LIMIT)
-        ended = time.monotonic()
-        self._rows.append((begun, received - begun, arrived - received, computed - arrived, ended - computed))
+        now = time.monotonic()
+        samples = int(batch["valid"].sum()) if "valid" in batch else len(batch["index"])
+        times = (begun, received - begun, arrived - received, computed - arrived, now - computed)
+        self._steps.append((*times, epoch, samples))
         setting = self._loader.setting
         if not self._settings or self._settings[-1][1:] != (setting.threads, setting.prefetch):
-            self._settings.append((ended, setting.threads, setting.prefetch))
-        return ended
+            self._settings.append((now, setting.threads, setting.prefetch))
+        return now
 
     def _decide(self, now: float) -> None:
         """Begin to count, or stop, after this step, once the time for it has come; rank 0 decides for all."""
-        config, step = self._config, len(self._rows)
+        config, step = self._config, len(self._steps)
         if config.seconds is None or (self._together and self._rank):
             return
         # A rank reads these after the barrier of this step, or of the next one: what they say holds for both.
-        if self._steps.counted_from.value == NEVER and now - self._start >= config.warmup:
-            self._steps.counted_from.value = step + 1
+        if self._turns.counted_from.value == NEVER and now - self._start >= config.warmup:
+            self._turns.counted_from.value = step + 1
             self._count_begun = now
-        if self._steps.counted_from.value <= step and now - self._count_begun >= config.seconds:
-            self._steps.stop_after.value = step
+        if self._turns.counted_from.value <= step and now - self._count_begun >= config.seconds:
+            self._turns.stop_after.value = step
 
-    def _after_step(self, now: float) -> bool:
-        """Begin to count if it is time to; return whether this step was the last."""
-        steps = len(self._rows)
-        if self._steps.counted_from.value == steps and self._counted_from == NEVER:
+    def _is_last(self, now: float) -> bool:
+        """Begin to count if it is time to, and tell how far this is; return whether this step was the last."""
+        steps = len(self._steps)
+        if self._turns.counted_from.value == steps and self._counted_from == NEVER:
             self._count_from(steps)
-        if steps > self._steps.stop_after.value:
-            return True
-        if now - self._told >= TOLD_EVERY:
+        if self._rank == 0 and now - self._told >= TOLD_EVERY:
             self._told = now
-            self._tell(now)
-        return False
+            config = self._config
+            if config.seconds is None:
+                done = steps / (len(self._loader) * (self._warmup_epochs + config.epochs))
+            else:
+                done = min(1.0, (now - self._start) / (config.warmup + config.seconds))
+            self._pipe.send(done)
+        return steps > self._turns.stop_after.value
 
     def _count_from(self, step: int) -> None:
         """Begin to count with this step: what the loader has measured until now belongs to the warm-up."""
         self._counted_from, self._cpu_begun = step, _cpu_seconds()
         self._before = self._loader.stats(all_epochs=True)
-
-    def _tell(self, now: float) -> None:
-        config, counting = self._config, self._counted_from < len(self._rows)
-        first = self._counted_from if counting else 0
-        begun = self._rows[first][0]
-        if config.seconds is None:
-            done = len(self._rows) / (len(self._loader) * (self._warmup_epochs + config.epochs))
-        else:
-            done = min(1.0, (now - self._start) / (config.warmup + config.seconds))
-        waited = sum(row[1] + row[2] for row in self._rows[first:])
-        self._sender.send(Progress(self._rank, counting, done, sum(self._samples[first:]), now - begun, waited))
 
     def _ceiling(self, batch: Batch) -> float | None:
         """Repeat the step with one batch, and return the seconds that it takes; None if it does nothing."""

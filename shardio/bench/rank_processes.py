@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Semaphore
 from types import TracebackType
-from typing import Any, TypeAlias, final
+from typing import Any, Self, TypeAlias, final
 
 from ..errors import PipelineStalled, ShardioError
 from ..system import processes
@@ -74,38 +74,16 @@ class Meeting:
         return cls(Barrier(ranks), value("q", NEVER), value("q", NEVER))
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a rank is.
-
-    Attributes:
-        rank: the rank.
-        counting: whether the warm-up is over.
-        done: the share of the measurement that is done, 0 to 1.
-        samples: the samples since the warm-up, or since the start.
-        seconds: the seconds for them.
-        waited: the part of these seconds that the rank waited for input.
-    """
-
-    rank: int
-    counting: bool
-    done: float
-    samples: int
-    seconds: float
-    waited: float
-
-
 Run: TypeAlias = Callable[[BenchConfig, int, Meeting, "Connection[Any, Any]"], None]
 """The function that a rank runs; it gets the configuration, its number, the meeting and a connection to the parent."""
 
 
-@final
 class RankProcesses:
     """One process for each rank of a configuration; they end with the `with` block.
 
     Args:
         config: the configuration.
-        run: what each rank does. It sends `Progress` as often as it likes, and answers.
+        run: the work of each rank. It may send how much of it is done, 0 to 1, as often as it likes, and answers.
 
     Attributes:
         pids: the identifier of each rank's process.
@@ -127,7 +105,7 @@ class RankProcesses:
             other_end.close()
         self.pids = [process.pid or 0 for process in self._ranks]
 
-    def __enter__(self) -> "RankProcesses":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -144,12 +122,12 @@ class RankProcesses:
             with contextlib.suppress(OSError):  # it has ended: `answers` tells why
                 pipe.send(message)
 
-    def answers(self, seconds: float = 0.0, progress: Callable[[Progress], None] | None = None) -> list[Any]:
+    def answers(self, seconds: float = 0.0, progress: Callable[[float], None] | None = None) -> list[Any]:
         """Return an answer of each rank, in rank order.
 
         Args:
             seconds: how long they need for it, beside what ranks wait for each other.
-            progress: called with each `Progress` that a rank sends before its answer.
+            progress: called with the share of the work that is done, each time a rank sends it.
 
         Raises the first error that a rank sends; ShardioError if one died, PipelineStalled if none sends anything.
         """
@@ -168,7 +146,7 @@ class RankProcesses:
                     raise ShardioError(f"bench: rank {rank} died") from error
                 if isinstance(message, BaseException):
                     raise message
-                if not isinstance(message, Progress):
+                if not isinstance(message, float):
                     answers[rank] = message
                 elif progress is not None:
                     progress(message)

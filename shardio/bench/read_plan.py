@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -119,11 +118,13 @@ def read_plan(
         seen = np.zeros(len(shards), np.bool_)
         size, by_step = 0.0, []
         schedule = Schedule(samples, World(rank, world, 0, 1), batch_size, tail, assign=assign)
-        for numbers in _samples(schedule, plan, steps, looked_up):
-            where = shards.locate(numbers)[0]
+        at_once = max(1, _AT_ONCE // looked_up)  # steps
+        for step in range(0, steps, at_once):
+            where = shards.locate(schedule.part(plan, step, min(at_once, steps - step)).indices)[0]
             size += float(means[where].sum())
             seen[where] = True
-            by_step.append(_distinct(where.reshape(-1, batch_size)))
+            ordered = np.sort(where.reshape(-1, batch_size), axis=1)
+            by_step.append((np.diff(ordered, axis=1) != 0).sum(axis=1) + 1)
         sizes.append(size)
         touched.append(int(seen.sum()))
         per_step.append(np.concatenate(by_step))
@@ -143,17 +144,3 @@ def read_plan(
         per_rank_shards=Extent.of(np.array(touched)),
         per_step_shards=Extent.of(np.concatenate(per_step)),
     )
-
-
-def _samples(schedule: Schedule, plan: Plan, steps: int, looked_up: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the samples of a rank, whole steps at a time; each takes `looked_up` samples to look up."""
-    at_once = max(1, _AT_ONCE // looked_up)
-    for step in range(0, steps, at_once):
-        yield schedule.part(plan, step, min(at_once, steps - step)).indices
-
-
-def _distinct(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The number of different values in each row."""
-    ordered = np.sort(rows, axis=1)
-    changes: NDArray[np.int64] = (np.diff(ordered, axis=1) != 0).sum(axis=1)
-    return changes + 1

@@ -6,14 +6,13 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
 from ..dataset.store_access import without_secrets
 from .accelerators import utilisation
 from .config import BenchConfig
 from .machine import describe
-from .rank import RankRecord
+from .rank import RankRecord, ended
 from .usage import RankUsage
 from .verdict import Verdict
 
@@ -204,48 +203,37 @@ class Timeline:
     @classmethod
     def of(cls, record: RankRecord, start: float) -> "Timeline":
         """Return the timeline of a rank."""
-        times, stride = record.times, -(-len(record.times) // MOST_STEPS)
-        ms = [
-            np.round(1000 * values[::stride], 3).tolist()
-            for values in (times.begun - start, times.wait + times.device, times.compute, times.barrier)
-        ]
-        threads = [(round(1000 * (when - start), 3), int(count)) for when, count, _ in record.settings.tolist()]
+        stride = -(-len(record.steps) // MOST_STEPS)
+        steps = record.steps[::stride]
+        columns = (steps["begun"] - start, steps["wait"] + steps["device"], steps["compute"], steps["barrier"])
         return cls(
-            begun=ms[0],
-            wait=ms[1],
-            compute=ms[2],
-            barrier=ms[3],
+            *(np.round(1000 * values, 3).tolist() for values in columns),
             counted_from=-(-record.counted_from // stride),
             stride=stride,
-            threads=threads,
+            threads=[(round(1000 * (when - start), 3), int(count)) for when, count, _ in record.settings.tolist()],
         )
 
 
 def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankUsage) -> RankResult:
     """Return the figures of one rank."""
-    times = record.times[record.counted_from :]
-    samples, seconds = record.samples[record.counted_from :], float(times.ended[-1] - times.begun[0])
-    wait = record.waits
-    total = int(samples.sum())
-    accelerator = config.accelerator
-    ended = times.ended
-    threads = record.settings[np.searchsorted(record.settings[:, 0], ended, side="right") - 1, 1]
+    steps, wait, accelerator = record.counted, record.waits, config.accelerator
+    moments = ended(steps)
+    total, seconds = int(steps["samples"].sum()), float(moments[-1] - steps["begun"][0])
+    threads = record.settings[np.searchsorted(record.settings[:, 0], moments, side="right") - 1, 1]
     return RankResult(
         rank=rank,
         samples=total,
         seconds=seconds,
         samples_per_second=Spread.of(rates(config, record)),
         bytes_per_second=record.stats.bytes / seconds,
-        first_batch_seconds=float(record.times.wait[0]),
+        first_batch_seconds=float(record.steps["wait"][0]),
         wait_median=float(np.median(wait)),
         wait_p99=float(np.percentile(wait, 99)),
         wait_max=float(wait.max()),
-        stalled_steps=int((wait > STALL * np.median(ended - times.begun)).sum()),
+        stalled_steps=int((wait > STALL * np.median(moments - steps["begun"])).sum()),
         starved=float(wait.sum() / seconds),
-        at_barrier=float(times.barrier.sum() / seconds),
-        utilisation=None
-        if accelerator is None
-        else utilisation(ended, record.epochs[record.counted_from :], accelerator.step_seconds),
+        at_barrier=float(steps["barrier"].sum() / seconds),
+        utilisation=accelerator and utilisation(moments, steps["epoch"], accelerator.step_seconds),
         threads=int(np.median(threads)),
         cpu_seconds_per_1000=1000 * record.cpu_seconds / max(total, 1),
         delay_seconds=usage.delay_seconds,
@@ -258,18 +246,14 @@ def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankU
 
 def rates(config: BenchConfig, record: RankRecord) -> list[float]:
     """Return a rank's samples per second in each part of the measurement: an epoch, or a fifth of the seconds."""
-    times, samples = record.times[record.counted_from :], record.samples[record.counted_from :]
-    begun, ended = times.begun, times.ended
-    return [
-        float(samples[part].sum() / (ended[part][-1] - begun[part][0]))
-        for part in _parts(config, record.epochs[record.counted_from :], ended - begun[0])
-    ]
-
-
-def _parts(config: BenchConfig, epochs: NDArray[np.int64], moments: NDArray[np.float64]) -> list[slice]:
+    steps, moments = record.counted, ended(record.counted)
     if config.seconds is None:
-        bounds = [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist(), len(epochs)]
+        inner = np.flatnonzero(np.diff(steps["epoch"])) + 1
     else:
-        inner = np.searchsorted(moments, moments[-1] * np.arange(1, PARTS) / PARTS).tolist()
-        bounds = [0, *inner, len(moments)]
-    return [slice(first, last) for first, last in pairwise(bounds) if last > first]
+        total = moments[-1] - steps["begun"][0]
+        inner = np.searchsorted(moments - steps["begun"][0], total * np.arange(1, PARTS) / PARTS)
+    return [
+        float(steps["samples"][first:last].sum() / (moments[last - 1] - steps["begun"][first]))
+        for first, last in pairwise([0, *inner.tolist(), len(steps)])
+        if last > first
+    ]

@@ -1,4 +1,4 @@
-"""Whether two rates differ, or only vary: the exact test for pairs, and what two separate measurements allow to say."""
+"""Whether two rates that were measured in turns differ, or only vary: the exact test for pairs."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from .result import Spread
 
 LEVEL = 0.01  # equal rates are called different once in so many comparisons
 
@@ -24,7 +23,7 @@ class Comparison:
         finding: whether B is faster or slower beyond the noise, or the same as far as can be told.
         ratio: the rate of B divided by that of A.
         low, high: the range of ratios that the measurements allow.
-        p: the probability of such a difference, or a larger one, between equal rates; None if there is no test.
+        p: the probability of such a difference, or a larger one, between equal rates.
         rounds: the number of pairs of measurements.
     """
 
@@ -32,8 +31,13 @@ class Comparison:
     ratio: float
     low: float
     high: float
-    p: float | None
+    p: float
     rounds: int
+
+    def __str__(self) -> str:
+        same = "the same as far as this can tell" if self.finding == "same" else self.finding
+        spread = f"{self.low:.3g} to {self.high:.3g}; p = {self.p:.2g}, {self.rounds} rounds"
+        return f"{same}: {self.ratio:.3g} times as fast ({spread})"
 
 
 def compare_pairs(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Comparison:
@@ -68,16 +72,6 @@ def compare_pairs(a: Sequence[float], b: Sequence[float], level: float = LEVEL) 
 def least_rounds(level: float = LEVEL) -> int:
     """Return the number of pairs below which no difference can be found at a level."""
     return 1 + math.ceil(math.log2(1 / level))
-
-
-def compare_spreads(a: Spread, b: Spread) -> Comparison:
-    """Compare two measurements of different times: a difference is claimed only where their ranges are apart.
-
-    The machine may have been another one at the other time, or busier: nothing in the two spreads can tell.
-    """
-    low, high = b.smallest / a.largest, b.largest / a.smallest
-    finding: Finding = "faster" if low > 1 else "slower" if high < 1 else "same"
-    return Comparison(finding, b.median / a.median, low, high, None, 1)
 
 
 def _rank_sum_probabilities(n: int) -> NDArray[np.float64]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, final
 
 from ..loader.batch.host_batch import Batch
@@ -52,7 +51,7 @@ class Turn:
 
 
 @final
-class StandingRanks:
+class StandingRanks(RankProcesses):
     """The rank processes of one configuration, which end with the `with` block.
 
     Raises what `shardio.Loader` raises for the configuration.
@@ -61,15 +60,7 @@ class StandingRanks:
     def __init__(self, config: BenchConfig) -> None:
         build_loader(config, World(0, config.ranks, 0, config.ranks))  # finds wrong arguments in this process
         self._config = config
-        self._processes = RankProcesses(config, _take_turns)
-
-    def __enter__(self) -> "StandingRanks":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._processes.__exit__(kind, error, trace)
+        super().__init__(config, _take_turns)
 
     def turn(self, seconds: float, step_seconds: float | None = None) -> list[Turn]:
         """Let the ranks take batches for so long; return what each did.
@@ -80,8 +71,8 @@ class StandingRanks:
         """
         if step_seconds is None:
             step_seconds = 0.0 if self._config.accelerator is None else self._config.accelerator.step_seconds
-        self._processes.send((seconds, step_seconds))
-        return self._processes.answers(seconds)
+        self.send((seconds, step_seconds))
+        return self.answers(seconds)
 
     def rate(self, seconds: float) -> float:
         """Let the ranks take batches for so long; return the samples per second of all."""

@@ -94,7 +94,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What limits the rate.
+    """What limits the rate, or might.
 
     Attributes:
         bottleneck: the limit, in a word.
@@ -108,26 +108,10 @@ class Verdict:
     change: Change | None = None
     shares: dict[str, float] = field(default_factory=dict)
 
-
-@dataclass(frozen=True, slots=True)
-class _Cause:
-    """A cause that may limit the workers.
-
-    Attributes:
-        bottleneck, sentence: as of a Verdict.
-        change: the setting to change, without what to expect.
-        speedup: how many times as fast the workers would be with that change, at best; None if nothing can be said.
-    """
-
-    bottleneck: Bottleneck
-    sentence: str
-    change: Change
-    speedup: float | None
-
-    def verdict(self, gain: float) -> Verdict:
-        """Return the verdict that names this cause; `gain` is the rate without any wait, as a multiple."""
-        expected = None if self.speedup is None else min(gain, self.speedup)
-        return Verdict(self.bottleneck, self.sentence, replace(self.change, expected=expected))
+    @property
+    def gain(self) -> float:
+        """The rate to expect of the change, as a multiple; 1 where nothing can be said."""
+        return (self.change and self.change.expected) or 1.0
 
 
 def diagnose(figures: Figures) -> Verdict:
@@ -139,55 +123,57 @@ def diagnose(figures: Figures) -> Verdict:
             f"; beside that, other processes use {figures.others_busy:.0%} of the processors, and the waits for them "
             "are left out here"
         )
-    return replace(verdict, sentence=sentence, shares=_shares(figures))
-
-
-def _shares(figures: Figures) -> dict[str, float]:
     capacity = max(figures.workers * figures.seconds, sum(figures.stages.values()), 1e-9)
     shares = {name: spent / capacity for name, spent in sorted(figures.stages.items(), key=lambda item: -item[1])}
-    return {**shares, "idle": max(0.0, 1 - sum(shares.values()))}
+    return replace(verdict, sentence=sentence, shares={**shares, "idle": max(0.0, 1 - sum(shares.values()))})
 
 
 def _diagnose(f: Figures) -> Verdict:
-    gain = 1 / max(1 - f.starved, 0.02)  # if no step waited any more
-    slow = _slow_rank(f)
-    if slow is not None:
-        rank, others = slow
-        cause = "waiting for its input" if f.waits[rank] > 0.5 * f.own[rank] else "computing"
-        return Verdict(
-            "slow rank",
-            f"rank {rank} is slow: a step takes it {1000 * f.own[rank]:.3g} ms, mostly {cause}, and the others "
-            f"{1000 * others:.3g} ms; they wait for it",
-            Change(f"look at the processors and the storage of rank {rank}", expected=f.own[rank] / max(others, 1e-6)),
-        )
+    if len(f.own) > 1:
+        slowest = max(range(len(f.own)), key=lambda rank: f.own[rank])
+        others = sorted(own for rank, own in enumerate(f.own) if rank != slowest)
+        own, middle = f.own[slowest], others[len(others) // 2]
+        if own > (1 + SLOW_RANK) * middle:
+            cause = "waiting for its input" if f.waits[slowest] > 0.5 * own else "computing"
+            return Verdict(
+                "slow rank",
+                f"rank {slowest} is slow: a step takes it {1000 * own:.3g} ms, mostly {cause}, and the others "
+                f"{1000 * middle:.3g} ms; they wait for it",
+                Change(f"look at the processors and the storage of rank {slowest}", expected=own / max(middle, 1e-6)),
+            )
     if f.starved < ENOUGH:
         return Verdict("consumer", f"not input-bound: steps wait {f.starved:.1%} of the time for their batches")
-    if f.on_device > 0.5:
-        return _device(f, gain)
+    found = _device(f) if f.on_device > 0.5 else _workers(f)
+    if found.change is None or found.change.expected is None:
+        return found
+    most = 1 / max(1 - f.starved, 0.02)  # if no step waited any more
+    return replace(found, change=replace(found.change, expected=min(most, found.change.expected)))
+
+
+def _workers(f: Figures) -> Verdict:
+    """Name what holds the workers back; what it expects is how many times as fast they would be without it, at best."""
     spent = sum(f.stages.values())
     busy = spent / max(f.workers * f.seconds, spent, 1e-9)
     neighbours = _neighbours(f)
     if busy < BUSY:
         # Workers may be idle because a neighbour keeps the rank itself from a processor.
         mostly_delayed = 2 * f.delay > spent - sum(f.cpu.values())
-        return (neighbours if neighbours and mostly_delayed else _idle_workers(f, busy)).verdict(gain)
+        return neighbours if neighbours and mostly_delayed else _idle_workers(f, busy)
     own = _busy_workers(_without_neighbours(f) if neighbours else f)
-    if neighbours and (own.speedup or 1.0) < min(neighbours.speedup or 1.0, OWN):
-        return neighbours.verdict(gain)
-    return own.verdict(gain)
+    return neighbours if neighbours and own.gain < min(neighbours.gain, OWN) else own
 
 
-def _neighbours(f: Figures) -> _Cause | None:
+def _neighbours(f: Figures) -> Verdict | None:
     """Other processes, if workers wait for the processors that they use."""
     busy = sum(f.stages.values())
     if f.delay <= DELAYED * busy or f.others_busy <= OTHERS:
         return None
-    return _Cause(
+    speedup = min(1 / max(1 - f.others_busy, 0.1), busy / max(busy - f.delay, 0.1 * busy, 1e-9))
+    return Verdict(
         "other processes",
         f"other processes use {f.others_busy:.0%} of the processors: ready threads waited {f.delay:.1f} s for one, "
         f"and worked {sum(f.cpu.values()):.1f} s",
-        Change("end the other processes, or bind the ranks to processors of their own"),
-        min(1 / max(1 - f.others_busy, 0.1), busy / max(busy - f.delay, 0.1 * busy, 1e-9)),
+        Change("end the other processes, or bind the ranks to processors of their own", expected=speedup),
     )
 
 
@@ -203,15 +189,13 @@ def _without_neighbours(f: Figures) -> Figures:
     return replace(f, stages=stages, delay=0.0)
 
 
-def _busy_workers(f: Figures) -> _Cause:
+def _busy_workers(f: Figures) -> Verdict:
     """The cause without which busy workers would be fastest; the work itself if that is not much faster."""
     busy = max(sum(f.stages.values()), 1e-9)
     share = {stage: spent / busy for stage, spent in f.stages.items()}
     causes = (_map(f, share), _fetch(share), _decompress(f, share), _storage(f, busy), _threads(f, share, busy))
-    largest = max((cause for cause in causes if cause is not None), key=lambda c: c.speedup or 1.0, default=None)
-    if largest is not None and (largest.speedup or 1.0) >= NOTABLE:
-        return largest
-    return _work(f, share)
+    largest = max((cause for cause in causes if cause is not None), key=lambda cause: cause.gain, default=None)
+    return largest if largest is not None and largest.gain >= NOTABLE else _work(f, share)
 
 
 def _speedup(share: float, left: float = 0.0) -> float:
@@ -219,98 +203,91 @@ def _speedup(share: float, left: float = 0.0) -> float:
     return 1 / max(1 - share * (1 - left), 0.02)
 
 
-def _fetch(share: Mapping[str, float]) -> _Cause | None:
+def _fetch(share: Mapping[str, float]) -> Verdict | None:
     if "fetch" not in share:
         return None
-    return _Cause(
+    change = "give a cache_size that holds all, and shuffle='block', whose requests are longer"
+    return Verdict(
         "network",
         f"network: workers spend {share['fetch']:.0%} of their time waiting for the store",
-        Change("give a cache_size that holds all, and shuffle='block', whose requests are longer"),
-        _speedup(share["fetch"]),
+        Change(change, expected=_speedup(share["fetch"])),
     )
 
 
-def _decompress(f: Figures, share: Mapping[str, float]) -> _Cause | None:
+def _decompress(f: Figures, share: Mapping[str, float]) -> Verdict | None:
     """Tell chunks that are decompressed for a few of their rows from those that are decompressed for all."""
     if "decompress" not in share:
         return None
-    spent = f"decompress: workers spend {share['decompress']:.0%} of their time decompressing chunks"
-    if f.unpacked < WHOLE_CHUNKS:
-        change = Change("store the arrays without compression (shardio convert)")
-        return _Cause("decompress", spent, change, _speedup(share["decompress"]))
-    return _Cause(
-        "decompress",
-        f"{spent}, {f.unpacked:.3g} bytes for each byte of the samples: a chunk holds rows of other samples",
-        Change("store each sample by itself (shardio convert), or read the rows of a chunk together (shuffle='block')"),
-        _speedup(share["decompress"]),
-    )
+    sentence = f"decompress: workers spend {share['decompress']:.0%} of their time decompressing chunks"
+    change = "store the arrays without compression (shardio convert)"
+    if f.unpacked >= WHOLE_CHUNKS:
+        sentence += f", {f.unpacked:.3g} bytes for each byte of the samples: a chunk holds rows of other samples"
+        change = "store each sample by itself (shardio convert), or read the rows of a chunk together (shuffle='block')"
+    return Verdict("decompress", sentence, Change(change, expected=_speedup(share["decompress"])))
 
 
-def _storage(f: Figures, busy: float) -> _Cause | None:
+def _storage(f: Figures, busy: float) -> Verdict | None:
     """Reads that wait, and for more than a processor."""
     spent = sum(f.stages.get(stage, 0.0) for stage in ("read", "verify"))
     off_cpu = spent - sum(f.cpu.get(stage, 0.0) for stage in ("read", "verify"))
     waiting = off_cpu - f.delay  # at least: some of the delay was in other stages
     if off_cpu <= (1 - ON_CPU) * spent or waiting <= 0.5 * off_cpu:
         return None
-    return _Cause(
+    return Verdict(
         "storage",
         f"storage: workers spend {spent / busy:.0%} of their time in `read`, {off_cpu / spent:.0%} of it waiting; "
         f"{f.disk_share:.0%} of the bytes came from storage",
-        Change("threads", MORE_THREADS * max(1, f.workers // len(f.own))),
-        _speedup(off_cpu / busy, 1 / MORE_THREADS),
+        Change("threads", MORE_THREADS * max(1, f.workers // len(f.own)), _speedup(off_cpu / busy, 1 / MORE_THREADS)),
     )
 
 
-def _threads(f: Figures, share: Mapping[str, float], busy: float) -> _Cause | None:
+def _threads(f: Figures, share: Mapping[str, float], busy: float) -> Verdict | None:
     """Too few workers that compute, beside processors that have nothing to do."""
     on_cpu = sum(f.cpu.values())
     free = f.cores * f.seconds * (1 - f.others_busy) - on_cpu  # processor seconds that nobody used
     if f.workers >= f.cores or free <= 0.25 * f.cores * f.seconds or on_cpu + f.delay < ON_CPU * busy:
         return None
     stage = max(share, key=lambda name: share[name])
-    return _Cause(
+    speedup = _speedup(1 - share.get("map", 0.0), f.workers / f.cores)  # a `map` may hold the interpreter's lock
+    return Verdict(
         "threads",
         f"too few threads: all {f.workers} are busy, {share[stage]:.0%} with `{stage}`, and "
         f"{free / f.seconds:.1f} of {f.cores} processors have nothing to do",
-        Change("threads", -(-f.cores // len(f.own))),  # rounded up, so that it is more than there are
-        _speedup(1 - share.get("map", 0.0), f.workers / f.cores),  # a `map` may hold the interpreter's lock
+        Change("threads", -(-f.cores // len(f.own)), speedup),  # rounded up, so that it is more than there are
     )
 
 
-def _work(f: Figures, share: Mapping[str, float]) -> _Cause:
+def _work(f: Figures, share: Mapping[str, float]) -> Verdict:
     """Name what takes most of the workers' time, where nothing is in its way."""
     stage = max(share, key=lambda name: share[name], default="read")
     if stage != "decode":
         on_cpu = f.cpu.get(stage, 0.0) / max(f.stages.get(stage, 0.0), 1e-9)
-        return _Cause(
+        return Verdict(
             "read",
             f"`{stage}` on the processor: {share.get(stage, 0.0):.0%} of the workers' time, {on_cpu:.0%} of it "
             "computing",
             Change("use more processors, or samples that are stored raw"),
-            None,
         )
     sentence = (
         f"decode: workers spend {share[stage]:.0%} of their time decoding and transforming, and all "
         f"{f.cores} processors are used"
     )
     smaller = "store smaller images (shardio convert --resize-shorter), or use more processors"
-    if f.fast_decode is None:
-        return _Cause("decode", sentence, Change(smaller), None)
-    speedup = _speedup(share[stage], 1 / f.fast_decode)
-    if speedup < WORTH_FAST:
+    if f.fast_decode is not None:
+        speedup = _speedup(share[stage], 1 / f.fast_decode)
+        if speedup >= WORTH_FAST:
+            return Verdict("decode", sentence, Change("decode", "fast", speedup))
         smaller += f"; on these images decode='fast' gains little ({max(1.0, speedup):.3g} times the rate)"
-        return _Cause("decode", sentence, Change(smaller), None)
-    return _Cause("decode", sentence, Change("decode", "fast"), speedup)
+    return Verdict("decode", sentence, Change(smaller))
 
 
-def _device(f: Figures, gain: float) -> Verdict:
+def _device(f: Figures) -> Verdict:
     """Tell copies to the device from an engine for whole batches."""
     if f.engine == "cpu":
         return Verdict(
             "copy",
             f"copies to the device: {f.on_device:.0%} of the wait is for them",
-            Change("deliver uint8 and convert on the device (ToFloat with device=)", expected=min(gain, 4.0)),
+            Change("deliver uint8 and convert on the device (ToFloat with device=)", expected=4.0),
         )
     other = "cpu" if f.cores > f.workers else "dali"
     return Verdict(
@@ -320,27 +297,26 @@ def _device(f: Figures, gain: float) -> Verdict:
     )
 
 
-def _idle_workers(f: Figures, busy: float) -> _Cause:
+def _idle_workers(f: Figures, busy: float) -> Verdict:
     """Tell epochs that begin too often from batches that are handed over too slowly."""
     if f.at_epoch_start > 0.5:
-        return _Cause(
+        speedup = 1 / max(1 - f.starved * f.at_epoch_start, 0.02)
+        return Verdict(
             "start of epochs",
             f"start of epochs: {f.at_epoch_start:.0%} of the wait is for the first batch of each epoch, and the "
             f"workers are busy only {busy:.0%} of the time",
-            Change("more samples per epoch: no setting helps"),
-            1 / max(1 - f.starved * f.at_epoch_start, 0.02),
+            Change("more samples per epoch: no setting helps", expected=speedup),
         )
-    return _Cause(
+    speedup = 1 / max(busy, 0.02)  # if all workers were busy
+    ahead = f.prefetch < ENOUGH_AHEAD and not f.isolate
+    return Verdict(
         "hand-over",
         f"start and hand-over: the workers are busy only {busy:.0%} of the time, yet steps wait {f.starved:.0%}",
-        Change("prefetch", ENOUGH_AHEAD)
-        if f.prefetch < ENOUGH_AHEAD and not f.isolate
-        else Change("a larger batch_size"),
-        1 / max(busy, 0.02),  # if all workers were busy
+        Change("prefetch", ENOUGH_AHEAD, speedup) if ahead else Change("a larger batch_size", expected=speedup),
     )
 
 
-def _map(f: Figures, share: Mapping[str, float]) -> _Cause | None:
+def _map(f: Figures, share: Mapping[str, float]) -> Verdict | None:
     """Tell a `map` that computes from one that waits, or whose calls wait for each other for the interpreter's lock."""
     if not f.stages.get("map"):
         return None
@@ -352,34 +328,24 @@ def _map(f: Figures, share: Mapping[str, float]) -> _Cause | None:
     lock_bound = not f.isolate and per_rank > 1 and in_map > 0.7 * ranks * f.seconds and on_cpu < 0.75
     processes = min(per_rank, f.cores / ranks)  # that could compute at once
     if lock_bound and processes >= NOTABLE:
-        return _Cause(
+        return Verdict(
             "GIL",
             f"`map` holds the interpreter's lock (GIL): {per_rank} threads of a rank compute "
             f"{in_map / ranks / f.seconds:.2f} s of it per second in all",
-            Change("isolate", True),
-            _speedup(share["map"], 1 / processes),
+            Change("isolate", True, _speedup(share["map"], 1 / processes)),
         )
     if not lock_bound and on_cpu < 0.3 and f.delay < 0.5 * spent:
-        return _Cause(
+        return Verdict(
             "map",
             f"`map` waits: {share['map']:.0%} of the workers' time is in it, and {1 - on_cpu:.0%} of that is no "
             "computing",
-            Change("threads", MORE_THREADS * max(1, per_rank)),
-            _speedup(share["map"], 1 / MORE_THREADS),
+            Change("threads", MORE_THREADS * max(1, per_rank), _speedup(share["map"], 1 / MORE_THREADS)),
         )
-    return _Cause(
+    return Verdict(
         "map",
         f"`map` computes: {share['map']:.0%} of the workers' time is in it",
-        Change("do the work of `map` once in `shardio convert`, or with shardio's transforms"),
-        _speedup(share["map"]),
+        Change(
+            "do the work of `map` once in `shardio convert`, or with shardio's transforms",
+            expected=_speedup(share["map"]),
+        ),
     )
-
-
-def _slow_rank(f: Figures) -> tuple[int, float] | None:
-    """The rank that the others wait for, and the seconds that a step takes them."""
-    if len(f.own) < 2:
-        return None
-    slowest = max(range(len(f.own)), key=lambda rank: f.own[rank])
-    others = sorted(own for rank, own in enumerate(f.own) if rank != slowest)
-    middle = others[len(others) // 2]
-    return (slowest, middle) if f.own[slowest] > (1 + SLOW_RANK) * middle else None

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -117,13 +117,5 @@ def _value(name: str, text: str, kind: Any) -> Any:
         return None
     try:
         return msgspec.convert(text.lower() if kind is bool else text, kind, strict=False)
-    except msgspec.ValidationError:
-        rule = _words(kind)
-        raise ConfigError("{versus}: {} must be {}, got {!r}", name.replace("_", "-"), rule, text) from None
-
-
-def _words(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return " or ".join(map(str, get_args(kind)))
-    names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
-    return names[kind] if kind in names else " or ".join(map(_words, get_args(kind)))
+    except msgspec.ValidationError as error:
+        raise ConfigError("{versus}: {}={!r}: {}", name.replace("_", "-"), text, str(error)) from None

@@ -18,22 +18,19 @@ from _datasets import photos as write_photos
 from _datasets import tensors
 
 import shardio
-from shardio.bench import ACCELERATORS, BenchConfig, BenchResult, Spread, limit_search, measure
+from shardio.bench import limit_search
 from shardio.bench import versus as versus_module
-from shardio.bench.accelerators import utilisation
-from shardio.bench.compare_files import compare_files
-from shardio.bench.fast_decoding import fast_decoding
+from shardio.bench.accelerators import ACCELERATORS, utilisation
+from shardio.bench.config import BenchConfig
 from shardio.bench.html import page
 from shardio.bench.limit_search import PRECISION, Limit, bisect, find_limit
+from shardio.bench.measurement import fast_decoding, measure
 from shardio.bench.read_plan import read_plan
-from shardio.bench.result import Timeline
-from shardio.bench.significance import compare_pairs
+from shardio.bench.result import BenchResult, Spread, Timeline
 from shardio.bench.storage import storage_rates
 from shardio.bench.text import limit_text, summary
 from shardio.bench.usage import INTERVAL, UsageSampler
-from shardio.bench.verdict import Change
 from shardio.bench.versus import other_side, versus
-from shardio.cli.bench import _apply as apply
 from shardio.errors import ConfigError
 
 
@@ -157,33 +154,6 @@ def test_versus_keeps_to_the_seconds(
     assert told[-1] == (len(found.a_rates), len(found.a_rates))
 
 
-@pytest.mark.parametrize(
-    ("change", "tried"),
-    [
-        (Change("threads", 3, 1.5), "threads=3: faster: 2 times as fast (2 to 2; p = 0.0078, 8 rounds), expected"),
-        (Change("a larger batch_size"), "nothing: the verdict names no setting"),
-        (Change("prefetch of another program", 3), "nothing: the verdict names no setting"),
-        (None, "nothing: the verdict names no setting"),
-    ],
-)
-def test_the_change_is_tried(
-    measured: BenchResult,
-    change: Change | None,
-    tried: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """--apply compares the setting that the verdict names with what was measured; advice in words is not tried."""
-
-    def compared(a: BenchConfig, b: BenchConfig, **_: Any) -> versus_module.Versus:
-        assert (a, b) == (measured.config, replace(measured.config, threads=3))
-        return versus_module.Versus(a, b, [1.0] * 8, [2.0] * 8, compare_pairs([1.0] * 8, [2.0] * 8))
-
-    monkeypatch.setattr(versus_module, "versus", compared)
-    apply(replace(measured, verdict=replace(measured.verdict, change=change)))
-    assert f"applied             {tried}" in capsys.readouterr().out
-
-
 def test_usage_between_two_moments(photos: Path) -> None:
     """What a process took in two parts of a time adds up to the whole, and what its children took is in it."""
     begun = time.monotonic()
@@ -200,7 +170,7 @@ def test_usage_between_two_moments(photos: Path) -> None:
 
 def test_fast_decoding_is_measured(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gain of decode="fast" is a ratio for JPEG files, and none where there is nothing to decode."""
-    monkeypatch.setattr("shardio.bench.fast_decoding.SECONDS", 0.01)
+    monkeypatch.setattr("shardio.bench.measurement.FAST_SECONDS", 0.01)
     assert (fast_decoding(BenchConfig(str(photos), image_size=32)) or 0) > 0.2
     tensors(1, tmp_path / "d")
     assert fast_decoding(BenchConfig(str(tmp_path / "d"))) is None
@@ -223,57 +193,16 @@ def test_the_other_side() -> None:
     ("other", "message"),
     [
         ("thread=4", "there is no setting 'thread'; give NAME=VALUE, where NAME is one of dataset, batch-size, "),
-        ("threads=few", "versus: threads must be a whole number or auto, got 'few'"),
-        ("decode=slow", "versus: decode must be exact or fast, got 'slow'"),
-        ("batch-size=x", "versus: batch-size must be a whole number or none, got 'x'"),
-        ("isolate=maybe", "versus: isolate must be true or false, got 'maybe'"),
+        ("threads=few", "versus: threads='few': Invalid enum value 'few'"),
+        ("decode=slow", "versus: decode='slow': Invalid enum value 'slow'"),
+        ("batch-size=x", "versus: batch-size='x': Expected `int"),
+        ("isolate=maybe", "versus: isolate='maybe': Expected `bool`"),
     ],
 )
 def test_wrong_other_sides(other: str, message: str) -> None:
     """Each message names the setting as it can be typed, and the rule."""
     with pytest.raises(ConfigError, match=message):
         other_side(BenchConfig("a"), other)
-
-
-def written(path: Path, rate: float, **changes: Any) -> Path:
-    """A file as `shardio bench --json` writes it, cut down."""
-    config = {"dataset": "d", "threads": "auto"} | changes
-    spread = {"median": rate, "smallest": 0.95 * rate, "largest": 1.05 * rate}
-    machine = {"processor": "p", "cores": 2, "python": "3", "compiled": True, "packages": {}}
-    figures = {"schema": "shardio-bench/1", "config": config, "samples_per_second": spread, "machine": machine}
-    path.write_text(json.dumps(figures))
-    return path
-
-
-@pytest.mark.long
-def test_files_of_two_times(tmp_path: Path) -> None:
-    """What differs in the settings is noted, and that other times allow less to be said; the exit code tells."""
-    a, b = written(tmp_path / "a.json", 100), written(tmp_path / "b.json", 80, threads=4)
-    comparison, notes = compare_files(a, b)
-    assert comparison.finding == "slower"
-    assert notes[0] == "threads was 'auto' in A and is 4 in B"
-    assert "different times" in notes[-1]
-    assert "slower: 0.8 times as fast" in run("bench", "--compare", a, b, code=3)
-    assert "the same as far as this can tell" in run("bench", "--compare", a, a)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"schema": None}, "must be written by `shardio bench --json` (shardio-bench/1), its schema is None"),
-        ({"samples_per_second": {"median": 1.0}}, "a.json is damaged: Object missing required field `smallest`"),
-        ({"samples_per_second": {"median": 0, "smallest": 0, "largest": 0}}, "must be numbers above 0"),
-        ({"samples_per_second": {"median": 1, "smallest": 2, "largest": 3}}, "with the median between the smallest"),
-        ({"samples_per_second": {"median": 10**400, "smallest": 1, "largest": 10**401}}, "is damaged"),
-        ({"machine": "fast"}, "is damaged: Expected `object`, got `str`"),
-    ],
-)
-def test_damaged_files_end_in_words(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    """A file of another schema, or whose figures are missing, of another type or impossible, is refused by name."""
-    whole = written(tmp_path / "b.json", 100)
-    (tmp_path / "a.json").write_text(json.dumps(json.loads(whole.read_text()) | change))
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        compare_files(whole, tmp_path / "a.json")
 
 
 @pytest.mark.slow
@@ -313,7 +242,7 @@ def test_the_report_in_a_browser(photos: Path, tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert "CONSOLE" not in done.stderr
-    for label in ("steps of rank 0", "steps of rank 1", "stages", "histogram of waits", "threads of rank 1", "rates"):
+    for label in ("steps of rank 0", "steps of rank 1", "stages", "histogram of waits", "rates"):
         assert f'aria-label="{label}"' in done.stdout
     assert result.verdict.sentence.split(":")[0] in done.stdout
     assert f"{result.samples_per_second.median:,.0f}" in done.stdout
