@@ -14,7 +14,6 @@ from . import (
     bench,
     clean,
     convert,
-    demo,
     doctor,
     index,
     info,
@@ -69,7 +68,6 @@ for command in (
     bench.bench,
     plan.plan,
     train.train,
-    demo.demo,
     doctor.doctor,
 ):
     app.command(cls=Command)(command)

@@ -164,3 +164,20 @@ def test_transformers(fashion: Path, val: Path, tmp_path: Path) -> None:
     found = r"val loss 0\.\d+, accuracy 0\.[5-9]\d+: \d+ of 405\n"
     two = output(tmp_path, *TORCHRUN, *resume, "part")  # whose last checkpoint is the end of the training
     assert re.findall(found, two) == re.findall(found, alone) != []
+
+
+@pytest.mark.long
+def test_the_demo(tmp_path: Path) -> None:
+    """`scripts/demo` goes from raw images to a trained model; all containers have the same digest."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(EXAMPLES.parent / "scripts" / "demo", tmp_path / "scripts")
+    (tmp_path / "scripts" / "setup").symlink_to(str(shutil.which("true")))
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "examples").symlink_to(EXAMPLES)
+    done = subprocess.run(
+        [tmp_path / "scripts" / "demo"], env=ENVIRONMENT | {"EPOCHS": "1"}, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    digests = re.findall(r"5000 samples in .* digest (\S+)", done.stdout)
+    assert (len(digests), len(set(digests))) == (3, 1)
+    assert (tmp_path / "demo-output" / "run" / "result.json").exists()
