@@ -82,7 +82,7 @@ def read_plan(
     dataset: str | os.PathLike[str],
     *,
     world: int,
-    batch_size: int,
+    batch_size: int = 256,
     shuffle: Shuffle = "global",
     block: int = 64,
     window: int = 16,
@@ -92,11 +92,20 @@ def read_plan(
     epoch: int = 0,
     access: StoreAccess | None = None,
 ) -> ReadPlan:
-    """Return what each of `world` ranks would read in an epoch; the other arguments are the Loader's.
+    """Return what each rank would read in an epoch. With more than 17 million samples, some ranks stand for all.
 
-    `access` is for a dataset at a URL, of which only the manifest is read.
-
-    With more than 17 million samples, evenly spread ranks are looked at instead of all.
+    Args:
+        dataset: the dataset's directory or URL; only the manifest is read.
+        world: number of ranks.
+        batch_size: samples per rank and step.
+        shuffle: order of the samples.
+        block: with `"block"`: samples that stay together.
+        window: with `"block"`: blocks that are mixed.
+        tail: what to do with the last samples if they fill no global batch.
+        assign: how ranks share out a global batch: by position, or as neighbours in storage.
+        seed: seed of the order.
+        epoch: number of the epoch, from 0.
+        access: how a dataset at a URL is reached.
 
     Raises ConfigError for an argument that breaks a rule, and what `shardio.open` raises.
     """

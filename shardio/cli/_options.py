@@ -106,7 +106,7 @@ def options_of(
         documentation = replace(documentation, arguments={**read(like).arguments, **documentation.arguments})
     parameters = inspect.signature(function, eval_str=True).parameters
     names = " ".join(groups.values()).split()
-    flags = {name: shown.get(name, Shown()).flag or flag_of(name) for name in [*names, *shown]}
+    flags = {name: shown.get(name, Shown()).flag or f"--{name.replace('_', '-')}" for name in [*names, *shown]}
     made = []
     for group, members in groups.items():
         for name in members.split():
@@ -122,11 +122,6 @@ def options_of(
             )
             made.append(parameter(name, Annotated[kind, option], None if default == () else default))
     return made
-
-
-def flag_of(name: str) -> str:
-    """Return the option for a keyword, unless it is called otherwise."""
-    return f"--{name.replace('_', '-')}"
 
 
 def kind_of(annotation: Any) -> Any:

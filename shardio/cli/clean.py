@@ -61,14 +61,10 @@ def clean(
         print(f"{info.name}  {format_size(info.size)}")
     done = "would be removed" if dry_run else "removed"
     url = as_url(dataset)
-    noun = "entry" if url is None else "object"
-    print(f"{url or dataset}: {_counted(len(result.removed), noun)} {done}, {format_size(result.bytes)}")
+    noun = "item" if url is None else "object"
+    print(f"{url or dataset}: {counted(len(result.removed), noun)} {done}, {format_size(result.bytes)}")
     if result.kept:
         print(
-            f"{_counted(len(result.kept), noun)} kept, which a writer may be at work on or which are younger than "
+            f"{counted(len(result.kept), noun)} kept, which a writer may be at work on or which are younger than "
             f"{older_than}; --all removes what no process holds"
         )
-
-
-def _counted(count: int, noun: str) -> str:
-    return counted(count, noun) if noun != "entry" or count == 1 else f"{count} entries"

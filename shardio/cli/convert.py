@@ -13,7 +13,7 @@ from ..errors import ConfigError
 from ._command import Command, Group
 from ._conversion import OPTIONS, OUTPUT, with_conversion_options
 from ._conversion import convert as convert_and_print
-from ._options import flag_of, kind_of, parameter, read
+from ._options import Shown, options_of, parameter, read
 from ._store_options import with_store_option
 
 SHARED_EXAMPLES = (
@@ -102,12 +102,9 @@ def convert(
 def _command(name: str, converter: sources.Converter) -> Any:
     """Return the command of one converter: SRC, OUT, its own options, and the shared ones, which it may have too."""
     docstring = read(converter)
-    signature = inspect.signature(converter, eval_str=True)
-    keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+    keywords = [p.name for p in inspect.signature(converter).parameters.values() if p.kind is p.KEYWORD_ONLY]
     shared = {option.name for option in OPTIONS}
-    own = [p for p in keywords if p.name not in shared]
-    both = [p.name for p in keywords if p.name in shared]
-    flags = {p.name: flag_of(p.name) for p in keywords}
+    both = [name for name in keywords if name in shared]
 
     def command(src: str, out: Path, stores: StoreAccess, conversion: dict[str, Any], **options: Any) -> None:
         options |= {name: conversion[name] for name in both}
@@ -120,32 +117,17 @@ def _command(name: str, converter: sources.Converter) -> Any:
             Annotated[str, typer.Argument(help=docstring.arguments.get("src", "The source's path."), metavar="SRC")],
         ),
         parameter("out", Annotated[Path, typer.Argument(help=OUTPUT, metavar="OUT")]),
-        *(_option(p, docstring.help_for(p.name, flags)) for p in own),
+        *options_of(
+            converter, {"": " ".join(name for name in keywords if name not in shared)}, {name: Shown() for name in both}
+        ),
         parameter("stores", StoreAccess),
         parameter("conversion", dict[str, Any]),
     ]
     described: Any = command
     described.__signature__ = inspect.Signature(arguments)
     described.__name__ = name
-    text = "\n\n".join(part for part in (docstring.summary, docstring.text) if part)
-    described.__doc__ = (
-        text + "\n\nExamples:\n\n" + "\n\n".join(f"  {line}" for line in _examples(name, docstring.examples))
-    )
-    return with_conversion_options(with_store_option(described))
-
-
-def _examples(name: str, own: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the converter's own examples and those of the shared options."""
+    own = docstring.examples
     first = own[0] if own else f"shardio convert {name} SRC OUT"
-    return (*own, *(f"{first} {options}" for options in SHARED_EXAMPLES))
-
-
-def _option(keyword: inspect.Parameter, text: str) -> inspect.Parameter:
-    """Return the option for a converter's keyword: a number, flag or choice if it is annotated as one, else text."""
-    kind = kind_of(keyword.annotation)
-    if keyword.default is inspect.Parameter.empty:
-        return parameter(keyword.name, Annotated[kind, typer.Option(help=text)])
-    # None means that the option was not given: the converter then applies its own default.
-    default = {None: "", "": "", False: "", True: " On by default."}
-    shown = default.get(keyword.default, f" The default is {keyword.default}.")
-    return parameter(keyword.name, Annotated[kind | None, typer.Option(help=text + shown)], None)
+    examples = (f"  {line}" for line in (*own, *(f"{first} {options}" for options in SHARED_EXAMPLES)))
+    described.__doc__ = "\n\n".join(filter(None, (docstring.summary, docstring.text, "Examples:", *examples)))
+    return with_conversion_options(with_store_option(described))

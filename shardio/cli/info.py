@@ -10,15 +10,17 @@ import typer
 from ..dataset.epoch_cost import EpochCost, Prices, Traffic, epoch_cost
 from ..dataset.remote_manifest import load_manifest
 from ..dataset.store_access import StoreAccess
-from ..errors import ConfigError
 from ..format import cf, manifest
 from ..format.fields import Field, describe
 from ..format.pieces import PIECE
 from ..system.units import format_size, parse_size
 from ._store_options import DATASET, with_store_option
 
-COST = "The cost of an epoch"
 _NAME = len("global, later epoch") + 2  # columns
+
+
+def _cost_option(text: str, *flags: str) -> Any:
+    return typer.Option(*flags, help=text, rich_help_panel="The cost of an epoch, with --cost")
 
 
 @with_store_option
@@ -28,33 +30,16 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     cost: Annotated[
         bool,
-        typer.Option(
-            "--cost",
-            help="Estimate the requests and bytes of an epoch from a store, and with prices the money.",
-            rich_help_panel=COST,
-        ),
+        _cost_option("Estimate the requests and bytes of an epoch from a store, and with prices the money.", "--cost"),
     ] = False,
-    nodes: Annotated[
-        int | None, typer.Option(help="The number of nodes of the job. The default is 1.", rich_help_panel=COST)
-    ] = None,
+    nodes: Annotated[int, _cost_option("The number of nodes of the job.")] = 1,
     cache_size: Annotated[
         str | None,
-        typer.Option(
-            help="The most bytes that the cache of a node holds, such as 200GB; by default all that the node reads.",
-            metavar="SIZE",
-            rich_help_panel=COST,
-        ),
+        _cost_option("The most bytes that a node's cache holds, such as 200GB; by default all that it reads."),
     ] = None,
-    block: Annotated[
-        int | None,
-        typer.Option(help="How many samples block shuffle keeps together. The default is 64.", rich_help_panel=COST),
-    ] = None,
-    price_per_1000_requests: Annotated[
-        float | None, typer.Option(help="The price of 1,000 requests that read.", rich_help_panel=COST)
-    ] = None,
-    price_per_gb: Annotated[
-        float | None, typer.Option(help="The price of 10^9 bytes that leave the store.", rich_help_panel=COST)
-    ] = None,
+    block: Annotated[int, _cost_option("How many samples block shuffle keeps together.")] = 64,
+    price_per_1000_requests: Annotated[float | None, _cost_option("The price of 1,000 requests that read.")] = None,
+    price_per_gb: Annotated[float | None, _cost_option("The price of 10^9 bytes that leave the store.")] = None,
 ) -> None:
     """Show a dataset's samples, fields, shards and digest; with --cost also what an epoch costs.
 
@@ -72,26 +57,18 @@ def info(
 
       shardio info data/photos --cost --price-per-1000-requests 0.001 --price-per-gb 0.05
     """
-    wanting = {
-        "--nodes": nodes, "--cache-size": cache_size, "--block": block,
-        "--price-per-1000-requests": price_per_1000_requests, "--price-per-gb": price_per_gb,
-    }  # fmt: skip
-    for name, value in wanting.items():
-        if value is not None and not cost:
-            raise ConfigError(f"{name} goes with --cost")
     loaded = load_manifest(dataset, stores.check_needed(dataset))
     room = None if cache_size is None else parse_size(cache_size, "cache_size")
     prices, costs = Prices(price_per_1000_requests, price_per_gb), tuple[EpochCost, ...]()
     if cost:
-        costs = epoch_cost(loaded, nodes=nodes or 1, cache_bytes=room, block=block or 64, prices=prices)
+        costs = epoch_cost(loaded, nodes=nodes, cache_bytes=room, block=block, prices=prices)
     size = int(loaded.shards.bytes.sum())
     if as_json:
         summary = _summary(dataset, loaded, size)
         if cost:
-            summary["cost"] = {
-                "piece_bytes": PIECE, "cache_bytes": room, "block": block or 64, "prices": asdict(prices),
-                "epochs": [one.to_json() for one in costs],
-            }  # fmt: skip
+            epochs = [one.to_json() for one in costs]
+            paid = {"piece_bytes": PIECE, "cache_bytes": room, "block": block, "prices": asdict(prices)}
+            summary["cost"] = {**paid, "epochs": epochs}
         print(json.dumps(summary, indent=1))
         return
     shards = loaded.shards

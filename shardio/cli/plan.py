@@ -1,37 +1,29 @@
 """`shardio plan`: what each rank would read."""
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import typer
 
+from ..bench.read_plan import ReadPlan, read_plan
 from ..dataset.store_access import StoreAccess
 from ..system.units import counted, format_size
+from ._options import Shown, options_of, with_options
 from ._output import JsonFile, write_json
 from ._store_options import DATASET, with_store_option
 
-if TYPE_CHECKING:
-    from ..bench.read_plan import ReadPlan
-
-Shuffle: TypeAlias = Literal["global", "block", "none"]
-Tail: TypeAlias = Literal["drop", "pad"]
-Assign: TypeAlias = Literal["rank", "node"]
+OPTIONS = options_of(
+    read_plan,
+    {"": "world batch_size shuffle block window tail assign seed epoch"},
+    {"shuffle": Shown(kind=Literal["global", "block", "none"])},
+)
 
 
 @with_store_option
+@with_options("options", OPTIONS)
 def plan(
     stores: StoreAccess,
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
-    world: Annotated[int, typer.Option(help="Number of ranks.")],
-    batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 256,
-    shuffle: Annotated[Shuffle, typer.Option(help="Order of the samples.")] = "global",
-    block: Annotated[int, typer.Option(help="With block: samples that stay together.")] = 64,
-    window: Annotated[int, typer.Option(help="With block: blocks that are mixed.")] = 16,
-    tail: Annotated[Tail, typer.Option(help="What to do with the last samples if they fill no global batch.")] = "drop",
-    assign: Annotated[
-        Assign, typer.Option(help="How ranks share out a global batch: by position, or as neighbours in storage.")
-    ] = "rank",
-    seed: Annotated[int, typer.Option(help="Seed of the order.")] = 0,
-    epoch: Annotated[int, typer.Option(help="Number of the epoch, from 0.")] = 0,
+    options: dict[str, Any],
     json_file: JsonFile = None,
 ) -> None:
     """Show what each rank of a job would read in an epoch, without reading a sample.
@@ -48,26 +40,13 @@ def plan(
 
       shardio plan s3://bucket/photos --world 8 --store-option region=eu-west-1
     """
-    from ..bench.read_plan import read_plan  # imported here because it loads torch
-
-    found = read_plan(
-        dataset,
-        world=world,
-        batch_size=batch_size,
-        shuffle=None if shuffle == "none" else shuffle,
-        block=block,
-        window=window,
-        tail=tail,
-        assign=assign,
-        seed=seed,
-        epoch=epoch,
-        access=stores.check_needed(dataset),
-    )
+    options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
+    found = read_plan(dataset, **options, access=stores.check_needed(dataset))
     if not write_json(json_file, found.to_json()):
         print(text(found))
 
 
-def text(found: "ReadPlan") -> str:
+def text(found: ReadPlan) -> str:
     """Return a plan as text."""
     size, shards, by_step = found.per_rank_bytes, found.per_rank_shards, found.per_step_shards
     tail = f"{counted(found.dropped or found.repeated, 'sample', ',')} {'left out' if found.dropped else 'repeated'}"
