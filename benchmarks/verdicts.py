@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,24 +138,13 @@ def slow_link(folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{slow.port}"
 
 
-def photos(**options: Any) -> Callable[[Path | str], BenchConfig]:
-    """A measurement of the photos."""
-    defaults: dict[str, Any] = {"batch_size": 32, "seconds": SECONDS, "warmup": 1.0, "image_size": 224}
-    return lambda folder: BenchConfig(f"{folder}/photos", **(defaults | options))
+def _data(name: str, **options: Any) -> Callable[[Path | str], BenchConfig]:
+    return lambda folder: BenchConfig(f"{folder}/{name}", **options)
 
 
-def vectors(**options: Any) -> Callable[[Path | str], BenchConfig]:
-    """A measurement of the vectors."""
-    defaults: dict[str, Any] = {"batch_size": 256, "seconds": SECONDS, "warmup": 1.0}
-    return lambda folder: BenchConfig(f"{folder}/vectors", **(defaults | options))
-
-
-def series(**options: Any) -> Callable[[Path | str], BenchConfig]:
-    """A measurement of the series."""
-    defaults: dict[str, Any] = {"batch_size": 8, "seconds": SECONDS, "warmup": 1.0}
-    return lambda folder: BenchConfig(f"{folder}/series", **(defaults | options))
-
-
+photos = partial(_data, "photos", batch_size=32, image_size=224)
+vectors = partial(_data, "vectors", batch_size=256)
+series = partial(_data, "series", batch_size=8)
 PLANTS = {
     "consumer": Plant(photos(step_time=0.2), ("consumer",)),
     "storage": Plant(photos(), ("storage",), slow_reads),
@@ -178,7 +168,8 @@ def run(name: str, folder: Path, seconds: float = SECONDS) -> str:
     plant = PLANTS[name]
     with ExitStack() as stack:
         place = stack.enter_context(plant.around(folder)) or folder
-        result = measure(replace(plant.config(place), seconds=seconds, cache=str(folder / "cache")))
+        config = replace(plant.config(place), seconds=seconds, warmup=seconds / 3, cache=str(folder / "cache"))
+        result = measure(config)
     print(f"{name:16} {result.verdict.bottleneck:16} {result.verdict.sentence}", file=sys.stderr, flush=True)
     return result.verdict.bottleneck
 

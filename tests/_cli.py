@@ -6,11 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import _forked
+
 
 def run(*args: object, code: int = 0, cwd: Path | None = None, **environ: str) -> str:
     """Run a command and return its output; its exit status must be `code`."""
-    command = [sys.executable, "-m", "shardio", *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=os.environ | environ)
+    words = [*map(str, args)]
+    if "PYTHONPATH" in environ:  # other modules than those that are loaded here
+        command = [sys.executable, "-m", "shardio", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd, env=os.environ | environ)
+    else:
+        done = _forked.run(_forked.COMMAND, *words, folder=cwd, environ=os.environ | environ)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 

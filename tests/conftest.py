@@ -3,12 +3,19 @@
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("shardio", deadline=None)  # the duration of an example depends on the machine
 settings.load_profile("shardio")
 
 pytest_plugins = ["_datasets"]  # its fixtures
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that take long, so that no process is left with one at the end."""
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, ("attack", "long", "cluster"))))
+
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The workers share the cores: torch's threads would wait for each other. Set before torch is imported.

@@ -4,8 +4,6 @@ import csv
 import json
 import os
 import re
-import subprocess
-import sys
 import tarfile
 import tracemalloc
 from collections.abc import Callable, Iterable
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from _builders import class_folders, jpeg
+from _cli import run
 from _datasets import CONTAINERS
 from _foreign import FORMATS, write_tar
 
@@ -45,15 +44,6 @@ NAMES: list[bytes] = [
     b"\xff.jpg",
 ]
 CLASSES: list[bytes] = [b" ", b"--", b"-x", b"Cat", b"cat", "größe".encode(), b"new\nline", b"\xfe"]
-
-
-def run(*arguments: str, cwd: Path, code: int = 0) -> str:
-    """Run a command and return its output."""
-    command = [sys.executable, "-m", "shardio", *arguments]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout + done.stderr
 
 
 def write(path: bytes, data: bytes) -> None:

@@ -7,15 +7,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
+import _forked
 import pytest
 from _adoptable import tars
 from _builders import jpeg
 from _s3 import KEY, SECRET, s3_server
-from _snippets import Snippets
 
 import shardio
 import shardio.train
@@ -32,14 +32,6 @@ BLOCK = re.compile(
 
 
 PATH_OF_COMMANDS = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-
-
-@pytest.fixture(scope="module")
-def snippets() -> Iterator[Snippets]:
-    """What runs Python blocks."""
-    made = Snippets(_on_one_core(), {"PATH": PATH_OF_COMMANDS})
-    yield made
-    made.close()
 
 
 def documents() -> list[Path]:
@@ -59,7 +51,7 @@ LONG = ("bench.md", "converting.md", "install.md", "remote.md", "segmentation.md
         if "```" in path.read_text()
     ],
 )
-def test_snippets_run(document: Path, tmp_path: Path, snippets: Snippets, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snippets_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every bash and python block succeeds, in a folder with some photos and the example data.
 
     A block that is directly followed by a text block prints that text, in which `...` may be anything.
@@ -69,28 +61,23 @@ def test_snippets_run(document: Path, tmp_path: Path, snippets: Snippets, monkey
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(_photo(number))
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
-    if document.name == "remote.md":
-        with _bucket(tmp_path, monkeypatch) as environment:
-            own = Snippets(_on_one_core(), {"PATH": PATH_OF_COMMANDS} | environment)
-            try:
-                _run_snippets(document, tmp_path, own, environment)
-            finally:
-                own.close()
-    else:
-        _run_snippets(document, tmp_path, snippets, {})
+    with _bucket(tmp_path, monkeypatch) if document.name == "remote.md" else nullcontext({}) as environment:
+        _run_snippets(document, tmp_path, environment)
 
 
-def _run_snippets(document: Path, tmp_path: Path, snippets: Snippets, environment: dict[str, str]) -> None:
+def _run_snippets(document: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    environ = {"PATH": f"{_forked.commands()}:{PATH_OF_COMMANDS}", "HOME": str(tmp_path)} | environment
     for block in BLOCK.finditer(document.read_text()):
         if block["skip"] or block["language"] not in ("bash", "python"):
             continue
         if block["language"] == "python" and "isolate=True" not in block["code"]:  # whose processes start from files
-            done = snippets.run(block["code"], tmp_path)
+            done = _forked.run(block["code"], folder=tmp_path, environ=environ, cores=_core())
         else:
+            cores = ",".join(map(str, _core()))
             runner = ["bash", "-euc"] if block["language"] == "bash" else [sys.executable, "-Wignore", "-c"]
             done = subprocess.run(
-                [*_on_one_core(), *runner, block["code"]], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-                env={"PATH": PATH_OF_COMMANDS, "HOME": str(tmp_path)} | environment,
+                ["taskset", "-c", cores, *runner, block["code"]], cwd=tmp_path, capture_output=True, text=True,
+                timeout=120, env=environ,
             )  # fmt: skip
         assert done.returncode == 0, f"{block['code']}\n{done.stdout}\n{done.stderr}"
         if block["printed"] is not None:
@@ -121,11 +108,11 @@ def _photo(number: int) -> bytes:
     return jpeg(375, 500, seed=number)
 
 
-def _on_one_core() -> list[str]:
-    """The start of a command that keeps it on one core of this pytest worker, as `shardio train` takes all cores."""
+def _core() -> list[int]:
+    """One core for this pytest worker, as `shardio train` takes all; all cores where there is one worker."""
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     cores = sorted(os.sched_getaffinity(0))
-    return ["taskset", "-c", str(cores[int(worker) % len(cores)])] if worker and shutil.which("taskset") else []
+    return [cores[int(worker) % len(cores)]] if worker else cores
 
 
 def test_every_command_is_documented() -> None:

@@ -1,10 +1,7 @@
 """How the compiled part gets into a wheel: the build hook's rules, and what the packaging names."""
 
 import importlib.util
-import re
 import shlex
-import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -101,35 +98,3 @@ def test_what_the_release_names_exists() -> None:
     for word in shlex.split(" ".join([settings["test-command"], settings["before-all"], *settings["test-sources"]])):
         if "/" in word or word == "pyproject.toml":
             assert (ROOT / word).exists(), word
-
-
-def test_a_wheel_needs_its_tools_before_its_environment(tmp_path: Path) -> None:
-    """`scripts/wheel` names the tools that are missing before scripts/setup installs gigabytes."""
-    folder = tmp_path / "scripts"
-    folder.mkdir()
-    (folder / "wheel").write_bytes((ROOT / "scripts" / "wheel").read_bytes())
-    (folder / "setup").write_text("#!/bin/sh\necho set up\nexit 3\n")
-    (tmp_path / "bin").mkdir()
-    for name in ("bash", "dirname", "uname"):
-        (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
-    for path in (folder / "wheel", folder / "setup"):
-        path.chmod(0o755)
-    done = subprocess.run(
-        [shutil.which("bash") or "bash", folder / "wheel"],
-        env={"PATH": str(tmp_path / "bin")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("scripts/wheel needs cc cmake curl")
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
-def test_a_block_installs_shardio_once(page: str) -> None:
-    """Ways to install shardio that are alternatives stand in blocks of their own, so that each can be pasted."""
-    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
-    installs = [len(re.findall(r"^pip install [^\n]*(?:shardio-data|'\.)", block, re.MULTILINE)) for block in blocks]
-    assert max(installs) == 1
-    wheels = [block for block in blocks if "--find-links dist" in block]
-    assert all("scripts/wheel" in block for block in wheels), "nothing in the block makes the wheel that it installs"

@@ -1,0 +1,129 @@
+"""Python code and commands of shardio, each in a process of its own that need not import torch and shardio first.
+
+A server imports them once and is forked for every process, which gets arguments, folder, environment, processors and
+output of its own, and ends as the interpreter would.
+"""
+
+import atexit
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+LIMIT = 120  # seconds
+_MOST = 1 << 17  # bytes of a request
+_PRELOADED = (
+    *("numpy", "torch", "h5py", "lmdb", "cv2", "PIL.Image", "shardio", "shardio.cli", "shardio.loader.loader"),
+    *("shardio.conversion.api", "shardio.bench.measurement", "shardio_converters.imagefolder"),
+)
+COMMAND = "from shardio.__main__ import main; main()"
+_SHIM = """#!{python} -IS
+import json, os, socket, sys
+task = {{"code": {code!r}, "argv": sys.argv, "folder": os.getcwd(), "environ": dict(os.environ)}}
+task["cores"] = list(os.sched_getaffinity(0))
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+    server.connect({path!r})
+    socket.send_fds(server, [json.dumps(task).encode()], [0, 1, 2])
+    sys.exit(int(server.recv(64)) % 256)
+"""
+
+
+def run(
+    code: str,
+    *argv: str,
+    folder: Path | None = None,
+    environ: dict[str, str] | None = None,
+    cores: list[int] | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """Run code in a folder; return its exit code and what it printed."""
+    task = {
+        "code": code,
+        "argv": ["-c", *argv],
+        "folder": str(folder or Path.cwd()),
+        "environ": dict(os.environ) if environ is None else environ,
+        "cores": sorted(cores or os.sched_getaffinity(0)),
+    }
+    with (
+        open(os.devnull) as nothing,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server,
+    ):
+        server.connect(str(commands() / "socket"))
+        socket.send_fds(server, [json.dumps(task).encode()], [file.fileno() for file in (nothing, out, err)])
+        status = int(server.recv(64))
+        for file in (out, err):
+            file.seek(0)
+        return subprocess.CompletedProcess([code, *argv], status, out.read(), err.read())
+
+
+@cache
+def commands() -> Path:
+    """Start the server of this process; return a folder with a `shardio` for shells, which asks the server."""
+    folder = Path(tempfile.mkdtemp(prefix="forked-"))
+    shim = folder / "shardio"
+    shim.write_text(_SHIM.format(python=sys.executable, code=COMMAND, path=str(folder / "socket")))
+    shim.chmod(0o755)
+    server = subprocess.Popen([sys.executable, __file__, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    atexit.register(server.communicate)
+    assert server.stdout is not None
+    server.stdout.readline()  # it listens
+    return folder
+
+
+def _serve(folder: Path) -> None:
+    for name in _PRELOADED:
+        __import__(name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(folder / "socket"))
+        listening.listen()
+        print("ready", flush=True)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while listening in select.select([listening, sys.stdin], [], [])[0]:  # stdin ends with who started this
+            client, _ = listening.accept()
+            if os.fork() == 0:
+                listening.close()
+                _answer(client)
+            client.close()
+    shutil.rmtree(folder)
+
+
+def _answer(client: socket.socket) -> None:
+    """Fork the process that a client asks for, and tell the client how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    request, descriptors, _, _ = socket.recv_fds(client, _MOST, 3)
+    child = os.fork()
+    if child == 0:
+        client.close()
+        _become(json.loads(request), descriptors)
+    for descriptor in (*descriptors, 0, 1, 2):
+        os.close(descriptor)
+    client.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+    os._exit(0)
+
+
+def _become(task: dict[str, Any], descriptors: list[int]) -> None:
+    """Run the code in this process, as `python -c` would, and end."""
+    for standard, given in enumerate(descriptors):
+        os.dup2(given, standard)
+        os.close(given)
+    os.chdir(task["folder"])
+    os.environ.clear()
+    os.environ.update(task["environ"])
+    os.sched_setaffinity(0, task["cores"])
+    sys.argv, sys.path[0] = task["argv"], ""
+    signal.alarm(LIMIT)
+    exec(compile(task["code"], "<code>", "exec"), {"__name__": "__main__"})  # from our own tests and documents
+    sys.exit()
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]))
