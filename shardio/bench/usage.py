@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import final
@@ -32,24 +32,6 @@ class RankUsage:
     peak_memory: int = 0
 
 
-@dataclass(slots=True)
-class _Series:
-    """The sums of one rank over time; a thread's or process's share stays in them after it ends."""
-
-    delay: list[float] = field(default_factory=list)
-    disk: list[float] = field(default_factory=list)
-    memory: list[tuple[float, int]] = field(default_factory=list)
-    latest_delay: dict[int, float] = field(default_factory=dict)
-    latest_disk: dict[int, int] = field(default_factory=dict)
-
-    def add(self, usage: "ProcessUsage") -> None:
-        """Add a sample."""
-        self.latest_delay |= usage.delay
-        self.latest_disk |= usage.disk_bytes
-        self.delay.append(sum(self.latest_delay.values()))
-        self.disk.append(float(sum(self.latest_disk.values())))
-
-
 @final
 class UsageSampler:
     """Samples the usage of processes in the `with` block, on a thread.
@@ -60,9 +42,8 @@ class UsageSampler:
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids = pids
-        self._times: list[float] = []
-        self._busy: list[float] = []
-        self._ranks = [_Series() for _ in pids]
+        self._rows: list[list[float]] = []  # time, busy seconds, then each rank's seconds of delay and bytes from disk
+        self._memory: list[tuple[float, list[int]]] = []  # time, bytes of each rank
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="shardio bench sampler", daemon=True)
 
@@ -78,39 +59,41 @@ class UsageSampler:
 
     def rank(self, number: int, begun: float, ended: float) -> RankUsage:
         """Return what a rank took between two times of `time.monotonic`."""
-        series = self._ranks[number]
-        held = [size for moment, size in series.memory if begun <= moment <= ended] or [s for _, s in series.memory]
+        all_sizes = [(moment, sizes[number]) for moment, sizes in self._memory]
+        held = [size for moment, size in all_sizes if begun <= moment <= ended] or [size for _, size in all_sizes]
         return RankUsage(
-            delay_seconds=self._difference(series.delay, begun, ended),
-            disk_bytes=round(self._difference(series.disk, begun, ended)),
+            delay_seconds=self._difference(2 + 2 * number, begun, ended),
+            disk_bytes=round(self._difference(3 + 2 * number, begun, ended)),
             peak_memory=max(held, default=0),
         )
 
     def machine_busy(self, begun: float, ended: float) -> float:
         """Return the seconds that the usable processors were busy between two times, whoever kept them busy."""
-        return self._difference(self._busy, begun, ended)
+        return self._difference(1, begun, ended)
 
     def _run(self) -> None:
         next_memory = time.monotonic()
+        latest = [ProcessUsage({}, {}, {}) for _ in self._pids]  # the share of what has ended stays in it
         while True:
-            moment, busy = time.monotonic(), machine_busy()
-            for series, pid in zip(self._ranks, self._pids, strict=True):
-                series.add(process_usage(pid))
-            if moment >= next_memory:
-                for series, pid in zip(self._ranks, self._pids, strict=True):
-                    series.memory.append((moment, memory(pid)))
-                next_memory = moment + max(_MEMORY_EVERY, (time.monotonic() - moment) / _MEMORY_SHARE)
-            self._busy.append(busy)
-            self._times.append(moment)  # last: it says how many samples are whole
+            row = [time.monotonic(), machine_busy()]
+            for pid, usage in zip(self._pids, latest, strict=True):
+                now = process_usage(pid)
+                usage.delay.update(now.delay)
+                usage.disk_bytes.update(now.disk_bytes)
+                row += (sum(usage.delay.values()), sum(usage.disk_bytes.values()))
+            if row[0] >= next_memory:
+                self._memory.append((row[0], [memory(pid) for pid in self._pids]))
+                next_memory = row[0] + max(_MEMORY_EVERY, (time.monotonic() - row[0]) / _MEMORY_SHARE)
+            self._rows.append(row)
             if self._end.wait(INTERVAL):
                 return
 
-    def _difference(self, sums: Sequence[float], begun: float, ended: float) -> float:
+    def _difference(self, column: int, begun: float, ended: float) -> float:
         """How much a sum grew between two moments; between two samples, in proportion."""
-        times = self._times
-        if not times:
+        if not self._rows:
             return 0.0
-        before, after = np.interp((begun, ended), times, sums[: len(times)])
+        table = np.array(self._rows)
+        before, after = np.interp((begun, ended), table[:, 0], table[:, column])
         return max(0.0, float(after - before))
 
 
