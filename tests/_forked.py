@@ -5,6 +5,7 @@ output of its own, and ends as the interpreter would.
 """
 
 import atexit
+import gc
 import json
 import os
 import select
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ LIMIT = 120  # seconds
 _MOST = 1 << 17  # bytes of a request
 _PRELOADED = (
     *("numpy", "torch", "h5py", "lmdb", "cv2", "PIL.Image", "shardio", "shardio.cli", "shardio.loader.loader"),
-    *("shardio.conversion.api", "shardio.bench.measurement", "shardio_converters.imagefolder"),
+    *("shardio.conversion.api", "shardio.bench.measurement", "shardio.care.stats", "docstring_parser"),
 )
 COMMAND = "from shardio.__main__ import main; main()"
 _SHIM = """#!{python} -IS
@@ -82,11 +84,16 @@ def commands() -> Path:
 def _serve(folder: Path) -> None:
     for name in _PRELOADED:
         __import__(name)
+    from shardio.conversion import source
+
+    for name in source.names():
+        source.find(name)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(str(folder / "socket"))
         listening.listen()
         print("ready", flush=True)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        gc.freeze()  # so that no process copies all pages to count references
         while listening in select.select([listening, sys.stdin], [], [])[0]:  # stdin ends with who started this
             client, _ = listening.accept()
             if os.fork() == 0:
@@ -121,8 +128,19 @@ def _become(task: dict[str, Any], descriptors: list[int]) -> None:
     os.sched_setaffinity(0, task["cores"])
     sys.argv, sys.path[0] = task["argv"], ""
     signal.alarm(LIMIT)
-    exec(compile(task["code"], "<code>", "exec"), {"__name__": "__main__"})  # from our own tests and documents
-    sys.exit()
+    status = 0
+    try:
+        exec(compile(task["code"], "<code>", "exec"), {"__name__": "__main__"})  # from our own tests and documents
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001  # as the interpreter would
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # not sys.exit: to take torch's modules apart takes half a second
 
 
 if __name__ == "__main__":
