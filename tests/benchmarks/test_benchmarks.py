@@ -12,8 +12,8 @@ import pytest
 from _datasets import packed, tensors
 
 import shardio
-from benchmarks import _gpu_data, _gpu_parts, gpu, isolate, other_python, parity, settings, shuffle
-from benchmarks._results import finish, in_turns
+from benchmarks import _gpu_data, gpu, isolate, other_python, parity, settings, shuffle
+from benchmarks._results import in_turns
 from benchmarks.before_after import rates_of
 from shardio import World
 
@@ -29,15 +29,6 @@ def test_turns_give_medians() -> None:
 
     assert in_turns({name: lambda name=name: run(name) for name in figures}, 3) == {"a": 2.0, "b": 20.0}  # type: ignore[misc]
     assert calls == ["a", "b", "b", "a", "a", "b"]
-
-
-def test_a_result_names_its_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A result holds figures, date, cores, processor and versions, in the file and on the screen."""
-    finish({"rate": 7}, tmp_path / "r.json")
-    told = json.loads((tmp_path / "r.json").read_text())
-    assert told == json.loads(capsys.readouterr().out)
-    assert told["rate"] == 7
-    assert {"cores", "processor", "packages", "compiled"} <= told["machine"].keys()
 
 
 def test_shuffle_quality_tells_orders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,15 +84,6 @@ def test_a_measurement_that_fails_is_left_out(tmp_path: Path) -> None:
     session.deadline = 0
     assert session.measure("late", "versions", device="cpu") is None
     assert session.skipped["late"] == "no time was left"
-
-
-def test_training_is_measured_beside_synthetic_input() -> None:
-    """Training reports its rate relative to synthetic input, or nothing where that rate is unknown."""
-    train = {"synthetic": {"images_per_second": 100.0}, "dali": {"images_per_second": 99.0}, "cpu": None}
-    assert gpu._starved(train) == {"dali": pytest.approx(0.01)}
-    assert gpu._starved({"synthetic": None}) == {}
-    model = _gpu_parts.resnet50(10)
-    assert sum(p.numel() for p in model.parameters()) == 25_557_032 - 990 * 2049  # of a thousand classes, less 990
 
 
 def test_pillow_goes_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

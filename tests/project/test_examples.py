@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import _forked
 import pytest
 import torch
 from _time_limit import wait_until
@@ -172,11 +173,11 @@ def test_the_demo(tmp_path: Path) -> None:
     (tmp_path / "scripts").mkdir()
     shutil.copy(EXAMPLES.parent / "scripts" / "demo", tmp_path / "scripts")
     (tmp_path / "scripts" / "setup").symlink_to(str(shutil.which("true")))
-    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "bin").symlink_to(_forked.commands())
     (tmp_path / "examples").symlink_to(EXAMPLES)
-    done = subprocess.run(
-        [tmp_path / "scripts" / "demo"], env=ENVIRONMENT | {"EPOCHS": "1"}, capture_output=True, text=True, timeout=200
-    )
+    environ = ENVIRONMENT | {"EPOCHS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run([tmp_path / "scripts" / "demo"], env=environ, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     digests = re.findall(r"5000 samples in .* digest (\S+)", done.stdout)
     assert (len(digests), len(set(digests))) == (3, 1)
