@@ -63,15 +63,11 @@ def test_choices_and_defaults_are_shown() -> None:
     assert "--engine <auto|cpu|dali|nvimgcodec>" in help_of("bench")
     headings = (
         "Options:",
-        "--epochs",
-        "Recipe:",
-        "--lr ",
-        "Computation and",
-        "--precision",
-        "Checkpoints:",
-        "--resume",
+        "Recipe: --accumulate",
+        "Computation and communication: --precision",
+        "Checkpoints: --resume",
     )
-    places = [told.rindex(f" {heading}") for heading in headings]
+    places = [told.index(heading) for heading in headings]
     assert places == sorted(places)
 
 
