@@ -206,8 +206,12 @@ class Timeline:
         stride = -(-len(record.steps) // MOST_STEPS)
         steps = record.steps[::stride]
         columns = (steps["begun"] - start, steps["wait"] + steps["device"], steps["compute"], steps["barrier"])
+        begun, wait, compute, barrier = (np.round(1000 * values, 3).tolist() for values in columns)
         return cls(
-            *(np.round(1000 * values, 3).tolist() for values in columns),
+            begun,
+            wait,
+            compute,
+            barrier,
             counted_from=-(-record.counted_from // stride),
             stride=stride,
             threads=[(round(1000 * (when - start), 3), int(count)) for when, count, _ in record.settings.tolist()],
@@ -233,7 +237,7 @@ def rank_result(config: BenchConfig, rank: int, record: RankRecord, usage: RankU
         stalled_steps=int((wait > STALL * np.median(moments - steps["begun"])).sum()),
         starved=float(wait.sum() / seconds),
         at_barrier=float(steps["barrier"].sum() / seconds),
-        utilisation=accelerator and utilisation(moments, steps["epoch"], accelerator.step_seconds),
+        utilisation=None if accelerator is None else utilisation(moments, steps["epoch"], accelerator.step_seconds),
         threads=int(np.median(threads)),
         cpu_seconds_per_1000=1000 * record.cpu_seconds / max(total, 1),
         delay_seconds=usage.delay_seconds,

@@ -3,13 +3,17 @@
 All start once, which takes seconds. Each turn begins and ends a loop of its own, so no worker runs between turns.
 """
 
+import contextlib
+import itertools
+import math
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, final
 
 from ..loader.batch.host_batch import Batch
+from ..loader.loader import Loader
 from ..order.world import World
 from .config import BenchConfig
 from .rank import await_arrival, build_loader, compute_until
@@ -81,53 +85,36 @@ class StandingRanks(RankProcesses):
 
 def _take_turns(config: BenchConfig, rank: int, meeting: Meeting, pipe: "Connection[Any, Any]") -> None:
     """Take batches in turns, in a rank's own process, until it is ended."""
-    taker = _Taker(config, rank, meeting)
-    while True:
-        pipe.send(taker.turn(*pipe.recv()))
+    loader = build_loader(config, World(rank, config.ranks, rank, config.ranks))
+    together = config.barrier and config.ranks > 1
+    numbers = itertools.count()
 
-
-@final
-class _Taker:
-    """Takes the batches of one rank, epoch after epoch."""
-
-    def __init__(self, config: BenchConfig, rank: int, meeting: Meeting) -> None:
-        self._rank, self._meeting = rank, meeting
-        self._loader = build_loader(config, World(rank, config.ranks, rank, config.ranks))
-        self._together = config.barrier and config.ranks > 1
-        self._step = 0
-
-    def turn(self, seconds: float, step_seconds: float) -> Turn:
-        """Begin a loop, take a few batches, and then batches for so long."""
-        batches = self._endless()
-        try:
-            for _ in range(WARMUP_STEPS):
-                self._take(batches, step_seconds, None)
-            begun, samples, steps = time.monotonic(), 0, 0
-            last = False
-            while not last:
-                taken, last = self._take(batches, step_seconds, begun + seconds)
-                samples += taken
-                steps += 1
-            return Turn(samples, steps, time.monotonic() - begun, step_seconds)
-        finally:
-            batches.close()
-
-    def _take(
-        self, batches: Generator[Batch, None, None], step_seconds: float, until: float | None
-    ) -> tuple[int, bool]:
+    def take(batches: Iterator[Batch], step_seconds: float, until: float = math.inf) -> tuple[int, bool]:
         """Take a batch and do a step; return its samples, and whether the turn is over for all ranks."""
-        batch = next(batches)
+        batch, number = next(batches), next(numbers)
         await_arrival(batch)
         compute_until(time.monotonic() + step_seconds)
-        over = until is not None and time.monotonic() >= until
-        if self._together:
-            if over and self._rank == 0:
-                self._meeting.stop_after.value = self._step
-            self._meeting.barrier.wait(self._rank, START_LIMIT)
-            over = until is not None and self._meeting.stop_after.value == self._step
-        self._step += 1
+        over = time.monotonic() >= until
+        if together:
+            if over and rank == 0:
+                meeting.stop_after.value = number
+            meeting.barrier.wait(rank, START_LIMIT)
+            over = meeting.stop_after.value == number
         return len(batch["index"]), over
 
-    def _endless(self) -> Generator[Batch, None, None]:
-        while True:
-            yield from self._loader
+    while True:
+        seconds, step_seconds = pipe.recv()
+        with contextlib.closing(_endless(loader)) as batches:
+            for _ in range(WARMUP_STEPS):
+                take(batches, step_seconds)
+            begun, samples, steps, over = time.monotonic(), 0, 0, False
+            while not over:
+                taken, over = take(batches, step_seconds, begun + seconds)
+                samples, steps = samples + taken, steps + 1
+            turn = Turn(samples, steps, time.monotonic() - begun, step_seconds)
+        pipe.send(turn)
+
+
+def _endless(loader: Loader) -> Generator[Batch, None, None]:
+    while True:
+        yield from loader

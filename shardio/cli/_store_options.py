@@ -22,20 +22,13 @@ _OPTIONS = options_of(
 
 
 def _access(*, store_options: Sequence[str] | None, **cache: Any) -> StoreAccess:
-    return StoreAccess(**cache, store_options=_parse(store_options))
-
-
-def _parse(given: Sequence[str] | None) -> dict[str, str] | None:
-    """Return the options in texts such as `region=eu-west-1`; None if there are none."""
-    if not given:
-        return None
     options = {}
-    for text in given:
+    for text in store_options or ():
         name, equals, value = text.partition("=")
         if not (name and equals):  # the text may be a key, so it is not repeated
             raise ConfigError("--store-option must be KEY=VALUE, such as region=eu-west-1")
         options[name] = value
-    return options
+    return StoreAccess(**cache, store_options=options or None)
 
 
 with_store_options = with_options("stores", _OPTIONS, _access)

