@@ -101,14 +101,14 @@ def test_pillow_goes_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_another_interpreter_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both sides take turns with the settings that are given, and their rates are compared."""
     tensors(64, tmp_path / "d")
-    command = ["other_python", sys.executable, str(tmp_path / "d"), "--settings", "batch-size=8,step-time=0.02"]
-    monkeypatch.setattr("shardio.bench.versus.TURN_SECONDS", 0.1)
+    command = ["other_python", sys.executable, str(tmp_path / "d"), "--settings", "batch-size=8,step-time=0.01"]
+    monkeypatch.setattr("shardio.bench.versus.TURN_SECONDS", 0.05)
     monkeypatch.setattr("sys.argv", [*command, "--rounds", "8", "--json", str(tmp_path / "r.json")])
     other_python.main()
     found = json.loads((tmp_path / "r.json").read_text())
-    assert found["settings"] == {"dataset": str(tmp_path / "d"), "batch_size": 8, "step_time": 0.02}
+    assert found["settings"] == {"dataset": str(tmp_path / "d"), "batch_size": 8, "step_time": 0.01}
     assert found["comparison"]["rounds"] == len(found["a_rates"]) == len(found["b_rates"]) == 8
-    assert max(found["b_rates"]) < 420  # 8 samples, steps of 0.02 s
+    assert max(found["b_rates"]) < 840  # 8 samples, steps of 0.01 s
 
 
 def test_an_interpreter_that_ends_is_named(tmp_path: Path) -> None:

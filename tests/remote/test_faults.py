@@ -89,10 +89,10 @@ def test_the_interpreter_ends_while_pieces_are_fetched(s3: S3Server, tmp_path: P
 @pytest.mark.attack
 def test_a_short_soak() -> None:
     """`remote_soak.py` kills ranks while the network fails; no sample is lost, repeated or wrong; the limit holds."""
-    command = [sys.executable, str(SOAK), "--faults", "500", "--epochs", "1", "--seed", "2"]
+    command = [sys.executable, str(SOAK), "--faults", "300", "--epochs", "1", "--seed", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["lost"] == found["repeated"] == found["wrong"] == 0
-    assert found["faults"] >= 500
+    assert found["faults"] >= 300
     assert found["kills"] >= 1
