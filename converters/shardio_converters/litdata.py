@@ -18,9 +18,8 @@ from shardio.foreign.files import open_file
 from shardio.foreign.names import printable
 from shardio.source import load_optional, local_path
 
-from ._blocks import OneOpenFile
 from ._files import parse_json, plain_name, read_json
-from ._source_base import PicklesFields
+from ._source_base import DataclassSource, OneOpenFile
 from .torch import MapStyle, map_style
 
 _INDEX = "index.json"
@@ -88,7 +87,7 @@ def litdata(
 
 @final
 @dataclass(frozen=True)
-class _Samples(PicklesFields):
+class _Samples(DataclassSource):
     """The samples of a directory, as a Dataset. It pickles as a path; each worker opens the chunks itself, one by one.
 
     Attributes:

@@ -8,7 +8,7 @@ little-endian), a header that nothing needs, and the samples: the sizes of the c
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -84,7 +84,10 @@ def mds(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None =
     places = ValueLocations([path for path, _ in shards], scan_files(shards, _scan), _open)
     if not len(places):
         raise SourceError(f"{printable(root)} holds no samples")
-    first = list(_first_samples(places, columns))
+    first = []
+    for sample in range(min(_PROBED, len(places))):
+        with contextlib.suppress(BadSample):
+            first.append(_read(places, sample, columns)[0])
     chosen = {}
     for field, number in taken.items():
         found = _field(columns[number], [values[number] for values in first], printable(root))
@@ -207,13 +210,6 @@ def _scan(shard: tuple[Path, int]) -> Spans:
     return ends[:-1], np.diff(ends)
 
 
-def _first_samples(places: ValueLocations, columns: Sequence[_Column]) -> Iterator[list[bytes]]:
-    """Yield the values of those of the first samples that can be read."""
-    for number in range(min(_PROBED, len(places))):
-        with contextlib.suppress(BadSample):
-            yield _read(places, number, columns)[0]
-
-
 def _read(places: ValueLocations, index: int, columns: Sequence[_Column]) -> tuple[list[bytes], str]:
     """Return the bytes of each column of a sample, and its name in messages; BadSample if it is damaged."""
     file, row, offset, size = places.locate(index)
@@ -243,8 +239,10 @@ def _field(column: _Column, values: Sequence[bytes], place: str) -> Field:
         return image_or_bytes(values)
     if encoding in _FIELDS:
         return _FIELDS[encoding]
-    if encoding == "ndarray" and values:
-        return Field("array", dtype=_array(values[0], encoding).dtype.name)
+    if encoding == "ndarray":
+        for value in values:
+            with contextlib.suppress(BadSample):
+                return Field("array", dtype=_array(value, encoding).dtype.name)
     reason = "pickles are never loaded" if encoding == "pkl" else "no field holds it"
     if encoding.partition(":")[0] == "ndarray":
         try:

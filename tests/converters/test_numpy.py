@@ -14,7 +14,6 @@ import pytest
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.format.fields import Field
 from shardio.testing import check_source
 from shardio_converters.numpy import numpy
 
@@ -121,22 +120,12 @@ class TestArrays:
         check_source(source, expected, tmp_path / "out")
         assert source.sizes().tolist() == [table.itemsize] * 3
 
-    def test_labels_are_int64(self, tmp_path: Path) -> None:
-        """Integers chosen as `label` become int64, and other fields keep their dtype."""
-        path = write(tmp_path, "stored", {"x": ARRAYS["x"], "y": ARRAYS["labels"]})
-        assert numpy(path).fields["y"] == Field("scalar", dtype="uint8")
-        source = numpy(path, fields="label=y")
-        assert dict(source.fields) == {"label": Field("scalar", dtype="int64")}
-        column = source.column("label")
-        assert column is not None
-        assert (column.dtype, column.tolist()) == (np.int64, [3, 1, 4, 1])
-
     def test_only_what_is_chosen_must_fit(self, tmp_path: Path) -> None:
         """Arrays that are not chosen may have other lengths or hold objects."""
         arrays = {"x": np.arange(5), "meta": np.array([{"a": 1}], object), "n": np.array(3), "t": np.zeros(5, "M8[s]")}
         path = write(tmp_path, "stored", arrays)
         assert numpy(path, fields={"value": "x"})[4] == {"value": 4}
-        with pytest.raises(SourceError, match="the same number of rows, they have x 5, y 4; choose some with fields"):
+        with pytest.raises(SourceError, match=r"the same number of rows; choose some with fields: x \[5\], y \[4\]"):
             numpy(write(tmp_path, "stored", {"x": np.zeros(5), "y": np.zeros(4)}))
 
 
@@ -186,9 +175,12 @@ class TestRefusals:
         [
             (np.array(["a", None], object), "holds Python objects, which are pickles and never loaded"),
             (np.zeros(2, [("a", "i4"), ("b", object)]), "holds Python objects"),
-            (np.array(["2020-01-01", "2021"], "M8[D]"), r"holds datetime64\[D\], .* x.astype\('int64'\) makes numbers"),
-            (np.zeros(2, "m8[s]"), r"holds timedelta64\[s\]"),
-            (np.zeros(2, [("at", "M8[s]")]), r".at holds datetime64\[s\]"),
+            (
+                np.array(["2020-01-01", "2021"], "M8[D]"),
+                r"of datetime64\[D\] \(x.astype\('int64'\) makes numbers",
+            ),
+            (np.zeros(2, "m8[s]"), r"holds \[2\] of timedelta64\[s\]"),
+            (np.zeros(2, [("at", "M8[s]")]), r".at holds \[2\] of datetime64\[s\]"),
             (np.array(3.0), "is a single value, it has no rows"),
             (np.zeros((0, 3)), r"holds no rows, or empty ones: \[0, 3\] of float64"),
             (np.zeros((3, 0)), r"holds no rows, or empty ones: \[3, 0\] of float64"),
@@ -281,11 +273,3 @@ class TestRefusals:
                 BadSample, match=rf"a.npz, {name}.npy, row {row}: not text: 0x\w+ is not the number of a"
             ):
                 numpy(tmp_path / "a.npz", fields=name)[row]
-
-    def test_nothing_to_read(self, tmp_path: Path) -> None:
-        """A folder without NumPy files, and an archive without arrays, are refused."""
-        with pytest.raises(SourceError, match=r"holds no \*.npy or \*.npz files"):
-            numpy(tmp_path)
-        np.savez(tmp_path / "a.npz")
-        with pytest.raises(SourceError, match=r"a.npz holds no arrays"):
-            numpy(tmp_path / "a.npz")
