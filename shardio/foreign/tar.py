@@ -251,20 +251,13 @@ def _parsed(block: bytes, at: int) -> _Header | None:
     if total is None or zlib.adler32(block) & 0xFFFF != expected:
         if not block.strip(b"\0"):
             return None
-        if total is None or total != _signed_sum(block):
-            raise _Damaged(at, "not a tar header, or damaged: its checksum is wrong")
+        raise _Damaged(at, "not a tar header, or damaged: its checksum is wrong")
     if (size := _number(block[124:136])) is None:
         raise _Damaged(at, f"damaged: its size is {block[124:136]!r}")
     name = block[:100].partition(b"\0")[0]
     if block[257:263] == b"ustar\0" and block[345]:
         return _Header(block[345:500].partition(b"\0")[0] + b"/" + name, size, block[156:157])
     return _Header(name, size, block[156:157], at)
-
-
-def _signed_sum(block: bytes) -> int:
-    """Return the checksum that some old programs computed: over signed bytes, -128 to 127."""
-    counted = block[:148] + b" " * 8 + block[156:]
-    return sum(counted) - 256 * sum(byte >= 128 for byte in counted)
 
 
 def _number(field: bytes) -> int | None:
@@ -275,14 +268,14 @@ def _number(field: bytes) -> int | None:
     return int(digits[1] or b"0", 8) if digits else None
 
 
+@dataclass(slots=True)
 class _Extended:
     """The properties that extended headers state about the next member."""
 
-    def __init__(self) -> None:
-        self.name: bytes | None = None
-        self.name_at: int | None = None
-        self.size: int | None = None
-        self.sparse = False
+    name: bytes | None = None
+    name_at: int | None = None
+    size: int | None = None
+    sparse: bool = False
 
     def add(self, kind: bytes, body: bytes, at: int) -> None:
         """Add the properties of an extended header of this kind, whose data is at the offset `at`."""

@@ -146,7 +146,7 @@ class TestDamage:
         with pytest.raises(SourceError, match="damaged: it has 20 entries, 19 are found"):
             scan(open_lmdb(path))
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(
         damage=st.lists(
             st.tuples(st.integers(0, 10**6), st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=6
