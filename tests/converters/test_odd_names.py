@@ -167,22 +167,14 @@ def test_arguments_that_begin_with_a_dash(tmp_path: Path, arguments: list[str], 
     assert sorted(os.listdir(tmp_path)) == sorted(["-dir", out])
 
 
-def test_a_dash_without_more_ado_is_an_option(tmp_path: Path) -> None:
-    """A name that begins with a dash is parsed as an option; the error gives advice, and nothing is written."""
-    class_folders(tmp_path / "-dir", {"-x": ["-a.jpg"]})
-    told = run("convert", "imagefolder", "-dir", "out", cwd=tmp_path, code=2)
-    assert "No such option: -d (see shardio convert imagefolder --help)" in told
-    assert os.listdir(tmp_path) == ["-dir"]
-
-
-@pytest.mark.parametrize("name", ["again", "cat/again", "cat/deep/again"])
-def test_links_that_go_round(tmp_path: Path, name: str) -> None:
+def test_links_that_go_round(tmp_path: Path) -> None:
     """A link to any parent folder is neither followed nor a class."""
     written = class_folders(tmp_path / "in", {"cat": ["a.jpg", "deep/b.jpg"]})
     class_folders(tmp_path, {"beside": ["c.jpg"]})
-    for number, target in enumerate([Path("."), Path(".."), tmp_path / "in", tmp_path, tmp_path.parent]):
-        (tmp_path / "in" / f"{name}{number}").symlink_to(target)
-    (tmp_path / "in" / f"{name} and again").symlink_to(f"{name} and again")
+    for name in ("again", "cat/again", "cat/deep/again"):
+        for number, target in enumerate([Path("."), Path(".."), tmp_path / "in", tmp_path, tmp_path.parent]):
+            (tmp_path / "in" / f"{name}{number}").symlink_to(target)
+        (tmp_path / "in" / f"{name} and again").symlink_to(f"{name} and again")
     (tmp_path / "way in").symlink_to("in")
     run("convert", "imagefolder", "way in", "out", "--workers", "1", cwd=tmp_path)
     ds = shardio.open(tmp_path / "out")
@@ -219,11 +211,10 @@ def check_bad(folder: Path, arguments: list[str], told: str) -> None:
     assert re.search(told, json.loads(line)["reason"])
 
 
-@pytest.mark.parametrize("begins", [b"", jpeg()])
 @pytest.mark.parametrize("build", [_folder, _list])
-def test_a_huge_file(tmp_path: Path, build: Build, begins: bytes) -> None:
+def test_a_huge_file(tmp_path: Path, build: Build) -> None:
     """A file too large for an image is a bad sample and is not read."""
-    (tmp_path / "a.jpg").write_bytes(begins)
+    (tmp_path / "a.jpg").write_bytes(jpeg())
     os.truncate(tmp_path / "a.jpg", HUGE)
     arguments = build(tmp_path, tmp_path / "a.jpg")
     told = f"a.jpg: has {HUGE} bytes, an image file has at most 2147483647"
