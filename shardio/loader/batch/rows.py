@@ -122,7 +122,8 @@ class Rows:
         """Return the number of stored bytes that were read for some rows."""
         blank = int(np.count_nonzero(self.blank[part])) if self.bad else 0
         varying = int(self.varying_bytes[part].sum()) if self.spec.varying else 0
-        return (part.stop - part.start - blank) * self.spec.fixed_bytes + varying
+        fixed: int = (part.stop - part.start - blank) * self.spec.fixed_bytes
+        return fixed + varying
 
     def describe(self, part: slice, most: int = 8) -> str:
         """Name the samples of `part` and their shards, for messages."""
