@@ -22,6 +22,7 @@ class DataclassSource:
 
     Attributes:
         source: the converter's name.
+        remarks, hints: if there are such attributes, see `shardio.source.HasRemarks`, `HasHints`.
         classes: if there is such an attribute, the class names, or what the metadata holds of them.
     """
 

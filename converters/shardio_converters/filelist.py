@@ -119,7 +119,6 @@ class FileList(DataclassSource):
         paths: the path of the file in each row, by field.
         columns: the other values, by field.
         classes: the class names, where they are known.
-        remarks: see `shardio.source.HasRemarks`.
     """
 
     root: Path

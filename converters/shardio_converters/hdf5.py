@@ -142,7 +142,6 @@ class Hdf5(ColumnSource):
         starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
         external_links: whether to read data in other files that they name.
         read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
-        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
     files: tuple[Path, ...]

@@ -66,7 +66,6 @@ class HuggingFace(ColumnSource):
         dataset: the Dataset, formatted to give tables of the chosen columns.
         columns: the columns to read, by field.
         classes: the class names, as metadata has them.
-        remarks: see `shardio.source.HasRemarks`.
     """
 
     place: str

@@ -128,7 +128,6 @@ class ImageFolder(DataclassSource):
         file_sizes: the bytes of each file, `[n]`; 0 for a broken link.
         classes: the class names.
         starts: the number of each class's first image.
-        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
     root: Path

@@ -123,11 +123,6 @@ class Datum:
             return self.data
         return self.floats[0] if len(self.floats) == 1 else None
 
-    def bytes_of(self, record: bytes) -> bytes:
-        """Return the `data` bytes; b"" if there are none."""
-        start, size = self.data or (0, 0)
-        return record[start : start + size]
-
     def array(self, record: bytes) -> NDArray[Any]:
         """Return the values, uint8 or float32 `[channels, height, width]`; BadSample if they do not fill that shape."""
         if self.data is not None and self.data[1]:
@@ -224,8 +219,8 @@ class Lmdb(LocatedSource):
         if (kind := _kind(datum)) != self._field.kind:
             raise BadSample(f"its Datum holds an {kind}, expected an {self._field.kind}")
         if datum.encoded:
-            data = datum.bytes_of(record)
-            probe_image(data)
+            start, size = datum.data or (0, 0)
+            probe_image(data := record[start : start + size])
             return data
         pixels = datum.array(record)
         if kind == "array":

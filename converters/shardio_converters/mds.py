@@ -9,10 +9,9 @@ import contextlib
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,9 +75,9 @@ def mds(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None =
     if not (root / _INDEX).is_file() and (splits := sorted(p.parent.name for p in root.glob(f"*/{_INDEX}"))):
         raise SourceError(f"{printable(root)} holds the splits {', '.join(splits)}: name one of them")
     columns, shards = _read_index(root)
-    names = choose_fields(fields, [column.name for column in columns], printable(root))
-    numbers = {column.name: number for number, column in enumerate(columns)}
-    taken = {field: numbers[name] for field, name in names.items()}
+    own = [column.name for column in columns]
+    names = choose_fields(fields, own, printable(root))
+    taken = {field: own.index(name) for field, name in names.items()}
     for number in taken.values():
         _field(columns[number], (), printable(root))  # refuses before the shards are scanned
     places = ValueLocations([path for path, _ in shards], scan_files(shards, _scan), _open)
@@ -95,9 +94,7 @@ def mds(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None =
     return Mds(places, columns, taken, chosen, rename_remarks(fields, names))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(NamedTuple):
     """A column: its name, how its values are encoded, and the bytes of each value if that is always the same."""
 
     name: str
@@ -123,12 +120,12 @@ class Mds(LocatedSource):
         self,
         places: ValueLocations,
         columns: tuple[_Column, ...],
-        taken: Mapping[str, int],
-        fields: Mapping[str, Field],
+        taken: dict[str, int],
+        fields: dict[str, Field],
         remarks: Sequence[str],
     ) -> None:
         super().__init__(places, remarks)
-        self._columns, self._taken, self.fields = columns, dict(taken), dict(fields)
+        self._columns, self._taken, self.fields = columns, taken, fields
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._places))

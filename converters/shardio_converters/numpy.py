@@ -269,7 +269,6 @@ class NpzFolder(DataclassSource):
         paths: the files' paths below it.
         names: the array of each field.
         arrays: the fields of the arrays.
-        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
     root: Path

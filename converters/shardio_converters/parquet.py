@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +124,6 @@ class Parquet(ColumnSource):
         classes: the class names, as metadata has them.
         groups: the file of each row group, and its number within the file, `[groups, 2]`.
         starts: the number of each row group's first sample, followed by the number of samples, `[groups + 1]`.
-        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
     files: tuple[Path, ...]
@@ -282,9 +281,7 @@ def _opened(path: Path) -> Iterator[Any]:
         file.close(force=True)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Footer:
+class _Footer(NamedTuple):
     """A file's chosen columns, their class names, the names of all its columns, and the rows of its row groups."""
 
     path: Path

@@ -140,7 +140,6 @@ class MapStyle(DataclassSource):
         count: the number of samples.
         size: the stored bytes of the first sample.
         classes: the class names, where they are known.
-        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
         source: the name of the converter.
     """
 

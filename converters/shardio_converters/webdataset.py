@@ -6,7 +6,7 @@ what is refused, `_members` the meaning of extensions.
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -92,9 +92,7 @@ def webdataset(
     return WebDataset(places, parts, remarks, keys if adds_key else None)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Keys:
+class _Keys(NamedTuple):
     """The keys of all samples: the first that its tar does not hold in one piece, and whether keys name folders."""
 
     split: str
@@ -173,9 +171,7 @@ class WebDataset(LocatedSource):
         return sample | ({"key": files.key} if self._keys else {})
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Files:
+class _Files(NamedTuple):
     """The files of one sample in an open tar, by extension."""
 
     tar: File
@@ -214,9 +210,7 @@ class _Layout(NamedTuple):
         return _Layout(self.first, other.last, self.samples + other.samples, self.key)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Scanned:
+class _Scanned(NamedTuple):
     """The samples of a tar, as its headers describe them.
 
     Attributes:
@@ -310,7 +304,7 @@ def _parts(
     Without `given` these are the extensions of the first sample, and those of optional fields that it lacks.
     Only the first and the last sample that have an extension are read besides, where none of the others has it.
     """
-    probed = dict(_probe(places, places.probes().tolist()))
+    probed = _probe(places, places.probes().tolist())
     samples = list(probed.values())
     available = dict.fromkeys(extension for extensions in (*samples, *layouts) for extension in extensions)
     if given is None:
@@ -325,7 +319,7 @@ def _parts(
             if not having:
                 those = [layout for extensions, layout in layouts.items() if extension in extensions]
                 ends = {min(layout.first for layout in those), max(layout.last for layout in those)}
-                having = [number for number, _ in _probe(places, sorted(ends))]
+                having = list(_probe(places, sorted(ends)))
             with bad_samples_at("its first or last file"):
                 values = [_open(places, number).read(extension) for number in {having[0], having[-1]}]
             field = members.field_of(extension, values)
@@ -342,6 +336,6 @@ def _parts(
     return {name: replace(part, field=fields[name]) for name, part in parts.items()}
 
 
-def _probe(places: ValueLocations, numbers: Iterable[int]) -> list[tuple[int, tuple[str, ...]]]:
-    """The numbers and extensions of those of these samples that can be read; SourceError if none can be."""
-    return readable(numbers, lambda number: tuple(_open(places, number).places), "sample")
+def _probe(places: ValueLocations, numbers: Iterable[int]) -> dict[int, tuple[str, ...]]:
+    """The extensions of those of these samples that can be read, by number; SourceError if none can be."""
+    return dict(readable(numbers, lambda number: tuple(_open(places, number).places), "sample"))

@@ -494,8 +494,8 @@ class TestBadRows:
         write(tmp_path / "b.parquet", x=values)
         source = parquet(tmp_path)
         assert len(source.sizes()) == 3
-        assert source[0] is not None
-        assert source[1] is not None
+        assert source[0]
+        assert source[1]
         with pytest.raises(BadSample, match=rf"b.parquet, row 1, column 'x': {reason}"):
             encode(source[2], source.fields)
 

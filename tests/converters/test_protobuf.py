@@ -189,7 +189,8 @@ class TestDatums:
         message.float_data.extend(floats)
         record = message.SerializeToString()
         found = lmdb.parse_datum(record)
-        assert (found.shape, found.label, found.encoded, found.bytes_of(record)) == (shape, label, encoded, data)
+        value = protobuf.joined(record, (found.data,)) if found.data else b""
+        assert (found.shape, found.label, found.encoded, value) == (shape, label, encoded, data)
         assert protobuf.floats(protobuf.joined(record, found.floats)).tolist() == floats
 
     def test_what_is_not_said(self) -> None:
