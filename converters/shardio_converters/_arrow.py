@@ -274,16 +274,23 @@ def _column_converter(column: Column, kind: Any, read_file: ReadFile) -> Convert
                 convert = partial(_listed_file, read)
             if column.field.kind == "image" and column.root is None:
                 convert = partial(_image, convert)
-    return lambda scalar: convert(_plain(scalar))
+    return _unwrapping(kind, convert)
 
 
-def _plain(scalar: Any) -> Any:
-    """The scalar within extensions and dictionaries; BadSample for a null."""
-    while scalar.is_valid and _wrapped_type(scalar.type) is not None:
-        scalar = scalar.value
-    if not scalar.is_valid:
-        raise BadSample("null")
-    return scalar
+def _unwrapping(kind: Any, convert: Convert) -> Convert:
+    """`convert`, applied to the scalar within extensions and dictionaries of the type `kind`; BadSample for a null."""
+    depth = 0
+    while (inner := _wrapped_type(kind)) is not None:
+        kind, depth = inner, depth + 1
+
+    def unwrapped(scalar: Any) -> Any:
+        for _ in range(depth):
+            scalar = scalar.value if scalar.is_valid else scalar
+        if not scalar.is_valid:
+            raise BadSample("null")
+        return convert(scalar)
+
+    return unwrapped
 
 
 def _python_value(scalar: Any) -> Any:
@@ -339,8 +346,10 @@ def _array(field: Field, lengths: tuple[int, ...], scalar: Any) -> NDArray[Any]:
 
 def _json_converter(kind: Any) -> Convert | None:
     """The conversion to a JSON value, None for a null; None if there is no conversion of the type `kind`."""
-    convert = _storage_converter(_storage_type(kind))
-    return convert and (lambda scalar: convert(_plain(scalar)) if scalar.is_valid else None)
+    if (plain := _storage_converter(_storage_type(kind))) is None:
+        return None
+    convert = _unwrapping(kind, plain)
+    return lambda scalar: convert(scalar) if scalar.is_valid else None
 
 
 def _storage_converter(kind: Any) -> Convert | None:

@@ -37,7 +37,7 @@ _DAMAGE = (
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NpyArray:
     """An array in a file, by its header.
 

@@ -25,14 +25,12 @@ from ._string_array import StringArray
 
 _MOST = 16 << 20  # characters of one cell: an unclosed quote must not exhaust memory
 
-# Numbers in their usual form, and whole ones only up to the digits that float64 always holds exactly. `007`, `+49` and
-# `1_000` stay text, because numbers would lose part of them.
-_WHOLE = r"-?(?:0|[1-9][0-9]{0,14})"
-_FRACTION = r"-?(?:(?:0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+)"
-_POWER = r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)e[+-]?[0-9]+"
-_FORMS: tuple[tuple[Any, Callable[[str], Any], re.Pattern[str]], ...] = (
-    (np.int64, int, re.compile(r"-?(?:0|[1-9][0-9]*)")),
-    (np.float64, float, re.compile(f"{_WHOLE}|{_FRACTION}|{_POWER}|-?inf|nan", re.IGNORECASE)),
+# Numbers in their usual form, and as floats no whole ones of more digits than float64 always holds exactly. `007`,
+# `+49` and `1_000` stay text, because numbers would lose part of them.
+_FLOAT = r"(?!-?[0-9]{16,}\Z)-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|-?inf|nan"
+_FORMS: tuple[tuple[Any, Callable[[str], Any], Callable[[str], Any]], ...] = (
+    (np.int64, int, re.compile(r"-?(?:0|[1-9][0-9]*)").fullmatch),
+    (np.float64, float, re.compile(_FLOAT, re.IGNORECASE).fullmatch),
 )
 
 Rows: TypeAlias = Generator[tuple[int, Mapping[str, Any]], None, None]
@@ -261,17 +259,11 @@ def _opened(table: TextTable) -> Iterator[Iterable[str]]:
 
 def _numbers(texts: StringArray) -> NDArray[Any] | None:
     """The cells that are not empty as int64 or float64; None if one of them is not a number, or all are empty."""
-    for dtype, parse, form in _FORMS:
-        with suppress(ValueError, OverflowError):
-            values = np.fromiter((_parsed(text, parse, form) for text in texts if text), dtype)
+    for dtype, parse, fits in _FORMS:
+        with suppress(ValueError, OverflowError):  # of parsing "", which is no number
+            values = np.fromiter((parse(text if fits(text) else "") for text in texts if text), dtype)
             return values if len(values) else None
     return None
-
-
-def _parsed(text: str, parse: Callable[[str], Any], form: re.Pattern[str]) -> Any:
-    if not form.fullmatch(text):
-        raise ValueError(text)
-    return parse(text)
 
 
 def _of_json(cells: _Cells) -> Column:

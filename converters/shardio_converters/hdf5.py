@@ -6,7 +6,6 @@ The format is described at https://support.hdfgroup.org/documentation/hdf5/lates
 import contextlib
 import math
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -107,11 +106,14 @@ def hdf5(
         try_in_helper(path, read_timeout, "walk", external_links=external_links)
         with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
             contents = Contents(file, path, external_links)
-        if fields is None:
-            _check_whole(contents, path)
-            lost = contents.left_out() | lost
+        usual = contents.default_columns()
+        if fields is None and contents.external:
+            raise SourceError("{} {}; or choose others with {fields}", printable(path), contents.where())
+        if fields is None and not usual:
+            raise SourceError(f"{printable(path)} holds no datasets with rows: {listed_shapes(contents.columns)}")
+        lost = contents.left_out() | lost if fields is None else {}
         names = names or _choose(fields, contents, path)
-        if fields is None and (extra := contents.default_columns().keys() - names.values()):
+        if fields is None and (extra := usual.keys() - names.values()):
             raise SourceError(f"files must agree: {printable(path)} has {min(extra)!r}, {printable(paths[0])} has not")
         found = _take(names, contents, path, paths[0], decode_cf, no_effect)
         for name in listed_names(ragged):
@@ -216,26 +218,6 @@ class Hdf5(ColumnSource):
         # Offsets tell the sizes of a ragged column.
         read = partial(self._value, column, alone=True)
         return measure(column, self._count, read, 0 if column.ragged else 100)
-
-
-def _check_whole(contents: Contents, path: Path) -> None:
-    """Raise SourceError unless everything in the file at `path` can be converted together."""
-    if contents.external:
-        raise SourceError("{} {}; or choose others with {fields}", printable(path), contents.where())
-    usual = contents.default_columns()
-    if not usual:
-        raise SourceError(f"{printable(path)} holds no datasets with rows: {listed_shapes(contents.columns)}")
-    if len({column.shape[0] for column in usual.values()}) > 1:
-        counts = Counter(column.shape[0] for column in usual.values())
-        rows, several = counts.most_common(1)[0]
-        alike = ",".join(name for name, column in usual.items() if column.shape[0] == rows)
-        offered = Message(", such as those of {} rows: {}", rows, Option("fields", alike)) if several > 1 else ""
-        raise SourceError(
-            "{}: datasets differ in their number of rows; choose some with {fields}{}; there are {}",
-            printable(path),
-            offered,
-            listed_shapes(usual),
-        )
 
 
 def _choose(fields: str | Mapping[str, str] | None, contents: Contents, path: Path) -> dict[str, str]:

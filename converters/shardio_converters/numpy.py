@@ -159,7 +159,8 @@ class Arrays(ColumnSource):
         return next(iter(self.columns.values())).shape[0]
 
     @cached_property
-    def _mapped(self) -> dict[NpyArray, NDArray[Any]]:
+    def _mapped(self) -> dict[NpyArray | str, NDArray[Any]]:
+        """Arrays of files, and the columns in them by field."""
         return {}
 
     def __getitem__(self, index: int) -> Sample:
@@ -177,13 +178,14 @@ class Arrays(ColumnSource):
         out[:] = self._values(name)
 
     def _values(self, name: str) -> NDArray[Any]:
-        column = self.columns[name]
-        if column.stored not in self._mapped:  # members of a structured array share one
-            self._mapped[column.stored] = column.stored.map()
-        values = self._mapped[column.stored]
-        for member in column.names:
-            values = values[member]
-        return values
+        if name not in self._mapped:
+            column = self.columns[name]
+            if column.stored not in self._mapped:  # members of a structured array share one
+                self._mapped[column.stored] = column.stored.map()
+            self._mapped[name] = self._mapped[column.stored]
+            for member in column.names:
+                self._mapped[name] = self._mapped[name][member]
+        return self._mapped[name]
 
 
 def _columns(name: str, stored: NpyArray) -> Iterator[tuple[str, _Column]]:

@@ -35,15 +35,7 @@ _REGULAR = frozenset((b"0", b"\0", b"7"))
 _EXTENSIONS = frozenset((b"L", b"K", b"x", b"X", b"g"))
 _DIRECTORY = b"5"
 _NO_FILES = frozenset((_DIRECTORY, b"D", b"V"))  # also GNU tar's directory lists, and its volume label
-_REFUSED = {
-    b"1": "a hard link",
-    b"2": "a symbolic link",
-    b"3": "a character device",
-    b"4": "a block device",
-    b"6": "a named pipe",
-    b"M": "the rest of a file in another archive",
-    b"S": "a sparse file",
-}
+_REFUSED = {b"1": "a hard link", b"2": "a symbolic link", b"S": "a sparse file"}
 
 
 class Member(NamedTuple):
@@ -215,7 +207,7 @@ def _files(file: File, at: int, end: int) -> Iterator[_Entry | None]:
         size = header.size if extended.size is None else extended.size
         kind = _DIRECTORY if header.kind == b"\0" and header.name.endswith(b"/") else header.kind
         if extended.sparse or not (kind in _REGULAR or kind in _NO_FILES):
-            what = "a sparse file" if extended.sparse else _REFUSED.get(kind, f"of the unknown type {kind!r}")
+            what = "a sparse file" if extended.sparse else _REFUSED.get(kind, f"of the type {kind!r}")
             raise _Refused(at, f"{_text(name)!r} is {what}; only files are read")
         data, at = at + _BLOCK, _after(file, at, _Header(name, 0 if kind == _DIRECTORY else size, kind))
         if kind in _REGULAR:

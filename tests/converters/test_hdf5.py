@@ -183,7 +183,7 @@ class TestFields:
     def test_rows_must_agree(self, tmp_path: Path) -> None:
         """Datasets of several lengths are refused with a list, and some of one length can be chosen."""
         path = write(tmp_path / "a.h5", train__x=numbers("u1", 2), train__y=numbers("i8"), mean=np.zeros(2))
-        with pytest.raises(SourceError, match=r"those of 5 rows: fields='train/x,train/y'; there are mean \[2\]"):
+        with pytest.raises(SourceError, match=r"a.h5: what .* with fields: mean \[2\], train/x \[5, 2\], train/y"):
             hdf5(path)
         with pytest.raises(
             SourceError, match=r"same number of rows; choose some with fields: mean \[2\], train/y \[5\]"
