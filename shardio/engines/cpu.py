@@ -42,7 +42,6 @@ class _Given:
     orientations: Orientations | None
 
     def row(self, row: int) -> "_Given":
-        """Return one of the images."""
         rows = slice(row, row + 1)
         turns = None if self.orientations is None else self.orientations[rows]
         stored = self.stored[rows] if isinstance(self.stored, np.ndarray) else [self.stored[row]]
@@ -164,7 +163,6 @@ class CpuEngine:
                 self._erase(erasing, row, out[row])
 
     def _convert(self, pixels: PixelArray, sizes: Sizes, out: NDArray[Any]) -> None:
-        """Convert pixels of one size to floats."""
         if self._fused_floats is None:
             for row in range(len(pixels)):
                 self._write(pixels[row], out[row])
