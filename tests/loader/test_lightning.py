@@ -44,7 +44,6 @@ class Model(lightning.LightningModule):  # type: ignore[misc, name-defined] # Li
         self.validation_batches: dict[int, list[list[float]]] = {}
 
     def training_step(self, batch: dict[str, Any], step: int) -> torch.Tensor:
-        """Note the samples of each epoch."""
         self.seen.setdefault(self.current_epoch, []).append(batch["index"].tolist())
         return self.weight * batch["n"].sum()
 
@@ -55,7 +54,6 @@ class Model(lightning.LightningModule):  # type: ignore[misc, name-defined] # Li
             self.validation_batches.setdefault(self.current_epoch, []).append(batch["n"].tolist())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Plain SGD."""
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
@@ -63,24 +61,20 @@ DATASET = shardio.from_samples([{"n": np.float32(number)} for number in range(N)
 
 
 def train(batch_size: int = 4, **options: Any) -> shardio.Loader:
-    """A Loader of all samples, on one rank."""
     return shardio.Loader(DATASET, batch_size, **{"seed": 0, "world": World(), "threads": 1} | options)
 
 
 def valid() -> shardio.Loader:
-    """A Loader for validation."""
     return train(10, shuffle=None, tail="pad")
 
 
 def trainer(**options: Any) -> Any:
-    """A quiet Trainer on the CPU."""
     defaults = {"max_epochs": 2, "enable_checkpointing": False, "num_sanity_val_steps": 0}
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     return lightning.Trainer(accelerator="cpu", **{**defaults, **quiet, **options})
 
 
 def fit(loader: Any = None, *, checkpoint: Path | None = None, **options: Any) -> Model:
-    """The model of a run, with what it was given; with validation."""
     model = Model()
     trainer(**options).fit(model, loader or train(), valid(), ckpt_path=checkpoint)
     return model
@@ -289,7 +283,6 @@ def test_other_uses() -> None:
 
 @pytest.fixture
 def group() -> Iterator[Callable[[], None]]:
-    """A function that begins a group of one process in torch.distributed."""
     from torch import distributed
 
     yield lambda: distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)

@@ -318,12 +318,6 @@ def test_images_that_look_like_masks(tmp_path: Path, case: str) -> None:
         assert "interpolation='nearest'" in told[0]
 
 
-def test_a_mask_is_never_warned_of(tmp_path: Path) -> None:
-    """A field with the role is resized to the nearest pixel, and no warning comes (warnings are errors here)."""
-    samples = [{"mask": grey_png(levels(SIZE, 9, seed))} for seed in range(70)]
-    batch_of(tmp_path / "data", samples, {"mask": MASK}, transforms=[shardio.Resize((8, 8))])
-
-
 def test_create_refuses_what_is_no_mask(tmp_path: Path) -> None:
     """JPEGs, RGB and grey with alpha are refused by what they are, and the writer goes on."""
     refused = {

@@ -18,7 +18,6 @@ from shardio.system import allocation
 
 
 def pool() -> BufferPool:
-    """A pool of 4 x 3 float32 arrays that keeps two."""
     return BufferPool((4, 3), np.dtype(np.float32))
 
 
@@ -57,7 +56,6 @@ def test_nothing_to_lend() -> None:
 
 
 def arrays(path: Path, batch_bytes: int, count: int) -> Path:
-    """A dataset of `count` arrays, of which 16 have `batch_bytes`."""
     with shardio.create(path, container="hdf5", fields={"array": ("uint8", (batch_bytes // 16,))}) as writer:
         for number in range(count):
             writer.append({"array": np.full(batch_bytes // 16, number % 256, np.uint8)})

@@ -136,19 +136,6 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> 
         load(photos(), **options)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: MixUp(0), "num_classes must be a whole number of at least 1, got 0"),
-        (lambda: CutMix(5, alpha=0), "alpha must be above 0, got 0"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:
-    """Each message names the rule and the value."""
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
 def test_a_label_that_rotted_is_a_bad_sample(tmp_path: Path) -> None:
     """With verify=True, a label damaged on disk is a bad sample and not an invalid argument."""
     fields = {"image": "image", "label": "int64"}

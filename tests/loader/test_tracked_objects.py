@@ -33,12 +33,10 @@ def aside() -> Iterator[None]:
 
 
 def sample(number: int) -> dict[str, Any]:
-    """A sample with fields of one size, and of sizes of their own."""
     return {"label": number, "name": f"n{number}", "box": np.arange(4, dtype=np.float32)}
 
 
 def in_memory(folder: Path, count: int) -> shardio.Dataset:
-    """One shard in memory."""
     return shardio.from_samples(map(sample, range(count)), shard_samples=count)
 
 
@@ -55,7 +53,6 @@ def written(container: str) -> Callable[[Path, int], shardio.Dataset]:
 
 
 def tars(folder: Path, count: int) -> Any:
-    """A tar of WebDataset's kind."""
     parts = (
         (f"{n:05}.cls", b"%d" % n) if part else (f"{n:05}.txt", b"n%d" % n) for n in range(count) for part in (0, 1)
     )
@@ -63,13 +60,11 @@ def tars(folder: Path, count: int) -> Any:
 
 
 def records(folder: Path, count: int) -> Any:
-    """A TFRecord file."""
     made = [example({"label": [n], "name": [b"n%d" % n], "box": [0.5, float(n)]}) for n in range(count)]
     return tfrecord(write_tfrecord(folder / "a.tfrecord", made))
 
 
 def datums(folder: Path, count: int) -> Any:
-    """An LMDB of Caffe's records."""
     with library.open(str(folder / "db"), map_size=1 << 26) as environment, environment.begin(write=True) as writing:
         for number in range(count):
             record = Datum(encoded=True, data=jpeg(), label=number % 10)
@@ -78,7 +73,6 @@ def datums(folder: Path, count: int) -> Any:
 
 
 def arrays(folder: Path, count: int) -> Any:
-    """An HDF5 file with numbers and texts."""
     with h5py.File(folder / "a.h5", "w") as file:
         file["label"] = np.arange(count)
         file.create_dataset("name", data=[f"n{n}" for n in range(count)], dtype=h5py.string_dtype())

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from shardio.system.temporary_folder import remove_abandoned_folders, temporary_folder
+from shardio.system.replacement import remove_abandoned_folders, temporary_folder
 
 PREFIX = "shardio-test-"
 _HOLDER = """
 import sys
-from shardio.system.temporary_folder import temporary_folder
+from shardio.system.replacement import temporary_folder
 with temporary_folder(sys.argv[1]) as folder:
     (folder / "file").write_bytes(b"content")
     print(folder, flush=True)
@@ -22,7 +22,6 @@ with temporary_folder(sys.argv[1]) as folder:
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of all temporary ones."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
@@ -45,7 +44,6 @@ def test_killed_processes(place: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _HOLDER, PREFIX], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
-        assert holder.stdout is not None
         folder = Path(holder.stdout.readline().strip())
         (place / "other").mkdir()
         (place / f"{PREFIX}file").write_bytes(b"")
