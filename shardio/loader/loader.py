@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
+from typing import Any, Literal, NoReturn, final
 
 import torch.utils.data
 
@@ -18,7 +18,6 @@ from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
 from ..order.world import World
 from ..system import cpus
-from ..system.did_you_mean import did_you_mean
 from ..transforms import Mixer
 from .arguments import (
     check_not_in_a_dataloader,
@@ -37,7 +36,7 @@ from .batch.map_function import MapBy, UserFunction, as_map_function
 from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
 from .device.gpu_direct import check_gpu_direct
-from .device.prefetcher import MOST_HELD, prefetcher_for
+from .device.prefetcher import MOST_HELD, DevicePrefetcher
 from .epoch import EpochIterator, RunningEpoch
 from .lightning_epochs import BatchSampler
 from .state import EpochProgress, LoaderState
@@ -228,13 +227,15 @@ class Loader:
             name=f"shardio rank {self.world.rank}",
         )
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
-        self._prefetcher = prefetcher_for(spec, target, threads=self._workers.threads)
+        self._prefetcher = DevicePrefetcher(spec, target, threads=self._workers.threads)
         self._sources = self.dataset.id_columns.get("source", ())
         self._state = LoaderState(order, schedule, self.dataset.digest, self._sources)
         self._meters = Meters()
         arrays = [name for name, kind in spec.fields.items() if kind.kind == "array"]
         first_of_node = self.world.local_rank == 0
-        self._first_batch = FirstBatch(self.dataset, spec.drawn_alike, spec.limits, arrays if first_of_node else ())
+        self._first_batch = FirstBatch(
+            self.dataset, spec.drawn_alike, spec.options.limits, arrays if first_of_node else ()
+        )
         self._running: RunningEpoch | None = None
         self._loop: weakref.ref[EpochIterator] | None = None
         if first_of_node:
@@ -318,13 +319,14 @@ class Loader:
         """
         return BatchSampler(self._state, self.set_epoch)
 
-    if not TYPE_CHECKING:  # to a type checker, it would be any attribute
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if hasattr(type(self), name):
-                object.__getattribute__(self, name)  # a property, whose own AttributeError it raises
-            advice = did_you_mean(name, "method")
-            raise AttributeError(f"'Loader' object has no attribute {name!r}{advice and f': {advice}'}")
+    @property
+    def sampler(self) -> NoReturn:
+        """None: libraries look for one to skip batches with it."""
+        raise AttributeError(
+            "a Loader divides the samples among the ranks itself, and instead of skipping batches it resumes with "
+            "load_state_dict(state). Give it to no DataLoader and no skip_first_batches; transformers' Trainer leaves "
+            "resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
+        )
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(

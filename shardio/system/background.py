@@ -79,7 +79,6 @@ class Call:
         self._outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def run(self) -> None:
-        """Call the function."""
         try:
             self._outcome.put((self._function(), None))
         except BaseException as error:  # noqa: BLE001  # raised in the thread that waits

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 from _datasets import packed
+from _device import NearCopier
 
 import shardio
 from shardio import World
 from shardio.errors import ConfigError, MissingDependency, ShardCorrupt
-from shardio.loader.device.copier import BlockingCopier
 
 SHAPE = (4, 64, 80)
 
@@ -30,7 +30,6 @@ class Future:
         self.request = (path, target, size, offset)
 
     def get(self) -> int:
-        """Read, and return the number of bytes."""
         path, target, size, offset = self.request
         with open(path, "rb") as file:
             file.seek(offset)
@@ -54,7 +53,6 @@ class CuFile:
         self.opened.append(path)
 
     def pread(self, target: torch.Tensor, size: int, file_offset: int) -> Future:
-        """Return a future of the read."""
         self.reads.append(size)
         return Future(self.path, target, size, file_offset)
 
@@ -66,12 +64,11 @@ def kvikio(monkeypatch: pytest.MonkeyPatch) -> type[CuFile]:
     module = SimpleNamespace(CuFile=CuFile, cufile_driver={"is_gds_available": True})
     monkeypatch.setitem(sys.modules, "kvikio", module)  # type: ignore[arg-type]
     monkeypatch.setattr("shardio.loader.loader.check_gpu_direct", lambda device, dataset, others: None)
-    monkeypatch.setattr("shardio.loader.device.prefetcher.copier_to", BlockingCopier)
+    monkeypatch.setattr("shardio.loader.device.prefetcher.copier_to", NearCopier)
     return CuFile
 
 
 def dataset(path: Path, container: str, **options: Any) -> shardio.Dataset:
-    """A dataset of large arrays, small arrays and a label."""
     fields = {
         "field": shardio.Field("array", "float32", SHAPE),
         "small": shardio.Field("array", "int16", (3,)),

@@ -23,8 +23,8 @@ from .rows import Rows
 def assemble(rows: Rows, part: slice) -> HostBatch:
     """Return the batch of some rows, mapped and mixed if workers do that. Pure except for the user's own function."""
     spec, finish = rows.spec, None
-    if spec.map_function is not None:
-        batch = _mapped_batch(rows, part, spec.map_function)
+    if spec.options.map_function is not None:
+        batch = _mapped_batch(rows, part, spec.options.map_function)
     else:
         batch = _fields(rows, part) | _loader_columns(rows, part)
     if spec.mixing is not None:
@@ -53,7 +53,7 @@ def _loader_columns(rows: Rows, part: slice) -> Batch:
     """Return the columns that the loader adds: `index`, `source` for a mixture, and `valid` if rows may be invalid."""
     columns = rows.spec.dataset.sample_ids(rows.indices[part])
     batch: Batch = {name: torch.from_numpy(values) for name, values in columns.items()}
-    if rows.pads or rows.spec.on_bad_sample == "mask":
+    if rows.pads or rows.spec.options.on_bad_sample == "mask":
         batch["valid"] = torch.from_numpy(rows.valid[part])
     return batch
 

@@ -35,7 +35,7 @@ def read_on_host(batch: HostBatch, error: Exception) -> HostBatch:
     if batch.made_from is None:
         raise error
     rows, part = batch.made_from
-    if rows.spec.on_bad_sample == "raise" or rows.spec.has_batch_engine:
+    if rows.spec.options.on_bad_sample == "raise" or rows.spec.has_batch_engine:
         raise error
     spec, planned = rows.spec.reading_on_host(), rows.planned[part]
     arrays = {name: array[part] for name, array in rows.arrays.items()}

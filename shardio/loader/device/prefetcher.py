@@ -34,7 +34,7 @@ from ..batch.host_batch import (
 )
 from ..batch.host_fallback import make_refused_images, read_on_host
 from ..batch.spec import BatchSpec, DeviceOptions
-from .copier import DeviceCopier, HostCopier, copier_to
+from .copier import DeviceCopier, copier_to
 from .gpu_direct import GpuDirect
 
 MOST_HELD = 3
@@ -70,28 +70,34 @@ class DevicePrefetcher:
     """Sends batches to a device and receives them there, in order.
 
     Args:
-        copier: copies tensors.
-        engines: the engines for whole batches, by image field.
-        gpu_direct: reads from files to the device.
-        channels_last: whether float images are stored pixel by pixel.
-        threads: the number of threads of the host that make the images that an engine refuses.
+        spec: the batches.
+        target: the device and the engine.
+        threads: the number of threads of the host, also for the images that an engine refuses.
 
     Attributes:
         ahead: the number of batches to send ahead of the consumer; 0 if nothing happens on a device.
     """
 
-    def __init__(
-        self,
-        copier: DeviceCopier,
-        engines: Mapping[str, BatchEngine],
-        gpu_direct: GpuDirect | None = None,
-        *,
-        channels_last: bool = False,
-        threads: int = 1,
-    ) -> None:
-        self._copier, self._engines, self._gpu_direct = copier, engines, gpu_direct
-        self._channels_last, self._threads = channels_last, threads
-        self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(copier, HostCopier)])
+    def __init__(self, spec: BatchSpec, target: DeviceOptions, *, threads: int) -> None:
+        self._engines: Mapping[str, BatchEngine] = {
+            name: make_engine(
+                image.batch_engine,
+                image.recipe,
+                channels=image.cpu_engine.output_format.channels,
+                batch_size=spec.options.batch_size,
+                device=target.device,
+                threads=threads,
+                decode=spec.options.decode,
+                channels_last=target.channels_last,
+                options=target.engine_options,
+            )
+            for name, image in spec.images.items()
+            if image.batch_engine is not None
+        }
+        self._copier = copier_to(target.device)
+        self._gpu_direct = GpuDirect(target.device) if target.gpu_direct else None
+        self._channels_last, self._threads = target.channels_last, threads
+        self.ahead = max([engine.ahead for engine in self._engines.values()] or [int(self._copier.is_elsewhere)])
         self._sent: deque[_InFlight | BatchResult] = deque()
         self._intact = True  # False within a call, and after one that did not come to its end
         self._parents: list[deque[_InFlight | BatchResult]] = []
@@ -100,7 +106,7 @@ class DevicePrefetcher:
         # Engines may read the files of a batch for a while after its images are finished.
         self._decoded: deque[HostBatch] = deque(maxlen=self.ahead + 1)
         # A loader may be deleted while the last batches that it delivered are still being copied.
-        background.call_when_gone(self, _wait_for_copies, copier, self._held)
+        background.call_when_gone(self, _wait_for_copies, self._copier, self._held)
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -233,7 +239,6 @@ class DevicePrefetcher:
         return _finished(made, batch)
 
     def _begin_reads(self, batch: Batch) -> Mapping[str, Any]:
-        """Start to read the fields that the device reads from files."""
         begun: dict[str, Any] = {}
         try:
             for name, value in batch.items():
@@ -245,7 +250,6 @@ class DevicePrefetcher:
         return begun
 
     def _end_reads(self, reads: Mapping[str, Any]) -> Batch:
-        """Wait for reads, and return their fields."""
         if self._gpu_direct is None:
             return {}
         return {name: self._gpu_direct.end(read) for name, read in reads.items()}
@@ -277,7 +281,6 @@ class DevicePrefetcher:
         return {name: copied.get(name) for name in batch}
 
     def _copy_now(self, host_batch: HostBatch) -> Batch:
-        """Copy all tensors of a batch, and wait until the copies are done."""
         with self._copier:
             batch = self._copy(host_batch.batch)
             mark = self._copier.mark()
@@ -299,29 +302,6 @@ class DevicePrefetcher:
                 images[row] = image.to(images.device)
         reorder = self._channels_last and images.is_floating_point()
         return images.contiguous(memory_format=torch.channels_last) if reorder else images
-
-
-def prefetcher_for(spec: BatchSpec, target: DeviceOptions, *, threads: int) -> DevicePrefetcher:
-    """Return a prefetcher for the batches of `spec`, whose engines make images on `threads` threads."""
-    engines = {
-        name: make_engine(
-            image.batch_engine,
-            image.recipe,
-            channels=image.cpu_engine.output_format.channels,
-            batch_size=spec.batch_size,
-            device=target.device,
-            threads=threads,
-            decode=image.decode,
-            channels_last=target.channels_last,
-            options=target.engine_options,
-        )
-        for name, image in spec.images.items()
-        if image.batch_engine is not None
-    }
-    gpu_direct = GpuDirect(target.device) if target.gpu_direct else None
-    return DevicePrefetcher(
-        copier_to(target.device), engines, gpu_direct, channels_last=target.channels_last, threads=threads
-    )
 
 
 def _wait_for_copies(copier: DeviceCopier, held: "deque[tuple[Any, Batch]]") -> None:

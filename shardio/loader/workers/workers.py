@@ -59,10 +59,10 @@ class Workers:
         self._spec, self._build_spec = spec, build_spec
         self._isolate, self._held, self._timeout, self._name = isolate, held, timeout, name
         self._size = size = job_size(spec, threads)
-        self._memory = BatchMemory(spec.array_layout(spec.batch_size * size.batches), pin=pin)
+        self._memory = BatchMemory(spec.array_layout(spec.options.batch_size * size.batches), pin=pin)
         self._processes: WorkerProcesses | None = None
         most_in_memory = PREFETCH_BYTES * size.batches // max(1, self._memory.size)
-        busy_batches = -(-threads * size.task_samples // spec.batch_size)  # they hold a task for each thread
+        busy_batches = -(-threads * size.task_samples // spec.options.batch_size)  # they hold a task for each thread
         first = prefetch or max(2, busy_batches, size.batches)
         self._tuner = Tuner(
             Setting(threads, first),
@@ -73,7 +73,6 @@ class Workers:
 
     @property
     def setting(self) -> Setting:
-        """The current numbers of workers and of prefetched batches."""
         return self._tuner.setting
 
     def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> BatchPipeline:
