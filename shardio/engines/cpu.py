@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import BadSample, ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS
-from ..system.opencv import cv2
+from ..system.optional import cv2
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps, fuse
 from ..transforms.recipe import Recipe

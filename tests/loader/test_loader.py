@@ -162,21 +162,6 @@ def test_after_the_last_batch_the_next_epoch_begins() -> None:
         next(iterator)
 
 
-def test_iterating_again_is_the_next_epoch() -> None:
-    """The loop after a complete one, or one left after two batches, is the next epoch, and set_epoch selects any."""
-    ds = numbers(12)
-    loader = load(ds, 4)
-    orders = [shardio.Plan(12, 0, epoch).indices(0, 12).tolist() for epoch in range(4)]
-    assert [i for b in loader for i in b["index"].tolist()] == orders[0]
-    for step, _ in enumerate(loader):
-        if step == 1:
-            break
-    assert [i for b in loader for i in b["index"].tolist()] == orders[2]
-    loader.set_epoch(1)
-    assert [i for b in loader for i in b["index"].tolist()] == orders[1]
-    assert loader.epoch == 2
-
-
 @given(
     taken=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(["drop", "close", "next loop", "resume"])), max_size=8),
     processes=st.just(False),
@@ -228,6 +213,7 @@ def test_peeks_in_a_row_are_told() -> None:
         loader.set_epoch(epoch)
         assert loader.epoch == epoch
         next(iter(loader))
+    list(loader)
     for _ in range(3):  # with longer loops between
         next(iter(loader)), next(iter(loader))
         list(loader)
@@ -588,9 +574,10 @@ def test_steps_left(tail: Any, left: list[int]) -> None:
     assert [loader.steps_left for _ in loader] == [*range(len(loader) - 1, 0, -1), len(loader)]
 
 
-def test_a_newer_loop_ends_the_older_one_in_words() -> None:
+@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_newer_loop_ends_the_older_one_in_words(isolate: bool) -> None:
     """With two loops over one loader, the older one raises that it was closed."""
-    loader = load(numbers(20), 4)
+    loader = load(numbers(20), 4, isolate=isolate)
     older = iter(loader)
     next(older)
     next(iter(loader))

@@ -47,14 +47,6 @@ def test_memory_in_use_is_left_alone() -> None:
         gc.enable()
 
 
-def test_nothing_to_lend() -> None:
-    """A shape with a 0 in it gives an empty array, for which no memory is made."""
-    lender = BufferPool((4, 0), np.dtype(np.int64))
-    assert lender.lend().shape == (4, 0)
-    lender.prepare(3)
-    assert lender.made == 0
-
-
 def arrays(path: Path, batch_bytes: int, count: int) -> Path:
     with shardio.create(path, container="hdf5", fields={"array": ("uint8", (batch_bytes // 16,))}) as writer:
         for number in range(count):

@@ -26,7 +26,6 @@ from shardio.errors import (
     MapError,
     PipelineClosed,
     PipelineStalled,
-    ShardCorrupt,
     WorkerDied,
 )
 from shardio.system import processes
@@ -250,31 +249,6 @@ def test_a_function_of_a_notebooks_cell_is_refused_in_words(tmp_path: Path) -> N
     assert refused == [refused[0]] * 2
     assert "a notebook's cell or an interactive session: write what map= uses into a module" in refused[0]
     assert taken == "1"
-
-
-@pytest.mark.slow
-def test_leaving_a_loop_and_beginning_another() -> None:
-    """Batches of an abandoned loop are not delivered in the next one, and the abandoned loop raises."""
-    loader, wanted = load(photos(), isolate=True), load(photos())
-    older = iter(loader)
-    next(older), next(older)
-    wanted.set_epoch(1)
-    assert all(same(a, b) for a, b in zip(wanted, loader, strict=True))
-    with pytest.raises(PipelineClosed):
-        next(older)
-
-
-@pytest.mark.slow
-def test_an_error_in_a_worker_process_names_the_shard(tmp_path: Path) -> None:
-    """A truncated shard gives the same error as on threads."""
-    samples = [{"x": np.zeros(5000, np.uint8)} for _ in range(30)]
-    dataset = packed(tmp_path / "d", samples, {"x": ("uint8", (5000,))}, shard_size="1MB")
-    loader = load(dataset, isolate=True, shuffle=None)
-    assert len(list(loader)) == 5
-    (shard,) = (tmp_path / "d").glob("*.tar")
-    os.truncate(shard, 60_000)
-    with pytest.raises(ShardCorrupt, match=r"shard-000000.tar, field 'x', row \d+"):
-        list(loader)
 
 
 def sized(batch: dict[str, Any], blob: bytes) -> dict[str, Any]:

@@ -6,17 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import lmdb as library
 import numpy as np
 import pytest
-from _builders import jpeg
-from _foreign import Datum, example, write_tar, write_tfrecord
+from _foreign import write_tar
 
 import shardio
 from shardio.conversion.adopt import adopt
 from shardio_converters.hdf5 import hdf5
-from shardio_converters.lmdb import lmdb
-from shardio_converters.tfrecord import tfrecord
 from shardio_converters.webdataset import webdataset
 
 FEW, MANY = 1000, 3000  # several jobs of a loader each
@@ -59,19 +55,6 @@ def tars(folder: Path, count: int) -> Any:
     return webdataset(write_tar(folder / "a.tar", parts), key=False)
 
 
-def records(folder: Path, count: int) -> Any:
-    made = [example({"label": [n], "name": [b"n%d" % n], "box": [0.5, float(n)]}) for n in range(count)]
-    return tfrecord(write_tfrecord(folder / "a.tfrecord", made))
-
-
-def datums(folder: Path, count: int) -> Any:
-    with library.open(str(folder / "db"), map_size=1 << 26) as environment, environment.begin(write=True) as writing:
-        for number in range(count):
-            record = Datum(encoded=True, data=jpeg(), label=number % 10)
-            writing.put(b"%06d" % number, record.SerializeToString())
-    return lmdb(folder / "db")
-
-
 def arrays(folder: Path, count: int) -> Any:
     with h5py.File(folder / "a.h5", "w") as file:
         file["label"] = np.arange(count)
@@ -110,9 +93,9 @@ def tracked(dataset: shardio.Dataset) -> list[int]:
     [
         in_memory,
         *map(written, ("tar", "hdf5", "lmdb")),
-        *map(adopted, (tars, records, datums, arrays)),
+        *map(adopted, (tars, arrays)),
     ],
-    ids=["memory", "tar", "hdf5", "lmdb", "adopted tar", "adopted tfrecord", "adopted lmdb", "adopted hdf5"],
+    ids=["memory", "tar", "hdf5", "lmdb", "adopted tar", "adopted hdf5"],
 )
 def test_the_collector_sees_no_samples(make: Callable[[Path, int], shardio.Dataset], tmp_path: Path) -> None:
     """Many samples are no more objects for the collector than a few, at rest and while they are read."""

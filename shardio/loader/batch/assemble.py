@@ -15,7 +15,7 @@ from ...transforms.mixing import mixed_labels
 from .bad_samples import mapped_example
 from .host_batch import Batch, DeferredField, EncodedImages, FieldInFiles, HostBatch, TensorFunction
 from .map_function import MapFunction, collate
-from .mixing import LABEL
+from .mixing import LABEL, mix_field
 from .random_params import array_moves, erased_boxes, image_steps, mix_params
 from .rows import Rows
 
@@ -31,7 +31,7 @@ def assemble(rows: Rows, part: slice) -> HostBatch:
         params = mix_params(spec.mixing.mixers, spec.mixing.size, rows.keys(part), rows.valid[part])
         shares = mixed_labels(batch[LABEL].numpy(), params, spec.mixing.num_classes)
         batch[LABEL] = _zero_rows(torch.from_numpy(shares), rows.masked(part))
-        finish = spec.mixing.mix_images(params)
+        finish = partial(mix_field, field=spec.mixing.image, params=params)
         if not spec.mixing.on_device:
             batch, finish = finish(batch), None
     refusable = spec.has_batch_engine or bool(spec.gpu_direct_fields)

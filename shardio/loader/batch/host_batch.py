@@ -1,14 +1,4 @@
-"""A batch on the host: finished tensors, and descriptions of the fields that the device finishes.
-
-==================  =============================================  ==========================================
-a field may be      it holds                                       the device
-==================  =============================================  ==========================================
-a tensor or a list  values                                         copies the tensors
-DeferredField       a tensor, and the rest of its transforms       copies it, then runs the transforms
-EncodedImages       image files, and the parameters of transforms  gives them to an engine for whole batches
-FieldInFiles        the places of the rows in files                reads them straight into its memory
-==================  =============================================  ==========================================
-"""
+"""A batch on the host: finished tensors and lists, and descriptions of the fields that the device finishes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +26,7 @@ TensorFunction: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 @final
 @dataclass(frozen=True, slots=True)
 class DeferredField:
-    """A field whose last transforms run on the device.
+    """A field that is copied to the device, which then runs the last transforms.
 
     Attributes:
         tensor: the values to copy to the device.
@@ -93,7 +83,7 @@ class HostBatch:
     """A batch on the host.
 
     Attributes:
-        batch: the fields; see the table above.
+        batch: the fields: tensors, lists, or what the classes above describe.
         stored_bytes: the number of stored bytes that were read for the batch.
         bad_samples: the bad samples that were replaced or masked.
         finish: the function to apply to the batch on the device: MixUp or CutMix.
