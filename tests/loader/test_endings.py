@@ -149,7 +149,7 @@ def test_pickling_keeps_where_it_stands() -> None:
 @pytest.mark.slow
 def test_worker_processes_outlive_the_thread_that_began_the_loop() -> None:
     """Worker processes survive the thread that began the loop, although the kernel ends children with their thread."""
-    loader = make(isolate=True)
+    loader = make(isolate=True, threads=1)
     found: list[int] = []
 
     def begin() -> None:

@@ -544,7 +544,7 @@ def test_set_epoch_keeps_the_place_of_a_loaded_state() -> None:
 @pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_set_epoch_before_a_loops_first_batch(isolate: bool) -> None:
     """A loop that has delivered nothing delivers the requested epoch, or goes on if it is in that epoch."""
-    loader = load(numbers(20), 4, isolate=isolate)
+    loader = load(numbers(20), 4, isolate=isolate, threads=1)
     for resumed_at in (0, 8):
         loader.load_state_dict(loader.state_dict() | {"epoch": 2, "position": resumed_at})
         batches = iter(loader)
@@ -577,7 +577,7 @@ def test_steps_left(tail: Any, left: list[int]) -> None:
 @pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_newer_loop_ends_the_older_one_in_words(isolate: bool) -> None:
     """With two loops over one loader, the older one raises that it was closed."""
-    loader = load(numbers(20), 4, isolate=isolate)
+    loader = load(numbers(20), 4, isolate=isolate, threads=1)
     older = iter(loader)
     next(older)
     next(iter(loader))

@@ -27,7 +27,7 @@ load = partial(_datasets.load, transforms=FLOATS, seed=3)
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"threads": 1}, {"isolate": True}, {"engine": "dali"}, {"engine": "nvimgcodec"}]
+    "options", [{}, {"threads": 1}, {"isolate": True, "threads": 1}, {"engine": "dali"}, {"engine": "nvimgcodec"}]
 )
 def test_mixup(options: dict[str, Any]) -> None:
     """Image and label are the same mixture of a sample and the previous one, with another share in each batch."""

@@ -81,7 +81,7 @@ def copier(monkeypatch: pytest.MonkeyPatch) -> LateCopier:
 load = partial(_datasets.load, batch_size=6, seed=3)
 
 
-@pytest.mark.parametrize("options", [{}, {"isolate": True}, {"prefetch": 1}])
+@pytest.mark.parametrize("options", [{}, {"isolate": True, "threads": 1}, {"prefetch": 1}])
 def test_memory_is_not_used_again_before_its_copy_is_over(copier: LateCopier, options: dict[str, Any]) -> None:
     """A batch is right however late it is copied."""
     data = tensors()

@@ -142,8 +142,10 @@ def test_replacements_stay_the_same_on_resume(
         assert delivered(second, 1000) == whole[position:]
 
 
-@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
-@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("container", "isolate"),
+    [("tar", False), ("hdf5", False), ("lmdb", False), pytest.param("tar", True, marks=pytest.mark.slow)],
+)
 def test_what_was_damaged_on_disk_is_passed_over(tmp_path: Path, container: str, isolate: bool) -> None:
     """Images damaged on disk are reported with shard, row, key and reason, also in the file."""
     damage(tmp_path / "d", container, [5, 17], spoiled)

@@ -82,7 +82,7 @@ def test_other_ways_of_loading(tmp_path: Path, options: dict[str, Any]) -> None:
     plain = {
         int(i): image for b in shardio.Loader(path, 6, **given) for i, image in zip(b["index"], b["image"], strict=True)
     }
-    for batch in shardio.Loader(path, 6, threads=2, **given, **options):
+    for batch in shardio.Loader(path, 6, threads=1, **given, **options):
         for index, image in zip(batch["index"].tolist(), batch["image"], strict=True):
             assert torch.equal(image, plain[index])
     samples = shardio.TorchDataset(path, transforms=transforms, seed=3)

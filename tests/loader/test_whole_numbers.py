@@ -48,7 +48,7 @@ load = partial(_datasets.load, batch_size=4, seed=3)
         {},
         {"verify": True},
         {"on_bad_sample": "mask"},
-        pytest.param({"isolate": True}, marks=pytest.mark.slow),
+        pytest.param({"isolate": True, "threads": 1}, marks=pytest.mark.slow),
     ],
 )
 def test_whole_numbers_become_int64(options: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ def read_on_host(batch: HostBatch, error: Exception) -> HostBatch:
     rows, part = batch.made_from
     if rows.spec.options.on_bad_sample == "raise" or rows.spec.has_batch_engine:
         raise error
-    spec, planned = rows.spec.reading_on_host(), rows.planned[part]
+    spec, planned = replace(rows.spec, gpu_direct_fields=frozenset()), rows.planned[part]
     arrays = {name: array[part] for name, array in rows.arrays.items()}
     for name, (shape, dtype) in spec.array_layout(len(planned.indices)).items():
         if name not in arrays:

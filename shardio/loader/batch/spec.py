@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeAlias, TypeVar, get_args
 
 import numpy as np
@@ -182,10 +182,6 @@ class BatchSpec:
         image = self.images.get(name)
         return self.fields[name].fixed if image is None else image.recipe.size is not None
 
-    def listed_dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of the arrays in a list of them."""
-        return np.dtype(np.int64) if name in self.ragged_as_int64 else self.fields[name].row_dtype
-
     def blank_value(self, name: str) -> Any:
         """Return the value of a masked sample in a field's list."""
         kind, image = self.fields[name], self.images.get(name)
@@ -193,7 +189,7 @@ class BatchSpec:
             numbers = image.cpu_engine.output_format
             return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
         if kind.kind == "array":
-            return torch.from_numpy(np.zeros((0,), self.listed_dtype(name)))
+            return torch.from_numpy(np.zeros(0, np.int64 if name in self.ragged_as_int64 else kind.row_dtype))
         return {"text": "", "bytes": b""}.get(kind.kind)
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
@@ -219,10 +215,6 @@ class BatchSpec:
                     layout[name] = ((rows, *array.recipe.out_shape), delivered_dtype(array.recipe, kind.row_dtype))
         return layout
 
-    def reading_on_host(self) -> "BatchSpec":
-        """Return the specification of the same batches without fields that the GPU reads from files."""
-        return replace(self, gpu_direct_fields=frozenset())
-
 
 def batch_spec(
     dataset: ReadableDataset, options: BatchOptions, target: DeviceOptions, *, isolate: bool = False
@@ -246,7 +238,10 @@ def batch_spec(
     image_recipes = {name: image.recipe for name, image in images.items()}
     recipes = image_recipes | {name: array.recipe for name, array in arrays.items()}
     warn_of_unpaired(recipes)
-    large = (n for n, kind in fields.items() if _is_large(kind) and (n not in arrays or arrays[n].on_device))
+    whole = [n for n, kind in fields.items() if kind.kind == "array" and kind.fixed and not kind.optional]
+    large = [
+        n for n in whole if fields[n].row_bytes >= SMALLEST_DIRECT_ROW and (n not in arrays or arrays[n].on_device)
+    ]
     mixing = mixing_spec(
         options.mixing,
         fields,
@@ -267,11 +262,6 @@ def batch_spec(
         mixing=mixing,
         channels_last=target.channels_last,
     )
-
-
-def _is_large(kind: Field) -> bool:
-    """Return whether the GPU reads a field's rows from their files faster than the host."""
-    return kind.kind == "array" and kind.fixed and kind.row_bytes >= SMALLEST_DIRECT_ROW and not kind.optional
 
 
 def _for_field(name: str, make: Callable[_P, T], *args: _P.args, **kwargs: _P.kwargs) -> T:
