@@ -19,7 +19,6 @@ from ..format.manifest import FILE_NAME
 from ..order.world import World, rank_in_torch_distributed
 from ..system.did_you_mean import did_you_mean, for_paths
 
-_MOST_BITS = 1024
 _P = ParamSpec("_P")
 
 
@@ -50,16 +49,11 @@ def torch_device(device: torch.device | str | None) -> torch.device:
 
 
 def whole_number(value: int, name: str) -> int:
-    """Return `value` as an int; raise ConfigError unless it is a whole number of any integer type, up to 1,024 bits."""
+    """Return `value` as an int; raise ConfigError unless it is a whole number of any integer type."""
     try:
-        number = operator.index(value)
+        return operator.index(value)
     except TypeError:
         raise ConfigError("{} must be a whole number, got {!r}", Option(name), value) from None
-    if (bits := number.bit_length()) > _MOST_BITS:  # Python writes no number of 4300 digits into a state
-        raise ConfigError(
-            "{} must be a whole number of at most {} bits, got one of {} bits", Option(name), _MOST_BITS, bits
-        )
-    return number
 
 
 def check_switches(arguments: Mapping[str, Any], *names: str) -> None:
