@@ -123,8 +123,9 @@ class Rows:
 
     def stored_bytes(self, part: slice) -> int:
         """Return the number of stored bytes that were read for some rows."""
-        varying = int(self.varying_bytes[part].sum()) if self.spec.varying else 0
-        return (part.stop - part.start - len(self.masked(part))) * self.spec.fixed_bytes + varying
+        varying = self.varying_bytes[part]
+        fixed = (len(varying) - len(self.masked(part))) * self.spec.fixed_bytes
+        return fixed + (int(varying.sum()) if self.spec.varying else 0)
 
     def describe(self, part: slice, most: int = 8) -> str:
         """Name the samples of `part` and their shards, for messages."""
