@@ -58,12 +58,9 @@ class Selection:
         few = len(self._numbers) <= self._shards.limit // 4
         return [self._shards[number] for number in self._numbers] if few else None
 
-    def fetch(self, names: Iterable[str]) -> AbstractContextManager[None]:
-        """Return a `with` block in which some fields are where the readers read them; it waits for them to come."""
-        return self._fetching(names) if self._shards.in_store else _NOTHING
-
     @contextmanager
-    def _fetching(self, names: Iterable[str]) -> Iterator[None]:
+    def fetch(self, names: Iterable[str]) -> Iterator[None]:
+        """Return a `with` block in which some fields are where the readers read them; it waits for them to come."""
         with self._shards.fetch(self._parts(), names):
             self._fetched = frozenset(names)
             try:
@@ -183,8 +180,7 @@ class Selection:
 
     def _fetch_field(self, name: str) -> AbstractContextManager[object]:
         """Return a `with` block in which what reading a field needs is where the readers read it."""
-        known = name in self._fetched or not self._shards.in_store
-        return _NOTHING if known else self._shards.fetch(self._parts(), [name])
+        return _NOTHING if name in self._fetched else self._shards.fetch(self._parts(), [name])
 
     def _parts(self) -> Iterator[tuple[int, Rows]]:
         """Yield the number of each shard, and the rows to read of it."""
