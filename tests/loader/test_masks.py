@@ -229,23 +229,6 @@ def test_a_mask_that_a_sample_lacks(tmp_path: Path) -> None:
     assert batch["mask"][1] is None
 
 
-@pytest.mark.slow
-def test_masks_in_torchs_dataloader_and_in_processes(tmp_path: Path) -> None:
-    """TorchDataset, worker processes and a function of the user's get the same masks as a plain Loader gives."""
-    samples = [{"mask": grey_png(levels(SIZE, 3000, seed))} for seed in range(4)]
-    plain = batch_of(tmp_path / "data", samples, {"mask": MASK}, transforms=GEOMETRY)["mask"]
-    torch_dataset = shardio.TorchDataset(tmp_path / "data", transforms=GEOMETRY)
-    assert torch.equal(torch.stack([torch_dataset[number]["mask"] for number in range(4)]), plain)
-    isolated = load(tmp_path / "data", transforms=GEOMETRY, isolate=True)
-    assert torch.equal(isolated["mask"], plain)
-    mapped = load(tmp_path / "data", transforms=GEOMETRY, map=twice, map_by="sample")
-    assert torch.equal(mapped["mask"], plain * 2)
-
-
-def twice(sample: dict[str, Any]) -> dict[str, Any]:
-    return {"mask": sample["mask"] * 2}
-
-
 def test_masks_for_a_device_travel_narrow_and_arrive_wide(tmp_path: Path) -> None:
     """Workers hand 16 bits per number to a device, which makes int64 of them; `meta` stands for a GPU."""
     from shardio.engines.torch_steps import convert_and_erase

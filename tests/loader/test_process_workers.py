@@ -34,9 +34,10 @@ COUNT = 40
 
 
 def photos() -> shardio.Dataset:
-    fields = {"image": "image", "label": "int64", "key": "text", "points": shardio.Field("array", dtype="float32")}
+    points = shardio.Field("array", dtype="float32", optional=True)
+    fields = {"image": "image", "label": "int64", "key": "text", "points": points}
     rows = [photo(n, classes=COUNT) | {"points": np.arange(n % 3, dtype=np.float32)} for n in range(COUNT)]
-    return shardio.from_samples(rows, fields)
+    return shardio.from_samples([row | ({"points": None} if n % 7 == 3 else {}) for n, row in enumerate(rows)], fields)
 
 
 PLACE = r"map: samples \[\d+(, \d+)*\]( and \d+ more)? in shard-0000\d\d.memory(, shard-\S+)* of /memory/\S+"
