@@ -142,7 +142,8 @@ def bucket_of(photos: Path, folder: Path) -> Iterator[dict[str, str]]:
     from tests._s3 import s3_server
 
     with s3_server(folder) as server:
-        store = obstore.store.S3Store("test", config=server.options, client_options={"allow_http": True})
+        options: Any = server.options
+        store = obstore.store.S3Store("test", config=options, client_options={"allow_http": True})
         for path in photos.iterdir():
             obstore.put(store, f"photos/{path.name}", path)
         yield server.options
