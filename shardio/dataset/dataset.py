@@ -241,11 +241,6 @@ class Dataset:
         shards, rows = self.manifest.shards.locate(np.array([index]))
         return self.shards.refetch(int(shards[0]), int(rows[0]))
 
-    def check_local(self) -> None:
-        """Raise ConfigError if the shards are in a store, where nothing but shardio reads them."""
-        if self.shards.in_store:
-            raise ConfigError(f"gpu_direct reads local files, and {self.path} is in a store: leave it out")
-
     def decode(
         self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
     ) -> list[Any]:

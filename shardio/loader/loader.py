@@ -35,7 +35,6 @@ from .batch.field_warnings import FirstBatch
 from .batch.map_function import MapBy, MapFunction, UserFunction
 from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
-from .device.gpu_direct import check_gpu_direct
 from .device.prefetcher import MOST_HELD, DevicePrefetcher
 from .epoch import EpochIterator, RunningEpoch
 from .lightning_epochs import BatchSampler
@@ -100,8 +99,6 @@ class Loader:
         channels_last: store float images pixel by pixel (`torch.channels_last`) instead of channel by channel.
         mixing: `MixUp`, `CutMix`, or a list of them, one of which is chosen for each batch. It mixes the images of a
             batch with one another, and the field `label` becomes float32 [B, num_classes].
-        gpu_direct: read large arrays of one shape from their files straight to the GPU (GPUDirect Storage, with
-            kvikio). The host reads batches that cannot be read that way, unless `on_bad_sample` is `"raise"`.
         fields: the fields to deliver; None delivers all.
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values). It returns a dict of the same kind; a field that
@@ -157,7 +154,6 @@ class Loader:
         engine_options: Mapping[str, Any] | None = None,
         channels_last: bool = False,
         mixing: Mixer | Sequence[Mixer] | None = None,
-        gpu_direct: bool = False,
         fields: Sequence[str] | None = None,
         map: UserFunction | None = None,
         map_by: MapBy = "batch",
@@ -174,7 +170,7 @@ class Loader:
         store_options: Mapping[str, str] | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self" and name not in KEYWORDS}
-        check_switches(self._arguments, "orient", "channels_last", "gpu_direct", "verify", "isolate")
+        check_switches(self._arguments, "orient", "channels_last", "verify", "isolate")
         self.dataset = readable(dataset, StoreAccess(cache, cache_size, store_options))
         self.world = rank_and_size(world)
         self._world_detected = world is None
@@ -186,12 +182,7 @@ class Loader:
             engine=engine,
             engine_options=dict(engine_options or {}),
             channels_last=channels_last,
-            gpu_direct=gpu_direct,
         )
-        if gpu_direct:
-            needs_host = {"map": map is not None, "isolate": isolate, "verify": verify}
-            others = [name for name, given in needs_host.items() if given]
-            check_gpu_direct(target.device, self.dataset, others=others)
         self._quarantine = Quarantine(on_bad_sample, max_bad, quarantine_file, self.world)
         build_spec = partial(
             batch_spec,

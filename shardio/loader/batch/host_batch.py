@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ...system.types import Buffer
 from ...transforms.steps import Sizes, Step
@@ -55,30 +53,6 @@ class EncodedImages:
 
 @final
 @dataclass(frozen=True, slots=True)
-class FieldInFiles:
-    """A field whose rows the device reads from files.
-
-    Attributes:
-        paths: the files.
-        files: for each row the number of its file in `paths`, int64 [B].
-        offsets: for each row the offset of its first byte, int64 [B].
-        shape: the shape of the field, [B, ...].
-        dtype: the dtype of its elements.
-        finish: the transforms that run on the device.
-        describe: names the sample in a row, for messages.
-    """
-
-    paths: Sequence[str]
-    files: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    finish: TensorFunction
-    describe: Callable[[int], str]
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class HostBatch:
     """A batch on the host.
 
@@ -88,7 +62,7 @@ class HostBatch:
         bad_samples: the bad samples that were replaced or masked.
         finish: the function to apply to the batch on the device: MixUp or CutMix.
         made_from: the rows that the batch was assembled from, and its part of them, from which the host makes images
-            and fields that a device refuses. None if no device can refuse anything.
+            that an engine refuses. None without such an engine.
     """
 
     batch: Batch

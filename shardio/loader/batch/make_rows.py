@@ -37,8 +37,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             lent.enter_context(selection.fetch(spec.columns))
             for name, there in rows.present.items():
                 there[:] = selection.column(present_column(name))
-            read = [name for name in spec.fields if name not in spec.gpu_direct_fields]
-            stored = {name: _read(rows, name, selection, lent) for name in read}
+            stored = {name: _read(rows, name, selection, lent) for name in spec.fields}
         if spec.options.verify:
             with clock.stage("verify"):
                 dataset.check(indices, stored, spec.options.limits.max_value_bytes)
@@ -48,7 +47,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             for name, kind in spec.fields.items():
                 if kind.is_image:
                     _decode_images(rows, name, stored[name], selection, on_host=images_on_host)
-                elif name in spec.arrays and name in stored:
+                elif name in spec.arrays:
                     _transform_arrays(rows, name, stored[name])
                 elif not kind.fixed:
                     values = dataset.decode(name, stored[name], indices, rows.present.get(name))

@@ -39,9 +39,6 @@ HOST = torch.device("cpu")
 _P = ParamSpec("_P")
 T = TypeVar("T")
 
-SMALLEST_DIRECT_ROW = 1 << 16
-"""The smallest size in bytes of a row that the GPU reads from its file; the host reads smaller rows faster."""
-
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
@@ -68,7 +65,6 @@ class DeviceOptions:
     engine: EngineName = "cpu"
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     channels_last: bool = False
-    gpu_direct: bool = False
 
     def __post_init__(self) -> None:
         if self.engine_options and self.engine == "cpu":
@@ -135,7 +131,6 @@ class BatchSpec:
         arrays: by name, the transforms of each field of arrays of one shape, or of scalars, that has some.
         ragged_as_int64: the fields of arrays whose shapes differ that become int64.
         drawn_alike: pairs of fields of one kind that draw the same random choices.
-        gpu_direct_fields: the fields that the GPU reads from their files.
         mixing: the mixing of images within each batch.
         channels_last: whether float images are stored pixel by pixel.
         scratch: memory for stored values.
@@ -151,7 +146,6 @@ class BatchSpec:
     arrays: Mapping[str, ArraySpec]
     ragged_as_int64: frozenset[str]
     drawn_alike: tuple[tuple[str, str], ...]
-    gpu_direct_fields: frozenset[str]
     mixing: MixingSpec | None
     channels_last: bool
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
@@ -208,7 +202,7 @@ class BatchSpec:
                 if image.recipe.size is not None and image.batch_engine is None:
                     numbers = image.cpu_engine.output_format
                     layout[name] = ((rows, *numbers.shape(image.recipe.size)), numbers.dtype)
-            elif kind.fixed and name not in self.gpu_direct_fields:
+            elif kind.fixed:
                 if array is None or array.on_device:
                     layout[name] = ((rows, *kind.row_shape), kind.row_dtype)
                 else:
@@ -238,10 +232,6 @@ def batch_spec(
     image_recipes = {name: image.recipe for name, image in images.items()}
     recipes = image_recipes | {name: array.recipe for name, array in arrays.items()}
     warn_of_unpaired(recipes)
-    whole = [n for n, kind in fields.items() if kind.kind == "array" and kind.fixed and not kind.optional]
-    large = [
-        n for n in whole if fields[n].row_bytes >= SMALLEST_DIRECT_ROW and (n not in arrays or arrays[n].on_device)
-    ]
     mixing = mixing_spec(
         options.mixing,
         fields,
@@ -258,7 +248,6 @@ def batch_spec(
         arrays=arrays,
         ragged_as_int64=frozenset(numbers.keys() - arrays.keys()),
         drawn_alike=drawn_alike(fields, recipes),
-        gpu_direct_fields=frozenset(large) if target.gpu_direct else frozenset(),
         mixing=mixing,
         channels_last=target.channels_last,
     )
