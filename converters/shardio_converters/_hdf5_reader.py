@@ -89,8 +89,7 @@ class Reader:
         self._heads: dict[str, list[str]] = {}  # the members to read of each compound dataset
         self._means: dict[str, int] = {}
         self._in_process: dict[str, Callable[[int, int], NDArray[Any]]] = {}
-        self._attributes: dict[str, dict[str, Any]] = {}  # of the datasets that are decoded
-        self._decodings: dict[str, cf.Decoding] = {}
+        self._packed: dict[str, tuple[dict[str, Any], cf.Decoding]] = {}  # attributes of datasets that are decoded
         columns = tuple(columns)
         self._file = open_file(path)
         try:
@@ -113,7 +112,7 @@ class Reader:
 
     def packing(self) -> dict[str, dict[str, Any]]:
         """The attributes of each dataset whose values are not the numbers that are stored, see `cf.to_json`."""
-        return {path: cf.to_json(self._attributes[path]) for path in self._decodings}
+        return {path: cf.to_json(attributes) for path, (attributes, _) in self._packed.items()}
 
     def _add(self, column: Column) -> None:
         if column.decoded:
@@ -124,7 +123,7 @@ class Reader:
                 attributes = cf.with_units_of(attributes, cf_attributes(times))
             how = cf.decoding(attributes, dataset.dtype)
             if not how.idle:
-                self._attributes[column.path], self._decodings[column.path] = attributes, how
+                self._packed[column.path] = attributes, how
         for path in datasets_of([column]):
             self._means[path] = self._means.get(path, 0) + column.mean
         if column.members:
@@ -186,8 +185,8 @@ class Reader:
         return rows_at_once(row_bytes, dataset.chunks, dataset.shape)
 
     def _read(self, path: str, start: int, stop: int) -> NDArray[Any]:
-        rows, how = self._stored(path, start, stop), self._decodings.get(path)
-        return rows if how is None else how.apply(rows)
+        rows = self._stored(path, start, stop)
+        return self._packed[path][1].apply(rows) if path in self._packed else rows
 
     def _stored(self, path: str, start: int, stop: int) -> NDArray[Any]:
         if (read := self._in_process.get(path)) is not None:

@@ -274,39 +274,29 @@ class BadLength(Lengthless):
 
 class TestRefusals:
     @pytest.mark.parametrize(
-        ("given", "message"),
+        ("given", "names", "message"),
         [
-            (Endless(), "Endless must be a map-style Dataset, with a length and samples by number; .* iterable"),
-            (Lengthless(), "Lengthless must be a map-style Dataset"),
-            (BadLength(), "the length of BadLength: RuntimeError: who knows"),
-            (Samples([]), "Samples holds no samples"),
-            (Samples([ValueError("first")]), "Samples, sample 0: ValueError: first"),
-            (Samples([object()]), "Samples, sample 0: no field holds a object"),
-            (Samples([(1, object())]), "Samples, sample 0: field 'label': no field holds a object"),
-            (Samples([np.array([None])]), "Samples, sample 0: a dtype must be"),
-            (Samples([2**70]), "Samples, sample 0: a dtype must be"),
-            (Samples([{}]), "Samples, sample 0: a dataset needs at least one field"),
-            (Samples([{"a b": 1, "a_b": 2}]), "Samples, sample 0: two keys would be one field: a b, a_b"),
-            (Samples([{"a": {"b": object()}}]), "Samples, sample 0: not JSON"),
+            (Endless(), None, "Endless must be a map-style Dataset, with a length and samples by number; .* iterable"),
+            (Lengthless(), None, "Lengthless must be a map-style Dataset"),
+            (BadLength(), None, "the length of BadLength: RuntimeError: who knows"),
+            (Samples([]), None, "Samples holds no samples"),
+            (Samples([ValueError("first")]), None, "Samples, sample 0: ValueError: first"),
+            (Samples([object()]), None, "Samples, sample 0: no field holds a object"),
+            (Samples([(1, object())]), None, "Samples, sample 0: field 'label': no field holds a object"),
+            (Samples([np.array([None])]), None, "Samples, sample 0: a dtype must be"),
+            (Samples([2**70]), None, "Samples, sample 0: a dtype must be"),
+            (Samples([{}]), None, "Samples, sample 0: a dataset needs at least one field"),
+            (Samples([{"a b": 1, "a_b": 2}]), None, "Samples, sample 0: two keys would be one field: a b, a_b"),
+            (Samples([{"a": {"b": object()}}]), None, "Samples, sample 0: not JSON"),
+            (Samples([(1, 2, 3)]), "a,b", "names must name each part of a sample, the first has 3 parts; got a, b"),
+            (Samples([{"x": 1}]), "a", "must name each part of a sample, the first is a dict, which has its own"),
+            (Samples([(1, 2)]), "a,a", "names must be different names, got a, a"),
         ],
     )
-    def test_what_is_no_data_set(self, given: Any, message: str) -> None:
-        """An object is refused unless it has numbered samples whose first can be stored."""
-        with pytest.raises(SourceError, match=message):
-            torch(given)
-
-    @pytest.mark.parametrize(
-        ("sample", "options", "message"),
-        [
-            ((1, 2, 3), {"names": "a,b"}, "names must name each part of a sample, the first has 3 parts; got a, b"),
-            ({"x": 1}, {"names": "a"}, "names must name each part of a sample, the first is a dict, which has its own"),
-            ((1, 2), {"names": "a,a"}, "names must be different names, got a, a"),
-        ],
-    )
-    def test_wrong_names(self, sample: Any, options: dict[str, str], message: str) -> None:
-        """`fields` must match the first sample."""
-        with pytest.raises(ConfigError, match=message):
-            torch(Samples([sample]), **options)
+    def test_what_is_no_data_set(self, given: Any, names: str | None, message: str) -> None:
+        """An object is refused unless it has numbered samples whose first can be stored, under the given names."""
+        with pytest.raises((SourceError, ConfigError), match=message):
+            torch(given, names=names)
 
 
 class TestBadSamples:
