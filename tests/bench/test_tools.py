@@ -234,18 +234,6 @@ def test_a_range_needs_enough_steps(measured: BenchResult, waits: list[float], e
     assert "86 to 70,915" in summary(replace(result, config=measured.config))
 
 
-def test_the_report_shows_the_rate_of_each_epoch(measured: BenchResult) -> None:
-    """A bar for each epoch in turn; of more than twenty epochs, one for every second, third, ..."""
-    assert ">epoch " not in page(measured)  # there is one
-    shown = page(replace(measured, rates=[100.0, 250.0, 130.0]))
-    bars = re.findall(r">(epoch \d+|median)<.*?>([\d,]+) samples/s<", shown)
-    assert bars[:3] == [("epoch 1", "100"), ("epoch 2", "250"), ("epoch 3", "130")]
-    assert bars[3][0] == "median"
-    assert re.findall(r">epoch (\d+)<", page(replace(measured, rates=[1.0] * 50))) == [
-        str(number) for number in range(1, 51, 3)
-    ]
-
-
 def test_a_limit_of_another_workload_feeds_nothing(measured: BenchResult) -> None:
     """The search, too, says that the samples are not the workload's."""
     config = replace(measured.config, emulate="resnet50-h100", step_time=0.1)

@@ -13,22 +13,7 @@ from _datasets import packed, tensors
 
 import shardio
 from benchmarks import _gpu_data, gpu, isolate, other_python, parity, settings, shuffle
-from benchmarks._results import in_turns
-from benchmarks.before_after import rates_of
 from shardio import World
-
-
-def test_turns_give_medians() -> None:
-    """Each configuration runs once per round, and its median is reported."""
-    calls: list[str] = []
-    figures = {"a": iter([3.0, 1.0, 2.0]), "b": iter([30.0, 10.0, 20.0])}
-
-    def run(name: str) -> float:
-        calls.append(name)
-        return next(figures[name])
-
-    assert in_turns({name: lambda name=name: run(name) for name in figures}, 3) == {"a": 2.0, "b": 20.0}  # type: ignore[misc]
-    assert calls == ["a", "b", "b", "a", "a", "b"]
 
 
 def test_shuffle_quality_tells_orders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,12 +94,3 @@ def test_another_interpreter_is_measured(tmp_path: Path, monkeypatch: pytest.Mon
     assert found["settings"] == {"dataset": str(tmp_path / "d"), "batch_size": 8, "step_time": 0.01}
     assert found["comparison"]["rounds"] == len(found["a_rates"]) == len(found["b_rates"]) == 8
     assert max(found["b_rates"]) < 840  # 8 samples, steps of 0.01 s
-
-
-def test_an_interpreter_that_ends_is_named(tmp_path: Path) -> None:
-    """The error says which one ended, and how."""
-    with (
-        rates_of(["false"], tmp_path, {}) as ask,
-        pytest.raises(RuntimeError, match="false has ended with exit code 1"),
-    ):
-        ask("{}")

@@ -78,11 +78,6 @@ def test_signatures_can_be_read() -> None:
             assert len(annotation) <= LONGEST_ANNOTATION, f"{name} has a parameter or a result of the type {annotation}"
 
 
-def test_help_of_the_loader_can_be_read() -> None:
-    """The Loader's signature is no longer than its parameters and their short types and defaults."""
-    assert len(str(inspect.signature(shardio.Loader))) < 40 * len(inspect.signature(shardio.Loader).parameters)
-
-
 def test_a_message_has_an_end() -> None:
     """What a message quotes from a file cannot flood a log, also after pickling; shorter messages stay as they are."""
     for kind in (kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ShardioError)):
