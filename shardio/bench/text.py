@@ -5,6 +5,7 @@ from ..system.units import counted, format_size
 from .accelerators import Accelerator
 from .limit_search import Limit
 from .result import BenchResult, RankResult, Spread
+from .storage import StorageRates
 
 
 def summary(result: BenchResult) -> str:
@@ -129,3 +130,14 @@ def limit_text(limit: Limit) -> str:
     elif limit.accelerators is not None:
         lines.append(f"this machine feeds  {limit.accelerators:.2f} x {limit.config.emulate} (MLPerf-style)")
     return "\n".join(lines)
+
+
+def storage_text(result: BenchResult, rates: StorageRates) -> str:
+    """Return the rates of plain reads beside the loader's as text."""
+    loader = sum(rank.bytes_per_second for rank in result.ranks)
+    way = "past the page cache" if rates.direct else "after dropping the page cache"
+    return (
+        f"storage             {format_size(rates.sequential)}/s in sequence, {format_size(rates.random)}/s at random "
+        f"in reads of {format_size(rates.random_bytes)}, {rates.threads} threads, {way}\n"
+        f"the loader reads    {format_size(loader)}/s, {loader / rates.random:.2f} times the random rate"
+    )

@@ -1,6 +1,7 @@
 """`shardio bench`: how fast each rank is fed, what limits that, and what to change."""
 
 import sys
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -12,6 +13,7 @@ from ..bench.accelerators import ACCELERATORS
 from ..bench.config import BenchConfig
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
+from ..stores.url import as_url
 from ._options import Shown, count_or_auto, options_of, with_options
 from ._output import JsonFile, check_place, write_json, write_text
 from ._progress import progress
@@ -51,6 +53,12 @@ def bench(
         bool,
         typer.Option("--find-limit", help="Search the shortest step that input keeps up with.", rich_help_panel=MORE),
     ] = False,
+    storage: Annotated[
+        bool,
+        typer.Option(
+            "--storage", help="Also read the shards without shardio, past the page cache.", rich_help_panel=MORE
+        ),
+    ] = False,
     versus: Annotated[
         str | None,
         typer.Option(
@@ -84,7 +92,7 @@ def bench(
 
       shardio bench data/photos --image-size 224 --versus decode=fast
 
-      shardio bench data/photos --json bench.json
+      shardio bench data/photos --storage --json bench.json
 
       shardio bench s3://bucket/photos --cache /local/cache --cache-size 200GB --store-option region=eu-west-1
 
@@ -93,9 +101,11 @@ def bench(
     check_place(json_file, "--json")
     check_place(html, "--html")
     access = stores.check_needed(dataset, versus)
-    given = {"--versus": versus, "--find-limit": find_limit, "--html": html}
+    if storage and as_url(dataset) is not None:
+        raise ConfigError(f"--storage reads local files, got the URL {dataset}")
+    given = {"--versus": versus, "--find-limit": find_limit, "--html": html, "--storage": storage}
     names = [name for name, value in given.items() if value]
-    if len(names) > 1:
+    if len(names) > 1 and (versus or find_limit):
         raise ConfigError(f"{names[0]} takes no {names[1]}: run the command once with each")
     options |= {name: count_or_auto(options[name], name) for name in ("threads", "prefetch")}
     options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
@@ -108,18 +118,24 @@ def bench(
     elif find_limit:
         _find_limit(config, json_file)
     else:
-        _measure(config, json_file, html)
+        _measure(config, storage, json_file, html)
 
 
-def _measure(config: BenchConfig, json_file: str | None, html: Path | None) -> None:
+def _measure(config: BenchConfig, storage: bool, json_file: str | None, html: Path | None) -> None:
     from ..bench.html import page
     from ..bench.measurement import measure
-    from ..bench.text import summary
+    from ..bench.storage import storage_rates
+    from ..bench.text import storage_text, summary
 
     with progress("%") as show:
         result = measure(config, lambda done: show("measuring", round(100 * done), 100))
-    if not write_json(json_file, result.to_json()):
-        print(summary(result))
+    text, figures = summary(result), result.to_json()
+    if storage:
+        rates = storage_rates(config.dataset)
+        figures["storage"] = asdict(rates)
+        text += f"\n{storage_text(result, rates)}"
+    if not write_json(json_file, figures):
+        print(text)
     if html is not None:
         write_text(html, page(result))
 

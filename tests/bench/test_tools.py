@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from shardio.bench.limit_search import PRECISION, Limit, bisect, find_limit
 from shardio.bench.measurement import fast_decoding, measure
 from shardio.bench.read_plan import read_plan
 from shardio.bench.result import BenchResult, Spread, Timeline
+from shardio.bench.storage import storage_rates
 from shardio.bench.text import limit_text, summary
 from shardio.bench.usage import INTERVAL, UsageSampler
 from shardio.bench.versus import other_side, versus
@@ -199,13 +200,23 @@ def test_wrong_other_sides(other: str, message: str) -> None:
         other_side(BenchConfig("a"), other)
 
 
-def test_the_json_is_documented(measured: BenchResult) -> None:
+def test_the_json_is_documented(photos: Path, measured: BenchResult) -> None:
     """docs/bench.md names each key of the JSON, in all depths but settings, stages and versions."""
     text = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
     figures = measured.to_json()
-    inner = (figures["ranks"][0], figures["stages"], figures["verdict"], figures["timelines"][0])
+    figures["storage"] = asdict(storage_rates(photos, threads=1, seconds=0.01))
+    inner = (figures["ranks"][0], figures["stages"], figures["verdict"], figures["timelines"][0], figures["storage"])
     for key in {name for part in (figures, *inner) for name in part}:
         assert f"`{key}`" in text, key
+
+
+def test_storage_is_read_past_the_cache(photos: Path) -> None:
+    """Plain reads of the shards have rates, and the size of a random read fits the samples."""
+    rates = storage_rates(photos, threads=2, seconds=0.1)
+    assert rates.sequential > 0
+    assert rates.random > 0
+    assert rates.random_bytes % 4096 == 0
+    assert rates.file_bytes >= sum(path.stat().st_size for path in photos.glob("*.tar"))
 
 
 @pytest.mark.parametrize(

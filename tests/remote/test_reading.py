@@ -159,7 +159,9 @@ def test_what_a_store_does_not_know_is_refused(s3: S3Server, url: str, local: Pa
         f"verify {local} --cache {tmp_path}": "--cache goes with the URL of a dataset",
         f"stats {local} --cache-size 1GB": "--cache-size goes with the URL of a dataset",
         f"info {local} --store-option region=x": "--store-option goes with the URL of a dataset",
+        f"info {local} --nodes 3": "--nodes goes with --cost",
         f"repair {url}": "repair works on local files, got the URL s3://reading/photos",
+        f"bench {url} --storage": "--storage reads local files",
     }
     for line, words in refused.items():
         done = command(line)

@@ -1,0 +1,119 @@
+"""How fast a dataset's storage can be read without shardio: sequentially and at random, past the page cache."""
+
+import errno
+import mmap
+import os
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..dataset.dataset import open as open_dataset
+from ..errors import ConfigError
+
+SECONDS = 2.0  # for each of the rates
+_ALIGNED = 4096
+_SEQUENTIAL = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRates:
+    """Rates of plain reads of a dataset's shards.
+
+    Attributes:
+        sequential: bytes per second, in reads of 1 MiB.
+        random: bytes per second, in reads of `random_bytes` at random places.
+        random_bytes: the size of these reads: the mean size of a sample, rounded up to 4 KiB.
+        threads: the number of threads that read.
+        direct: whether the page cache was passed by (O_DIRECT); if not, pages were dropped first, as far as possible.
+        file_bytes: the size of all shards.
+    """
+
+    sequential: float
+    random: float
+    random_bytes: int
+    threads: int
+    direct: bool
+    file_bytes: int
+
+
+def storage_rates(dataset: str | os.PathLike[str], *, threads: int = 8, seconds: float = SECONDS) -> StorageRates:
+    """Read a dataset's shards, sequentially and at random, for `seconds` each.
+
+    Raises ConfigError if the dataset has no files, and what `shardio.open` raises.
+    """
+    samples = len(open_dataset(dataset))
+    found = sorted(path for path in Path(dataset).rglob("*") if path.is_file())
+    files = [path for path in found if path.stat().st_size >= _ALIGNED]
+    if not files:
+        raise ConfigError(f"{dataset}: there is no file of 4 KiB or more to read")
+    sizes = [path.stat().st_size for path in files]
+    size = max(_ALIGNED, -(-sum(sizes) // max(1, samples) // _ALIGNED) * _ALIGNED)
+    direct = all(_allows_direct(path) for path in files)
+    sequential = _rate(files, sizes, _SEQUENTIAL, threads, seconds, direct)
+    at_random = _rate(files, sizes, size, threads, seconds, direct, random.Random(0))
+    return StorageRates(sequential, at_random, size, threads, direct, sum(sizes))
+
+
+def _drop_cache(files: list[Path]) -> None:
+    """Ask the system to forget the cached pages of files; those that other processes map stay."""
+    for path in files:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def _allows_direct(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+            return False
+        raise
+    try:
+        with mmap.mmap(-1, _ALIGNED) as buffer:
+            os.preadv(descriptor, [buffer], 0)
+    except OSError:  # it opens, but does not read
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _rate(
+    files: list[Path],
+    sizes: list[int],
+    block: int,
+    threads: int,
+    seconds: float,
+    direct: bool,
+    draw: random.Random | None = None,
+) -> float:
+    """Read blocks on several threads until the time is over, in the order that is drawn; return bytes per second."""
+    if not direct:
+        _drop_cache(files)
+    blocks = [(number, start) for number, size in enumerate(sizes) for start in range(0, max(1, size - block), block)]
+    if draw is not None:
+        draw.shuffle(blocks)
+    turn = iter(blocks)
+    flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
+
+    def read() -> int:
+        total = 0
+        with mmap.mmap(-1, block) as buffer:
+            while time.monotonic() - begun < seconds and (place := next(turn, None)) is not None:
+                total += os.preadv(descriptors[place[0]], [buffer], place[1])
+        return total
+
+    with ExitStack() as stack:
+        descriptors = [os.open(path, flags) for path in files]
+        for descriptor in descriptors:
+            stack.callback(os.close, descriptor)
+        with ThreadPoolExecutor(threads) as pool:
+            begun = time.monotonic()
+            reads = [pool.submit(read) for _ in range(threads)]
+        return sum(done.result() for done in reads) / (time.monotonic() - begun)
