@@ -172,7 +172,7 @@ class Hdf5(ColumnSource):
 
     @property
     def decode_cf(self) -> bool:
-        """See `shardio.conversion.source.HasPacking`."""
+        """See `shardio.source.HasNames`."""
         return any(column.decoded for column in self.columns.values())
 
     @property
@@ -181,7 +181,7 @@ class Hdf5(ColumnSource):
         return {"decode_cf": True} if self.decode_cf else {}
 
     def packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
-        """See `shardio.conversion.source.HasPacking`."""
+        """See `shardio.source.HasNames`."""
         packed = self._readers.get(number).packing() if self.decode_cf else {}
         return {name: packed[column.path] for name, column in self.columns.items() if column.path in packed}
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from itertools import chain
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,24 +63,6 @@ class TaskContext:
     beside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ShardWork:
-    """The values that a process needs to carry out shard tasks, beside the tasks.
-
-    Attributes:
-        context: what the tasks share.
-        run: where their shards go.
-    """
-
-    context: TaskContext
-    run: Run
-
-    @property
-    def threads(self) -> bool:
-        """Whether threads of one process may each use a copy of it."""
-        return bool(getattr(self.context.source, "threads", False))
-
-
 class ShardTask(Protocol):
     """The task for one shard."""
 
@@ -111,27 +94,20 @@ class WriteTask:
         return len(self.samples)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """The result of a shard task.
+class TaskResult(NamedTuple):
+    """How many samples a task has worked on, how many of them it has left out, and the first of those."""
 
-    Attributes:
-        count: the samples that were worked on.
-        skipped: how many of them were left out.
-        first_skipped: the first of those.
-    """
-
-    count: int
+    samples: int
     skipped: int
     first_skipped: Skipped | None
 
 
-def run_shard_task(work: ShardWork, task: Any, advance: Advance) -> TaskResult:
-    """Write a shard and its record, unless both exist and are complete.
+def run_shard_task(shared: tuple[TaskContext, Run], task: Any, advance: Advance) -> TaskResult:
+    """Write a shard and its record to a run, unless both exist and are complete.
 
     Raises BadSample unless bad samples are skipped, OSError and StoreError. An unfinished shard is removed.
     """
-    context, run = work.context, work.run
+    context, run = shared
     record = run.read(task.number)
     if record is not None and record.skipped and not context.skip:
         raise BadSample(record.skipped[0].reason)  # the interrupted run skipped it, this one must not
@@ -144,8 +120,7 @@ def run_shard_task(work: ShardWork, task: Any, advance: Advance) -> TaskResult:
                 record = run.put(task.number, record, folder)
         record = run.record(task.number, record)
     skipped = record.skipped
-    count = record.shard.samples + len(skipped)
-    return TaskResult(count, len(skipped), skipped[0] if skipped else None)
+    return TaskResult(record.shard.samples + len(skipped), len(skipped), skipped[0] if skipped else None)
 
 
 def write_samples(context: TaskContext, task: WriteTask, folder: Directory, advance: Advance) -> Record:
@@ -191,7 +166,12 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
         yield from zip(numbers.tolist(), source.encoded(numbers), strict=True)
         return
     fields = source.fields
-    samples = _in_blocks(source, numbers) if isinstance(source, HasBlocks) else _one_by_one(source, numbers)
+    samples: Iterator[Sample | BadSample]
+    if isinstance(source, HasBlocks):
+        starts = range(0, len(numbers), BLOCK_SAMPLES)
+        samples = chain.from_iterable(source.block(numbers[start : start + BLOCK_SAMPLES]) for start in starts)
+    else:
+        samples = _one_by_one(source, numbers)
     for number, sample in zip(numbers.tolist(), samples, strict=True):
         if isinstance(sample, BadSample):
             yield number, sample
@@ -201,7 +181,8 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
         except BadSample as error:
             odd = of_odd_shape(sample, fields)
             advice = Message("; shapes may differ with {}", Option("ragged", ",".join(odd))) if odd else ""
-            named = BadSample("{}: {}{}", _name(number, sample), error, advice)
+            key = f" (key {sample['key']})" if isinstance(sample.get("key"), str) else ""
+            named = BadSample("sample {} of the source{}: {}{}", number, key, error, advice)
             named.storable = bool(odd)
             yield number, named
 
@@ -218,20 +199,9 @@ def of_odd_shape(sample: Sample, fields: Mapping[str, Field]) -> list[str]:
     ]
 
 
-def _in_blocks(source: HasBlocks, numbers: Indices) -> Iterator[Sample | BadSample]:
-    for start in range(0, len(numbers), BLOCK_SAMPLES):
-        yield from source.block(numbers[start : start + BLOCK_SAMPLES])
-
-
 def _one_by_one(source: Source, numbers: Indices) -> Iterator[Sample | BadSample]:
     for number in numbers.tolist():
         try:
-            sample: Sample | BadSample = source[number]
+            yield source[number]
         except BadSample as error:
-            sample = error
-        yield sample
-
-
-def _name(number: int, sample: Sample) -> str:
-    key = sample.get("key")
-    return f"sample {number} of the source" + (f" (key {key})" if isinstance(key, str) else "")
+            yield error

@@ -65,10 +65,11 @@ class Writing(Protocol):
     def path(self) -> Path | Url:
         """The dataset's place."""
 
-    def building(self) -> AbstractContextManager[Directory]:
-        """Return the folder to build shards in, for a `with` block."""
+    @property
+    def folder(self) -> Directory:
+        """The folder to build shards in."""
 
-    def put(self, number: int, shard: WrittenShard, folder: Directory) -> WrittenShard:
+    def put(self, shard: WrittenShard) -> WrittenShard:
         """Take a shard that is finished in `folder`; return it under the name that it has from now on."""
 
     def publish(self, completed: Manifest) -> None:

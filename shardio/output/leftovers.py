@@ -19,8 +19,7 @@ from ..stores.url import Url
 from ..system.directory import Directory
 from .base import Leftovers
 from .locks import LOCK, Lock, is_folder_held, is_held
-from .own_files import HIDDEN, TEMPORARY, ours
-from .own_objects import is_own, stem_of
+from .own_files import HIDDEN, TEMPORARY, is_own, ours, stem_of
 from .records import JOURNAL, RECORD_NAME, RUN_NAME, decode_record
 from .shard_writer import WORKPLACE
 

@@ -4,8 +4,6 @@ The process that writes a temporary file holds a lock on it, which ends with the
 """
 
 import contextlib
-import errno
-import fcntl
 import os
 import re
 import secrets
@@ -16,9 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .directory import Directory
+from .file_locks import try_lock
 from .os_errors import naming
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]+\.tmp")
 _ABANDONED_SECONDS = 24 * 3600
 """Age after which a temporary file counts as abandoned where there are no locks: its writer changes it all the time."""
@@ -76,14 +74,8 @@ def _create_temporary(path: Path) -> tuple[Path, BinaryIO]:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         file = os.fdopen(descriptor, "w+b")
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                file.close()
-                temporary.unlink(missing_ok=True)
-                raise
-        if os.fstat(descriptor).st_nlink:  # else it was taken for abandoned before it was locked
+        # Else it is taken for abandoned, or was removed before it was locked.
+        if try_lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
             return temporary, file
         file.close()
 
@@ -91,19 +83,9 @@ def _create_temporary(path: Path) -> tuple[Path, BinaryIO]:
 def _remove_if_abandoned(path: str) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if _is_abandoned(descriptor):
+        if (free := try_lock(descriptor)) is None:
+            free = time.time() - os.fstat(descriptor).st_mtime > _ABANDONED_SECONDS
+        if free:
             os.unlink(path)  # while it is locked: see `_create_temporary`
     finally:
         os.close(descriptor)
-
-
-def _is_abandoned(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        return time.time() - os.fstat(descriptor).st_mtime > _ABANDONED_SECONDS
-    return True

@@ -4,13 +4,14 @@ The process that uses such a folder holds a lock on it, which ends with the proc
 """
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from .file_locks import try_lock
 
 
 @contextmanager
@@ -31,8 +32,7 @@ def remove_abandoned_folders(prefix: str) -> None:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                if os.fstat(descriptor).st_uid == os.getuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_uid == os.getuid() and try_lock(descriptor):
                     shutil.rmtree(path, ignore_errors=True)  # while it is locked: see `_make_locked`
             finally:
                 os.close(descriptor)
@@ -45,8 +45,7 @@ def _make_locked(prefix: str) -> tuple[Path, int]:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # taken for abandoned already
             continue
-        with contextlib.suppress(OSError):  # without locks nobody takes it for abandoned
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink:  # else it was taken for abandoned before it was locked
+        # Without locks nobody takes it for abandoned; else it may be, or was before it was locked.
+        if try_lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
             return path, descriptor
         os.close(descriptor)

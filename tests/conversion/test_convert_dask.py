@@ -1,5 +1,6 @@
 """Conversion on a Dask cluster: a real scheduler and real workers, some of which are killed."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -42,9 +43,10 @@ def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return files(out)
 
 
-def start(command: list[object]) -> subprocess.Popen[bytes]:
-    """Start a process without output."""
-    return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def start(command: list[object], log: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a process, and write its errors to a file, if there is one."""
+    with open(log or os.devnull, "wb") as errors:
+        return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=errors)
 
 
 @pytest.fixture
@@ -65,10 +67,10 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]
             process.wait()
 
 
-def wait_for(out: Path, shards: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(out: Path, shards: int, process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until this many shards are finished."""
     wait_until(lambda: len(unfinished(out, "*.done")) >= shards or process.poll() is not None)
-    assert process.poll() is None
+    assert process.poll() is None, log.read_text()
 
 
 @pytest.mark.long
@@ -82,20 +84,20 @@ def test_what_dies_is_made_up_for(
 ) -> None:
     """Killing one of two workers, or the command itself before a resume, changes no byte of the result."""
     address, workers = cluster
-    out = tmp_path / "out"
+    out, log = tmp_path / "out", tmp_path / "errors"
     command = ["convert", "imagefolder", photos, out, "--to", "hdf5", "--shard-size", "8KB", "--dask", address]
-    client = start([sys.executable, "-m", "shardio", *command])
-    wait_for(out, 10, client)
+    client = start([sys.executable, "-m", "shardio", *command], log)
+    wait_for(out, 10, client, log)
     workers[0].send_signal(signal.SIGKILL)
     before = len(unfinished(out, "*.done"))
     assert before < len(whole) - 1
     if both:
-        wait_for(out, before + 10, client)  # the other one goes on
+        wait_for(out, before + 10, client, log)  # the other one goes on
         client.send_signal(signal.SIGKILL)
         client.wait()
         assert before < len(unfinished(out, "*.done")) < len(whole) - 1
         run(*command, "--resume")
-    assert client.wait(120) == (-signal.SIGKILL if both else 0)
+    assert client.wait(120) == (-signal.SIGKILL if both else 0), log.read_text()
     assert files(out) == whole
     assert verify(shardio.open(out), deep=True).problems == ()
 

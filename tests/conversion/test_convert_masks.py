@@ -1,7 +1,6 @@
 """Masks in conversion and adoption: `mask=` keeps their files as they are, and refuses what holds no numbers."""
 
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from _builders import jpeg
 from _builders import png as photo
-from _cli import run
 from _foreign import write_tar
 from _masks import grey_png, levels, palette_png
 from numpy.typing import NDArray
@@ -110,19 +108,6 @@ def test_masks_of_every_source(tmp_path: Path, make: Callable[[Path], tuple[Any,
         assert [shardio.open(made.path)[number][field] for number in range(COUNT)] == FILES
 
 
-@pytest.mark.slow
-def test_mask_on_the_command_line(tmp_path: Path) -> None:
-    """--mask says which fields are masks, `info` shows it, and reshard keeps it."""
-    source = pairs(tmp_path / "in")
-    out = tmp_path / "out"
-    run("convert", "filelist", source, out, "--path", "image=image,mask=mask", "--mask", "mask")
-    assert "image, mask, 30 x 44" in run("info", out)
-    run("reshard", out, tmp_path / "again", "--to", "hdf5")
-    np.testing.assert_array_equal(delivered(tmp_path / "again"), NUMBERS)
-    manifest = json.loads((tmp_path / "again" / "shardio.json").read_text())
-    assert manifest["fields"]["mask"]["role"] == "mask"
-
-
 REFUSED: dict[str, tuple[Callable[[int], bytes], str]] = {
     "JPEG": (lambda n: jpeg(*SIZE, 1, seed=n), "got a JPEG"),
     "RGB": (lambda n: photo(*SIZE, seed=n), "got a PNG of RGB colours"),
@@ -164,6 +149,14 @@ def test_arrays_as_masks(tmp_path: Path, largest: int) -> None:
     np.savez(tmp_path / "a.npz", mask=numbers)
     made = shardio.convert(tmp_path / "a.npz", tmp_path / "out", converter="numpy", as_image="mask", mask="mask")
     np.testing.assert_array_equal(delivered(made.path), numbers)
+
+
+def test_grey_images_of_16_bits_are_told(tmp_path: Path) -> None:
+    """A note says that a Loader cuts off their levels, unless they are masks."""
+    source = pairs(tmp_path / "in", lambda number: grey_png(levels(SIZE, 40000, number)))
+    (note,) = shardio.convert(source, tmp_path / "images", **PAIRS).notes
+    assert note.startswith("field 'mask' begins with a grey PNG of 16 bits, whose levels a Loader cuts off at 255")
+    assert shardio.convert(source, tmp_path / "masks", mask="mask", **PAIRS).notes == ()
 
 
 def nearest(numbers: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:

@@ -2,14 +2,11 @@
 
 import base64
 import math
-import multiprocessing
 import pickle
 import re
 import struct
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -139,24 +136,6 @@ def test_what_changes_nothing_is_idle() -> None:
     assert not ReencodeOptions(max_pixels=9).idle
     assert not ReencodeOptions(recompress="if-needed").idle
     assert pickle.loads(pickle.dumps(ReencodeOptions(9, 8, 7, "always"))) == ReencodeOptions(9, 8, 7, "always")  # noqa: S301
-
-
-@pytest.mark.parametrize(
-    ("reencode", "size", "wanted"),
-    [
-        (ReencodeOptions(resize_shorter=256), (375, 500), (256, 341)),
-        (ReencodeOptions(resize_shorter=256), (256, 900), (256, 900)),
-        (ReencodeOptions(max_pixels=10_000), (300, 300), (100, 100)),
-        (ReencodeOptions(max_pixels=8), (3, 3), (3, 2)),  # 2.8 each: rounding both up would exceed the limit
-        (ReencodeOptions(max_pixels=10), (1, 1000), (1, 10)),
-        (ReencodeOptions(resize_shorter=100, max_pixels=10_000), (200, 800), (50, 200)),  # the smaller of both limits
-        (ReencodeOptions(resize_shorter=10, max_pixels=10_000), (200, 800), (10, 40)),
-        (ReencodeOptions(resize_shorter=1), (2, 9), (1, 4)),
-    ],
-)
-def test_sizes(reencode: ReencodeOptions, size: tuple[int, int], wanted: tuple[int, int]) -> None:
-    """Sides are rounded, and the aspect ratio is kept as far as rounding allows."""
-    assert reencode.size_of(*size) == wanted
 
 
 @given(
@@ -356,15 +335,17 @@ def test_an_orientation_is_applied_to_the_pixels(turned: int, size: tuple[int, i
     assert psnr(decode(reencode(data)), wanted) > 38
 
 
-@pytest.mark.parametrize("turned", TURNS)
-@pytest.mark.parametrize(("kind", "options"), [("png", ()), ("webp", (cv2.IMWRITE_WEBP_QUALITY, 95))])
-def test_orientations_of_other_formats(turned: int, kind: str, options: tuple[int, ...]) -> None:
-    """Orientations of other formats are applied where the image is re-encoded, and count for its size."""
-    data = with_exif(encode(kind, photo(60, 80), *options), tiff(turned))
+@pytest.mark.parametrize(("kind", "turned"), [("png", 6), ("webp", 6), ("bmp", 1)])
+def test_other_formats(kind: str, turned: int) -> None:
+    """Where other formats are re-encoded, their orientation is applied and counts for the size; most become JPEGs."""
+    plain = encode(kind, photo(60, 80), *((cv2.IMWRITE_WEBP_QUALITY, 95) if kind == "webp" else ()))
+    data = plain if turned == 1 else with_exif(plain, tiff(turned))
     upright = TURNS[turned](decode(data))
     reencode = ReencodeOptions(max_pixels=600)
     wanted = cv2.resize(upright, reencode.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
-    assert psnr(decode(reencode(data)), wanted) > 36
+    assert psnr(decode(reencode(data)), wanted) > 34
+    assert probe(reencode(data)).format == ("png" if kind == "png" else "jpeg")
+    assert_plain(ReencodeOptions(recompress="always")(data), upright.shape)
 
 
 @pytest.mark.parametrize(
@@ -390,24 +371,6 @@ def test_a_png_that_shrinks_stays_a_png(picture: NDArray[Any]) -> None:
     assert_plain(
         ReencodeOptions(recompress="always")(data), picture.shape if picture.ndim == 2 else (*picture.shape[:2], 3)
     )
-
-
-@pytest.mark.parametrize("kind", ["webp", "bmp"])
-def test_webp_and_bmp_become_jpegs(kind: str) -> None:
-    """WebP and BMP become JPEG when they shrink, and with `always`."""
-    data = encode(kind, photo(60, 80))
-    assert_plain(ReencodeOptions(recompress="always")(data), (60, 80, 3))
-    wanted = cv2.resize(decode(data), (40, 30), interpolation=cv2.INTER_AREA)
-    made = ReencodeOptions(resize_shorter=30, quality=95)(data)
-    assert_plain(made, (30, 40, 3))
-    assert psnr(decode(made), wanted) > 34
-
-
-def test_quality_is_kept_to(way: str) -> None:
-    """A lower quality gives fewer bytes."""
-    data = encode("jpg", photo(200, 200))
-    sizes = [len(ReencodeOptions(recompress="always", quality=quality)(data)) for quality in (1, 50, 92, 100)]
-    assert sizes == sorted(set(sizes))
 
 
 def test_large_results(way: str) -> None:
@@ -519,16 +482,6 @@ def test_damaged_bytes_do_no_harm(progressive: bool, changes: list[tuple[int, in
         assert made is None or probe(made).format == "jpeg"
 
 
-def test_what_c_is_not_asked_for(way: str) -> None:
-    """The compiled part refuses to enlarge, to make empty images, and to shrink steeply, which OpenCV does."""
-    data = encode("jpg", photo(300, 3))
-    if way == "native":
-        for size in ((301, 3), (300, 4), (0, 3), (300, 0), (1, 3)):
-            assert recode.recode(data, size, (False, False, False), 90) is None
-    made = ReencodeOptions(max_pixels=1)(data)
-    assert_plain(made, (1, 1, 3))
-
-
 @compiled
 def test_nothing_of_one_file_gets_into_the_next() -> None:
     """Tables of one JPEG do not leak into the next; a file without Huffman tables uses those of Motion JPEG."""
@@ -547,38 +500,9 @@ def reencoded(data: bytes) -> list[bytes]:
     return [ReencodeOptions(**options)(data) for options in given]
 
 
-def test_every_process_and_thread_makes_the_same() -> None:
-    """The bytes of an image depend on neither the process nor the thread nor earlier images."""
+def test_every_thread_makes_the_same() -> None:
+    """The bytes of an image depend on neither the thread nor earlier images."""
     data = encode("jpg", photo(200, 150), cv2.IMWRITE_JPEG_PROGRESSIVE, 1)
     with ThreadPoolExecutor(4) as pool:
         runs = list(pool.map(reencoded, [data] * 24))
-    with multiprocessing.get_context("spawn").Pool(1) as process:
-        runs.append(process.apply(reencoded, (data,)))
     assert all(run == runs[0] for run in runs)
-
-
-@compiled
-def test_memory_of_large_images_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decoder frees its memory after a large image and allocates it again for the next one."""
-    data = encode("jpg", photo(200, 150))
-    first = ReencodeOptions(resize_shorter=50)(data)
-    monkeypatch.setattr(recode, "_LARGE", 100)
-    assert [ReencodeOptions(resize_shorter=50)(data) for _ in range(3)] == [first] * 3
-    assert not hasattr(recode._local, "recoder")
-
-
-@compiled
-def test_wide_and_plain_kernels_average_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels of every processor give the same bytes."""
-    plain = tmp_path / "plain.so"
-    sources = [str(path) for path in native.FILE.parent.glob("*.c")]
-    command = ["cc", "-std=gnu11", "-O2", "-DSHARDIO_PLAIN", "-shared", "-fPIC", "-o", str(plain), *sources]
-    subprocess.run([*command, "-ljpeg", "-lm"], check=True)
-    data = [encode("jpg", photo(230, 310)), encode("jpg", photo(64, 91, 1))]
-    made = []
-    for file in (native.FILE, plain):
-        monkeypatch.setattr(native, "FILE", file)
-        native.library.cache_clear()
-        made.append([ReencodeOptions(resize_shorter=to)(file) for file in data for to in (1, 5, 21, 32, 50, 60)])
-    native.library.cache_clear()
-    assert made[0] == made[1]

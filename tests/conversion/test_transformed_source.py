@@ -100,9 +100,7 @@ def test_what_is_no_pixels(array: NDArray[Any], message: str) -> None:
 @pytest.mark.parametrize(("name", "dtypes"), [("x", {}), ("label", {}), ("a", {"a": "uint8"})])
 def test_fields_that_cannot_be(name: str, dtypes: dict[str, str]) -> None:
     """A missing field, one that is no array, and one that is also cast are refused."""
-    with pytest.raises(
-        ConfigError, match=rf"as_image takes fields of arrays that dtype does not cast \(arrays here: a\), got '{name}'"
-    ):
+    with pytest.raises(ConfigError, match=f"as_image takes fields of arrays that dtype does not cast, got '{name}'"):
         TransformedSource(Samples([{"a": noise(4, 5), "label": 1}]), NONE, dtypes, [name])
 
 
