@@ -47,6 +47,10 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_SYNTAX = (
+    *(ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.List, ast.Load),
+    *(ast.And, ast.Or, ast.Not, ast.USub, ast.UAdd, ast.In, ast.NotIn, *_COMPARISONS, *_ARITHMETIC),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ class Expression:
         try:
             self._tree = ast.parse(text.strip(), mode="eval").body
             tested = {self._name(node.left) for node in ast.walk(self._tree) if _is_test(node)}
-            self.names = frozenset(self._check(self._tree, 0))
+            self.names = frozenset(self._names(self._tree))
             self.tested = frozenset(tested) - self.names
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             if isinstance(error, ConfigError):
@@ -112,10 +116,8 @@ class Expression:
         with np.errstate(all="ignore"):  # a float divided by zero is no number, and no number is below 10
             return self._holds(self._tree, _Rows(values, every | dict(present or {}), count), True)
 
-    def _check(self, node: ast.AST, depth: int) -> set[str]:
+    def _names(self, node: ast.AST, depth: int = 0) -> set[str]:
         """Return the names below a node; raise ConfigError for syntax that a condition does not have."""
-        if depth > _MOST_LEVELS:
-            raise ConfigError(f"a condition is at most {_MOST_LEVELS} levels deep, got {self.text!r}")
         match node:
             case ast.Name() | ast.Attribute():
                 return {self._name(node)}
@@ -123,26 +125,19 @@ class Expression:
                 return set()
             case ast.Compare() if _is_test(node):
                 return set()
-            case ast.Compare(left=left, ops=ops, comparators=others):
+            case ast.Compare(ops=ops, comparators=others):
                 for op, other in zip(ops, others, strict=True):
-                    if isinstance(op, (ast.In, ast.NotIn)):
-                        self._check_members(other)
-                    elif type(op) not in _COMPARISONS:
-                        raise ConfigError(f"a condition has no {type(op).__name__.lower()}, got {self.text!r}")
-                return self._check_all([left, *others], depth)
-            case ast.BoolOp(values=parts):
-                return self._check_all(parts, depth)
-            case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.UAdd(), operand=operand):
-                return self._check(operand, depth + 1)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                return self._check_all([left, right], depth)
-            case ast.Tuple(elts=members) | ast.List(elts=members):
-                return self._check_all(members, depth)
-        found = ast.get_source_segment(self.text.strip(), node) if isinstance(node, ast.expr) else None
-        raise ConfigError(
-            f"a condition is made of fields, numbers, comparisons, `in (1, 2)`, `is None`, and, or, not, + - * / // %;"
-            f" got {found or type(node).__name__!r} in {self.text!r}"
-        )
+                    if isinstance(op, (ast.In, ast.NotIn)) and not getattr(other, "elts", ()):
+                        raise ConfigError(f"`in` takes a list of numbers, such as label in (1, 2); got {self.text!r}")
+        if depth > _MOST_LEVELS:
+            raise ConfigError(f"a condition is at most {_MOST_LEVELS} levels deep, got {self.text!r}")
+        if not isinstance(node, _SYNTAX):
+            found = ast.get_source_segment(self.text.strip(), node) if isinstance(node, ast.expr) else None
+            raise ConfigError(
+                "a condition is made of fields, numbers, comparisons, `in (1, 2)`, `is None`, and, or, not, + - * / // "
+                f"%; got {found or type(node).__name__!r} in {self.text!r}"
+            )
+        return {name for child in ast.iter_child_nodes(node) for name in self._names(child, depth + 1)}
 
     def _name(self, node: ast.expr) -> str:
         """Return a field's name, which may have dots in it."""
@@ -152,13 +147,6 @@ class Expression:
             case ast.Attribute(value=value, attr=last):
                 return f"{self._name(value)}.{last}"
         raise ConfigError(f"a dot may only occur within a field's name, got {self.text!r}")
-
-    def _check_all(self, nodes: list[ast.expr], depth: int) -> set[str]:
-        return {name for node in nodes for name in self._check(node, depth + 1)}
-
-    def _check_members(self, node: ast.expr) -> None:
-        if not isinstance(node, (ast.Tuple, ast.List)) or not node.elts:
-            raise ConfigError(f"`in` takes a list of numbers, such as label in (1, 2); got {self.text!r}")
 
     def _holds(self, node: ast.expr, rows: _Rows, wanted: bool) -> NDArray[np.bool_]:
         """Return for which samples a condition is certainly true, or if that is not `wanted`, certainly false."""
@@ -174,7 +162,7 @@ class Expression:
                     result[open_ones] = self._holds(part, rows.where(open_ones), wanted)
                 return result
         known, result = np.ones(rows.count, np.bool_), np.zeros(rows.count, np.bool_)
-        for name in self._check(node, 0):
+        for name in self._names(node):
             known &= rows.present[name]
         result[known] = self._truth(node, rows.where(known)) == wanted
         return result
@@ -204,7 +192,7 @@ class Expression:
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr, rows: _Rows) -> NDArray[np.bool_]:
         value = self._value(left, rows)
         if isinstance(op, (ast.In, ast.NotIn)):
-            # `_check_members` has checked that these are members of a tuple or a list.
+            # `_names` has checked that these are members of a tuple or a list.
             members = [self._value(member, rows) for member in right.elts]  # type: ignore[attr-defined]
             found = np.logical_or.reduce(np.broadcast_arrays(*(_compared(operator.eq, value, m) for m in members)))
             return np.asarray(found) ^ isinstance(op, ast.NotIn)
