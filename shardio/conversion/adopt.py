@@ -29,9 +29,9 @@ from ..system.types import Buffer
 from .masks import masked, plan_of
 from .notes import remarks_of
 from .pack import PackOptions, WrittenDataset, pack
-from .planning import fingerprint
+from .runners import Advance
 from .source import Adoptable, HasNames, HasPlaces, state_of
-from .tasks import BLOCK_SAMPLES, NO_SHARD, Advance, TaskContext, of_odd_shape
+from .tasks import BLOCK_SAMPLES, NO_SHARD, TaskContext, fingerprint, of_odd_shape
 
 _BLOCK_BYTES = 32 << 20
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

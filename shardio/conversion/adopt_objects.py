@@ -34,8 +34,9 @@ from ..system.units import counted
 from .adopt import PLAIN, AdoptTask, is_index, shard_of, write_index
 from .masks import plan_of
 from .pack import PackOptions, WrittenDataset, pack
+from .runners import Advance
 from .source import state_of
-from .tasks import NO_SHARD, Advance, TaskContext
+from .tasks import NO_SHARD, TaskContext
 
 TEMPORARY = "shardio-index-"
 """The prefix of the temporary folders that objects are kept in."""

@@ -32,13 +32,12 @@ from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource
 from .notes import check_strict, hints, remarks_of
 from .pack import OnError, PackOptions, WrittenDataset, pack
-from .planning import Estimate, plan
 from .reencode import Recompress, ReencodeOptions
 from .runners import Progress, silent
 from .skipped import open_report, write_report
 from .source import Converter, Source
 from .subset import choose, parse_split
-from .tasks import TaskContext
+from .tasks import Estimate, TaskContext, plan
 from .transformed_source import RawImages, TransformedSource
 
 PathLike: TypeAlias = str | os.PathLike[str]

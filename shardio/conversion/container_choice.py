@@ -64,10 +64,7 @@ def kept_container(source: Source) -> str | None:
 def choose_container(source: Source, wanted: str | None, *, follows: bool) -> tuple[str, str | None]:
     """Return the container to write, and a note on it if there is something to say.
 
-    Args:
-        source: the samples, as they will be stored.
-        wanted: the container that the user names; None without one.
-        follows: whether the container follows the samples if the user names none; else it is a tar.
+    That is the one that the user has `wanted`, or else a tar, unless it `follows` the samples, as they will be stored.
     """
     if wanted not in (None, DEFAULT):
         return wanted, None

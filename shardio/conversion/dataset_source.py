@@ -20,6 +20,7 @@ from ..output.shard_writer import Encoded
 from ..stores.url import Url, as_url
 from ..system.local_path import local_path
 from ..system.types import Sample
+from .source import check_index
 
 _BLOCK_BYTES = 8 << 20
 _BLOCK_SAMPLES = 1024
@@ -105,8 +106,7 @@ class DatasetSource:
         return np.concatenate([selection.column(name) for selection in selections])
 
     def __getitem__(self, index: int) -> Sample:
-        if not 0 <= index < self._ends[-1]:
-            raise IndexError(f"index must be in [0, {self._ends[-1]}), got {index}")
+        check_index(index, int(self._ends[-1]))
         dataset, number = self._place(index)
         try:
             dataset.check(np.array([number]), {})

@@ -23,12 +23,14 @@ from ..system import processes
 from ..system.optional import load
 from ..system.shared_memory import Shared
 from ..system.threads import in_order
-from .tasks import Advance
 
 POLL_SECONDS = 0.1
 THREADS_SECONDS = 2.0
 _DASK_RETRIES = 3
 _DASK_CONNECT_SECONDS = 30
+
+Advance: TypeAlias = Callable[[int], None]
+"""Called with the number of samples done since the last call."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called from time to time with a word for the work, the number of samples done, and the total."""

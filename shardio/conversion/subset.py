@@ -13,9 +13,9 @@ from ..order.permutation import Permutation, derive
 from ..system.types import Indices
 from ..system.units import counted
 from .expression import Expression
-from .runners import Progress, Runner, silent
+from .runners import Advance, Progress, Runner, silent
 from .source import HasColumns, Source
-from .tasks import BLOCK_SAMPLES, Advance
+from .tasks import BLOCK_SAMPLES
 
 _SHUFFLE, _SPLIT = 1, 2  # so that one seed gives two unrelated orders
 _ROWS_AT_ONCE = 1 << 20  # values of columns that a condition looks at together

@@ -28,13 +28,9 @@ Beat: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """What a rank has stated last.
+    """What a rank has stated last: the samples done, if it says so, whether it has finished, and its error if any.
 
-    Attributes:
-        samples: how many samples it has done; 0 if it does not say so.
-        over: whether it has finished its part.
-        error: the error that ended it; "" without one.
-        lost: words for its end, if it ended without a word; "" if it may be at work.
+    `lost` are words for its end, if it ended without a word.
     """
 
     samples: int = 0
@@ -191,16 +187,10 @@ class Output(Protocol):
         """Return the manifest that the run with this plan, which has ended, has made; ShardioError if it made none."""
 
     def leftovers(self, since: float | None) -> Leftovers | None:
-        """Return what killed and replaced writers left.
+        """Return what killed and replaced writers left; None if a writer changed the manifest meanwhile: look again.
 
-        Args:
-            since: what was written later than this, in seconds since 1970, is kept, and all that goes with it; None
-                keeps only what a process holds a lock on.
-
-        Returns:
-            None if a writer changed the manifest meanwhile: look again.
-
-        Raises ManifestError if the manifest cannot be trusted, so that nobody knows what it names.
+        What was written later than `since`, in seconds since 1970, is kept, and all that goes with it; None keeps only
+        what a process holds a lock on. Raises ManifestError if the manifest, which names the rest, cannot be trusted.
         """
 
     def remove(self, found: Leftovers) -> bool:

@@ -226,11 +226,7 @@ def _claim(final: Directory, *, overwrite: bool, resume: bool, beside: bool) -> 
 
 @final
 class FolderWriting:
-    """A `Writing` on a file system. A dataset that it replaces stays intact until `publish`.
-
-    Args:
-        final: the dataset's directory.
-    """
+    """A `Writing` on a file system, in the directory `final`. A dataset that it replaces stays until `publish`."""
 
     def __init__(self, final: Directory) -> None:
         self.path, self._final = final.path, final
@@ -251,15 +247,7 @@ class FolderWriting:
 
 @final
 class FolderLead:
-    """A `Lead` on a file system.
-
-    Args:
-        run: the run.
-        final: the dataset's directory.
-        lock: the lock of the journal.
-        beside: whether files of other programs in it become the dataset's shards.
-        missing: if the conversion begins here, the directories that were made for it.
-    """
+    """A `Lead` on a file system; `missing` are the directories that were made for it, if it begins here."""
 
     def __init__(
         self, run: "FolderRun", final: Directory, lock: Lock, beside: bool, missing: Sequence[Path] | None
@@ -296,13 +284,7 @@ class FolderLead:
 @final
 @dataclass(frozen=True, slots=True)
 class FolderRun:
-    """A `Run` on a file system. Its folders are opened for each use, and no link in it is followed.
-
-    Attributes:
-        out: the output.
-        name: the name of its folder in the journal.
-        container: the shards' container.
-    """
+    """A `Run` on a file system. Its folders are opened for each use, and no link in it is followed."""
 
     out: FolderOutput
     name: str

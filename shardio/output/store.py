@@ -15,7 +15,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -49,7 +48,6 @@ POLL_SECONDS = 2.0
 _BEAT_SECONDS = 15.0
 _LEADERS_BEAT_SECONDS = 2.0  # others wait for it
 _READERS = 16  # requests at once, while many records or indexes are read or written
-_BLOCK = 256
 _INDEX_FILES = {side_index.SUFFIX: side_index.path_of, piece_sums.SUFFIX: piece_sums.path_of}
 """The files that are written beside an adopted object, by what their names in the journal end with."""
 
@@ -290,9 +288,7 @@ class StoreOutput:
 class StoreWriting:
     """A `Writing` in a store. A dataset that it replaces stays until `publish`, and its shards after that.
 
-    Args:
-        out: the dataset's place.
-        condition: the state that the manifest there has to have when the new one is written.
+    `condition` is the state that the manifest has to have when the new one is written.
     """
 
     def __init__(self, out: StoreOutput, condition: Condition) -> None:
@@ -327,13 +323,7 @@ class StoreWriting:
 
 @final
 class StoreLead:
-    """A `Lead` in a store.
-
-    Args:
-        run: the run.
-        condition: the state that the manifest has to have when the new one is written.
-        anew: whether the run begins here.
-    """
+    """A `Lead` in a store; `condition` as for `StoreWriting`, and `anew` if the run begins here."""
 
     def __init__(self, run: "StoreRun", condition: Condition, *, anew: bool) -> None:
         self.run = run
@@ -439,9 +429,7 @@ class StoreRun:
         return records.decode_record(bytes(content.data), f"{self.path / self.name}, the record of shard {number}")
 
     def records(self, numbers: Sequence[int]) -> Iterator[Record | None]:
-        with ThreadPoolExecutor(_READERS) as pool:
-            for start in range(0, len(numbers), _BLOCK):
-                yield from pool.map(self.read, numbers[start : start + _BLOCK])
+        return in_order(self.read, numbers, _READERS)
 
     def done(self) -> set[int]:
         return records.numbers_in(self._states())
