@@ -236,41 +236,14 @@ class TestBeside:
             adopt(source, tmp_path / "out")
 
 
-def _given(options: dict[str, str]) -> list[str]:
-    return [word for name, value in options.items() for word in (f"--{name}", value)]
-
-
 class TestCommand:
-    @pytest.mark.parametrize(
-        ("make", "paths", "options"),
-        [
-            (tars, ["train-{00..02}.tar"], {}),
-            (records, ["."], {"fields": "image,label"}),
-            (tables, ["part0.h5", "part1.h5"], {"fields": "image=jpegs,label=labels", "workers": "2"}),
-            (lambda folder: environment(folder, datums=True), ["in/data.mdb"], {"format": "lmdb"}),
-        ],
-    )
-    def test_formats_are_told_by_content(
-        self, make: Any, paths: list[str], options: dict[str, str], tmp_path: Path
-    ) -> None:
-        """`shardio index` recognises each format by its content and prints what it wrote."""
-        make(tmp_path)
-        out = tmp_path / "out"
-        told = run("index", *(tmp_path / path for path in paths), "-o", out, *_given(options))
-        dataset = shardio.open(out)
-        assert f"{len(dataset)} samples" in told
-        assert {"image", "label"} <= dataset.fields.keys()
-        assert "train" not in str(dataset.manifest)
-
     def test_indexes_among_the_files(self, tmp_path: Path) -> None:
         """Indexes that lie beside the files, which a shell's pattern names too, are left out."""
-        tables(tmp_path / "in")
-        fields = ("--fields", "label=labels")
-        run("index", tmp_path / "in", "-o", tmp_path / "in", *fields)
-        named = sorted((tmp_path / "in").glob("*.h5"))
+        folder = tables(tmp_path / "in")
+        made = shardio.index(folder, folder, fields="label=labels")
+        named = sorted(folder.glob("*.h5"))
         assert any(path.name.endswith(".idx.h5") for path in named)
-        run("index", *named, "-o", tmp_path / "out", *fields)
-        assert shardio.open(tmp_path / "out").digest == shardio.open(tmp_path / "in").digest
+        assert shardio.index(named, tmp_path / "out", fields="label=labels").manifest.digest == made.manifest.digest
 
 
 CLASSES = ("cat", "dog", "eel")

@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,19 +50,23 @@ def start(command: list[object], log: Path | None = None) -> subprocess.Popen[by
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """The address of a scheduler on the loopback interface, and its two worker processes."""
+def cluster(tmp_path: Path) -> Iterator[tuple[str, Callable[[], subprocess.Popen[bytes]]]]:
+    """The address of a scheduler on the loopback interface, and a function that starts a worker process of it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address = f"tcp://127.0.0.1:{port}"
     dask = [sys.executable, "-m", "dask"]
-    scheduler = start([*dask, "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", "--no-jupyter"])
+    begun = [start([*dask, "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", "--no-jupyter"])]
     worker = [*dask, "worker", address, "--nthreads", 1, "--no-dashboard", "--no-nanny", "--local-directory"]
-    workers = [start([*worker, tmp_path / str(number)]) for number in range(2)]
+
+    def start_worker() -> subprocess.Popen[bytes]:
+        begun.append(start([*worker, tmp_path / f"{len(begun)}"]))
+        return begun[-1]
+
     try:
-        yield address, workers
+        yield address, start_worker
     finally:
-        for process in (*workers, scheduler):
+        for process in reversed(begun):
             process.kill()
             process.wait()
 
@@ -76,19 +80,21 @@ def wait_for(out: Path, shards: int, process: subprocess.Popen[bytes], log: Path
 @pytest.mark.long
 @pytest.mark.parametrize("both", [False, True], ids=["worker", "worker and client"])
 def test_what_dies_is_made_up_for(
-    cluster: tuple[str, list[subprocess.Popen[bytes]]],
+    cluster: tuple[str, Callable[[], subprocess.Popen[bytes]]],
     photos: Path,
     whole: dict[str, bytes],
     tmp_path: Path,
     both: bool,
 ) -> None:
-    """Killing one of two workers, or the command itself before a resume, changes no byte of the result."""
-    address, workers = cluster
+    """Killing the worker that began, or the command itself before a resume, changes no byte of the result."""
+    address, start_worker = cluster
+    first = start_worker()
     out, log = tmp_path / "out", tmp_path / "errors"
     command = ["convert", "imagefolder", photos, out, "--to", "hdf5", "--shard-size", "8KB", "--dask", address]
     client = start([sys.executable, "-m", "shardio", *command], log)
     wait_for(out, 10, client, log)
-    workers[0].send_signal(signal.SIGKILL)
+    start_worker()
+    first.send_signal(signal.SIGKILL)  # the only one that holds what all shards share
     before = len(unfinished(out, "*.done"))
     assert before < len(whole) - 1
     if both:

@@ -87,19 +87,6 @@ def test_hdf5_columns_that_no_field_holds_are_named(tmp_path: Path) -> None:
     assert hdf5(tmp_path / "scans.h5", fields="x,y=group/y").remarks == ()
 
 
-def test_hdf5_columns_of_later_files_are_named(tmp_path: Path) -> None:
-    """A column that only the second file has, and no field holds, is named as well; many are counted."""
-    for number in range(2):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            file["x"] = np.zeros(3)
-            for other in range(30 * number):
-                file[f"long{other:02d}"] = np.zeros(3, np.longdouble)
-    remarks = hdf5(tmp_path).remarks
-    assert len(remarks) == 21
-    assert remarks[0] == f"left out 'long00': no field holds float128{LONG}"
-    assert remarks[-1] == "10 more datasets are left out"
-
-
 def test_members_that_the_first_sample_lacks_are_named(tmp_path: Path) -> None:
     """Members that appear late, however late, are named with the first sample that has them."""
     found = webdataset(tars(tmp_path))
