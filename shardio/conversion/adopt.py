@@ -34,6 +34,7 @@ from .source import Adoptable, HasNames, HasPlaces, state_of
 from .tasks import BLOCK_SAMPLES, NO_SHARD, TaskContext, fingerprint, of_odd_shape
 
 _BLOCK_BYTES = 32 << 20
+_SUFFIX = re.compile(r"\.[a-z0-9]+")
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -95,7 +96,8 @@ def adopt(
     files = []
     for number, (path, start) in enumerate(zip(source.files, source.starts[:-1].tolist(), strict=True)):
         samples = range(start, int(source.starts[number + 1]))
-        name = path.name if beside else f"shard-{number:06d}{_suffix(path)}"
+        suffix = path.suffix.lower() if _SUFFIX.fullmatch(path.suffix.lower()) else ""
+        name = path.name if beside else f"shard-{number:06d}{suffix}"
         if samples:
             files.append(AdoptTask(number, samples, path, name, state_of(path)))
     if not files:
@@ -155,11 +157,6 @@ def is_index(path: Path) -> bool:
     except ShardCorrupt:
         return False
     return CHECKSUM in (index.dtype.names or ())
-
-
-def _suffix(path: Path) -> str:
-    """Return the file's suffix in lower case, "" if it is not made of letters and digits."""
-    return path.suffix.lower() if re.fullmatch(r"\.[a-z0-9]+", path.suffix.lower()) else ""
 
 
 @dataclass(frozen=True, slots=True)
