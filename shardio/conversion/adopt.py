@@ -161,7 +161,7 @@ def is_index(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FileIndex:
-    """What the index of a file says.
+    """The content of a file's index.
 
     Attributes:
         checksums: the checksum of each of its samples, uint64 [n]; without any, the index was not written.

@@ -85,7 +85,7 @@ class DatasetSource:
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """What tells a conversion that renumbers labels from others of the same datasets, as JSON values."""
+        """JSON values that tell a conversion that renumbers labels from others of the same datasets."""
         return {"labels": [d.digest for d in self._datasets]} if any(d.renumbers for d in self._datasets) else {}
 
     @property

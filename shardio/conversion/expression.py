@@ -47,10 +47,10 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_SYNTAX = (
-    *(ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.List, ast.Load),
-    *(ast.And, ast.Or, ast.Not, ast.USub, ast.UAdd, ast.In, ast.NotIn, *_COMPARISONS, *_ARITHMETIC),
-)
+_SYNTAX: tuple[type[ast.AST], ...] = (
+    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.List, ast.Load, ast.And, ast.Or, ast.Not, ast.USub,
+    ast.UAdd, ast.In, ast.NotIn, *_COMPARISONS, *_ARITHMETIC,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ Beat: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """What a rank has stated last: the samples done, if it says so, whether it has finished, and its error if any.
+    """The last statement of a rank: the samples done, if it says so, whether it has finished, and its error if any.
 
     `lost` are words for its end, if it ended without a word.
     """
@@ -41,7 +41,7 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What no manifest names, of what shardio alone writes; by names from the dataset's place on, `/` between parts.
+    """Files or objects that shardio alone writes and no manifest names, by names from the dataset's place on.
 
     Attributes:
         removable: what can go, in the order in which it goes.
@@ -124,7 +124,7 @@ class Lead(Protocol):
 
     @property
     def run(self) -> Run:
-        """What the other processes know of it."""
+        """The part of it that all processes share."""
 
     def publish(self, completed: Manifest, numbers: Sequence[int]) -> None:
         """Make a dataset of the shards of these numbers; ObjectChanged if another writer has made one meanwhile."""

@@ -1,4 +1,4 @@
-"""What killed and replaced writers left at a dataset's place: what shardio alone writes there, and no manifest names.
+"""Leftovers of killed and replaced writers at a dataset's place: shardio alone writes them, and no manifest names them.
 
 In a folder these are the hidden folders that shards are built in, journals of unfinished conversions, temporary files,
 and shards that no manifest names. In a store they are objects: shards, and the records of unfinished conversions.

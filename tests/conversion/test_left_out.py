@@ -1,4 +1,4 @@
-"""What a source leaves out or renames is told in a note, one each, and is an error with `strict`."""
+"""Data that a source leaves out or renames is told in a note, one each, and is an error with `strict`."""
 
 from collections.abc import Callable
 from pathlib import Path
