@@ -109,7 +109,7 @@ class FolderOutput:
         lead = FolderLead(FolderRun(self, "", container), final, lock, beside, missing if anew else None)
         try:
             check_made(journal)
-            unfinished = self._plan() if resume else None
+            unfinished = next(iter(self.plans().values()), None) if resume else None
             if unfinished is None:
                 for name in journal.names():
                     if name != LOCK:
@@ -132,16 +132,12 @@ class FolderOutput:
         return lead
 
     def plans(self) -> dict[str, dict[str, Any]]:
-        plan = self._plan()
-        return {} if plan is None else {str(plan.get("run")): plan}
-
-    def _plan(self) -> dict[str, Any] | None:
-        """Return the plan of the journal, None if there is none yet; ShardioError if it is damaged."""
         try:
             text = self.journal().read(PLAN, _MOST_TEXT)
-        except FileNotFoundError:
-            return None
-        return records.decode_plan(text, f"{self.path / JOURNAL / PLAN}")
+        except FileNotFoundError:  # there is none yet
+            return {}
+        plan = records.decode_plan(text, f"{self.path / JOURNAL / PLAN}")
+        return {str(plan.get("run")): plan}
 
     def pulse(self, run: str, plan: Mapping[str, Any]) -> tuple[object, bool]:
         # The process that holds the lock has written this plan, and not one that died before.
