@@ -14,7 +14,6 @@ from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Schedule, Shuffle
 from ..stores.url import Url
-from ..system.timing import StageClock
 from ..system.types import Buffer, Column, Indices
 from .fetch_ahead import FetchAhead
 from .location import Location
@@ -27,10 +26,10 @@ first byte in its file, int64 [n] each."""
 class SelectedSamples(Protocol):
     """Some samples of a dataset. They are located in their shards once, for all fields that you read."""
 
-    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> AbstractContextManager[None]:
+    def fetch(self, names: Iterable[str]) -> AbstractContextManager[None]:
         """Return a `with` block in which some fields are local; it waits for those that come from a store.
 
-        That counts as the stage `fetch` of the clock.
+        That counts as the stage `fetch` of the clock whose stage the thread is in.
         """
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
