@@ -19,7 +19,7 @@ from ..stores import open_store
 from ..stores.url import as_url
 from ..system import cpus
 from ..system.local_path import local_path
-from ..system.temporary_folder import remove_abandoned_folders, temporary_folder
+from ..system.replacement import remove_abandoned_folders, temporary_folder
 from . import source as sources
 from .adopt import adopt
 from .adopt_objects import MOST_THREADS, TEMPORARY, ObjectAdoption
