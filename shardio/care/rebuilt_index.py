@@ -80,9 +80,7 @@ def _index_of(path: Path, fields: Mapping[str, Field]) -> NDArray[Any]:
             raise ShardCorrupt(f"{path}, key {run.key}: {error}") from error
         for name, place in places.items():
             index[f"{name}.offset"][row], index[f"{name}.size"][row] = place or (0, 0)
-        for name in side_index.held(with_hidden(fields)):
-            field = with_hidden(fields)[name]
-            index[name][row] = np.frombuffer(encoded.stored[name], field.row_dtype).reshape(field.row_shape)
+        side_index.fill(index[row : row + 1], encoded.stored)
     if not len(index):
         raise ShardCorrupt(f"{path}: no complete sample is left{''.join(f': {text}' for text in damage)}")
     return index

@@ -25,9 +25,8 @@ from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, content_columns, shape_column, with_hidden
 from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable, TextColumn
-from ..output.describe import describe
 from ..output.own_files import SHARD
-from ..output.shard_writer import WrittenShard
+from ..output.shard_writer import WrittenShard, common_shape, describe
 from ..stores.url import as_url
 from ..system import did_you_mean
 from ..system.directory import Directory
@@ -288,12 +287,11 @@ def _summary(
     with contextlib.closing(kind.reader(path, with_hidden(described.fields))) as reader:
         rows = np.arange(len(reader))
         sample_checksums = np.asarray(reader.read(rows, CHECKSUM))
-        shapes: dict[str, tuple[int, int] | None] = {}
-        for name, field in described.fields.items():
-            if field.kind == "image":
-                sizes = np.unique(np.asarray(reader.read(rows, shape_column(name))), axis=0)
-                sizes = sizes[sizes.any(axis=1)]  # a sample without an image of an optional field has (0, 0)
-                shapes[name] = (int(sizes[0][0]), int(sizes[0][1])) if len(sizes) == 1 else None
+        shapes = {
+            name: common_shape(np.asarray(reader.read(rows, shape_column(name))))
+            for name, field in described.fields.items()
+            if field.kind == "image"
+        }
     size, checksum, table = piece_sums.of_files(kind.files(path)) if known is None else (*known, None)
     return WrittenShard(path.name, len(rows), size, checksum, sample_checksums, shapes), table
 

@@ -65,6 +65,13 @@ def size_of(fields: Mapping[str, Field], count: int) -> int:
     return len(npy.header_of(dtype, (count,))) + count * dtype.itemsize
 
 
+def fill(row: NDArray[Any], sample: Stored) -> None:
+    """Set the held values of a row [1] of an index from a sample in stored form."""
+    for name in (name for name in row.dtype.names or () if name in sample):
+        dtype = row.dtype[name]
+        row[name] = np.frombuffer(sample[name], dtype.base).reshape(dtype.shape)
+
+
 @final
 class SideIndexWriter:
     """Writes a side index row by row, so that memory stays bounded.

@@ -6,37 +6,45 @@ the first and the last one until the end, by which the fields are found, as thos
 journal beside the objects, until all are made: so an adoption that was cut off can go on.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import fnmatch
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
 import xxhash
 
-from ..containers import side_index
-from ..errors import BadSample, ConfigError, ObjectChanged, ObjectNotFound, SourceError
-from ..foreign.formats import WORDS, FoundFiles, find_by_content
-from ..format import checksums
-from ..format.fields import CHECKSUM, describe_fields, shape_column
+from .. import containers
+from ..containers import piece_sums, side_index
+from ..errors import BadSample, ConfigError, ManifestError, ObjectChanged, ObjectNotFound, SourceError
+from ..foreign.files import Sort, expanded, order_key
+from ..foreign.formats import WORDS, FoundFiles, find_by_content, named_kind
+from ..format import checksums, manifest
+from ..format.fields import describe_fields
+from ..output.own_files import stem_of
 from ..output.records import Record, Skipped
 from ..output.store import StoreOutput
+from ..stores.base import Condition, ObjectInfo, Store
 from ..stores.stream import download
+from ..stores.url import Url
 from ..system.directory import Directory
-from ..system.replacement import remove_abandoned_folders, temporary_folder
-from .adopt import AdoptTask, index_of_places, is_index, write_sums
-from .found_objects import KINDS, FoundObjects
+from ..system.units import counted
+from .adopt import PLAIN, AdoptTask, is_index, shard_of, write_index
 from .masks import plan_of
 from .pack import PackOptions, WrittenDataset, pack
+from .runners import Advance
 from .source import state_of
-from .tasks import NO_SHARD, Advance, TaskContext
+from .tasks import NO_SHARD, TaskContext
 
-_TEMPORARY = "shardio-index-"
+TEMPORARY = "shardio-index-"
+"""The prefix of the temporary folders that objects are kept in."""
 MOST_THREADS = 8
 """Threads that are started unless the user says how many: each keeps an object on the disk, and they share the GIL."""
-
-MakeSource = Callable[[FoundFiles], Any]
-"""Returns the source of some files."""
+KINDS = ("webdataset", "tfrecord")
+"""The formats, by the names of their converters, that can be adopted in a store."""
+_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,42 +57,84 @@ class _ObjectTask:
 
 @final
 class ObjectAdoption:
-    """The adoption of objects in a store, which is open from the first download to the end of the `with` block.
+    """The adoption of objects in a store: the first and the last one are downloaded at once, all others by `run`.
 
     Args:
-        found: the objects.
+        store: the store.
+        given: objects, patterns of their names, or the folder itself, for what names tell to be tars or TFRecords.
+        folder: the URL that they are directly in, which becomes that of the dataset.
+        kind: the format; None lets the names in the folder and the content decide.
         make_source: returns the source of some local files.
+        temporary: a folder for objects that are read, empty.
+        overwrite: whether a dataset of adopted objects may be there, to be replaced or, if a command goes on where an
+            earlier one ended, as that one's result.
+        sort: see `shardio.index`.
 
     Attributes:
+        names: the names of the objects in the folder, in the order of their samples.
         source: the source of the first and the last object, whose fields are the dataset's.
+        remarks: a clause for what was left out.
 
-    Raises SourceError if they cannot be read in place, and what the store raises.
+    Raises ConfigError for objects elsewhere and for a dataset that is there, SourceError if there are no objects, or
+    they cannot be read in place, and what the store raises.
     """
 
-    def __init__(self, found: FoundObjects, make_source: MakeSource) -> None:
-        self._found, self._make_source = found, make_source
-        remove_abandoned_folders(_TEMPORARY)
-        self._resources = ExitStack()
-        self._folder = self._resources.enter_context(temporary_folder(_TEMPORARY))
-        try:
-            self._ends = [self._download(number, "ends") for number in sorted({0, len(found.objects) - 1})]
-            with self._naming("ends"):
-                files = find_by_content([str(path) for path in self._ends], found.kind)
-                if files.kind not in KINDS:
-                    raise SourceError(
-                        f"{self._ends[0]} is {WORDS[files.kind]}, which is adopted on a local disk only: copy it there"
-                    )
-                self.kind = files.kind
-                self.source = self._make_source(files)
-        except BaseException:
-            self._resources.close()
-            raise
-
-    def __enter__(self) -> "ObjectAdoption":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._resources.close()
+    def __init__(
+        self,
+        store: Store,
+        given: Sequence[Url],
+        folder: Url,
+        kind: str | None,
+        make_source: Callable[[FoundFiles], Any],
+        temporary: Path,
+        *,
+        overwrite: bool,
+        sort: Sort,
+    ) -> None:
+        self._store, self._folder, self._make_source, self._temporary = store, folder, make_source, temporary
+        if kind not in (None, *KINDS):
+            raise ConfigError(f"format must be webdataset or tfrecord for objects in a store, got {kind!r}")
+        if folder.root.startswith("http"):
+            raise ConfigError(f"{folder}: a file server neither lists nor stores objects: index them on a local disk")
+        for one in given:
+            if one != folder and one.parent != folder:
+                raise ConfigError(
+                    f"out must be the URL that the objects are directly in, {one.parent}, because their indexes and "
+                    f"their manifest lie beside them; got {folder}"
+                )
+        there = self._listed()
+        self._indexes = {name for name in there if name.endswith(containers.index_suffixes())}
+        candidates = [n for n in there if n not in {*self._indexes, manifest.FILE_NAME, manifest.TABLE_NAME}]
+        self.names: list[str] = []
+        self.remarks: list[str] = []
+        for one in given:
+            if one == folder:
+                taken = [name for name in candidates if named_kind(name) in ((kind,) if kind else KINDS)]
+                others = [name for name in candidates if name not in taken]
+                if taken and others:
+                    listed = ", ".join(others[:_LISTED]) + (", ..." if len(others) > _LISTED else "")
+                    self.remarks.append(f"left out {counted(len(others), 'object')} beside those in {folder}: {listed}")
+            else:
+                fitting = ([n] if n in candidates else fnmatch.filter(candidates, n) for n in expanded(one.name))
+                taken = [name for names in fitting for name in names]
+            if not taken:
+                what = "no object is called as a tar or a TFRecord" if one == folder else "no such object"
+                raise SourceError(f"{one}: {what}")
+            self.names += taken
+        if sort != "name":
+            self.names.sort(key=order_key(sort))
+        self._check_names()
+        self._objects = [there[name] for name in self.names]
+        self._replaces = self._state_of_manifest(overwrite)
+        self._ends = [self._download(number) for number in sorted({0, len(self.names) - 1})]
+        with self._naming():
+            files = find_by_content([str(path) for path in self._ends], kind)
+            if files.kind not in KINDS:
+                raise SourceError(
+                    f"{self._ends[0]} is {WORDS[files.kind]}, which is adopted on a local disk only: copy it there"
+                )
+            self._kind = files.kind
+            self.source = make_source(files)
 
     def run(self, options: PackOptions) -> WrittenDataset:
         """Write the indexes, and then the manifest.
@@ -100,14 +150,9 @@ class ObjectAdoption:
             adopted=True,
             beside=True,
         )
-        out = StoreOutput(self._found.folder, self._found.store, expects=self._found.replaces)
-        tasks = [_ObjectTask(number) for number in range(len(self._found.objects))]
-        return pack(out, context, tasks, self._plan(), options, check=self._check_unchanged)
-
-    def _plan(self) -> dict[str, Any]:
         # Includes the objects' sizes and ETags, so that nobody goes on with objects that have changed.
-        states = [[info.name, info.size, info.etag or info.modified] for info in self._found.objects]
-        return {
+        states = [[info.name, info.size, info.etag or info.modified] for info in self._objects]
+        plan = {
             "adopted": True,
             "container": self.source.container,
             "names": dict(self.source.names),
@@ -116,80 +161,106 @@ class ObjectAdoption:
             "their sizes and ETags": xxhash.xxh3_128_hexdigest(repr(states).encode()),
             **plan_of(self.source.fields),
         }
+        out = StoreOutput(self._folder, self._store, expects=self._replaces)
+        tasks = [_ObjectTask(number) for number in range(len(self.names))]
+        return pack(out, context, tasks, plan, options, check=self._check_unchanged)
+
+    def _listed(self) -> dict[str, ObjectInfo]:
+        """Return the objects directly in the folder by their names in it, with one request for a thousand of them."""
+        prefix = f"{self._folder.path}/" if self._folder.path else ""
+        found = {info.name.removeprefix(prefix): info for info in self._store.list(self._folder.path)}
+        return {name: info for name, info in found.items() if "/" not in name}
+
+    def _check_names(self) -> None:
+        """Raise ConfigError for objects that cannot be shards under their names, SourceError if one is given twice."""
+        beside: dict[str, str] = {}
+        for name, count in Counter(self.names).items():
+            if count > 1:
+                raise SourceError(f"{self._folder / name} is given twice")
+            if not PLAIN.fullmatch(name):
+                raise ConfigError(f"{self._folder}: a shard's name is letters, digits, '_', '-' and '.', got {name!r}")
+            if stem_of(name) is not None:
+                raise ConfigError(
+                    f"{self._folder / name}: shardio calls the shards so that it writes to a store itself, and shardio "
+                    "clean removes those that no manifest names: copy it to another name"
+                )
+            for path in (side_index.path_of(Path(name)), piece_sums.path_of(Path(name))):
+                if (other := beside.setdefault(path.name, name)) != name:
+                    raise ConfigError(
+                        f"{self._folder}: {other} and {name} would have the same index, {path.name}: rename one"
+                    )
+
+    def _state_of_manifest(self, overwrite: bool) -> Condition:
+        """Return the state of the manifest that is there; ConfigError unless its dataset may be replaced."""
+        out = StoreOutput(self._folder, self._store)
+        if (state := out.condition(overwrite=overwrite)) == "new":
+            return state
+        rule = "index replaces only a dataset of adopted objects"
+        try:
+            found = out.manifest()
+        except ManifestError as error:
+            raise ConfigError(f"{error}: {rule}: remove it first") from error
+        if found is not None and not found.adopted:
+            raise ConfigError(f"{out.url}: {rule}, and these are shardio's own")
+        return state
 
     def _index(self, context: TaskContext, task: _ObjectTask, folder: Directory, advance: Advance) -> Record:
         """Make the index of an object in a folder; numbers of left-out samples count from its first one."""
-        found, number, name = self._found, task.number, self._found.name(task.number)
-        ends = number in (0, len(found.objects) - 1)
-        part = "ends" if ends else str(number)
-        path = self._folder / "ends" / name if ends else self._download(number, part)
+        number, name = task.number, self.names[task.number]
+        ends = number in (0, len(self.names) - 1)
+        path = self._temporary / name if ends else self._download(number)
         try:
-            with self._naming(part):
+            with self._naming():
                 paths = self._ends if ends else [self._ends[0], path, self._ends[-1]]
                 place = paths.index(path)
                 # The same first and last file mostly give the same fields.
-                source = self._make_source(FoundFiles(self.kind, tuple(paths), ()))
-                self._check_fields(path, source)
+                source = self._make_source(FoundFiles(self._kind, tuple(paths), ()))
+                usual = self.source
+                if dict(source.fields) != dict(usual.fields) or dict(source.names) != dict(usual.names):
+                    raise SourceError(
+                        f"{path}: its samples have {describe_fields(source.fields)}, and those of the first and last "
+                        f"object {describe_fields(usual.fields)}: choose fields that all of them have"
+                    )
                 samples = range(int(source.starts[place]), int(source.starts[place + 1]))
                 file = AdoptTask(number, samples, path, name, state_of(path))
-                index, left_out, rotated = index_of_places(source, file, context.skip, advance)
-                companion = side_index.path_of(path).name
-                if companion in found.indexes and found.replaces == "new":
-                    self._check_index(companion, path)
-                shard = NO_SHARD
-                if len(index):
-                    side_index.write(folder, name, index)
-                    shapes = {n: index[shape_column(n)] for n, f in source.fields.items() if f.kind == "image"}
-                    shard = write_sums(context.container, file, folder, index[CHECKSUM], shapes)
+                result = write_index(source, file, folder, skip=context.skip, advance=advance)
+                index = side_index.path_of(path)
+                if index.name in self._indexes and self._replaces == "new":
+                    index.write_bytes(self._store.read((self._folder / index.name).path).data)
+                    if not is_index(index):
+                        raise ConfigError(
+                            f"{index}: not an index that shardio wrote, and it would be replaced: remove it first"
+                        )
+                shard = shard_of(context.container, file, folder, result) if len(result.checksums) else NO_SHARD
         finally:
             if not ends:
                 path.unlink(missing_ok=True)
                 side_index.path_of(path).unlink(missing_ok=True)
-        texts = (Skipped(one.number - samples.start, self._named(one.reason, part)) for one in left_out)
-        return Record(shard, tuple(texts), rotated)
+        texts = (Skipped(one.number - samples.start, self._named(one.reason)) for one in result.skipped)
+        return Record(shard, tuple(texts), result.rotated)
 
-    def _check_fields(self, path: Path, source: Any) -> None:
-        """Raise SourceError unless an object has the fields of the first and the last one."""
-        usual = self.source
-        if dict(source.fields) != dict(usual.fields) or dict(source.names) != dict(usual.names):
-            raise SourceError(
-                f"{path}: its samples have {describe_fields(source.fields)}, and those of the first and last object "
-                f"{describe_fields(usual.fields)}: choose fields that all of them have"
-            )
-
-    def _download(self, number: int, part: str) -> Path:
-        path = self._folder / part / self._found.name(number)
-        path.parent.mkdir(exist_ok=True)
-        download(self._found.store, self._found.objects[number], path)
+    def _download(self, number: int) -> Path:
+        path = self._temporary / self.names[number]
+        download(self._store, self._objects[number], path)
         return path
 
-    def _check_index(self, companion: str, path: Path) -> None:
-        """Raise ConfigError if an object that is no index has an index's name: it would be replaced."""
-        place = side_index.path_of(path)
-        place.write_bytes(self._found.store.read((self._found.folder / companion).path).data)
-        if not is_index(place):
-            raise ConfigError(f"{place}: not an index that shardio wrote, and it would be replaced: remove it first")
-
     def _check_unchanged(self) -> None:
-        now = {info.name: info for info in self._found.store.list(self._found.folder.path)}
-        for before in self._found.objects:
-            place = f"{self._found.store.url}/{before.name}"
-            if before.name not in now:
-                raise ObjectNotFound(f"{place}: was removed while it was indexed")
-            if now[before.name] != before:
-                raise ObjectChanged(f"{place}: was replaced while it was indexed")
+        now = self._listed()
+        for name, before in zip(self.names, self._objects, strict=True):
+            if name not in now:
+                raise ObjectNotFound(f"{self._folder / name}: was removed while it was indexed")
+            if now[name] != before:
+                raise ObjectChanged(f"{self._folder / name}: was replaced while it was indexed")
 
-    def _named(self, text: str, part: str) -> str:
+    def _named(self, text: str) -> str:
         """Return a message with URLs in place of the paths of temporary files."""
-        return text.replace(f"{self._folder / part}/", f"{self._found.folder}/").replace(
-            f"{self._folder / 'ends'}/", f"{self._found.folder}/"
-        )
+        return text.replace(f"{self._temporary}/", f"{self._folder}/")
 
     @contextmanager
-    def _naming(self, part: str) -> Iterator[None]:
+    def _naming(self) -> Iterator[None]:
         """Name objects by their URLs in the errors of a `with` block."""
         try:
             yield
         except (BadSample, SourceError, ConfigError) as error:
-            error.args = (self._named(str(error), part), *error.args[1:])
+            error.args = (self._named(str(error)), *error.args[1:])
             raise

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import containers
 from ..dataset.classes import Classes
-from ..dataset.writer import DEFAULT_SHARD_SIZE
+from ..dataset.writer import DEFAULT_SHARD_SIZE, on_disk
 from ..errors import ConfigError, Message, NotADataset, SourceWarning, TooManyBad
 from ..format.fields import Field, listed_names
 from ..format.limits import MAX_IMAGE_PIXELS
@@ -26,19 +26,18 @@ from ..stores.url import Url, as_url
 from ..system import cpus
 from ..system.did_you_mean import did_you_mean
 from ..system.types import Indices
-from ..system.units import counted
+from ..system.units import counted, parse_size
 from . import source as sources
-from .container_choice import DEFAULT, choose_container, kept_container
+from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource
 from .notes import check_strict, hints, remarks_of
 from .pack import OnError, PackOptions, WrittenDataset, pack
-from .planning import Estimate, ShardOptions, estimate, plan
 from .reencode import Recompress, ReencodeOptions
 from .runners import Progress, silent
 from .skipped import open_report, write_report
 from .source import Converter, Source
-from .subset import SubsetOptions, choose, parse_split
-from .tasks import TaskContext
+from .subset import choose, parse_split
+from .tasks import Estimate, TaskContext, plan
 from .transformed_source import RawImages, TransformedSource
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -256,9 +255,8 @@ def convert(
             )
         converter_options = {**(converter_options or {}), "decode_cf": True}
     place, world = open_output(out, store_options, also_read=_may_be_remote(source)), world or World()
-    count = cpus.share(world.local_size) if workers is None else workers
     job = PackOptions(
-        workers=count,
+        workers=cpus.share(world.local_size) if workers is None else workers,
         dask=dask,
         world=world,
         on_error=on_error,
@@ -267,9 +265,10 @@ def convert(
         overwrite=overwrite,
         progress=progress or silent,
     )
-    shards = ShardOptions(container or DEFAULT, shard_size, container_options)
-    shares = parse_split(split) if isinstance(split, str) else split
-    subset = SubsetOptions(numbers=_numbers(numbers), where=where, shuffle=shuffle, limit=limit, split=shares)
+    shard_bytes = parse_size(shard_size, "shard_size")
+    if container is not None:
+        on_disk(container)
+    shares = None if split is None else parse_split(split)
     images = ReencodeOptions(
         resize_shorter=resize_shorter,
         max_pixels=max_pixels,
@@ -282,8 +281,7 @@ def convert(
         raise ConfigError(
             Message("{classes} goes with a list of datasets; a converter's own option goes in converter_options")
         )
-    optional_fields, masks = listed_names(optional), listed_names(mask)
-    ragged_fields = listed_names(ragged)
+    optional_fields, masks, ragged_fields = listed_names(optional), listed_names(mask), listed_names(ragged)
     shared = {"on_error": on_error, "optional": optional_fields, "ragged": ragged_fields}
     samples = _source(source, converter, converter_options, shared, classes)
     image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
@@ -298,27 +296,26 @@ def convert(
             samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw, optional_fields, masks,
             ragged_fields, allow_rounding=allow_rounding,
         )  # fmt: skip
-    chosen_container, container_note = choose_container(samples, wanted_container, follows=follows)
-    shards = replace(shards, container=chosen_container)
+    container, container_note = choose_container(samples, wanted_container, follows=follows)
     found_notes += () if container_note is None else (container_note,)
-    _announce(found_notes, remarks, tell, world)
+    announce(found_notes, remarks, tell, world)
     folder = place.path if isinstance(place.path, Path) else None
     skip_report = None if report is None or world.rank or dry_run else Path(report)
     if skip_report is not None:
         open_report(skip_report, folder).close()  # fails now rather than after the work
-    choice = choose(samples, subset, job.runner(), job.progress)
-    check_strict(choice.remarks, strict=strict)
-    _announce(choice.remarks, choice.remarks, tell, world)
-    found_notes += choice.remarks
+    parts, left_out = choose(samples, _numbers(numbers), where, shuffle, limit, shares, job.runner(), job.progress)
+    check_strict(left_out, strict=strict)
+    announce(left_out, left_out, tell, world)
+    found_notes += (*left_out,)
+    plans = {name: plan(samples, chosen, container, shard_bytes, container_options) for name, chosen in parts.items()}
     if dry_run:
-        estimates = {name: estimate(samples, chosen, shards) for name, chosen in choice.parts.items()}
-        return Conversion({}, samples.fields, found_notes, estimates)
-    context = TaskContext(samples, shards.container, shards.container_options, skip=on_error == "skip")
+        return Conversion({}, samples.fields, found_notes, {name: estimate for name, (estimate, _, _) in plans.items()})
+    context = TaskContext(samples, container, container_options, skip=on_error == "skip")
     datasets = {}
     try:
-        for name, chosen in choice.parts.items():
-            tasks, written_plan = plan(samples, chosen, shards)
-            datasets[name] = pack(place.part(name), context, tasks, written_plan, _of_split(job, name))
+        for name, (_, tasks, written_plan) in plans.items():
+            of_split = replace(job, progress=_named(job.progress, name))
+            datasets[name] = pack(place.part(name), context, tasks, written_plan, of_split)
     except TooManyBad as error:
         if skip_report is not None:
             write_report(skip_report, folder, [("", sample) for sample in error.skipped])
@@ -328,7 +325,7 @@ def convert(
             skip_report, folder, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
         )
     rounding = _rounding(datasets.values(), samples.fields)
-    _announce(rounding, (), tell, world)
+    announce(rounding, (), tell, world)
     return Conversion(datasets, samples.fields, (*found_notes, *rounding))
 
 
@@ -342,7 +339,7 @@ def _rounding(datasets: Collection[WrittenDataset], fields: Mapping[str, Field])
     ]
 
 
-def _announce(notes: Sequence[str], remarks: Sequence[str], tell: Callable[[str], None] | None, world: World) -> None:
+def announce(notes: Sequence[str], remarks: Sequence[str], tell: Callable[[str], None] | None, world: World) -> None:
     """Tell all notes; without `tell`, warn of the remarks among them, on the first rank."""
     if tell is not None:
         for note in notes:
@@ -360,11 +357,9 @@ def _may_be_remote(source: Any) -> bool:
     )
 
 
-def _of_split(options: PackOptions, name: str) -> PackOptions:
-    """Return options whose progress names the split."""
-    if not name:
-        return options
-    return replace(options, progress=lambda what, done, total: options.progress(f"{what} {name}", done, total))
+def _named(progress: Progress, split: str) -> Progress:
+    """Return a progress that names the split."""
+    return (lambda what, done, total: progress(f"{what} {split}", done, total)) if split else progress
 
 
 def _source(
@@ -400,16 +395,6 @@ def _advice(samples: Any) -> str:
     return f", which converter={converter!r} takes"
 
 
-def _function(converter: str | Converter) -> Converter:
-    return sources.find(converter) if isinstance(converter, str) else converter
-
-
-def _keywords(function: Converter) -> list[str]:
-    """Return the names of a converter's options."""
-    parameters = inspect.signature(function).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-
-
 def _datasets(paths: Sequence[PathLike], classes: Classes | None = None) -> Source:
     if not paths:
         raise ConfigError("source must name at least one dataset, got an empty list")
@@ -422,8 +407,9 @@ def _datasets(paths: Sequence[PathLike], classes: Classes | None = None) -> Sour
 def _converted(
     source: Any, converter: str | Converter, options: Mapping[str, Any], shared: Mapping[str, Any]
 ) -> Source:
-    function = _function(converter)
-    parameters, known = list(inspect.signature(function).parameters.values()), _keywords(function)
+    function = sources.find(converter) if isinstance(converter, str) else converter
+    parameters = inspect.signature(function).parameters.values()
+    known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     unknown = [name for name in options if name not in known]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
         name = converter if isinstance(converter, str) else getattr(converter, "__name__", type(converter).__name__)

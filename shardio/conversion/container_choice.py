@@ -1,8 +1,6 @@
 """Which container fits the samples of a source, and what a tar of them takes, estimated from a few."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,30 +27,11 @@ _WORTH_A_NOTE = 10_000_000
 """Bytes that a tar must add before that is worth a note."""
 
 
-@dataclass(frozen=True, slots=True)
-class TarCost:
-    """What a tar takes for samples.
+def tar_cost(source: Source) -> tuple[int, int] | None:
+    """Estimate the bytes of all samples, and of tars of them with their indexes, from at most eight samples.
 
-    Attributes:
-        data: bytes of all samples.
-        tar: bytes of the tars and their indexes.
+    None if they are large, or bad.
     """
-
-    data: int
-    tar: int
-
-    @property
-    def is_high(self) -> bool:
-        """Whether tars are several times as large as what they hold."""
-        return self.tar >= _MUCH_MORE * max(1, self.data)
-
-    def __str__(self) -> str:
-        times = f"{self.tar / max(1, self.data):.0f} times as much"
-        return f"about {format_size(self.tar)} for {format_size(self.data)} of data, {times}"
-
-
-def tar_cost(source: Source) -> TarCost | None:
-    """Estimate what tars of all samples take, from at most eight samples; None if they are large, or bad."""
     fields = source.fields
     count = len(source.sizes())
     row = _CHECKSUM + sum(_index_bytes(field) for field in fields.values())
@@ -68,7 +47,7 @@ def tar_cost(source: Source) -> TarCost | None:
         read += 1
         data += sum(sizes.values())
         tar += row + sum(tar_layout.member_bytes(field, sample.stored[name]) for name, field in fields.items())
-    return TarCost(math.ceil(data / read * count), math.ceil(tar / read * count)) if read else None
+    return (math.ceil(data / read * count), math.ceil(tar / read * count)) if read else None
 
 
 def _index_bytes(field: Field) -> int:
@@ -85,32 +64,26 @@ def kept_container(source: Source) -> str | None:
 def choose_container(source: Source, wanted: str | None, *, follows: bool) -> tuple[str, str | None]:
     """Return the container to write, and a note on it if there is something to say.
 
-    Args:
-        source: the samples, as they will be stored.
-        wanted: the container that the user names; None without one.
-        follows: whether the container follows the samples if the user names none; else it is a tar.
+    That is the one that the user has `wanted`, or else a tar, unless it `follows` the samples, as they will be stored.
     """
     if wanted not in (None, DEFAULT):
         return wanted, None
     follows = follows and wanted is None
     if not follows and len(source.sizes()) * len(source.fields) * _MOST_ADDED < _WORTH_A_NOTE:
         return DEFAULT, None  # without reading samples
-    cost = tar_cost(source)
-    high = cost is not None and cost.is_high
-    fitting, why = _fitting(source.fields, high=high)
+    data, tar = tar_cost(source) or (0, 0)
+    high = tar >= _MUCH_MORE * max(1, data)
+    cost = f"about {format_size(tar)} for {format_size(data)} of data, {tar / max(1, data):.0f} times as much"
+    others = [field for name, field in source.fields.items() if name != "key"]  # which is short, and HDF5 holds texts
+    if others and all(field.fixed for field in others):
+        fitting, why = "hdf5", "numbers and arrays of one shape"
+    else:
+        fitting, why = ("lmdb", "small values") if high else (DEFAULT, "large values")
     if follows and fitting != DEFAULT:
         instead = f" (a tar would take {cost})" if high else ""
         return fitting, Message("{} is taken, as it fits {}{}", Option("container", fitting), why, instead)
-    if cost is not None and high and cost.tar - cost.data >= _WORTH_A_NOTE:
+    if high and tar - data >= _WORTH_A_NOTE:
         return DEFAULT, Message(
             "a tar takes {}: each value begins a block of its own; {} fits {}", cost, Option("container", fitting), why
         )
     return DEFAULT, None
-
-
-def _fitting(fields: Mapping[str, Field], *, high: bool) -> tuple[str, str]:
-    """Return the container that fits fields of this kind, and what it fits."""
-    others = [field for name, field in fields.items() if name != "key"]  # which is short, and HDF5 holds texts as well
-    if others and all(field.fixed for field in others):
-        return "hdf5", "numbers and arrays of one shape"
-    return ("lmdb", "small values") if high else (DEFAULT, "large values")

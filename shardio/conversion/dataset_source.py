@@ -15,11 +15,12 @@ from ..dataset.dataset import open as open_dataset
 from ..dataset.store_access import StoreAccess
 from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
 from ..format import cf, checksums
-from ..format.fields import CHECKSUM, Field, content_columns, present_column, shape_column
+from ..format.fields import CHECKSUM, Field, content_columns, describe_fields, present_column, shape_column, with_hidden
 from ..output.shard_writer import Encoded
 from ..stores.url import Url, as_url
 from ..system.local_path import local_path
 from ..system.types import Sample
+from .source import check_index
 
 _BLOCK_BYTES = 8 << 20
 _BLOCK_SAMPLES = 1024
@@ -54,9 +55,9 @@ class DatasetSource:
         self._fields = _fields(first)
         for other in others:
             if _numbers_of(_fields(other)) != _numbers_of(self._fields):
+                first_has, other_has = describe_fields(first.fields), describe_fields(other.fields)
                 raise ConfigError(
-                    f"datasets must have the same fields: "
-                    f"{first.path} has {_describe(first)}, {other.path} has {_describe(other)}"
+                    f"datasets must have the same fields: {first.path} has {first_has}, {other.path} has {other_has}"
                 )
             for name, field in self._fields.items():
                 if difference := cf.difference(field.attributes, other.fields[name].attributes):
@@ -84,7 +85,7 @@ class DatasetSource:
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """What tells a conversion that renumbers labels from others of the same datasets, as JSON values."""
+        """JSON values that tell a conversion that renumbers labels from others of the same datasets."""
         return {"labels": [d.digest for d in self._datasets]} if any(d.renumbers for d in self._datasets) else {}
 
     @property
@@ -105,8 +106,7 @@ class DatasetSource:
         return np.concatenate([selection.column(name) for selection in selections])
 
     def __getitem__(self, index: int) -> Sample:
-        if not 0 <= index < self._ends[-1]:
-            raise IndexError(f"index must be in [0, {self._ends[-1]}), got {index}")
+        check_index(index, int(self._ends[-1]))
         dataset, number = self._place(index)
         try:
             dataset.check(np.array([number]), {})
@@ -145,11 +145,7 @@ def _read_block(
     """Yield samples of one dataset, checked against their checksums."""
     try:
         selection = dataset.select(rows)
-        hidden = {CHECKSUM: selection.column(CHECKSUM)}
-        shapes = {n: selection.column(shape_column(n)) for n, field in fields.items() if field.kind == "image"}
-        hidden.update({shape_column(name): column for name, column in shapes.items()})
-        present = {n: selection.column(present_column(n)) for n, field in fields.items() if field.optional}
-        hidden.update({present_column(name): column for name, column in present.items()})
+        hidden = {name: selection.column(name) for name in with_hidden(fields).keys() - fields.keys()}
         columns = {name: selection.stored(name) for name in fields}
         actual = checksums.of_samples({**columns, **hidden}, content_columns(fields))
         if dataset.renumbers:
@@ -170,9 +166,9 @@ def _read_block(
             continue
         stored = {name: _bytes(column[place]) for name, column in {**columns, **hidden}.items()}
         sizes = {
-            name: (int(column[place][0]), int(column[place][1]))
-            for name, column in shapes.items()
-            if name not in present or present[name][place]
+            name: (int(hidden[shape_column(name)][place][0]), int(hidden[shape_column(name)][place][1]))
+            for name, field in fields.items()
+            if field.kind == "image" and (not field.optional or hidden[present_column(name)][place])
         }
         yield Encoded(stored, expected, sizes)
 
@@ -188,12 +184,3 @@ def _numbers_of(fields: Mapping[str, Field]) -> dict[str, Field]:
 
 def _fields(dataset: Dataset) -> dict[str, Field]:
     return {name: replace(f, shape=None) if f.kind == "image" else f for name, f in dataset.fields.items()}
-
-
-def _describe(dataset: Dataset) -> str:
-    return ", ".join(f"{name} ({_describe_field(field)})" for name, field in dataset.fields.items())
-
-
-def _describe_field(field: Field) -> str:
-    shape = field.kind in ("array", "pixels") and field.shape
-    return " ".join(str(part) for part in (field.kind, field.role, field.dtype, shape) if part)

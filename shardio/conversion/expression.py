@@ -2,9 +2,9 @@
 
 Only the operators in the tables below exist: no calls, no attributes, no indexing, so text from anywhere is harmless.
 
-Arithmetic is in int64 and float64 whatever the fields store, so a product of two uint8 fields does not wrap around, and
-what int64 cannot hold is an error that names the sample. A number in the text that meets a float32 or float16 field is
-rounded to that type first: `score == 0.7` holds for what was stored as 0.7.
+Arithmetic is in Python's integers, which have no end, and in float64, whatever the fields store, so a product of two
+uint8 fields does not wrap around. A number in the text that meets a float32 or float16 field is rounded to that type
+first: `score == 0.7` holds for what was stored as 0.7.
 
 Values may be missing. As in SQL, a comparison of a missing value is neither true nor false, so neither `score > 3` nor
 `not score > 3` chooses the sample; `score is None` does.
@@ -16,22 +16,19 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias, TypeGuard, final
+from typing import Any, TypeAlias, TypeGuard, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from ..system.types import Indices
 
 _Values = Mapping[str, NDArray[Any]]
 _Term: TypeAlias = int | float | NDArray[Any]
-"""A number of the text, or the values of all samples: bool, int64, float16 to float64, and uint64 beyond int64."""
+"""A number of the text, or the values of all samples: as stored, or Python's integers as computed (dtype object)."""
 
 _MOST_LETTERS = 4096
 _MOST_LEVELS = 64  # of brackets and signs within each other
-_INTEGERS = range(-(2**63), 2**63)
-_NEAR_THE_END = 2.0**62  # results of integers below it, computed in float64, are certain to be within int64
 _EXACT_FLOATS = 2**53  # integers up to it are exact as float64
 
 _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
@@ -50,22 +47,25 @@ _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_SYNTAX: tuple[type[ast.AST], ...] = (
+    ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.List, ast.Load, ast.And, ast.Or, ast.Not, ast.USub,
+    ast.UAdd, ast.In, ast.NotIn, *_COMPARISONS, *_ARITHMETIC,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Values of some samples by field [n], where there are some, bool [n], and the samples' numbers, int64 [n]."""
+    """Values of `count` samples by field [n], and which samples have one, bool [n]."""
 
     values: _Values
-    present: Mapping[str, NDArray[np.bool_]]
-    numbers: Indices
+    present: _Values
+    count: int
 
     def where(self, mask: NDArray[np.bool_]) -> _Rows:
-        return _Rows(_masked(self.values, mask), _masked(self.present, mask), self.numbers[mask])
-
-    def have(self, name: str) -> NDArray[np.bool_]:
-        """Return which samples have a value of a field."""
-        return self.present.get(name, np.ones(len(self.numbers), np.bool_))
+        values, present = (
+            {name: column[mask] for name, column in columns.items()} for columns in (self.values, self.present)
+        )
+        return _Rows(values, present, int(np.count_nonzero(mask)))
 
 
 @final
@@ -92,7 +92,7 @@ class Expression:
         try:
             self._tree = ast.parse(text.strip(), mode="eval").body
             tested = {self._name(node.left) for node in ast.walk(self._tree) if _is_test(node)}
-            self.names = frozenset(self._check(self._tree, 0))
+            self.names = frozenset(self._names(self._tree))
             self.tested = frozenset(tested) - self.names
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             if isinstance(error, ConfigError):
@@ -102,31 +102,22 @@ class Expression:
         if not (self.names or self.tested):
             raise ConfigError(f"a condition must name a field, got {text!r}")
 
-    def __call__(
-        self,
-        values: _Values,
-        numbers: Indices | None = None,
-        present: Mapping[str, NDArray[np.bool_]] | None = None,
-    ) -> NDArray[np.bool_]:
+    def __call__(self, values: _Values, present: _Values | None = None) -> NDArray[np.bool_]:
         """Return for which samples the condition holds, bool [n].
 
         Args:
             values: the values of each field in `names`, numbers or bools [n].
-            numbers: the samples' numbers for messages, int64 [n]; None if they are 0 to n-1.
             present: of fields that samples may lack, which of them have a value, bool [n]; all do of any other field.
 
-        Raises ConfigError where the result is no truth value, where integers leave int64 or are divided by zero.
+        Raises ConfigError where the result is no truth value, or an integer is divided by zero.
         """
-        present = present or {}
-        count = len(next(iter((*values.values(), *present.values()))))
-        rows = _Rows(values, present, np.arange(count) if numbers is None else numbers)
+        count = len(next(iter((*values.values(), *(present or {}).values()))))
+        every = dict.fromkeys(self.names | self.tested, np.ones(count, np.bool_))
         with np.errstate(all="ignore"):  # a float divided by zero is no number, and no number is below 10
-            return self._holds(self._tree, rows, True)
+            return self._holds(self._tree, _Rows(values, every | dict(present or {}), count), True)
 
-    def _check(self, node: ast.AST, depth: int) -> set[str]:
+    def _names(self, node: ast.AST, depth: int = 0) -> set[str]:
         """Return the names below a node; raise ConfigError for syntax that a condition does not have."""
-        if depth > _MOST_LEVELS:
-            raise ConfigError(f"a condition is at most {_MOST_LEVELS} levels deep, got {self.text!r}")
         match node:
             case ast.Name() | ast.Attribute():
                 return {self._name(node)}
@@ -134,26 +125,19 @@ class Expression:
                 return set()
             case ast.Compare() if _is_test(node):
                 return set()
-            case ast.Compare(left=left, ops=ops, comparators=others):
+            case ast.Compare(ops=ops, comparators=others):
                 for op, other in zip(ops, others, strict=True):
-                    if isinstance(op, (ast.In, ast.NotIn)):
-                        self._check_members(other)
-                    elif type(op) not in _COMPARISONS:
-                        raise ConfigError(f"a condition has no {type(op).__name__.lower()}, got {self.text!r}")
-                return self._check_all([left, *others], depth)
-            case ast.BoolOp(values=parts):
-                return self._check_all(parts, depth)
-            case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.UAdd(), operand=operand):
-                return self._check(operand, depth + 1)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                return self._check_all([left, right], depth)
-            case ast.Tuple(elts=members) | ast.List(elts=members):
-                return self._check_all(members, depth)
-        found = ast.get_source_segment(self.text.strip(), node) if isinstance(node, ast.expr) else None
-        raise ConfigError(
-            f"a condition is made of fields, numbers, comparisons, `in (1, 2)`, `is None`, and, or, not, + - * / // %;"
-            f" got {found or type(node).__name__!r} in {self.text!r}"
-        )
+                    if isinstance(op, (ast.In, ast.NotIn)) and not getattr(other, "elts", ()):
+                        raise ConfigError(f"`in` takes a list of numbers, such as label in (1, 2); got {self.text!r}")
+        if depth > _MOST_LEVELS:
+            raise ConfigError(f"a condition is at most {_MOST_LEVELS} levels deep, got {self.text!r}")
+        if not isinstance(node, _SYNTAX):
+            found = ast.get_source_segment(self.text.strip(), node) if isinstance(node, ast.expr) else None
+            raise ConfigError(
+                "a condition is made of fields, numbers, comparisons, `in (1, 2)`, `is None`, and, or, not, + - * / // "
+                f"%; got {found or type(node).__name__!r} in {self.text!r}"
+            )
+        return {name for child in ast.iter_child_nodes(node) for name in self._names(child, depth + 1)}
 
     def _name(self, node: ast.expr) -> str:
         """Return a field's name, which may have dots in it."""
@@ -163,13 +147,6 @@ class Expression:
             case ast.Attribute(value=value, attr=last):
                 return f"{self._name(value)}.{last}"
         raise ConfigError(f"a dot may only occur within a field's name, got {self.text!r}")
-
-    def _check_all(self, nodes: list[ast.expr], depth: int) -> set[str]:
-        return {name for node in nodes for name in self._check(node, depth + 1)}
-
-    def _check_members(self, node: ast.expr) -> None:
-        if not isinstance(node, (ast.Tuple, ast.List)) or not node.elts:
-            raise ConfigError(f"`in` takes a list of numbers, such as label in (1, 2); got {self.text!r}")
 
     def _holds(self, node: ast.expr, rows: _Rows, wanted: bool) -> NDArray[np.bool_]:
         """Return for which samples a condition is certainly true, or if that is not `wanted`, certainly false."""
@@ -184,18 +161,18 @@ class Expression:
                     open_ones = result if every else ~result
                     result[open_ones] = self._holds(part, rows.where(open_ones), wanted)
                 return result
-        known, result = np.ones(len(rows.numbers), np.bool_), np.zeros(len(rows.numbers), np.bool_)
-        for name in self._check(node, 0):
-            known &= rows.have(name)
+        known, result = np.ones(rows.count, np.bool_), np.zeros(rows.count, np.bool_)
+        for name in self._names(node):
+            known &= rows.present[name]
         result[known] = self._truth(node, rows.where(known)) == wanted
         return result
 
     def _value(self, node: ast.AST, rows: _Rows) -> _Term:
         match node:
             case ast.Compare(left=left, ops=[op]) if _is_test(node):
-                return rows.have(self._name(left)) ^ isinstance(op, ast.Is)
+                return rows.present[self._name(left)] ^ isinstance(op, ast.Is)
             case ast.Name() | ast.Attribute():
-                return _widened(rows.values[self._name(node)])
+                return rows.values[self._name(node)]
             case ast.Constant(value=bool() | int() | float() as value):
                 return value
             case ast.Compare(left=left, ops=ops, comparators=others):
@@ -205,20 +182,17 @@ class Expression:
             case ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
                 return self._holds(node, rows, True)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                number = self._number(operand, rows)
-                if isinstance(number, np.ndarray) and number.dtype.kind != "f":
-                    return self._calculate(node, ast.Mult(), number, -1, rows)
-                return -number  # a narrow float stays one
+                return -self._number(operand, rows)
             case ast.UnaryOp(operand=operand):
                 return self._number(operand, rows)
             case ast.BinOp(left=left, op=op, right=right):
-                return self._calculate(node, op, self._number(left, rows), self._number(right, rows), rows)
+                return self._calculate(node, op, self._number(left, rows), self._number(right, rows))
         raise ConfigError(f"a list of numbers may only follow `in`, got {self.text!r}")
 
     def _compare(self, left: ast.expr, op: ast.cmpop, right: ast.expr, rows: _Rows) -> NDArray[np.bool_]:
         value = self._value(left, rows)
         if isinstance(op, (ast.In, ast.NotIn)):
-            # `_check_members` has checked that these are members of a tuple or a list.
+            # `_names` has checked that these are members of a tuple or a list.
             members = [self._value(member, rows) for member in right.elts]  # type: ignore[attr-defined]
             found = np.logical_or.reduce(np.broadcast_arrays(*(_compared(operator.eq, value, m) for m in members)))
             return np.asarray(found) ^ isinstance(op, ast.NotIn)
@@ -228,56 +202,27 @@ class Expression:
         value = np.asarray(self._value(node, rows))
         if value.dtype != np.bool_:
             rule = "a condition must be true or false" if node is self._tree else "and, or, not take conditions"
-            raise ConfigError(f"{rule}, {ast.unparse(node)!r} is {value.dtype}")
-        return np.broadcast_to(value, len(rows.numbers))
+            raise ConfigError(f"{rule}, {ast.unparse(node)!r} is a number")
+        return np.broadcast_to(value, rows.count)
 
     def _number(self, node: ast.expr, rows: _Rows) -> _Term:
-        """Return a value to compute with: True + True is 2. Raise ConfigError for what int64 cannot hold."""
+        """Return a value to compute with, whole numbers as Python's: True + True is 2."""
         value = self._value(node, rows)
         if not isinstance(value, np.ndarray):
             return +value
         if value.dtype.kind == "c":
             raise ConfigError(f"a condition computes with real numbers, {ast.unparse(node)!r} is {value.dtype}")
-        if value.dtype == np.uint64:
-            row = int(np.argmax(value))
-            self._fail(node, rows.numbers[row], f"int64 cannot hold {value[row]}")
-        return value.astype(np.int64) if value.dtype == np.bool_ else value
+        return value if value.dtype.kind == "f" else value.astype(object)
 
-    def _calculate(self, node: ast.AST, op: ast.operator, left: _Term, right: _Term, rows: _Rows) -> _Term:
-        operate = _ARITHMETIC[type(op)]
-        if not isinstance(left, np.ndarray) and not isinstance(right, np.ndarray):
-            try:
-                result: _Term = operate(left, right)
-            except ArithmeticError as error:
-                raise ConfigError(f"{ast.unparse(node)!r} cannot be computed, in {self.text!r}: {error}") from error
-            return result
-        first, second = np.broadcast_arrays(*(self._wide(node, term) for term in _met(left, right)))
-        if first.dtype.kind == second.dtype.kind == "i" and not isinstance(op, ast.Div):
-            self._check_integers(node, op, first, second, rows)
-        return np.asarray(operate(first, second))
-
-    def _wide(self, node: ast.AST, term: _Term) -> NDArray[Any]:
-        """Return a term as int64 or float64."""
-        if isinstance(term, int) and term not in _INTEGERS:
-            raise ConfigError(f"{ast.unparse(node)!r} takes numbers of 64 bits, got {term} in {self.text!r}")
-        array = np.asarray(term)
-        return array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
-
-    def _check_integers(
-        self, node: ast.AST, op: ast.operator, left: NDArray[Any], right: NDArray[Any], rows: _Rows
-    ) -> None:
-        """Raise ConfigError for the first sample whose result int64 cannot hold, or where the divisor is zero."""
-        operate = _ARITHMETIC[type(op)]
-        if isinstance(op, (ast.FloorDiv, ast.Mod)) and not right.all():
-            row = int(np.argmin(right != 0))
-            self._fail(node, rows.numbers[row], f"{left[row]} is divided by zero")
-        estimate = operate(left.astype(np.float64), right.astype(np.float64))
-        for row in np.flatnonzero(np.abs(estimate) > _NEAR_THE_END).tolist():
-            if (exact := operate(int(left[row]), int(right[row]))) not in _INTEGERS:
-                self._fail(node, rows.numbers[row], f"int64 cannot hold {exact}; `* 1.0` computes in float64")
-
-    def _fail(self, node: ast.AST, number: np.int64, reason: str) -> NoReturn:
-        raise ConfigError(f"the condition {self.text!r}, {ast.unparse(node)!r} for sample {number}: {reason}")
+    def _calculate(self, node: ast.AST, op: ast.operator, left: _Term, right: _Term) -> _Term:
+        left, right = _met(left, right)
+        try:
+            if isinstance(op, ast.Div) or _is_float(left) or _is_float(right):
+                left, right = _as_float64(left), _as_float64(right)
+            result: _Term = _ARITHMETIC[type(op)](left, right)
+        except ArithmeticError as error:
+            raise ConfigError(f"{ast.unparse(node)!r} cannot be computed, in {self.text!r}: {error}") from error
+        return result
 
 
 def _is_test(node: ast.AST) -> TypeGuard[ast.Compare]:
@@ -290,15 +235,12 @@ def _is_test(node: ast.AST) -> TypeGuard[ast.Compare]:
     return False
 
 
-def _masked(columns: Mapping[str, NDArray[Any]], mask: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
-    return {name: column[mask] for name, column in columns.items()}
+def _is_float(term: _Term) -> bool:
+    return term.dtype.kind == "f" if isinstance(term, np.ndarray) else isinstance(term, float)
 
 
-def _widened(column: NDArray[Any]) -> NDArray[Any]:
-    """Return integers as int64 if it holds all of them; other values as they are."""
-    if column.dtype.kind not in "iu" or (column.dtype == np.uint64 and (column > _INTEGERS[-1]).any()):
-        return column
-    return column.astype(np.int64)
+def _as_float64(term: _Term) -> _Term:
+    return term.astype(np.float64) if isinstance(term, np.ndarray) else float(term)
 
 
 def _met(left: _Term, right: _Term) -> tuple[_Term, _Term]:

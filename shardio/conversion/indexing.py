@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ..dataset.store_access import StoreAccess
-from ..errors import ConfigError, Message, SourceWarning
+from ..errors import ConfigError, Message
 from ..foreign.files import Sort, order_hints
 from ..foreign.formats import WORDS, FoundFiles, find_by_content
 from ..foreign.names import printable
@@ -20,13 +19,13 @@ from ..stores import open_store
 from ..stores.url import as_url
 from ..system import cpus
 from ..system.local_path import local_path
+from ..system.replacement import remove_abandoned_folders, temporary_folder
 from . import source as sources
 from .adopt import adopt
-from .adopt_objects import MOST_THREADS, ObjectAdoption
-from .api import Conversion, PathLike
-from .found_objects import find_objects
+from .adopt_objects import MOST_THREADS, TEMPORARY, ObjectAdoption
+from .api import Conversion, PathLike, announce
 from .masks import masked
-from .notes import chunk_hints, own_hints, remarks_of
+from .notes import chunk_hints, remarks_of
 from .pack import OnError, PackOptions
 from .runners import Progress, silent
 from .skipped import write_report
@@ -97,7 +96,7 @@ def index(
     """
     choices = {"fields": fields, "key": key, "optional": listed_names(optional) or None, "decode_cf": decode_cf or None}
     masks = listed_names(mask)
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    given = [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     shared: dict[str, Any] = {
         "on_error": on_error,
         "max_bad": max_bad,
@@ -107,78 +106,54 @@ def index(
     }
     access = StoreAccess(store_options=store_options)
     access.check_needed(out, *given)
-    if as_url(out) is not None or any(as_url(path) is not None for path in given):
+    folder, objects = as_url(out), [url for path in given if (url := as_url(path)) is not None]
+    if folder is not None and len(objects) == len(given):
         if dask is not None or (world or World.detect()).size > 1:
             raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
         if decode_cf:
             raise ConfigError(Message("{decode_cf} is for HDF5 files, which are adopted on a local disk only"))
         threads = min(MOST_THREADS, cpus.usable()) if workers is None else workers
         options = PackOptions(workers=threads, threads=True, **shared)
-        urls = [os.fspath(path) for path in given]
-        made = _index_objects(urls, out, access, choices, masks, format, strict, tell, options, sort)
-        if report is not None:
-            write_report(Path(report), Path(report).parent, [("", sample) for sample in made.skipped])
-        return made
-    files = find_by_content([os.fspath(path) for path in given], format, on_error)
-    source, world = _source(files, choices, on_error, sort), world or World()
-    remarks = remarks_of(source, files.remarks, strict=strict)
-    hints = () if world.rank else chunk_hints(source)
-    notes = (*remarks, *hints, *own_hints(source))
-    if tell is not None:
-        for note in notes:
-            tell(note)
-    elif not world.rank:
-        for note in (*remarks, *hints):
-            warnings.warn(note, SourceWarning, stacklevel=2)
-    dataset = adopt(
-        source,
-        local_path(out),
-        workers=cpus.share(world.local_size) if workers is None else workers,
-        dask=dask,
-        world=world,
-        strict=strict,
-        masks=masks,
-        **shared,
-    )
-    if report is not None and not world.rank:
-        write_report(Path(report), local_path(out), [("", sample) for sample in dataset.skipped])
-    return Conversion({"": dataset}, masked(source, masks).fields, notes)
-
-
-def _index_objects(
-    given: Sequence[str],
-    out: PathLike,
-    access: StoreAccess,
-    choices: Mapping[str, Any],
-    masks: Collection[str],
-    format: Format | None,
-    strict: bool,
-    tell: Callable[[str], None] | None,
-    options: PackOptions,
-    sort: Sort,
-) -> Conversion:
-    """Adopt objects in a store, see `index`."""
-    folder, objects = as_url(out), [url for path in given if (url := as_url(path)) is not None]
-    if folder is None or len(objects) < len(given):
-        local = os.fspath(out) if folder is None else next(path for path in given if as_url(path) is None)
+        store = open_store(folder, access.store_options or {})
+        remove_abandoned_folders(TEMPORARY)
+        with temporary_folder(TEMPORARY) as temporary:
+            adoption = ObjectAdoption(
+                store,
+                objects,
+                folder,
+                format,
+                lambda files: masked(_source(files, choices, on_error, sort), masks),
+                temporary,
+                overwrite=overwrite or resume,
+                sort=sort,
+            )
+            remarks = remarks_of(adoption.source, adoption.remarks, strict=strict)
+            notes = (*remarks, *order_hints(adoption.names, "objects"))
+            announce(notes, remarks, tell, World())
+            made = Conversion({"": adoption.run(options)}, adoption.source.fields, notes)
+        place = None
+    elif folder is not None or objects:
+        local = next(path for path in (os.fspath(out), *given) if as_url(path) is None)
         raise ConfigError(
             f"out and all paths must be URLs or all local, got {local} beside a URL: the index of objects in a store "
             "lies beside them"
         )
-    store = open_store(folder, access.store_options or {})
-    found = find_objects(store, objects, folder, format, overwrite=options.overwrite or options.resume, sort=sort)
-    hints = order_hints([info.name for info in found.objects], "objects")
-    with ObjectAdoption(found, lambda files: masked(_source(files, choices, options.on_error), masks)) as adoption:
-        remarks = remarks_of(adoption.source, found.remarks, strict=strict)
-        for note in remarks if tell is None else (*remarks, *hints):
-            if tell is None:
-                warnings.warn(note, SourceWarning, stacklevel=3)
-            else:
-                tell(note)
-        return Conversion({"": adoption.run(options)}, adoption.source.fields, (*remarks, *hints))
+    else:
+        files = find_by_content(given, format, on_error)
+        source, world, place = _source(files, choices, on_error, sort), world or World(), local_path(out)
+        remarks = remarks_of(source, files.remarks, strict=strict)
+        hints = () if world.rank else chunk_hints(source)
+        notes = (*remarks, *hints, *getattr(source, "hints", ()))
+        announce(notes, (*remarks, *hints), tell, world)
+        count = cpus.share(world.local_size) if workers is None else workers
+        dataset = adopt(source, place, workers=count, dask=dask, world=world, strict=strict, masks=masks, **shared)
+        made = Conversion({"": dataset}, masked(source, masks).fields, notes)
+    if report is not None and not (world or World()).rank:
+        write_report(Path(report), place, [("", sample) for sample in made.skipped])
+    return made
 
 
-def _source(files: FoundFiles, choices: Mapping[str, Any], on_error: str, sort: Sort = "name") -> Any:
+def _source(files: FoundFiles, choices: Mapping[str, Any], on_error: str, sort: Sort) -> Any:
     """Return the source of some files; ConfigError for a choice that their converter does not have."""
     kind, paths = files.kind, files.paths
     converter = sources.find(kind)

@@ -28,14 +28,7 @@ def as_mask(name: str, field: Field) -> Field:
 
 @final
 class MaskedFiles:
-    """A source of files to adopt in place, some of whose fields are masks; all else is the source's own.
-
-    Args:
-        source: an `Adoptable` source.
-        masks: the names of those fields.
-
-    Raises ConfigError for a field that cannot be one.
-    """
+    """An `Adoptable` source some of whose fields are masks; ConfigError for a field that cannot be one."""
 
     def __init__(self, source: Any, masks: Collection[str]) -> None:
         check_names(source.fields, masks)

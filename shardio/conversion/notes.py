@@ -2,35 +2,31 @@
 
 import contextlib
 import math
-from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
-from pathlib import Path
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..containers import hdf5
-from ..containers.chunk_cache import CHUNKS, ChunkSpan
+from ..containers.chunk_cache import CHUNKS
 from ..errors import DatasetError, Message, MissingDependency, Option, ShardCorrupt, SourceError
-from ..foreign.names import printable
-from ..format import images, manifest
+from ..format import images
 from ..format.fields import Field, describe
 from .source import HasHints, HasRemarks, Source
 
 _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
-_MOST_DATASETS = 3
 _FEW_TIMES = 4
 """Decompressing up to so many times the bytes that are used takes little of a loader's time."""
 _MOST_BLOCKS = 16  # in a window, as is the loader's default
 
 
 def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], masks: Collection[str]) -> list[str]:
-    """Return the source's own hints, one if it is made of a dataset's shards, and those on fields of unfit kinds.
+    """Return the source's own hints, and those on fields of unfit kinds.
 
     Args:
         source: the source to convert.
         as_image, squeeze, masks: the fields that the user has already named in these options.
     """
-    found = own_hints(source)
+    found = [*(source.hints if isinstance(source, HasHints) else ())]
     found += [
         Message(
             "field {!r} begins with a grey PNG of 16 bits, whose levels a Loader cuts off at 255, as Pillow does: {} "
@@ -64,11 +60,6 @@ def _deep_greys(source: Source) -> list[str]:
     return [name for name in names if isinstance(sample[name], bytes) and images.is_deep_grey(sample[name])]
 
 
-def own_hints(source: Source) -> list[str]:
-    """Return the source's own hints, and one if it is made of a dataset's shards."""
-    return [*shards_among(source), *(source.hints if isinstance(source, HasHints) else ())]
-
-
 def chunk_hints(source: Any) -> list[str]:
     """Return a hint if reading rows of adopted HDF5 files at random decompresses many times the bytes of the rows.
 
@@ -83,23 +74,13 @@ def chunk_hints(source: Any) -> list[str]:
     names = {name: source.names[name] for name in fields}
     try:
         with contextlib.closing(hdf5.Hdf5Reader(source.files[0], fields, names)) as reader:
-            return chunk_hint(reader.chunk_spans(), fields, int(source.starts[-1]))
+            spans = reader.chunk_spans()
     except (ShardCorrupt, MissingDependency):
         return []  # the adoption itself says what is wrong
-
-
-def chunk_hint(spans: Mapping[str, ChunkSpan], fields: Mapping[str, Field], samples: int) -> list[str]:
-    """Return a hint on fields whose chunks of several rows make loading slow, with what to do about it.
-
-    Args:
-        spans: what reading one row decompresses, by field.
-        fields: the fields.
-        samples: the number of samples.
-    """
     once = sum(fields[name].row_bytes for name in spans)
     size = sum(span.size for span in spans.values())
     kept, room = all(span.kept for span in spans.values()), CHUNKS.most
-    if size < _FEW_TIMES * max(1, once) or (kept and once * samples <= room):
+    if size < _FEW_TIMES * max(1, once) or (kept and once * int(source.starts[-1]) <= room):
         return []
     rows = max(span.rows for span in spans.values())
     named = f"fields {', '.join(map(repr, spans))} are" if len(spans) > 1 else f"field {next(iter(spans))!r} is"
@@ -126,32 +107,6 @@ def check_strict(remarks: Sequence[str], *, strict: bool) -> None:
     """Raise SourceError if there are remarks on what is left out or renamed, with `strict`."""
     if strict and remarks:
         raise SourceError("{strict} allows nothing to be left out or renamed: {}", "; ".join(remarks))
-
-
-def shards_among(source: Source) -> list[str]:
-    """Return a hint for each dataset of shardio among whose shards the source has files, at most three.
-
-    Files of other programs that were adopted in place are no shards in this sense: they may be adopted again.
-    """
-    files = getattr(source, "files", ())
-    found: dict[Path, Path] = {}
-    for path in files if isinstance(files, (list, tuple)) else ():
-        if isinstance(path, Path):
-            found.setdefault(path.parent, path)
-    datasets = (path for path in found.values() if _is_shard(path))
-    return [
-        f"{printable(path)} is a shard of the dataset {printable(path.parent)}, which has all its samples and fields: "
-        "a Loader reads that as it is, and `shardio reshard` writes it anew"
-        for path in islice(datasets, _MOST_DATASETS)
-    ]
-
-
-def _is_shard(path: Path) -> bool:
-    try:
-        found = manifest.load(path.parent / manifest.FILE_NAME)
-    except (DatasetError, OSError):
-        return False
-    return not found.adopted and path.name in found.shards.names
 
 
 def _looks_like_pixels(field: Field) -> bool:

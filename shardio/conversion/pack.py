@@ -1,8 +1,9 @@
 """Make a dataset shard by shard: begin or resume the work, distribute it, watch it, and publish the result."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
@@ -12,15 +13,13 @@ from ..foreign.names import printable
 from ..format import manifest
 from ..order.world import World
 from ..output.base import Beat, Output, Run
-from ..output.describe import describe
-from ..output.records import Record, Skipped
-from ..output.shard_writer import WrittenShard
+from ..output.records import Skipped
+from ..output.shard_writer import WrittenShard, describe
 from ..stores.url import Url
 from . import ranks
-from .dask_runner import on_dask
-from .runners import Progress, Runner, RunnerCallbacks, in_processes, in_threads, silent
+from .runners import Progress, Runner, in_processes, in_threads, on_dask, silent
 from .source import file_states
-from .tasks import ShardTask, ShardWork, TaskContext, TaskResult, run_shard_task
+from .tasks import ShardTask, TaskContext, TaskResult, run_shard_task
 
 OnError: TypeAlias = Literal["raise", "skip"]
 
@@ -74,11 +73,13 @@ class PackOptions:
                 self.world.size,
             )
 
-    def runner(self) -> Runner:
-        """Return the runner of this process's tasks; with `threads`, its workers are threads."""
+    def runner(self, *, threads_first: bool = False) -> Runner:
+        """Return the runner of this process's tasks: threads, Dask, or processes, see `in_processes`."""
         if self.threads:
             return in_threads(self.workers)
-        return in_processes(self.workers) if self.dask is None else on_dask(self.dask, self.workers)
+        if self.dask is not None:
+            return on_dask(self.dask, self.workers)
+        return in_processes(self.workers, threads_first=threads_first)
 
 
 def pack(
@@ -110,27 +111,32 @@ def pack(
 
 
 @final
+@dataclass
 class _Packing:
-    """One rank's part in making a dataset; the arguments are those of `pack`."""
+    """One rank's part in making a dataset; the first arguments are those of `pack`."""
 
-    def __init__(
-        self,
-        out: Output,
-        context: TaskContext,
-        tasks: Sequence[ShardTask],
-        plan: Mapping[str, Any],
-        options: PackOptions,
-    ) -> None:
-        self._out, self._context, self._tasks, self._plan, self._options = out, context, tasks, plan, options
-        self._wanted = {"job": ranks.job(), **plan}
-        self._total = sum(task.count for task in tasks)
-        self._finished = self._samples = self._skipped = 0
+    out: Output
+    context: TaskContext
+    tasks: Sequence[ShardTask]
+    plan: Mapping[str, Any]
+    options: PackOptions
+    finished: int = 0
+    samples: int = 0
+    skipped: int = 0
+
+    @cached_property
+    def wanted(self) -> dict[str, Any]:
+        return {"job": ranks.job(), **self.plan}
+
+    @cached_property
+    def total(self) -> int:
+        return sum(task.count for task in self.tasks)
 
     def follow(self) -> WrittenDataset:
         """Work as a rank other than the first."""
-        out, options, world = self._out, self._options, self._options.world
+        out, options, world = self.out, self.options, self.options.world
         keep = options.resume and not options.overwrite
-        begun = ranks.wait_for_leader(out, self._context, world, self._wanted, keep=keep)
+        begun = ranks.wait_for_leader(out, self.context, world, self.wanted, keep=keep)
         if isinstance(begun, manifest.Manifest):
             return WrittenDataset(out.path, begun)
         run, found = begun
@@ -141,28 +147,28 @@ class _Packing:
 
     def lead(self, check: Callable[[], None]) -> WrittenDataset:
         """Begin or resume, work, wait for the other ranks, and publish the dataset."""
-        context, options, world = self._context, self._options, self._options.world
-        lead = self._out.begin(
-            self._wanted,
+        context, options, world = self.context, self.options, self.options.world
+        lead = self.out.begin(
+            self.wanted,
             container=context.container,
             beside=context.beside,
             resume=options.resume,
             overwrite=options.overwrite,
         )
         if isinstance(lead, manifest.Manifest):
-            return WrittenDataset(self._out.path, lead)
+            return WrittenDataset(self.out.path, lead)
         run = lead.run
         try:
             before = file_states(context.source)
             with run.working(0) if world.size > 1 else contextlib.nullcontext(lambda done: None) as beat:
-                others = ranks.OtherRanks(self._out, run, world, self._tasks)
+                others = ranks.OtherRanks(self.out, run, world, self.tasks)
                 own = self._carry_out(run, beat, others.samples)
                 others.wait(lambda done: self._report(own + done))
                 now = file_states(context.source)
                 for path in (path for path, state in before.items() if now[path] != state):
                     raise SourceError("{} changed while it was converted: start over with {overwrite}", printable(path))
                 check()
-                written, numbers = self._describe(self._records(run))
+                written, numbers = self._describe(run)
                 lead.publish(written.manifest, numbers)
                 return written
         except Exception as error:
@@ -177,50 +183,41 @@ class _Packing:
 
     def _carry_out(self, run: Run, beat: Beat, others: Callable[[], int] | None = None) -> int:
         """Carry out this rank's tasks; return the number of their samples. The first rank reports progress."""
-        world = self._options.world
+        world = self.options.world
 
         def on_progress(done: int) -> None:
             beat(done)
             if others is not None:
                 self._report(done + others())
 
-        if own := self._tasks[world.rank :: world.size]:
-            callbacks = RunnerCallbacks(on_progress, self._on_result)
-            self._options.runner()(run_shard_task, ShardWork(self._context, run), own, callbacks)
+        if own := self.tasks[world.rank :: world.size]:
+            runner = self.options.runner(threads_first=getattr(self.context.source, "threads", False))
+            runner(run_shard_task, (self.context, run), own, on_progress, self._on_result)
         return sum(task.count for task in own)
 
     def _report(self, done: int) -> None:
         """Report progress; the total is an estimate as long as nobody knows the samples of what was not read."""
-        total = self._total
-        if not self._context.knows_samples:
-            done = self._samples
-            total = max(done, done * len(self._tasks) // max(1, self._finished))
-        self._options.progress("indexing" if self._context.adopted else "writing", min(done, total), total)
+        total = self.total
+        if not self.context.knows_samples:
+            done = self.samples
+            total = max(done, done * len(self.tasks) // max(1, self.finished))
+        self.options.progress("indexing" if self.context.adopted else "writing", min(done, total), total)
 
     def _on_result(self, result: TaskResult) -> None:
         """Count the samples that a task has left out; TooManyBad if there are too many by now."""
-        self._finished += 1
-        self._samples += result.count
-        self._skipped += result.skipped
-        if result.first_skipped is not None and self._context.knows_samples:
-            self._check_budget(self._skipped, self._total, result.first_skipped)
+        self.finished += 1
+        self.samples += result.samples
+        self.skipped += result.skipped
+        if result.first_skipped is not None and self.context.knows_samples:
+            self._check_budget(self.skipped, self.total, result.first_skipped)
 
-    def _records(self, run: Run) -> Iterator[Record]:
-        """Yield the records of all shards; SourceError if one is missing, or of other fields."""
-        images = {name for name, field in self._context.source.fields.items() if field.kind == "image"}
-        for task, record in zip(self._tasks, run.records([task.number for task in self._tasks]), strict=True):
-            if record is None:
-                raise SourceError(f"{run.path}: the record of shard {task.number} is missing")
-            if record.shard.samples and record.shard.image_shapes.keys() != images:
-                raise SourceError(f"{run.path}: the record of shard {task.number} is of other fields")
-            yield record
-
-    def _describe(self, records: Iterable[Record]) -> tuple[WrittenDataset, list[int]]:
+    def _describe(self, run: Run) -> tuple[WrittenDataset, list[int]]:
         """Return the dataset of the shards, all of which are written, and the numbers of those that hold samples.
 
-        Raises TooManyBad, and SourceError if no sample is left.
+        Raises TooManyBad, and SourceError if no sample is left, or a record is missing or of other fields.
         """
-        context, source = self._context, self._context.source
+        context, source = self.context, self.context.source
+        images = {name for name, field in source.fields.items() if field.kind == "image"}
         skipped: list[Skipped] = []
         numbers: list[int] = []
         samples = rotated = 0
@@ -228,7 +225,11 @@ class _Packing:
 
         def written() -> Iterator[WrittenShard]:
             nonlocal samples, rotated
-            for task, record in zip(self._tasks, records, strict=True):
+            for task, record in zip(self.tasks, run.records([task.number for task in self.tasks]), strict=True):
+                if record is None:
+                    raise SourceError(f"{run.path}: the record of shard {task.number} is missing")
+                if record.shard.samples and record.shard.image_shapes.keys() != images:
+                    raise SourceError(f"{run.path}: the record of shard {task.number} is of other fields")
                 rotated += record.rotated
                 for name, change in record.rounded.items():
                     rounded[name] = max(change, rounded.get(name, 0))
@@ -240,7 +241,7 @@ class _Packing:
                     yield record.shard
             if not samples:
                 all_bad = f"all {len(skipped)} samples are bad; the first: {skipped[0].reason}" if skipped else ""
-                raise SourceError(all_bad or f"{self._out.path}: there are no samples")
+                raise SourceError(all_bad or f"{self.out.path}: there are no samples")
             if skipped:
                 self._check_budget(len(skipped), samples + len(skipped), skipped[0], skipped)
 
@@ -250,14 +251,14 @@ class _Packing:
             written(),
             source.metadata,
             adopted=context.adopted,
-            conversion=self._plan,
+            conversion=self.plan,
             has_sums=True,
         )
-        return WrittenDataset(self._out.path, completed, tuple(skipped), rotated, rounded), numbers
+        return WrittenDataset(self.out.path, completed, tuple(skipped), rotated, rounded), numbers
 
     def _check_budget(self, skipped: int, samples: int, example: Skipped, known: Sequence[Skipped] = ()) -> None:
         """Raise TooManyBad, with those that are known, if more samples are bad than `max_bad` allows."""
-        most = self._options.max_bad
+        most = self.options.max_bad
         if skipped > (allowed := bad_budget.allowance(most, samples)):
             error = TooManyBad(
                 "{} of {} samples are bad, {} allows {}, {} would allow all; one of them: {}",

@@ -34,14 +34,7 @@ def job() -> str:
 
 @final
 class OtherRanks:
-    """The first rank's view of the others.
-
-    Args:
-        out: the output.
-        run: the conversion's run.
-        world: this rank and the number of ranks.
-        tasks: the tasks of all ranks.
-    """
+    """The first rank's view of the others; `tasks` are those of all ranks."""
 
     def __init__(self, out: Output, run: Run, world: World, tasks: Sequence[ShardTask]) -> None:
         self._out, self._size = out, world.size
@@ -111,9 +104,7 @@ def wait_for_leader(
     A plan that is there from the beginning may be that of a dead job: it counts once the first rank is seen at work.
 
     Args:
-        out: the output.
-        context: what the tasks share.
-        world: this rank and the number of ranks.
+        out, context, world: the output, what the tasks share, and this rank.
         expected: the plan of this rank.
         keep: whether the first rank may find that the dataset is there, and begin nothing.
 

@@ -148,7 +148,9 @@ class ReencodeOptions:
             if pixels.shape[:2] != (info.height, info.width):
                 found, stated = (" x ".join(map(str, shape)) for shape in (pixels.shape[:2], (info.height, info.width)))
                 raise BadSample(f"the {info.format} image is {found} pixels, its header says {stated}")
-            done, encoded = _encode(_resized(pixels, size, turn), None if keeps else self.quality)
+            sampling = cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420
+            options = () if keeps else (cv2.IMWRITE_JPEG_QUALITY, self.quality, *sampling)
+            done, encoded = cv2.imencode(".png" if keeps else ".jpg", _resized(pixels, size, turn), options)
         except cv2.error as error:
             raise BadSample(f"the {info.format} image cannot be re-encoded: {error.err}") from error
         if not done:
@@ -197,11 +199,3 @@ def _resized(pixels: NDArray[Any], size: tuple[int, int], turn: Turn, *, nearest
     elif pixels.shape[:2] != (height, width):
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
     return turned(pixels, turn)
-
-
-def _encode(pixels: NDArray[Any], quality: int | None) -> tuple[bool, NDArray[np.uint8]]:
-    """Encode a JPEG of this quality, or a PNG if it is None."""
-    if quality is None:
-        return cv2.imencode(".png", pixels)
-    sampling = cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420
-    return cv2.imencode(".jpg", pixels, (cv2.IMWRITE_JPEG_QUALITY, quality, *sampling))

@@ -1,29 +1,36 @@
-"""Runners, which carry out tasks in this process or in several; `dask_runner` uses Dask's workers.
+"""Runners, which carry out tasks in this process, in several, or in the workers of a Dask cluster.
 
-The choice of a runner changes only the time that the work takes.
+The choice of a runner changes only the time that the work takes. Dask's workers need the source and the output under
+the same paths, on a common file system.
 """
 
+import pickle
 import threading
 import time
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from typing import Any, TypeAlias
 
-from ..errors import ShardioError, SourceError
+from ..errors import ConfigError, ShardioError, SourceError
 from ..system import processes
+from ..system.optional import load
 from ..system.shared_memory import Shared
 from ..system.threads import in_order
-from .tasks import Advance
 
 POLL_SECONDS = 0.1
 THREADS_SECONDS = 2.0
+_DASK_RETRIES = 3
+_DASK_CONNECT_SECONDS = 30
+
+Advance: TypeAlias = Callable[[int], None]
+"""Called with the number of samples done since the last call."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called from time to time with a word for the work, the number of samples done, and the total."""
@@ -37,24 +44,20 @@ TaskFunction: TypeAlias = Callable[[Any, Any, Advance], Any]
 """`function(shared, task, advance)` carries out one task; it is defined at the top of a module, to be pickled."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerCallbacks:
-    """Functions that a runner calls while it works, in the thread that started it.
+OnProgress: TypeAlias = Callable[[int], None]
+"""Called from time to time with the number of samples done so far, in the thread that started the runner."""
 
-    Attributes:
-        on_progress: called from time to time with the number of samples done so far.
-        on_result: called with the result of each task; an exception that it raises ends the run.
-    """
+OnResult: TypeAlias = Callable[[Any], None]
+"""Called there with the result of each task; an exception that it raises ends the run."""
 
-    on_progress: Callable[[int], None]
-    on_result: Callable[[Any], None]
+Runner: TypeAlias = Callable[[TaskFunction, Any, Sequence[Any], OnProgress, OnResult], None]
+"""`run(function, shared, tasks, on_progress, on_result)` carries out all tasks, in any order; the first failure ends
+the rest."""
 
 
-Runner: TypeAlias = Callable[[TaskFunction, Any, Sequence[Any], RunnerCallbacks], None]
-"""`run(function, shared, tasks, callbacks)` carries out all tasks, in any order; the first failure ends the rest."""
-
-
-def in_this_process(function: TaskFunction, shared: Any, tasks: Sequence[Any], callbacks: RunnerCallbacks) -> None:
+def in_this_process(
+    function: TaskFunction, shared: Any, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult
+) -> None:
     """A `Runner` that carries out all tasks in the calling thread."""
     done, reported = 0, time.monotonic()
 
@@ -63,54 +66,59 @@ def in_this_process(function: TaskFunction, shared: Any, tasks: Sequence[Any], c
         done += count
         if time.monotonic() - reported >= POLL_SECONDS:
             reported = time.monotonic()
-            callbacks.on_progress(done)
+            on_progress(done)
 
     for task in tasks:
         with portable_errors():
             result = function(shared, task, advance)
-        callbacks.on_result(result)
-    callbacks.on_progress(done)
+        on_result(result)
+    on_progress(done)
 
 
 def in_threads(workers: int) -> Runner:
     """Return a `Runner` on threads of this process, which share what the tasks share."""
 
-    def run(function: TaskFunction, shared: Any, tasks: Sequence[Any], callbacks: RunnerCallbacks) -> None:
+    def run(
+        function: TaskFunction, shared: Any, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult
+    ) -> None:
         done = 0
         for result in in_order(lambda task: function(shared, task, lambda count: None), tasks, workers):
-            callbacks.on_result(result)
-            done += result.count
-            callbacks.on_progress(done)
+            on_result(result)
+            done += result.samples
+            on_progress(done)
 
     return run
 
 
-def in_processes(workers: int) -> Runner:
+def in_processes(workers: int, *, threads_first: bool = False) -> Runner:
     """Return a `Runner` that starts up to `workers` processes on this machine; they end when this process ends.
 
-    If threads may use copies of `shared` (`shared.threads`), as many threads start first: a short job is done before
+    With `threads_first`, as many threads, each with a copy of `shared`, start first: a short job is done before
     processes would have started. A long job continues in processes, which do not compete for the interpreter.
     """
 
-    def run(function: TaskFunction, shared: Any, tasks: Sequence[Any], callbacks: RunnerCallbacks) -> None:
+    def run(
+        function: TaskFunction, shared: Any, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult
+    ) -> None:
         if workers == 1 or len(tasks) < 2:
-            in_this_process(function, shared, tasks, callbacks)
+            in_this_process(function, shared, tasks, on_progress, on_result)
             return
-        waiting = deque(tasks)
-        done = _run_in_threads(function, shared, waiting, callbacks, workers) if _allows_threads(shared) else 0
+        waiting, done = deque(tasks), 0
+        if threads_first:
+            done = _run_in_threads(function, shared, waiting, on_progress, on_result, workers)
         if waiting:
-            rest = RunnerCallbacks(lambda n: callbacks.on_progress(done + n), callbacks.on_result)
-            _run_in_processes(function, shared, waiting, rest, workers)
+            _run_in_processes(function, shared, waiting, lambda n: on_progress(done + n), on_result, workers)
 
     return run
 
 
-def _allows_threads(shared: Any) -> bool:
-    return bool(getattr(shared, "threads", False))
-
-
 def _run_in_threads(
-    function: TaskFunction, shared: Any, waiting: deque[Any], callbacks: RunnerCallbacks, workers: int
+    function: TaskFunction,
+    shared: Any,
+    waiting: deque[Any],
+    on_progress: OnProgress,
+    on_result: OnResult,
+    workers: int,
 ) -> int:
     """Carry out the tasks that can begin within `THREADS_SECONDS`; return the number of samples done."""
     mapped = Shared(shared)  # each thread loads a copy of its own
@@ -142,16 +150,21 @@ def _run_in_threads(
                 for future in finished:
                     iterator = pending.pop(future)
                     if (result := future.result()) is not None:
-                        callbacks.on_result(result)
+                        on_result(result)
                         pending[pool.submit(next, iterator, None)] = iterator
-                callbacks.on_progress(sum(counts))
+                on_progress(sum(counts))
         finally:
             stop.set()
     return sum(counts)
 
 
 def _run_in_processes(
-    function: TaskFunction, shared: Any, waiting: deque[Any], callbacks: RunnerCallbacks, workers: int
+    function: TaskFunction,
+    shared: Any,
+    waiting: deque[Any],
+    on_progress: OnProgress,
+    on_result: OnResult,
+    workers: int,
 ) -> None:
     counter: Synchronized[int] = processes.CONTEXT.Value("q", 0)
     stop = processes.CONTEXT.Event()
@@ -170,8 +183,8 @@ def _run_in_processes(
                     pending.add(pool.submit(_run_task, function, waiting.popleft()))
             finished, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
             for future in finished:
-                callbacks.on_result(future.result())
-            callbacks.on_progress(counter.value)
+                on_result(future.result())
+            on_progress(counter.value)
     except BrokenProcessPool as error:
         raise ShardioError(
             f"a conversion process died; it may have run out of memory, or else {processes.script_advice()}"
@@ -209,6 +222,70 @@ def _run_task(function: TaskFunction, task: Any) -> Any:
 
     with portable_errors():
         return function(shared, task, advance)
+
+
+def on_dask(address: str, workers: int) -> Runner:
+    """Return a `Runner` on the scheduler at `address` (`tcp://host:8786`), or on `workers` processes for `local`.
+
+    Shards are the tasks, and Dask retries them.
+    """
+    distributed = load("distributed", purpose="conversion on a Dask cluster", extra="dask")
+
+    def run(
+        function: TaskFunction, shared: Any, tasks: Sequence[Any], on_progress: OnProgress, on_result: OnResult
+    ) -> None:
+        try:
+            client = (
+                distributed.Client(n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+                if address == "local"
+                else distributed.Client(address, timeout=_DASK_CONNECT_SECONDS)
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"no Dask scheduler answers at {address!r}: {error}") from error
+        with client:
+            # As bytes, which each thread of a worker unpickles for itself: a source is read by one thread at a time.
+            # A task makes them, which Dask repeats if all workers that hold them die; scattered data would be lost.
+            with warnings.catch_warnings(action="ignore"):  # of their size
+                pickled = client.submit(bytes, pickle.dumps(shared), pure=False)
+            waiting, done = iter(tasks), 0
+            counts: dict[Any, int] = {}
+            results = distributed.as_completed(with_results=False, raise_errors=False)
+
+            def submit() -> None:
+                if (task := next(waiting, None)) is not None:
+                    # Not pure: a shard that an earlier conversion wrote is asked for again, and found by its record.
+                    future = client.submit(_run_dask_task, function, pickled, task, retries=_DASK_RETRIES, pure=False)
+                    counts[future.key] = task.count
+                    results.add(future)
+
+            for _ in range(2 * max(1, sum(client.nthreads().values()))):
+                submit()
+            while not results.is_empty():
+                future = next(results)
+                if future.status == "cancelled":
+                    raise ShardioError(f"the Dask scheduler has given up a shard ({future.key}): {future.status}")
+                try:
+                    result = future.result()
+                except distributed.KilledWorker as error:
+                    raise ShardioError(f"Dask workers died repeatedly on one shard: {error}") from error
+                done += counts.pop(future.key)
+                on_result(result)
+                on_progress(done)
+                submit()
+
+    return run
+
+
+_local = threading.local()
+
+
+def _run_dask_task(function: TaskFunction, pickled: bytes, task: Any) -> Any:
+    """Carry out one task in a Dask worker."""
+    if getattr(_local, "pickled", None) is not pickled:
+        # From our own client, over the connection by which Dask itself sends pickles.
+        _local.pickled, _local.shared = pickled, pickle.loads(pickled)  # noqa: S301
+    with portable_errors():
+        return function(_local.shared, task, lambda count: None)
 
 
 @contextmanager

@@ -135,27 +135,15 @@ class HasPlaces(Adoptable, Protocol):
 class HasNames(Adoptable, Protocol):
     """An adoptable source whose fields have names of their own in its files.
 
-    Without `places`, its files are HDF5 files, and the names are the paths of datasets in them.
+    Without `places`, its files are HDF5 files, and the names are the paths of datasets in them. One with an attribute
+    `decode_cf` that is True also has `packing(number)`: by field, for those of file `number` that are decoded, the
+    attributes of netCDF that say how, as `format.cf.to_json` gives them.
 
     Attributes:
         names: by field, the name in the files, which the option `fields` of its converter takes.
     """
 
     names: Mapping[str, str]
-
-
-@runtime_checkable
-class HasPacking(HasNames, Protocol):
-    """An adoptable source of HDF5 files, whose numbers may be decoded by attributes of netCDF that each file has.
-
-    Attributes:
-        decode_cf: whether they are, which the option `decode_cf` of its converter says.
-    """
-
-    decode_cf: bool
-
-    def packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
-        """The attributes of file `number`, by field, for those that are decoded, as `format.cf.to_json` gives them."""
 
 
 Converter: TypeAlias = Callable[..., Source]

@@ -1,25 +1,32 @@
-"""Tasks: one shard each, whose samples are read, checked and written, in any process."""
+"""Tasks: one shard each, whose samples are read, checked and written, in any process; and the plan of all of them.
 
+Shards are cut by the source's own sizes before any is written, so each is a task of its own, and which process writes
+it changes nothing.
+"""
+
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from ..errors import BadSample, DatasetError, Message, Option
-from ..format import images
+from ..errors import BadSample, ConfigError, DatasetError, Message, Option, SourceError
+from ..format import checksums, images, manifest
 from ..format.fields import Field
 from ..output.base import Run
 from ..output.records import Record, Skipped
 from ..output.shard_writer import Encoded, ShardWriter, WrittenShard, encode
 from ..system.directory import Directory
 from ..system.types import Indices, Sample
+from .runners import Advance, portable_errors
 from .source import HasBlocks, Source
 
-Advance: TypeAlias = Callable[[int], None]
-"""Called with the number of samples done since the last call."""
-
+_FINGERPRINT_SAMPLES = 8
 BLOCK_SAMPLES = 256
 """The number of samples that are read together, and that one task of `where=` evaluates."""
 
@@ -62,24 +69,6 @@ class TaskContext:
     beside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ShardWork:
-    """The values that a process needs to carry out shard tasks, beside the tasks.
-
-    Attributes:
-        context: what the tasks share.
-        run: where their shards go.
-    """
-
-    context: TaskContext
-    run: Run
-
-    @property
-    def threads(self) -> bool:
-        """Whether threads of one process may each use a copy of it."""
-        return bool(getattr(self.context.source, "threads", False))
-
-
 class ShardTask(Protocol):
     """The task for one shard."""
 
@@ -111,27 +100,20 @@ class WriteTask:
         return len(self.samples)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """The result of a shard task.
+class TaskResult(NamedTuple):
+    """How many samples a task has worked on, how many of them it has left out, and the first of those."""
 
-    Attributes:
-        count: the samples that were worked on.
-        skipped: how many of them were left out.
-        first_skipped: the first of those.
-    """
-
-    count: int
+    samples: int
     skipped: int
     first_skipped: Skipped | None
 
 
-def run_shard_task(work: ShardWork, task: Any, advance: Advance) -> TaskResult:
-    """Write a shard and its record, unless both exist and are complete.
+def run_shard_task(shared: tuple[TaskContext, Run], task: Any, advance: Advance) -> TaskResult:
+    """Write a shard and its record to a run, unless both exist and are complete.
 
     Raises BadSample unless bad samples are skipped, OSError and StoreError. An unfinished shard is removed.
     """
-    context, run = work.context, work.run
+    context, run = shared
     record = run.read(task.number)
     if record is not None and record.skipped and not context.skip:
         raise BadSample(record.skipped[0].reason)  # the interrupted run skipped it, this one must not
@@ -144,8 +126,7 @@ def run_shard_task(work: ShardWork, task: Any, advance: Advance) -> TaskResult:
                 record = run.put(task.number, record, folder)
         record = run.record(task.number, record)
     skipped = record.skipped
-    count = record.shard.samples + len(skipped)
-    return TaskResult(count, len(skipped), skipped[0] if skipped else None)
+    return TaskResult(record.shard.samples + len(skipped), len(skipped), skipped[0] if skipped else None)
 
 
 def write_samples(context: TaskContext, task: WriteTask, folder: Directory, advance: Advance) -> Record:
@@ -191,7 +172,12 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
         yield from zip(numbers.tolist(), source.encoded(numbers), strict=True)
         return
     fields = source.fields
-    samples = _in_blocks(source, numbers) if isinstance(source, HasBlocks) else _one_by_one(source, numbers)
+    samples: Iterator[Sample | BadSample]
+    if isinstance(source, HasBlocks):
+        starts = range(0, len(numbers), BLOCK_SAMPLES)
+        samples = chain.from_iterable(source.block(numbers[start : start + BLOCK_SAMPLES]) for start in starts)
+    else:
+        samples = _one_by_one(source, numbers)
     for number, sample in zip(numbers.tolist(), samples, strict=True):
         if isinstance(sample, BadSample):
             yield number, sample
@@ -201,7 +187,8 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
         except BadSample as error:
             odd = of_odd_shape(sample, fields)
             advice = Message("; shapes may differ with {}", Option("ragged", ",".join(odd))) if odd else ""
-            named = BadSample("{}: {}{}", _name(number, sample), error, advice)
+            key = f" (key {sample['key']})" if isinstance(sample.get("key"), str) else ""
+            named = BadSample("sample {} of the source{}: {}{}", number, key, error, advice)
             named.storable = bool(odd)
             yield number, named
 
@@ -218,20 +205,99 @@ def of_odd_shape(sample: Sample, fields: Mapping[str, Field]) -> list[str]:
     ]
 
 
-def _in_blocks(source: HasBlocks, numbers: Indices) -> Iterator[Sample | BadSample]:
-    for start in range(0, len(numbers), BLOCK_SAMPLES):
-        yield from source.block(numbers[start : start + BLOCK_SAMPLES])
-
-
 def _one_by_one(source: Source, numbers: Indices) -> Iterator[Sample | BadSample]:
     for number in numbers.tolist():
         try:
-            sample: Sample | BadSample = source[number]
+            yield source[number]
         except BadSample as error:
-            sample = error
-        yield sample
+            yield error
 
 
-def _name(number: int, sample: Sample) -> str:
-    key = sample.get("key")
-    return f"sample {number} of the source" + (f" (key {key})" if isinstance(key, str) else "")
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The estimated result of a conversion.
+
+    Attributes:
+        samples: the number of samples, bad ones included.
+        shards: the number of shards.
+        bytes: the size of the samples as the source estimates it, without what a container adds to each.
+        container: the shards' container.
+    """
+
+    samples: int
+    shards: int
+    bytes: int
+    container: str
+
+
+def plan(
+    source: Source, numbers: Indices | None, container: str, shard_size: int, options: Mapping[str, Any]
+) -> tuple[Estimate, list[WriteTask], dict[str, Any]]:
+    """Plan the conversion of some samples, None for all; this reads few samples, if any.
+
+    Args:
+        source: the samples.
+        numbers: the numbers of those to take, in order.
+        container: the container of the shards.
+        shard_size: the bytes of samples at which a shard ends.
+        options: options of the container.
+
+    Returns:
+        An estimate, the shards to write, and the plan: JSON values that distinguish this conversion from others.
+
+    Raises ConfigError for metadata, numbers and options that do not fit, SourceError for a source without samples.
+    """
+    manifest.check_metadata(source.metadata)
+    with tempfile.TemporaryDirectory() as folder:  # refuses options that do not fit
+        ShardWriter(Path(folder), container, source.fields, 0, 0, options).discard()
+    sizes = source.sizes()
+    if numbers is not None:
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(sizes)):
+            raise ConfigError(f"numbers must be in [0, {len(sizes)}), got {numbers.min()} to {numbers.max()}")
+        sizes = sizes[numbers]
+    if not len(sizes):
+        raise SourceError("the source holds no samples" if numbers is None else "no samples are chosen")
+    chosen = range(len(sizes)) if numbers is None else numbers
+    cuts = enumerate(cut(sizes, shard_size))
+    tasks = [WriteTask(number, start, chosen[start:stop]) for number, (start, stop) in cuts]
+    content = xxhash.xxh3_128(np.ascontiguousarray(sizes).data)
+    content.update(b"" if numbers is None else np.ascontiguousarray(numbers).data)
+    with portable_errors():
+        some_samples = fingerprint(source, chosen)
+    return (
+        Estimate(len(sizes), len(tasks), int(sizes.sum()), container),
+        tasks,
+        {
+            "container": container,
+            "options": {name: str(value) for name, value in options.items()},
+            "fields": checksums.Digest(source.fields).text(),
+            "metadata": xxhash.xxh3_128_hexdigest(repr(sorted(source.metadata.items())).encode()),
+            "samples": len(sizes),
+            "shard_size": shard_size,
+            "shards": len(tasks),
+            "sizes and order": content.hexdigest(),
+            "some samples": some_samples,
+            **getattr(
+                source, "changes", {}
+            ),  # what transforms or decodes, in case it changes none of the samples above
+        },
+    )
+
+
+def cut(sizes: NDArray[np.int64], shard_size: int) -> list[tuple[int, int]]:
+    """Return the (start, stop) of each shard: it ends once it holds `shard_size` bytes or more."""
+    ends = np.cumsum(sizes)
+    cuts, start = [], 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        stop = min(len(sizes), int(np.searchsorted(ends, before + shard_size)) + 1)
+        cuts.append((start, stop))
+        start = stop
+    return cuts
+
+
+def fingerprint(source: Source, numbers: range | NDArray[np.int64]) -> list[str | None]:
+    """Return checksums of some of these samples, None for bad ones: other sources and options have other checksums."""
+    places = np.unique(np.linspace(0, len(numbers) - 1, _FINGERPRINT_SAMPLES).astype(np.int64))
+    samples = read_encoded(source, np.sort([int(numbers[place]) for place in places.tolist()]))
+    return [f"{sample.checksum:016x}" if isinstance(sample, Encoded) else None for _, sample in samples]

@@ -1,10 +1,10 @@
 """A source that changes the samples of another: arrays become images, images are re-encoded or stored as pixels."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from typing import Any, final
+from functools import cached_property, partial
+from typing import Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from .masks import as_mask, check_names
 from .reencode import ReencodeOptions, as_pixels, png
 from .source import HasColumns, Source
 
+_Measure = TypeVar("_Measure")
 _LARGEST_BYTE = 255
 _CAST_AT_ONCE = 1 << 16  # numbers
 
@@ -89,46 +90,24 @@ class TransformedSource:
         *,
         allow_rounding: bool = False,
     ) -> None:
-        check_names(source.fields, masks)
         self._source, self._images, self._dtypes, self._as_image = source, images, dict(dtypes), frozenset(as_image)
         self._squeeze, self._raw, self._masks = frozenset(squeeze), raw, frozenset(masks)
-        self._allow_rounding = allow_rounding
+        self._ragged, self._allow_rounding = frozenset(ragged), allow_rounding
         self.rounded: dict[str, float] = {}
-        self._ragged = frozenset(ragged)
-        for name in sorted(self._ragged):
-            if (
-                name not in source.fields
-                or source.fields[name].kind != "array"
-                or name in self._as_image | self._squeeze
-            ):
-                raise ConfigError(
-                    "{ragged} takes fields of arrays that no other option makes something else of, got {!r}; there are "
-                    "{}",
-                    name,
-                    describe_fields(source.fields),
-                )
-        for name in sorted(self._squeeze):
-            field = source.fields.get(name)
-            if field is None or field.kind != "array" or field.shape is None or math.prod(field.shape) != 1:
-                raise ConfigError(
-                    "{squeeze} takes fields of arrays of one element, got {!r}; there are {}",
-                    name,
-                    describe_fields(source.fields),
-                )
-        for name in sorted(self._as_image):
-            if name not in source.fields or source.fields[name].kind != "array" or name in self._dtypes:
-                arrays = ", ".join(n for n, field in source.fields.items() if field.kind == "array") or "none"
-                raise ConfigError(
-                    "{as_image} takes fields of arrays that {dtype} does not cast (arrays here: {}), got {!r}",
-                    arrays,
-                    name,
-                )
-        for name in self._dtypes:
-            if name and (name not in source.fields or source.fields[name].kind not in ("array", "scalar")):
-                raise ConfigError(
-                    "{dtype}: {!r} is not a field of numbers; there are {}", name, ", ".join(source.fields)
-                )
-        if "" in self._dtypes and not any(field.kind == "array" for field in source.fields.values()):
+        fields = source.fields
+        check_names(fields, masks)
+        arrays = {name for name, field in fields.items() if field.kind == "array"}
+        single = {n for n in arrays if (shape := fields[n].shape) is not None and math.prod(shape) == 1}
+        numbers = {name for name, field in fields.items() if field.kind in ("array", "scalar")}
+        for given, fitting, rule in (
+            (ragged, arrays - self._as_image - self._squeeze, "{ragged} takes fields of arrays that stay arrays"),
+            (squeeze, single, "{squeeze} takes fields of arrays of one element"),
+            (as_image, arrays - dtypes.keys(), "{as_image} takes fields of arrays that {dtype} does not cast"),
+            (dtypes.keys() - {""}, numbers, "{dtype} takes fields of numbers"),
+        ):
+            for name in sorted(set(given) - fitting):
+                raise ConfigError(rule + ", got {!r}; there are {}", name, describe_fields(fields))
+        if "" in self._dtypes and not arrays:
             raise ConfigError("{dtype}: there are no arrays to cast to {!r}; name a field", self._dtypes[""])
         self._optional = frozenset(optional)
         changed = {name: self._changed_field(name, field) for name, field in source.fields.items()}
@@ -177,16 +156,8 @@ class TransformedSource:
     def _common_size(self, name: str) -> tuple[int, int]:
         """Return the (height, width) of a field's images; ConfigError if those of a few samples throughout differ."""
         sizes: dict[tuple[int, int], int] = {}
-        error: BadSample | None = None
-        for number in self._some_samples():
-            try:
-                value = self._source[number][name]
-                if not is_missing(value):
-                    sizes.setdefault(self._size_of(value, name), number)
-            except BadSample as met:
-                error = error or met
-        if not sizes:
-            raise error or SourceError("the source holds no samples")
+        for number, size in self._measures(name, self._some_samples(), partial(self._size_of, name)):
+            sizes.setdefault(size, number)
         if len(sizes) > 1:
             found = " and ".join(f"{h} x {w} (sample {number})" for (h, w), number in [*sizes.items()][:2])
             raise ConfigError(
@@ -196,7 +167,7 @@ class TransformedSource:
             )
         return next(iter(sizes))
 
-    def _size_of(self, value: Any, name: str) -> tuple[int, int]:
+    def _size_of(self, name: str, value: Any) -> tuple[int, int]:
         if name in self._as_image:
             pixels = as_pixels(value, mask=name in self._masks)
             return pixels.shape[0], pixels.shape[1]
@@ -210,31 +181,47 @@ class TransformedSource:
 
     def _first_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the field in the first sample that is not bad."""
+        first = range(min(_PROBED_SAMPLES, len(self._source.sizes())))
+        return next(shape for _, shape in self._measures(name, first, np.shape))
+
+    def _measures(
+        self, name: str, numbers: Iterable[int], measure: Callable[[Any], _Measure]
+    ) -> Iterator[tuple[int, _Measure]]:
+        """Yield the numbers of those samples that have a value of the field, with what `measure` makes of it.
+
+        Raises BadSample if all are bad, SourceError if there is none.
+        """
         error: BadSample | None = None
-        for number in range(min(_PROBED_SAMPLES, len(self._source.sizes()))):
+        measured = False
+        for number in numbers:
             try:
                 value = self._source[number][name]
                 if not is_missing(value):
-                    return np.shape(value)
+                    yield number, measure(value)
+                    measured = True
             except BadSample as met:
                 error = error or met
-        raise error or SourceError("the source holds no samples")
+        if not measured:
+            raise error or SourceError("the source holds no samples")
 
     @property
     def changes(self) -> Mapping[str, Any]:
         """The changes as JSON values for a conversion's plan, which distinguish it from others of the same source."""
         # A limit makes samples bad, as damage does, but no other bytes; and so does the refusal to round.
-        options = {name: value for name, value in asdict(self._images).items() if name != "max_image_pixels"}
-        images = {} if self._images.idle else {"images": options}
-        as_image = {"as_image": sorted(self._as_image)} if self._as_image else {}
-        squeeze = {"squeeze": sorted(self._squeeze)} if self._squeeze else {}
-        raw: dict[str, Any] = {} if self._raw is None else {"store_pixels": list(self._raw.size or ())}
-        raw |= {"keep_alpha": True} if self._raw is not None and self._raw.alpha else {}
-        raw |= {"optional": sorted(self._optional)} if self._optional else {}
-        raw |= {"mask": sorted(self._masks)} if self._masks else {}
-        raw |= {"ragged": sorted(self._ragged)} if self._ragged else {}
-        dtypes = {"dtype": self._dtypes} if self._dtypes else {}
-        return {**getattr(self._source, "changes", {}), **images, **dtypes, **as_image, **squeeze, **raw}
+        images = {name: value for name, value in asdict(self._images).items() if name != "max_image_pixels"}
+        changes = {
+            "images": None if self._images.idle else images,
+            "dtype": self._dtypes or None,
+            "as_image": sorted(self._as_image) or None,
+            "squeeze": sorted(self._squeeze) or None,
+            "store_pixels": None if self._raw is None else list(self._raw.size or ()),
+            "keep_alpha": True if self._raw is not None and self._raw.alpha else None,
+            "optional": sorted(self._optional) or None,
+            "mask": sorted(self._masks) or None,
+            "ragged": sorted(self._ragged) or None,
+        }
+        made = {name: value for name, value in changes.items() if value is not None}
+        return {**getattr(self._source, "changes", {}), **made}
 
     @property
     def threads(self) -> bool:
@@ -292,8 +279,12 @@ class TransformedSource:
                 elif field.kind == "image":
                     value = self._images(bytes(value), mask=field.role == "mask")
                 elif field.dtype != self._source.fields[name].dtype or name in self._squeeze:
-                    value = _squeezed(value) if name in self._squeeze else value
-                    value, change = _cast(np.asarray(value), field.row_dtype, self._allow_rounding)
+                    array = np.asarray(value)
+                    if name in self._squeeze:
+                        if array.size != 1 or array.dtype.kind not in "biufc":
+                            raise BadSample(f"expected one number, got {list(array.shape)} of {array.dtype}")
+                        array = array.reshape(())
+                    value, change = _cast(array, field.row_dtype, self._allow_rounding)
                     if change > self.rounded.get(name, 0):
                         self.rounded[name] = change
             except BadSample as error:
@@ -316,18 +307,15 @@ class TransformedSource:
         alpha = self._raw is not None and self._raw.alpha and not mask
         pixels: NDArray[Any]
         height, width = (field.shape or (0, 0))[-2:]
-        if alpha and not self._holds_pixels(name):
-            pixels = image_decoding.decode(bytes(value), 4, self._images.max_image_pixels)
-            if self._images.orient:
-                pixels = turned(pixels, TURNS[orientation(value)])
-        elif self._source.fields[name].kind == "pixels":
+        if self._source.fields[name].kind == "pixels":
             pixels = np.asarray(value)
         elif name in self._as_image:
             pixels = self._given_pixels(value, field)
             channels = 3 if alpha else field.channels or 3
             pixels = np.repeat(pixels[:, :, None], channels, axis=2) if pixels.ndim == 2 else pixels
         else:
-            pixels = image_decoding.decode_as(field, bytes(value), self._images.max_image_pixels)
+            data, most = bytes(value), self._images.max_image_pixels
+            pixels = image_decoding.decode(data, 4, most) if alpha else image_decoding.decode_as(field, data, most)
             if self._images.orient:
                 pixels = turned(pixels, TURNS[orientation(value)])
         if mask and pixels.size and int(pixels.max()) > _LARGEST_BYTE:
@@ -344,21 +332,10 @@ class TransformedSource:
             )
         return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if alpha else pixels
 
-    def _holds_pixels(self, name: str) -> bool:
-        """Whether a field's values are pixels already, no image files."""
-        return name in self._as_image or self._source.fields[name].kind == "pixels"
-
     def _is_raw(self, name: str) -> bool:
         """Whether a field's images are stored as pixels."""
         image = name in self._as_image or self._source.fields[name].is_image
         return self._raw is not None and image
-
-
-def _squeezed(value: Any) -> NDArray[Any]:
-    array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "biufc":
-        raise BadSample(f"expected one number, got {list(array.shape)} of {array.dtype}")
-    return array.reshape(())
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], allow_rounding: bool) -> tuple[NDArray[Any], float]:

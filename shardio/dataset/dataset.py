@@ -37,9 +37,8 @@ from ..format.fields import (
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..order.plan import Order, Plan, Schedule, Shuffle
-from ..output.describe import describe
 from ..output.remote_manifest import load_remote
-from ..output.shard_writer import ShardWriter, WrittenShard
+from ..output.shard_writer import ShardWriter, WrittenShard, describe
 from ..stores import open_store
 from ..stores.url import Url, as_url
 from ..system import npy

@@ -7,8 +7,8 @@ follows. Whatever interrupts this, an incomplete directory never passes for a da
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -18,8 +18,7 @@ from ..format import manifest
 from ..format.fields import Field, FieldLike, as_fields, infer_fields
 from ..output import open_output
 from ..output.base import Writing
-from ..output.describe import describe
-from ..output.shard_writer import ShardWriter, WrittenShard
+from ..output.shard_writer import ShardWriter, WrittenShard, describe
 from ..system.types import Sample
 from ..system.units import parse_size
 
@@ -43,9 +42,6 @@ class DatasetWriter:
         options: Mapping[str, Any],
     ) -> None:
         self._place = place
-        self._resources = ExitStack()
-        self._resources.callback(place.close)
-        self._folder = self._resources.enter_context(place.building())
         self._container = container
         self._fields = fields
         self._shard_size = shard_size
@@ -65,23 +61,24 @@ class DatasetWriter:
             raise ConfigError(f"{self._place.path}: this writer is closed")
         if self._fields is None:
             self._fields = infer_fields(sample)
-        builder = self._builder
-        if builder is not None and builder.payload >= self._shard_size:
-            try:
-                self._end_shard(builder)
-            except BaseException:  # its samples are lost, so no later call may complete the dataset
-                self._abandon()
-                raise
-            builder = None
-        if builder is None:
-            first = sum(shard.samples for shard in self._written)
-            builder = ShardWriter(self._folder, self._container, self._fields, len(self._written), first, self._options)
-            self._builder = builder
+        with self._abandoning():
+            if self._builder is not None and self._builder.payload >= self._shard_size:
+                self._end_shard(self._builder)
+            if self._builder is None:
+                number, first = len(self._written), sum(shard.samples for shard in self._written)
+                self._builder = ShardWriter(
+                    self._place.folder, self._container, self._fields, number, first, self._options
+                )
+            self._builder.append(sample)
+
+    @contextmanager
+    def _abandoning(self) -> Iterator[None]:
+        """Give up the dataset if the block fails, such as for a full disk or an interrupt: samples may be lost."""
         try:
-            builder.append(sample)
+            yield
         except BadSample:
             raise
-        except BaseException:  # such as a full disk or an interrupt: the shard may be incomplete
+        except BaseException:
             self._abandon()
             raise
 
@@ -89,7 +86,7 @@ class DatasetWriter:
         self._failed = self._closed = True
         if self._builder is not None:
             self._builder.discard()
-        self._resources.close()
+        self._place.close()
 
     def close(self) -> manifest.Manifest | None:
         """Complete the last shard, write the manifest and return it; None if the writer is closed already."""
@@ -98,27 +95,21 @@ class DatasetWriter:
         if self._closed:
             return None
         self._closed = True
-        try:
-            return self._finish()
-        except BaseException:
-            self._abandon()
-            raise
-
-    def _finish(self) -> manifest.Manifest:
-        if self._builder is not None:
-            self._end_shard(self._builder)
-        if self._fields is None:
-            raise ConfigError(f"{self._place.path}: no sample was written, so fields= must be given")
-        completed = describe(self._container, self._fields, self._written, self._metadata, has_sums=True)
-        self._place.publish(completed)
-        self._resources.close()
+        with self._abandoning():
+            if self._builder is not None:
+                self._end_shard(self._builder)
+            if self._fields is None:
+                raise ConfigError(f"{self._place.path}: no sample was written, so fields= must be given")
+            completed = describe(self._container, self._fields, self._written, self._metadata, has_sums=True)
+            self._place.publish(completed)
+            self._place.close()
         return completed
 
     def _end_shard(self, builder: ShardWriter) -> None:
         self._builder = None
         try:
             if builder.samples:
-                self._written.append(self._place.put(len(self._written), builder.finish(), self._folder))
+                self._written.append(self._place.put(builder.finish()))
         finally:
             builder.discard()  # removes files only if finish failed or the shard is empty
 

@@ -28,13 +28,9 @@ Beat: TypeAlias = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """What a rank has stated last.
+    """The last statement of a rank: the samples done, if it says so, whether it has finished, and its error if any.
 
-    Attributes:
-        samples: how many samples it has done; 0 if it does not say so.
-        over: whether it has finished its part.
-        error: the error that ended it; "" without one.
-        lost: words for its end, if it ended without a word; "" if it may be at work.
+    `lost` are words for its end, if it ended without a word.
     """
 
     samples: int = 0
@@ -45,7 +41,7 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What no manifest names, of what shardio alone writes; by names from the dataset's place on, `/` between parts.
+    """Files or objects that shardio alone writes and no manifest names, by names from the dataset's place on.
 
     Attributes:
         removable: what can go, in the order in which it goes.
@@ -65,10 +61,11 @@ class Writing(Protocol):
     def path(self) -> Path | Url:
         """The dataset's place."""
 
-    def building(self) -> AbstractContextManager[Directory]:
-        """Return the folder to build shards in, for a `with` block."""
+    @property
+    def folder(self) -> Directory:
+        """The folder to build shards in."""
 
-    def put(self, number: int, shard: WrittenShard, folder: Directory) -> WrittenShard:
+    def put(self, shard: WrittenShard) -> WrittenShard:
         """Take a shard that is finished in `folder`; return it under the name that it has from now on."""
 
     def publish(self, completed: Manifest) -> None:
@@ -127,7 +124,7 @@ class Lead(Protocol):
 
     @property
     def run(self) -> Run:
-        """What the other processes know of it."""
+        """The part of it that all processes share."""
 
     def publish(self, completed: Manifest, numbers: Sequence[int]) -> None:
         """Make a dataset of the shards of these numbers; ObjectChanged if another writer has made one meanwhile."""
@@ -190,16 +187,10 @@ class Output(Protocol):
         """Return the manifest that the run with this plan, which has ended, has made; ShardioError if it made none."""
 
     def leftovers(self, since: float | None) -> Leftovers | None:
-        """Return what killed and replaced writers left.
+        """Return what killed and replaced writers left; None if a writer changed the manifest meanwhile: look again.
 
-        Args:
-            since: what was written later than this, in seconds since 1970, is kept, and all that goes with it; None
-                keeps only what a process holds a lock on.
-
-        Returns:
-            None if a writer changed the manifest meanwhile: look again.
-
-        Raises ManifestError if the manifest cannot be trusted, so that nobody knows what it names.
+        What was written later than `since`, in seconds since 1970, is kept, and all that goes with it; None keeps only
+        what a process holds a lock on. Raises ManifestError if the manifest, which names the rest, cannot be trusted.
         """
 
     def remove(self, found: Leftovers) -> bool:

@@ -20,7 +20,7 @@ import json
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -99,12 +99,17 @@ class FolderOutput:
             return finished
         missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
         final = self._make()
-        journal = _claim(final, overwrite=overwrite, resume=resume, beside=beside)
-        lock = Lock(journal, LOCK, "another conversion")
+        while True:
+            journal = _claim(final, overwrite=overwrite, resume=resume, beside=beside)
+            with contextlib.suppress(FileNotFoundError):
+                lock = Lock(journal, LOCK, "another conversion")
+                if journal.place().samefile(final.place(JOURNAL)):
+                    break
+                lock.release()  # `clean` has removed it meanwhile
         lead = FolderLead(FolderRun(self, "", container), final, lock, beside, missing if anew else None)
         try:
             check_made(journal)
-            unfinished = self._plan() if resume else None
+            unfinished = next(iter(self.plans().values()), None) if resume else None
             if unfinished is None:
                 for name in journal.names():
                     if name != LOCK:
@@ -127,16 +132,12 @@ class FolderOutput:
         return lead
 
     def plans(self) -> dict[str, dict[str, Any]]:
-        plan = self._plan()
-        return {} if plan is None else {str(plan.get("run")): plan}
-
-    def _plan(self) -> dict[str, Any] | None:
-        """Return the plan of the journal, None if there is none yet; ShardioError if it is damaged."""
         try:
             text = self.journal().read(PLAN, _MOST_TEXT)
-        except FileNotFoundError:
-            return None
-        return records.decode_plan(text, f"{self.path / JOURNAL / PLAN}")
+        except FileNotFoundError:  # there is none yet
+            return {}
+        plan = records.decode_plan(text, f"{self.path / JOURNAL / PLAN}")
+        return {str(plan.get("run")): plan}
 
     def pulse(self, run: str, plan: Mapping[str, Any]) -> tuple[object, bool]:
         # The process that holds the lock has written this plan, and not one that died before.
@@ -221,45 +222,28 @@ def _claim(final: Directory, *, overwrite: bool, resume: bool, beside: bool) -> 
 
 @final
 class FolderWriting:
-    """A `Writing` on a file system. A dataset that it replaces stays intact until `publish`.
-
-    Args:
-        final: the dataset's directory.
-    """
+    """A `Writing` on a file system, in the directory `final`. A dataset that it replaces stays until `publish`."""
 
     def __init__(self, final: Directory) -> None:
-        self.path = final.path
-        self._final = final
-        self._folder = final.make(f"{WORKPLACE}{secrets.token_hex(4)}-new")
-        self._lock = FolderLock(self._folder)
+        self.path, self._final = final.path, final
+        self.folder = final.make(f"{WORKPLACE}{secrets.token_hex(4)}-new")
+        self._lock = FolderLock(self.folder)
 
-    @contextmanager
-    def building(self) -> Iterator[Directory]:
-        yield self._folder
-
-    def put(self, number: int, shard: WrittenShard, folder: Directory) -> WrittenShard:
+    def put(self, shard: WrittenShard) -> WrittenShard:
         return shard
 
     def publish(self, completed: Manifest) -> None:
-        move_into_place(completed, self._folder, self._final)
+        move_into_place(completed, self.folder, self._final)
 
     def close(self) -> None:
         self._lock.release()
         with contextlib.suppress(OSError):
-            self._final.remove(self._folder.path.name)
+            self._final.remove(self.folder.path.name)
 
 
 @final
 class FolderLead:
-    """A `Lead` on a file system.
-
-    Args:
-        run: the run.
-        final: the dataset's directory.
-        lock: the lock of the journal.
-        beside: whether files of other programs in it become the dataset's shards.
-        missing: if the conversion begins here, the directories that were made for it.
-    """
+    """A `Lead` on a file system; `missing` are the directories that were made for it, if it begins here."""
 
     def __init__(
         self, run: "FolderRun", final: Directory, lock: Lock, beside: bool, missing: Sequence[Path] | None
@@ -296,13 +280,7 @@ class FolderLead:
 @final
 @dataclass(frozen=True, slots=True)
 class FolderRun:
-    """A `Run` on a file system. Its folders are opened for each use, and no link in it is followed.
-
-    Attributes:
-        out: the output.
-        name: the name of its folder in the journal.
-        container: the shards' container.
-    """
+    """A `Run` on a file system. Its folders are opened for each use, and no link in it is followed."""
 
     out: FolderOutput
     name: str
@@ -393,14 +371,14 @@ class FolderRun:
         def beat(samples: int) -> None:
             nonlocal done
             done = samples
-            lock.write(msgspec.json.encode(_Beat(samples)).decode())
+            lock.write(msgspec.json.encode(RankState(samples)).decode())
 
         try:
             beat(0)
             yield beat
-            lock.write(msgspec.json.encode(_Beat(done, over=True)).decode())
+            lock.write(msgspec.json.encode(RankState(done, over=True)).decode())
         except BaseException as error:
-            lock.write(msgspec.json.encode(_Beat(error=f"{type(error).__name__}: {error}")).decode())
+            lock.write(msgspec.json.encode(RankState(error=f"{type(error).__name__}: {error}")).decode())
             raise
         finally:
             lock.release()
@@ -423,42 +401,32 @@ class FolderRun:
         return look
 
 
-class _Beat(msgspec.Struct):
-    """The content of a rank's file."""
-
-    samples: int = 0
-    over: bool = False
-    error: str = ""
-
-
 def _file_of(rank: int) -> str:
     return f"rank-{rank:05d}"
 
 
 def _state_of(journal: Directory, rank: int, lock: str) -> RankState | None:
     """Return what a rank has stated last, and whether the lock that it holds is free; None if it has not begun."""
-    beat = _beat_of(journal, rank)
-    if beat is None and rank:
+    state = _stated_by(journal, rank)
+    if state is None and rank:
         return None
     ended = is_held(journal, lock) is False  # it had the lock when it wrote its first line
     if ended:
-        beat = _beat_of(journal, rank) or beat
-    beat = beat or _Beat()
-    lost = f"died after {beat.samples} samples" if rank else "ended before it had put the dataset in place"
-    gone = ended and not beat.error and not (beat.over and rank)
-    return RankState(beat.samples, beat.over, beat.error, lost if gone else "")
+        state = _stated_by(journal, rank) or state
+    state = state or RankState()
+    lost = f"died after {state.samples} samples" if rank else "ended before it had put the dataset in place"
+    return replace(state, lost=lost) if ended and not state.error and not (state.over and rank) else state
 
 
-def _beat_of(journal: Directory, rank: int) -> _Beat | None:
+def _stated_by(journal: Directory, rank: int) -> RankState | None:
     """Return what a rank has stated last; None if it has not begun, or has not got its lock yet."""
     try:
         line = first_line(journal.read(_file_of(rank), _MOST_TEXT))
+        return msgspec.json.decode(line, type=RankState) if line else None
     except FileNotFoundError:
         return None
-    try:
-        return msgspec.json.decode(line, type=_Beat) if line else None
     except (msgspec.MsgspecError, UnicodeDecodeError):  # who holds the lock, or half written
-        return _Beat()
+        return RankState()
 
 
 def move_into_place(completed: Manifest, directory: Directory, final: Directory, *, beside: bool = False) -> None:

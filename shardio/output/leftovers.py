@@ -1,4 +1,4 @@
-"""What killed and replaced writers left at a dataset's place: what shardio alone writes there, and no manifest names.
+"""Leftovers of killed and replaced writers at a dataset's place: shardio alone writes them, and no manifest names them.
 
 In a folder these are the hidden folders that shards are built in, journals of unfinished conversions, temporary files,
 and shards that no manifest names. In a store they are objects: shards, and the records of unfinished conversions.
@@ -19,8 +19,7 @@ from ..stores.url import Url
 from ..system.directory import Directory
 from .base import Leftovers
 from .locks import LOCK, Lock, is_folder_held, is_held
-from .own_files import HIDDEN, TEMPORARY, ours
-from .own_objects import is_own, stem_of
+from .own_files import HIDDEN, TEMPORARY, is_own, ours, stem_of
 from .records import JOURNAL, RECORD_NAME, RUN_NAME, decode_record
 from .shard_writer import WORKPLACE
 

@@ -1,7 +1,5 @@
 """Locks of the processes that write to a folder; each one ends with its process, however that ends."""
 
-import errno
-import fcntl
 import os
 import socket
 import time
@@ -11,11 +9,11 @@ from typing import final
 
 from ..errors import ConfigError
 from ..system.directory import Directory
+from ..system.file_locks import try_lock
 
 LOCK = "lock"
 """The file in a journal that its first rank locks."""
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _MOST_HOLDER = 1000  # bytes
 _LOOK_SECONDS = 0.5
 """For how long a lock may be taken by those who look whether it is held."""
@@ -35,17 +33,12 @@ class Lock:
 
     def __init__(self, directory: Directory, name: str, what: str) -> None:
         self._file = os.fdopen(directory.open(name, os.O_RDWR | os.O_CREAT), "r+b", buffering=0)
-        try:
-            _take(self._file.fileno())
-        except BlockingIOError as error:
+        if (taken := _take(self._file.fileno())) is False:
             text = first_line(self._file.read(_MOST_HOLDER))
             other = text.decode(errors="replace").strip() or "another process"
             self._file.close()
-            raise ConfigError(f"{directory.path.parent}: {what} is already running here: {other}") from error
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                self._file.close()
-                raise
+            raise ConfigError(f"{directory.path.parent}: {what} is already running here: {other}")
+        if taken is None:
             warnings.warn(
                 f"{directory.path / name}: this file system has no locks; "
                 "nothing prevents two conversions from running at once",
@@ -88,11 +81,7 @@ class FolderLock:
     def __init__(self, folder: Directory) -> None:
         descriptor = _open_folder(folder)
         self._close = weakref.finalize(self, os.close, descriptor)
-        try:
-            _take(descriptor)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
+        _take(descriptor)
 
     def release(self) -> None:
         """Release the lock; you may call it twice."""
@@ -104,15 +93,12 @@ def is_folder_held(folder: Directory) -> bool:
     return bool(_is_locked(_open_folder(folder)))
 
 
-def _take(descriptor: int) -> None:
+def _take(descriptor: int) -> bool | None:
+    """Take a lock, see `try_lock`; wait a little for those who only look whether it is held."""
     deadline = time.monotonic() + _LOOK_SECONDS
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
+    while (taken := try_lock(descriptor)) is False and time.monotonic() < deadline:
         time.sleep(0.01)
+    return taken
 
 
 def _open_folder(folder: Directory) -> int:
@@ -122,13 +108,7 @@ def _open_folder(folder: Directory) -> int:
 def _is_locked(descriptor: int) -> bool | None:
     """Return whether a file is locked, None on a file system without locks; close its descriptor."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
-            return None
-        raise
+        free = try_lock(descriptor, shared=True)
     finally:
         os.close(descriptor)
-    return False
+    return None if free is None else not free

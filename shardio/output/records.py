@@ -1,4 +1,4 @@
-"""What a conversion notes down: its plan, and a record of each finished shard, which tells resume what is there."""
+"""The notes of a conversion: its plan, and a record of each finished shard, which tells resume what is there."""
 
 import json
 import re

@@ -1,10 +1,10 @@
-"""The writer of one shard: it checks, encodes and writes samples, and moves the finished files into place."""
+"""The writer of one shard, which checks and encodes samples; and the manifest of shards that are written."""
 
 import contextlib
 import secrets
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import piece_sums
 from ..errors import BadSample, Option
-from ..format import checksums
+from ..format import checksums, manifest
 from ..format.fields import (
     CHECKSUM,
     Field,
@@ -25,6 +25,8 @@ from ..format.fields import (
     shape_column,
     with_hidden,
 )
+from ..format.pieces import PIECE
+from ..format.shard_table import ShardTable, TextColumn
 from ..system.directory import Directory
 from ..system.types import Buffer, Sample
 
@@ -217,9 +219,64 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
     return Encoded({**stored, **hidden, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes)
 
 
+def common_shape(sizes: NDArray[np.int32]) -> tuple[int, int] | None:
+    """Return the (height, width) that all images of a column [n, 2] have, (0, 0) standing for none; else None."""
+    distinct = np.unique(sizes[sizes.any(axis=1)], axis=0)
+    return (int(distinct[0][0]), int(distinct[0][1])) if len(distinct) == 1 else None
+
+
 def _difference(sample: Sample, fields: Mapping[str, Field]) -> str:
     needed = {name for name, field in fields.items() if not field.optional}
     missing, extra = sorted(needed - sample.keys()), sorted(sample.keys() - fields.keys())
     return "; ".join(
         f"{word} {', '.join(names)}" for word, names in (("missing", missing), ("not a field:", extra)) if names
+    )
+
+
+def describe(
+    container: str,
+    fields: Mapping[str, Field],
+    written: Iterable[WrittenShard],
+    metadata: Mapping[str, Any],
+    *,
+    adopted: bool = False,
+    conversion: Mapping[str, Any] | None = None,
+    has_sums: bool = False,
+) -> manifest.Manifest:
+    """Return the manifest of some shards: compute their digest, and the shapes that their images have in common.
+
+    Args:
+        container: the container of the shards.
+        fields: the fields of the samples.
+        written: the shards, in order.
+        metadata: JSON values that the manifest keeps.
+        adopted: whether the shards are files of other programs.
+        conversion: JSON values on how a conversion made the dataset.
+        has_sums: whether the checksums of its pieces are beside each shard.
+    """
+    shards: list[WrittenShard] = []
+    digest = checksums.Digest(fields)
+    for shard in written:
+        digest.update(shard.sample_checksums)
+        # To save memory: a dataset may have very many samples.
+        shards.append(replace(shard, sample_checksums=np.empty(0, np.uint64)))
+    described = dict(fields)
+    for name, field in fields.items():
+        if field.kind == "image":
+            sizes = {shard.image_shapes[name] for shard in shards if shard.samples}
+            described[name] = replace(field, shape=sizes.pop() if len(sizes) == 1 else None)
+    return manifest.Manifest(
+        container=container,
+        fields=described,
+        shards=ShardTable(
+            names=TextColumn([shard.name for shard in shards]),
+            samples=np.array([shard.samples for shard in shards], np.int64),
+            bytes=np.array([shard.bytes for shard in shards], np.int64),
+            checksums=TextColumn([shard.checksum for shard in shards]),
+        ),
+        digest=digest.text(),
+        metadata=metadata,
+        adopted=adopted,
+        conversion=conversion or {},
+        piece_bytes=PIECE if has_sums else None,
     )

@@ -6,7 +6,7 @@ writers the one whose manifest comes first has written the dataset: it is writte
 A conversion begins a run of its own, and resuming it goes on in the same run, on whatever machine. Each process that
 begins or resumes it writes its shards under names of its own (`StoreOutput.writer`), and the first record of a shard
 says whose counts. So processes that outlive an older attempt, or two that resume at once, do no harm. A rank counts as
-dead once its object has stayed as it is for `SILENT_SECONDS`. `own_objects` lists the names.
+dead once its object has stayed as it is for `SILENT_SECONDS`. `own_files` lists the names.
 """
 
 import json
@@ -15,8 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -36,7 +35,7 @@ from ..system.replacement import remove_abandoned_folders, temporary_folder
 from ..system.threads import in_order
 from . import leftovers, records
 from .base import Beat, Leftovers, RankState
-from .own_objects import RANK_NAME, WRITING
+from .own_files import RANK_NAME, WRITING
 from .records import JOURNAL, PLAN, NamedState, Record
 from .remote_manifest import load_remote
 from .shard_writer import WrittenShard
@@ -49,7 +48,6 @@ POLL_SECONDS = 2.0
 _BEAT_SECONDS = 15.0
 _LEADERS_BEAT_SECONDS = 2.0  # others wait for it
 _READERS = 16  # requests at once, while many records or indexes are read or written
-_BLOCK = 256
 _INDEX_FILES = {side_index.SUFFIX: side_index.path_of, piece_sums.SUFFIX: piece_sums.path_of}
 """The files that are written beside an adopted object, by what their names in the journal end with."""
 
@@ -202,17 +200,6 @@ class StoreOutput:
             path.unlink()
         return replace(shard, name=f"{stem}-{self.writer}{shard.name.removeprefix(stem)}"), states
 
-    def are_there(self, states: Sequence[NamedState]) -> bool:
-        """Return whether objects are as they were when they were written, by size and ETag."""
-        try:
-            found = [self.store.info(self.name(name)) for name, _, _ in states]
-        except ObjectNotFound:
-            return False
-        return all(
-            info.size == size and (etag is None or info.etag is None or info.etag == etag)
-            for info, (_, size, etag) in zip(found, states, strict=True)
-        )
-
     def manifest_info(self) -> ObjectInfo | None:
         """Return the size and ETag of the manifest that is there; None if there is none."""
         try:
@@ -301,9 +288,7 @@ class StoreOutput:
 class StoreWriting:
     """A `Writing` in a store. A dataset that it replaces stays until `publish`, and its shards after that.
 
-    Args:
-        out: the dataset's place.
-        condition: the state that the manifest there has to have when the new one is written.
+    `condition` is the state that the manifest has to have when the new one is written.
     """
 
     def __init__(self, out: StoreOutput, condition: Condition) -> None:
@@ -312,14 +297,11 @@ class StoreWriting:
         remove_abandoned_folders(STAGING)
         self._sign = out.name(JOURNAL, f"run-{out.writer}", WRITING)
         out.store.write(self._sign, b"")
+        self._resources = ExitStack()
+        self.folder = Directory(self._resources.enter_context(temporary_folder(STAGING)))
 
-    @contextmanager
-    def building(self) -> Iterator[Directory]:
-        with temporary_folder(STAGING) as folder:
-            yield Directory(folder)
-
-    def put(self, number: int, shard: WrittenShard, folder: Directory) -> WrittenShard:
-        uploaded, objects = self._out.upload(shard, folder.path)
+    def put(self, shard: WrittenShard) -> WrittenShard:
+        uploaded, objects = self._out.upload(shard, self.folder.path)
         self._out.store.write(self._sign, b"")
         self._uploaded += [name for name, _, _ in objects]
         return uploaded
@@ -333,6 +315,7 @@ class StoreWriting:
             raise
 
     def close(self) -> None:
+        self._resources.close()
         uploaded, self._uploaded = self._uploaded, []
         with suppress(StoreError):
             self._out.store.delete([*(self._out.name(name) for name in uploaded), self._sign])
@@ -340,13 +323,7 @@ class StoreWriting:
 
 @final
 class StoreLead:
-    """A `Lead` in a store.
-
-    Args:
-        run: the run.
-        condition: the state that the manifest has to have when the new one is written.
-        anew: whether the run begins here.
-    """
+    """A `Lead` in a store; `condition` as for `StoreWriting`, and `anew` if the run begins here."""
 
     def __init__(self, run: "StoreRun", condition: Condition, *, anew: bool) -> None:
         self.run = run
@@ -452,9 +429,7 @@ class StoreRun:
         return records.decode_record(bytes(content.data), f"{self.path / self.name}, the record of shard {number}")
 
     def records(self, numbers: Sequence[int]) -> Iterator[Record | None]:
-        with ThreadPoolExecutor(_READERS) as pool:
-            for start in range(0, len(numbers), _BLOCK):
-                yield from pool.map(self.read, numbers[start : start + _BLOCK])
+        return in_order(self.read, numbers, _READERS)
 
     def done(self) -> set[int]:
         return records.numbers_in(self._states())
@@ -463,7 +438,14 @@ class StoreRun:
         """Return whether a shard's objects are as they were written, by size and ETag."""
         if self.beside and record.shard.samples:
             return all(self.state(f"{number:06d}{suffix}") is not None for suffix in _INDEX_FILES)
-        return self.out.are_there(record.objects)
+        try:
+            found = [self.out.store.info(self.out.name(name)) for name, _, _ in record.objects]
+        except ObjectNotFound:
+            return False
+        return all(
+            info.size == size and (etag is None or info.etag is None or info.etag == etag)
+            for info, (_, size, etag) in zip(found, record.objects, strict=True)
+        )
 
     def exists(self) -> bool:
         return self.state(PLAN) is not None

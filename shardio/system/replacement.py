@@ -4,8 +4,6 @@ The process that uses a temporary file or folder holds a lock on it, which ends 
 """
 
 import contextlib
-import errno
-import fcntl
 import os
 import re
 import secrets
@@ -18,9 +16,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .directory import Directory
+from .file_locks import try_lock
 from .os_errors import naming
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]+\.tmp")
 _ABANDONED_SECONDS = 24 * 3600
 """Age after which a temporary file counts as abandoned where there are no locks: its writer changes it all the time."""
@@ -75,7 +73,9 @@ def remove_abandoned(folder: Path, names: Container[str]) -> None:
             contextlib.suppress(FileNotFoundError, PermissionError),
             _opened(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) as descriptor,
         ):
-            if _is_abandoned(descriptor):
+            if (free := try_lock(descriptor)) is None:
+                free = time.time() - os.fstat(descriptor).st_mtime > _ABANDONED_SECONDS
+            if free:
                 os.unlink(path)  # while it is locked: see `_is_held`
 
 
@@ -95,8 +95,7 @@ def remove_abandoned_folders(prefix: str) -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         # Another process may remove it first, and what another user wrote is left to that user.
         with contextlib.suppress(OSError), _opened(path, _FOLDER) as descriptor:
-            if os.fstat(descriptor).st_uid == os.getuid():
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_uid == os.getuid() and try_lock(descriptor):
                 shutil.rmtree(path, ignore_errors=True)  # while it is locked: see `_is_held`
 
 
@@ -105,13 +104,8 @@ def _create_temporary(path: Path) -> tuple[Path, BinaryIO]:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         file = os.fdopen(descriptor, "w+b")
-        try:
-            if _is_held(descriptor):
-                return temporary, file
-        except OSError:
-            file.close()
-            temporary.unlink(missing_ok=True)
-            raise
+        if _is_held(descriptor):
+            return temporary, file
         file.close()
 
 
@@ -127,12 +121,7 @@ def _make_folder(prefix: str) -> tuple[Path, int]:
 
 def _is_held(descriptor: int) -> bool:
     """Lock a new file or folder; return whether nobody took it for abandoned before it was locked."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    return os.fstat(descriptor).st_nlink > 0
+    return try_lock(descriptor) is not False and os.fstat(descriptor).st_nlink > 0
 
 
 @contextmanager
@@ -142,15 +131,3 @@ def _opened(path: str | Path, flags: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _is_abandoned(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        return time.time() - os.fstat(descriptor).st_mtime > _ABANDONED_SECONDS
-    return True

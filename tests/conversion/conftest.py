@@ -1,4 +1,4 @@
-"""What tests of conversions into a folder and a store share."""
+"""Fixtures that tests of conversions into a folder and a store share."""
 
 from pathlib import Path
 

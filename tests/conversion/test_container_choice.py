@@ -1,6 +1,5 @@
 """Many small values: what a tar of them takes is told beforehand, with the container that fits them."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 from _builders import jpeg
 from _cli import run
 
-import shardio
 from shardio.conversion.container_choice import choose_container, tar_cost
 from shardio.errors import BadSample
 from shardio.source import Field
@@ -45,20 +43,6 @@ class Samples:
         if index < self.bad:
             raise BadSample(f"sample {index} is bad")
         return {name: VALUES[name] for name in self.fields}
-
-
-@pytest.mark.parametrize("names", [("x",), ("label",), ("x", "label", "text"), ("image", "label"), ("big",)])
-def test_the_estimate_is_what_is_written(names: tuple[str, ...], tmp_path: Path) -> None:
-    """Bytes of tars and indexes are foretold but for their ends."""
-    source = Samples(200, *names)
-    cost = tar_cost(source)
-    shardio.convert(source, tmp_path / "out", container="tar")
-    written = sum(os.path.getsize(path) for path in (tmp_path / "out").glob("shard-*"))
-    if names == ("big",):
-        assert cost is None
-    else:
-        assert cost is not None
-        assert abs(written - cost.tar) < 5000
 
 
 @pytest.mark.parametrize(
@@ -102,21 +86,12 @@ def test_few_samples_are_read() -> None:
 
 
 def test_the_command_line_tells_it_beforehand(tmp_path: Path) -> None:
-    """A dry run and the conversion itself print the note; numpy takes HDF5 unless --to names another."""
+    """A dry run prints the note; numpy takes HDF5 unless --to names another."""
     np.save(tmp_path / "in.npy", np.zeros(12_000, np.int8))
-    told = run("convert", "numpy", tmp_path / "in.npy", tmp_path / "out", "--dry-run")
+    command = ("convert", "numpy", tmp_path / "in.npy", tmp_path / "out", "--dry-run")
+    told = run(*command)
     assert "12000 samples in 1 hdf5 shard" in told
-    assert (
-        "note: --to hdf5 is taken, as it fits numbers and arrays of one shape (a tar would take about 12.6 MB" in told
-    )
-    note = (
-        "note: a tar takes about 12.6 MB for 12.0 KB of data, 1049 times as much: each value begins a block of its own"
-    )
-    for options in (["--dry-run"], []):
-        told = run("convert", "numpy", tmp_path / "in.npy", tmp_path / "out", "--to", "tar", *options)
-        assert f"{note}; --to hdf5 fits numbers and arrays of one shape" in told
-    made = run("convert", "numpy", tmp_path / "in.npy", tmp_path / "out", "--overwrite", "--compress", "gzip")
-    assert "12000 samples in 1 hdf5 shard" in made
-    assert "12000 samples in 1 hdf5 shard" in run(
-        "convert", "numpy", tmp_path / "in.npy", tmp_path / "out", "--resume", "--compress", "gzip"
-    )
+    assert "note: --to hdf5 is taken, as it fits numbers and arrays of one shape (a tar would take about 12" in told
+    told = run(*command, "--to", "tar")
+    assert "note: a tar takes about 12.6 MB for 12.0 KB of data, 1049 times as much: each value begins a block" in told
+    assert "; --to hdf5 fits numbers and arrays of one shape" in told

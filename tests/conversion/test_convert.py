@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import shardio
 from shardio.care.verify import verify
 from shardio.conversion.api import convert
-from shardio.conversion.planning import cut
+from shardio.conversion.tasks import cut
 from shardio.errors import BadSample, NotADataset, SourceError
 from shardio_converters.imagefolder import imagefolder
 

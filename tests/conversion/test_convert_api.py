@@ -15,9 +15,8 @@ from torch.utils.data import TensorDataset
 
 import shardio
 from shardio.cli import app
-from shardio.conversion.planning import Estimate
+from shardio.conversion.tasks import Estimate
 from shardio.errors import BadSample, ConfigError, NotADataset, TooManyBad
-from shardio.format import images
 from shardio_converters.imagefolder import imagefolder
 
 
@@ -112,15 +111,6 @@ def test_a_split_gives_a_dataset_each(photos: Path, tmp_path: Path) -> None:
         _ = made.manifest
 
 
-def test_numbers_are_chosen_among(photos: Path, tmp_path: Path) -> None:
-    """`where` and `limit` keep the order of `numbers`."""
-    labels = shardio.convert(photos, tmp_path / "all", converter="imagefolder").path
-    numbers = np.array([29, 3, 17, 0, 12, 25])
-    made = shardio.convert(labels, tmp_path / "out", numbers=numbers, where="label >= 1", limit=2)
-    stored = shardio.open(labels)
-    assert [stored[29]["key"], stored[17]["key"]] == [shardio.open(made.path)[n]["key"] for n in range(2)]
-
-
 def test_a_dry_run_estimates(arrays: Path, tmp_path: Path) -> None:
     """A dry run estimates each split and its stored fields, and writes nothing."""
     options: dict[str, Any] = {"converter": "numpy", "split": {"a": 0.75, "b": 0.25}, "as_image": "image"}
@@ -136,27 +126,6 @@ def test_a_dry_run_estimates(arrays: Path, tmp_path: Path) -> None:
     assert {n: len(part.manifest.shards) for n, part in made.datasets.items()} == {
         name: estimate.shards for name, estimate in outlook.estimates.items()
     }
-
-
-def test_notes_name_keywords(arrays: Path, tmp_path: Path) -> None:
-    """A note points out arrays that look like pixels or labels, unless an option names them."""
-    told: list[str] = []
-    made = shardio.convert(arrays, tmp_path / "out", converter="numpy", container="tar", tell=told.append)
-    assert made.notes == tuple(told)
-    assert made.notes == (
-        "field 'image' is array, uint8, [20, 24]; if its values are pixels, as_image=['image'] stores images",
-        "field 'label' is array, int64, [1]; squeeze=['label'] stores numbers, which training needs",
-    )
-    made = shardio.convert(
-        *(arrays, tmp_path / "two"), converter="numpy", container="tar", as_image="image", squeeze="label",
-        dtype="float32",
-    )  # fmt: skip
-    assert made.notes == ("dtype: float32 rounds numbers of field 'x', by up to 2.92e-08",)
-    assert {name: field.dtype for name, field in made.fields.items() if name != "image"} == {
-        "x": "float32",
-        "label": "int64",
-    }
-    assert images.probe(shardio.open(made.path)[7]["image"]).format == "png"
 
 
 def test_bad_samples_are_skipped_and_reported(photos: Path, tmp_path: Path) -> None:
@@ -179,20 +148,12 @@ def test_bad_samples_are_skipped_and_reported(photos: Path, tmp_path: Path) -> N
     assert made.datasets["all"].manifest.samples == 30
 
 
-def test_resume_overwrite_and_progress(photos: Path, tmp_path: Path) -> None:
-    """`resume` keeps a finished dataset, `overwrite` replaces it, and progress names the split."""
+def test_progress_names_the_split(photos: Path, tmp_path: Path) -> None:
+    """Progress is told with a word for the work, and the name of the split."""
     told: list[tuple[str, int, int]] = []
     options: dict[str, Any] = {"converter": "imagefolder", "split": {"a": 0.5, "b": 0.5}, "workers": None}
-    made = shardio.convert(photos, tmp_path / "out", progress=lambda *args: told.append(args), **options)
+    shardio.convert(photos, tmp_path / "out", progress=lambda *args: told.append(args), **options)
     assert {what for what, done, total in told if done == total} == {"writing a", "writing b"}
-    stamp = (tmp_path / "out" / "a" / "shardio.json").stat().st_mtime_ns
-    again = shardio.convert(photos, tmp_path / "out", resume=True, **options)
-    assert again.datasets["b"].manifest.digest == made.datasets["b"].manifest.digest
-    assert (tmp_path / "out" / "a" / "shardio.json").stat().st_mtime_ns == stamp
-    with pytest.raises(ConfigError, match="must be empty; overwrite replaces the dataset in it"):
-        shardio.convert(photos, tmp_path / "out", **options)
-    made = shardio.convert(photos, tmp_path / "out", overwrite=True, shuffle=1, **options)
-    assert made.datasets["a"].manifest.digest != again.datasets["a"].manifest.digest
 
 
 @pytest.mark.parametrize(

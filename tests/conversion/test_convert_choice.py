@@ -82,6 +82,9 @@ NARROW = {
         ("score in (0.1, 0.7)", [1, 1, 0]),
         ("half * half > 80000", [1, 0, 0]),  # float16 ends at 65504
         ("half < 1e9", [1, 1, 1]),
+        ("id * id * id == 730750818665451702490757660178213618792745926657", [1, 0, 0]),  # far beyond int64
+        ("big + 1 == 18446744073709551616", [1, 0, 0]),
+        ("a + 99999999999999999999 > 0", [1, 1, 1]),
         ("id == 9007199254740993", [1, 0, 0]),
         ("id == 9007199254740992.0", [0, 1, 0]),  # float64 rounds the first to it
         ("id / 1 > 0", [1, 1, 0]),
@@ -101,46 +104,15 @@ def test_conditions_on_narrow_numbers(text: str, expected: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id * id > 0", r"'id \* id' for sample 7: int64 cannot hold 81129638414606[0-9]*; `\* 1.0` computes in"),
-        ("big + 1 > 0", "'big' for sample 7: int64 cannot hold 18446744073709551615"),
-        ("a % t > 0", "'a % t' for sample 9: 3 is divided by zero"),
-        ("a + 99999999999999999999 > 0", "takes numbers of 64 bits, got 99999999999999999999"),
-        ("a > 1 / 0", "'1 / 0' cannot be computed, in 'a > 1 / 0': division by zero"),
-        (f"a > {10**400} / 3", "cannot be computed, .*: integer division result too large for a float"),
+        ("a % t > 0", "'a % t' cannot be computed, in 'a % t > 0': integer"),
+        ("a > 1 / 0", "'1 / 0' cannot be computed, in 'a > 1 / 0': .*division by zero"),
+        (f"a > {10**400} / 3", "cannot be computed, .*: int too large to convert to float"),
     ],
 )
-def test_what_numbers_cannot_hold_is_refused(text: str, message: str) -> None:
-    """Integers beyond int64 and divisions by zero are errors that name the operation and the sample."""
+def test_what_cannot_be_computed_is_refused(text: str, message: str) -> None:
+    """Divisions of integers by zero, and integers beyond float64, are errors that name the operation."""
     with pytest.raises(ConfigError, match=message):
-        Expression(text)(NARROW, np.array([7, 8, 9]))
-
-
-class WithoutColumns:
-    """A source whose samples have to be read."""
-
-    def __init__(self, source: Any) -> None:
-        self._source, self.fields, self.sizes = source, source.fields, source.sizes
-
-    def __getitem__(self, index: int) -> Any:
-        return self._source[index]
-
-
-@pytest.mark.parametrize("columns", [True, False])
-def test_wide_products_of_narrow_fields(tmp_path: Path, columns: bool) -> None:
-    """A conversion's condition computes in 64 bits and names a sample that it cannot compute, by column or not."""
-    sizes = [(1200, 1000), (10, 10), (4000, 3000), (5, 0)]
-    fields = {"w": "uint16", "h": "uint16", "score": "float32"}
-    with shardio.create(tmp_path / "d", fields=fields) as writer:
-        for w, h in sizes:
-            writer.append({"w": w, "h": h, "score": 0.7})
-    source: Any = DatasetSource([tmp_path / "d"])
-    if not columns:
-        source = WithoutColumns(source)
-    runner = in_processes(1)
-    assert matching(source, "w * h > 1000000", runner).tolist() == [0, 2]
-    assert matching(source, "score == 0.7", runner).tolist() == [0, 1, 2, 3]
-    with pytest.raises(ConfigError, match="'w % h' for sample 3: 5 is divided by zero"):
-        matching(source, "w % h == 0", runner)
+        Expression(text)(NARROW)
 
 
 def test_a_condition_sees_what_is_stored(tmp_path: Path) -> None:
@@ -370,7 +342,7 @@ def test_what_cannot_be_merged(dataset: Path, tmp_path: Path) -> None:
     with shardio.create(tmp_path / "f", fields={"label": "int32"}) as writer:
         writer.append({"label": 1})
     with pytest.raises(
-        ConfigError, match=r"same fields: .*/in has image .* label \(scalar int64\).*label \(scalar int32\)"
+        ConfigError, match=r"same fields: .*/in has image .* label \(scalar, int64\).*label \(scalar, int32\)"
     ):
         DatasetSource([dataset, tmp_path / "f"])
     convert(DatasetSource([dataset]), tmp_path / "c")

@@ -1,10 +1,11 @@
 """Conversion on a Dask cluster: a real scheduler and real workers, some of which are killed."""
 
+import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -42,60 +43,67 @@ def whole(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, b
     return files(out)
 
 
-def start(command: list[object]) -> subprocess.Popen[bytes]:
-    """Start a process without output."""
-    return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def start(command: list[object], log: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a process, and write its errors to a file, if there is one."""
+    with open(log or os.devnull, "wb") as errors:
+        return subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=errors)
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """The address of a scheduler on the loopback interface, and its two worker processes."""
+def cluster(tmp_path: Path) -> Iterator[tuple[str, Callable[[], subprocess.Popen[bytes]]]]:
+    """The address of a scheduler on the loopback interface, and a function that starts a worker process of it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address = f"tcp://127.0.0.1:{port}"
     dask = [sys.executable, "-m", "dask"]
-    scheduler = start([*dask, "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", "--no-jupyter"])
+    begun = [start([*dask, "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", "--no-jupyter"])]
     worker = [*dask, "worker", address, "--nthreads", 1, "--no-dashboard", "--no-nanny", "--local-directory"]
-    workers = [start([*worker, tmp_path / str(number)]) for number in range(2)]
+
+    def start_worker() -> subprocess.Popen[bytes]:
+        begun.append(start([*worker, tmp_path / f"{len(begun)}"]))
+        return begun[-1]
+
     try:
-        yield address, workers
+        yield address, start_worker
     finally:
-        for process in (*workers, scheduler):
+        for process in reversed(begun):
             process.kill()
             process.wait()
 
 
-def wait_for(out: Path, shards: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(out: Path, shards: int, process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until this many shards are finished."""
     wait_until(lambda: len(unfinished(out, "*.done")) >= shards or process.poll() is not None)
-    assert process.poll() is None
+    assert process.poll() is None, log.read_text()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("both", [False, True], ids=["worker", "worker and client"])
 def test_what_dies_is_made_up_for(
-    cluster: tuple[str, list[subprocess.Popen[bytes]]],
+    cluster: tuple[str, Callable[[], subprocess.Popen[bytes]]],
     photos: Path,
     whole: dict[str, bytes],
     tmp_path: Path,
     both: bool,
 ) -> None:
-    """Killing one of two workers, or the command itself before a resume, changes no byte of the result."""
-    address, workers = cluster
-    out = tmp_path / "out"
+    """Killing the worker that began, or the command itself before a resume, changes no byte of the result."""
+    address, start_worker = cluster
+    first = start_worker()
+    out, log = tmp_path / "out", tmp_path / "errors"
     command = ["convert", "imagefolder", photos, out, "--to", "hdf5", "--shard-size", "8KB", "--dask", address]
-    client = start([sys.executable, "-m", "shardio", *command])
-    wait_for(out, 10, client)
-    workers[0].send_signal(signal.SIGKILL)
+    client = start([sys.executable, "-m", "shardio", *command], log)
+    wait_for(out, 10, client, log)
+    start_worker()
+    first.send_signal(signal.SIGKILL)  # the only one that holds what all shards share
     before = len(unfinished(out, "*.done"))
     assert before < len(whole) - 1
     if both:
-        wait_for(out, before + 10, client)  # the other one goes on
+        wait_for(out, before + 10, client, log)  # the other one goes on
         client.send_signal(signal.SIGKILL)
         client.wait()
         assert before < len(unfinished(out, "*.done")) < len(whole) - 1
         run(*command, "--resume")
-    assert client.wait(120) == (-signal.SIGKILL if both else 0)
+    assert client.wait(120) == (-signal.SIGKILL if both else 0), log.read_text()
     assert files(out) == whole
     assert verify(shardio.open(out), deep=True).problems == ()
 

@@ -81,20 +81,6 @@ def test_what_was_killed_after_the_manifest(
     assert len(source.read) <= 9 * ranks  # eight for the fingerprint of the source, one for the hints
 
 
-def test_overwrite_begins_beside_an_unfinished_conversion(
-    photo_folder: Path, whole: dict[str, bytes], place: StorePlace
-) -> None:
-    """One that has begun may be running: overwrite starts another run, and leaves the first one's objects."""
-    with pytest.raises(BadSample):
-        place.convert(Photos(photo_folder, 41, scratch))
-    before = place.objects()
-    place.convert(imagefolder(photo_folder), overwrite=True)
-    assert len(place.writers()) == 1
-    assert place.shards() == whole
-    assert before.items() <= place.objects().items()
-    assert len(place.runs()) == 1  # the first one's
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_of_two_at_once_one_wins(photo_folder: Path, place: StorePlace, overwrite: bool) -> None:
     """If two conversions run at once, the first to end makes the dataset, and the other one ends in an error."""

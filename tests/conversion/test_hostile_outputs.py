@@ -26,7 +26,7 @@ from shardio.care.repair import repair
 from shardio.conversion.adopt import adopt
 from shardio.conversion.api import convert
 from shardio.errors import BadSample, ConfigError, ManifestError, NotADataset, ShardioError, SourceError
-from shardio.output.folder import FolderOutput, FolderRun
+from shardio.output.folder import FolderRun
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.imagefolder import imagefolder
 from shardio_converters.webdataset import webdataset
@@ -310,15 +310,6 @@ def test_a_repair_changes_no_other_file(photos: Path, tmp_path: Path, name: str)
     assert state(tmp_path) == before
 
 
-def test_names_of_splits(photos: Path, tmp_path: Path) -> None:
-    """Splits have names of letters, digits, `-` and `_`."""
-    source = imagefolder(photos)
-    for name in {*NAMES, "-", "__"} - {"-rf"}:
-        with pytest.raises(ConfigError, match="a split's name is"):
-            convert(source, tmp_path / "out", split={name: 1.0})
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_record_of_another_form(photos: Path, out: Path) -> None:
     """A record that contradicts itself is refused in words."""
     path = place(out, "RUN/000000.done")
@@ -336,15 +327,6 @@ def test_a_record_of_another_form(photos: Path, out: Path) -> None:
         write_record(path, value | change)
         with pytest.raises(ShardioError, match=r"the record of shard 0"):
             convert(imagefolder(photos), out, shard_size="1KB", resume=True)
-
-
-def test_records_of_other_names(out: Path) -> None:
-    """A file that is not called like a record is none."""
-    journal = FolderOutput(out).run(place(out, "RUN").name, "tar", beside=False)
-    before = journal.done()
-    for name in ("²²²²²².done", "-00001.done", "000000.done.done", "99999999999999999999.done", ".done"):
-        place(out, f"RUN/{name}").write_bytes(b"")
-    assert journal.done() == before
 
 
 @pytest.mark.parametrize("way", ["replaced", "grown", "removed"])
@@ -368,25 +350,16 @@ def test_a_source_that_changes_meanwhile(tmp_path: Path, way: str) -> None:
         shardio.open(tmp_path / "out")
 
 
-@pytest.mark.parametrize("command", ["overwrite", "index beside", "repair", "report"])
+@pytest.mark.parametrize("command", ["overwrite", "index beside"])
 def test_an_output_that_is_read_only(photos: Path, tmp_path: Path, command: str) -> None:
     """An output that cannot be written is an error that names the path, and stays as it is."""
     out = tmp_path / "out"
-    options = ["--on-error", "skip", "--max-bad", "1", "--workers", "1"]
-    if command in ("overwrite", "repair"):
+    out.mkdir()
+    if command == "overwrite":
         convert(imagefolder(photos), out, on_error="skip", max_bad=1)
-    out.mkdir(exist_ok=True)
-    tar = write_tar(
-        (out if "beside" in command else tmp_path) / "a.tar", [(f"{n}.jpg", jpeg(seed=n)) for n in range(3)]
-    )
-    if command == "repair":
-        tar.unlink()
-        (out / "shard-000000.idx.npy").unlink()
-    arguments: list[Any] = {
-        "overwrite": ["convert", "imagefolder", photos, out, "--overwrite", *options],
-        "report": ["convert", "imagefolder", photos, tmp_path / "new", "--report", out / "bad", *options],
-        "repair": ["repair", out],
-    }.get(command, ["index", tar, "-o", out, "--workers", "1"])
+        words: list[Any] = ["convert", "imagefolder", photos, out, "--overwrite", "--on-error", "skip", "--max-bad", 1]
+    else:
+        words = ["index", write_tar(out / "a.tar", [(f"{n}.jpg", jpeg(seed=n)) for n in range(3)]), "-o", out]
     before = state(out)
     shell = '"$@"'
     if os.geteuid():
@@ -394,13 +367,11 @@ def test_an_output_that_is_read_only(photos: Path, tmp_path: Path, command: str)
     else:  # whom no mode stops
         shell = f"mount --bind '{out}' '{out}' && mount -o remount,bind,ro '{out}' || exit 77; {shell}"
     run = [*(() if os.geteuid() else ("unshare", "-m")), "sh", "-c", shell, "sh", sys.executable, "-m", "shardio"]
-    done = subprocess.run([*run, *map(str, arguments)], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([*run, *map(str, words), "--workers", "1"], capture_output=True, text=True, cwd=tmp_path)
     out.chmod(0o755)
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip("this user may mount nothing")
-    assert done.returncode == 1
-    assert f"shardio: {out}/" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert (done.returncode, f"shardio: {out}/" in done.stderr, "Traceback" in done.stderr) == (1, True, False)
     assert state(out) == before
 
 

@@ -14,8 +14,6 @@ from _foreign import write_tar
 from datasets import Dataset
 
 import shardio
-from shardio.conversion.adopt import adopt
-from shardio.errors import BadSample
 from shardio_converters.filelist import filelist
 from shardio_converters.huggingface import huggingface
 from shardio_converters.parquet import parquet
@@ -75,22 +73,6 @@ def test_a_source_names_the_place(name: str, tmp_path: Path) -> None:
     assert len(made.skipped) == 2
     for skipped, text in zip(made.skipped, expected, strict=True):
         assert text in skipped.reason
-
-
-def test_an_index_names_the_member(tmp_path: Path) -> None:
-    """`index` refuses such members too, by their names."""
-    with pytest.raises(BadSample, match=r"a.tar, key '0', .json: not JSON: NaN is not JSON"):
-        adopt(webdataset(tar(tmp_path), key=False), tmp_path / "out")
-
-
-def test_scalars_may_be_nan(tmp_path: Path) -> None:
-    """A number of its own is no JSON value, even if a line of JSON holds it."""
-    for n in range(2):
-        (tmp_path / f"{n}.bin").write_bytes(b"x")
-    (tmp_path / "a.jsonl").write_text('{"path": "0.bin", "x": NaN, "y": "NaN"}\n{"path": "1.bin", "x": 1, "y": "a"}\n')
-    source = filelist(tmp_path / "a.jsonl")
-    assert math.isnan(source[0]["x"])
-    assert source[0]["y"] == "NaN"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from _builders import png
-from _cli import run
 from _foreign import example, write_tar, write_tfrecord
 
 import shardio
 from shardio.errors import ConfigError
-from shardio.foreign.files import Sort, find_files, order_hints
+from shardio.foreign.files import Sort, order_hints
 
 NUMBERS = (1, 2, 3, 10, 20)
 BY_NAME = [1, 10, 2, 20, 3]
@@ -81,18 +80,6 @@ def test_a_series_is_in_the_order_of_names_or_of_numbers(converter: str, pattern
         shardio.convert(source, tmp_path / "no", converter=converter, converter_options={"sort": "size"})
 
 
-def test_the_command_line_sorts_what_the_shell_has_expanded(tmp_path: Path) -> None:
-    """`index` tells that its paths are a series in another order, and sorts all of them by number."""
-    folder = series(tmp_path / "in", "webdataset")
-    paths = sorted(folder.iterdir())
-    hint = (
-        "note: the files are in the order of their names, where s_10.tar comes before s_2.tar; --sort natural goes by"
-    )
-    assert hint in run("index", *paths, "-o", tmp_path / "a")
-    assert "note" not in run("index", *paths, "-o", tmp_path / "b", "--sort", "natural")
-    assert (numbers(tmp_path / "a"), numbers(tmp_path / "b")) == (BY_NAME, [*NUMBERS])
-
-
 def test_classes_are_sorted_too(tmp_path: Path) -> None:
     """Class folders with numbers get labels in the order of the names, or of the numbers."""
     for name in ("c1", "c2", "c10"):
@@ -125,12 +112,3 @@ def test_classes_are_sorted_too(tmp_path: Path) -> None:
 def test_a_series_is_known_by_what_its_names_share(names: list[str], hint: bool) -> None:
     """Names that differ in their numbers only are a series."""
     assert bool(order_hints(names)) == hint
-
-
-def test_ranges_and_lists_keep_their_order(tmp_path: Path) -> None:
-    """Files that are named one by one stay in the order in which they are named, unless they are sorted."""
-    folder = series(tmp_path / "in", "webdataset")
-    given = [folder / "s_10.tar", folder / "s_2.tar"]
-    assert [path.name for path in find_files(given, bool, "tars")] == ["s_10.tar", "s_2.tar"]
-    assert [path.name for path in find_files(f"{folder}/s_{{1..3}}.tar", bool, "tars")][1:] == ["s_2.tar", "s_3.tar"]
-    assert [path.name for path in find_files(given, bool, "tars", "natural")] == ["s_2.tar", "s_10.tar"]

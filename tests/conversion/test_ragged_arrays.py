@@ -12,7 +12,7 @@ from _cli import run
 from _foreign import write_tar
 
 import shardio
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, SourceError
 
 N = 7
 ROWS = [np.arange(5 if number == 3 else 4, dtype=np.float32) + number for number in range(N)]
@@ -68,22 +68,6 @@ def test_ragged_arrays_are_stored(
     assert made.fields["x"] == shardio.Field("array", dtype="float32")
     data = shardio.open(tmp_path / "out")
     assert [data[n]["x"].tolist() for n in range(N)] == [row.tolist() for row in ROWS]
-
-
-def test_ragged_fields_are_cast(tmp_path: Path) -> None:
-    """`ragged` goes with `dtype` and `where`, and a conversion with other ragged fields is another one."""
-    options: dict[str, Any] = {"converter": "torch", "dtype": "float16", "where": "label != 1"}
-    shardio.convert(Rows(), tmp_path / "out", ragged=["x"], **options)
-    data = shardio.open(tmp_path / "out")
-    assert [data[n]["x"].dtype.name for n in range(N - 1)] == ["float16"] * (N - 1)
-    assert data[2]["x"].shape == (5,)
-
-
-@pytest.mark.parametrize("options", [{"ragged": "label"}, {"ragged": "y"}, {"ragged": "x", "as_image": "x"}])
-def test_other_fields_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
-    """Numbers, fields that do not exist and arrays that become images cannot be ragged."""
-    with pytest.raises(ConfigError, match=r"ragged takes fields of arrays .*, got '"):
-        shardio.convert(Rows(), tmp_path / "out", converter="torch", **options)
 
 
 @pytest.mark.slow

@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
-from _builders import decoded, png
+from _builders import decoded
 from numpy.typing import NDArray
 
 import shardio
@@ -62,13 +61,6 @@ def test_pixels_become_images(shape: tuple[int, ...], channels: Any, fixed: bool
     assert source.changes == {"as_image": ["a"]}
 
 
-def test_pixels_shrink_like_images() -> None:
-    """Images made of pixel arrays are re-encoded according to the options."""
-    source = TransformedSource(Samples([{"a": noise(20, 40, 3)}]), ReencodeOptions(resize_shorter=10), {}, ["a"])
-    assert source.fields["a"] == Field("image")
-    assert decoded(source[0]["a"]).shape == (10, 20, 3)
-
-
 def test_pixels_of_several_shapes() -> None:
     """If the first sample is grey, a colour sample is bad, because its colours would be lost."""
     fields = {"a": Field("array", "uint8")}
@@ -84,26 +76,30 @@ def test_pixels_of_several_shapes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "message"),
+    ("options", "message"),
     [
-        (np.zeros((5, 7), np.float32), "pixels must be uint8, got float32"),
-        (np.zeros((5, 7, 4), np.uint8), "pixels must be [h, w], [h, w, 1 or 3] or [1 or 3, h, w], got [5, 7, 4]"),
-        (np.zeros(5, np.uint8), "pixels must be [h, w], [h, w, 1 or 3] or [1 or 3, h, w], got [5]"),
+        (
+            {"as_image": ["a"], "dtypes": {"a": "uint8"}},
+            "as_image takes fields of arrays that dtype does not cast, got",
+        ),
+        ({"as_image": ["x"]}, "as_image takes fields of arrays that dtype does not cast, got 'x'"),
+        ({"as_image": ["f"]}, "as_image: field 'f': pixels must be uint8, got float32"),
+        (
+            {"as_image": ["b"]},
+            "as_image: field 'b': pixels must be [h, w], [h, w, 1 or 3] or [1 or 3, h, w], got [5, 7, 4]",
+        ),
+        ({"squeeze": ["a"]}, "squeeze takes fields of arrays of one element, got 'a'; there are a (array, uint8"),
+        ({"squeeze": ["label"]}, "squeeze takes fields of arrays of one element, got 'label'"),
+        ({"ragged": ["label"]}, "ragged takes fields of arrays that stay arrays, got 'label'"),
+        ({"ragged": ["a"], "as_image": ["a"]}, "ragged takes fields of arrays that stay arrays, got 'a'"),
+        ({"dtypes": {"note": "int8"}}, "dtype takes fields of numbers, got 'note'"),
     ],
 )
-def test_what_is_no_pixels(array: NDArray[Any], message: str) -> None:
-    """An array field that cannot hold pixels is refused by its dtype and shape."""
-    with pytest.raises(ConfigError, match=re.escape(f"as_image: field 'a': {message}")):
-        TransformedSource(Samples([{"a": array}]), NONE, {}, ["a"])
-
-
-@pytest.mark.parametrize(("name", "dtypes"), [("x", {}), ("label", {}), ("a", {"a": "uint8"})])
-def test_fields_that_cannot_be(name: str, dtypes: dict[str, str]) -> None:
-    """A missing field, one that is no array, and one that is also cast are refused."""
-    with pytest.raises(
-        ConfigError, match=rf"as_image takes fields of arrays that dtype does not cast \(arrays here: a\), got '{name}'"
-    ):
-        TransformedSource(Samples([{"a": noise(4, 5), "label": 1}]), NONE, dtypes, [name])
+def test_fields_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+    """Each option refuses fields that are not there, or of another kind, and says which there are."""
+    sample = {"a": noise(4, 5), "b": noise(5, 7, 4), "f": np.zeros((5, 7), np.float32), "label": 1, "note": "x"}
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        TransformedSource(Samples([sample]), NONE, **{"dtypes": {}} | options)
 
 
 def test_empty_pixels_are_bad() -> None:
@@ -111,18 +107,6 @@ def test_empty_pixels_are_bad() -> None:
     source = TransformedSource(Samples([{"a": noise(0, 7)}]), NONE, {}, ["a"])
     with pytest.raises(BadSample, match=re.escape("field 'a': pixels: cannot be stored as PNG: [0, 7] of uint8")):
         source[0]
-
-
-@pytest.mark.parametrize("store_pixels", [False, True])
-def test_alpha_is_dropped_by_a_loader(tmp_path: Path, store_pixels: bool) -> None:
-    """The stored file keeps alpha; a Loader gives the colours beneath transparent pixels, from stored pixels too."""
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.png").write_bytes(png(20, 30, 4))
-    made = convert(tmp_path / "in", tmp_path / "out", converter="imagefolder", store_pixels=store_pixels)
-    assert store_pixels or shardio.open(made.path)[0]["image"] == png(20, 30, 4)
-    (batch,) = shardio.Loader(made.path, batch_size=1)
-    pixels = cv2.imdecode(np.frombuffer(png(20, 30, 4), np.uint8), cv2.IMREAD_UNCHANGED)
-    np.testing.assert_array_equal(batch["image"][0].numpy(), pixels[..., 2::-1])
 
 
 def test_arrays_of_one_element_become_numbers() -> None:
@@ -141,9 +125,6 @@ def test_arrays_of_one_element_become_numbers() -> None:
         ("y", (), np.float32),
     ]
     assert made["label"] == 7
-    for name, value in (("a", noise(2)), ("a", 5), ("b", noise(1))):
-        with pytest.raises(ConfigError, match="squeeze takes fields of arrays of one element, got 'a'; there are"):
-            TransformedSource(Samples([{name: value}]), NONE, {}, squeeze=["a"])
 
 
 @pytest.mark.parametrize(
