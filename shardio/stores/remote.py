@@ -3,8 +3,8 @@
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -27,13 +27,8 @@ _ENDPOINTS = ("endpoint", "endpoint_url")  # as options, and after AWS_, AZURE_ 
 _ENDPOINT = re.compile(r"https?://([\w.~-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?(/[!-~]*)?", re.ASCII)
 _STATUS = re.compile(r"status code: (\d{3})")
 _WORTH_TRYING_AGAIN = (408, 425, 429)  # of those below 500
-_CLIENT_OPTIONS = (
-    "allow_http",
-    "allow_invalid_certificates",
-    "connect_timeout",
-    "proxy_url",
-    "read_timeout",
-    "timeout",
+_CLIENT_OPTIONS = frozenset(
+    ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "read_timeout", "timeout")
 )
 
 
@@ -53,9 +48,8 @@ class RemoteStore:
     """
 
     def __init__(self, root: str, options: Mapping[str, str] = MappingProxyType({})) -> None:
-        self._root, self._options = root, dict(options)
-        optional.load("obstore", purpose=f"reading from {root}", extra="remote")
-        self._lock, self._pid, self._opened = threading.Lock(), os.getpid(), None
+        _library(root)
+        self.__setstate__((root, dict(options)))
 
     @property
     def url(self) -> str:
@@ -110,27 +104,20 @@ class RemoteStore:
                     self._call("delete", list(names))
                 except FileNotFoundError:  # another process deleted one of them, and perhaps not the others
                     for name in names:
-                        self._delete_one(name)
+                        with suppress(FileNotFoundError):
+                            self._call("delete", name)
 
     def renew(self) -> None:
         with self._lock:
             self._opened = None
 
-    def _delete_one(self, name: str) -> None:
-        try:
-            self._call("delete", name)
-        except FileNotFoundError:
-            return
-
     def _call(self, function: str, *arguments: Any, **keywords: Any) -> Any:
-        call: Callable[..., Any] = getattr(optional.load("obstore", purpose=self._root, extra="remote"), function)
-        return call(self._obstore(), *arguments, **keywords)
+        return getattr(_library(self._root), function)(self._obstore(), *arguments, **keywords)
 
     def _obstore(self) -> Any:
         """The store of obstore, opened in this process."""
-        if self._pid != os.getpid():
-            # After a fork: a thread of the parent may have held the lock.
-            self._lock, self._pid, self._opened = threading.Lock(), os.getpid(), None
+        if self._pid != os.getpid():  # after a fork: a thread of the parent may have held the lock
+            self.__setstate__(self.__getstate__())
         with self._lock:
             if self._opened is None:
                 self._opened = _open(self._root, self._options)
@@ -142,7 +129,7 @@ class RemoteStore:
     @contextmanager
     def _naming(self, name: str, what: str) -> Iterator[None]:
         """Turn obstore's exceptions into those of `Store`."""
-        exceptions = optional.load("obstore", purpose=self._root, extra="remote").exceptions
+        exceptions = _library(self._root).exceptions
         try:
             yield
         except (StoreError, ConfigError):
@@ -173,9 +160,13 @@ class RemoteStore:
         self._lock, self._pid, self._opened = threading.Lock(), os.getpid(), None
 
 
+def _library(root: str) -> Any:
+    return optional.load("obstore", purpose=f"reading from {root}", extra="remote")
+
+
 def _open(root: str, options: Mapping[str, str]) -> Any:
     """Open obstore's store."""
-    obstore = optional.load("obstore", purpose=f"reading from {root}", extra="remote")
+    obstore = _library(root)
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
         "read_timeout": timedelta(seconds=READ_SECONDS),
