@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _fuzz_targets import convert_source, convert_to_hdf5, converter, index_source, labels, train
+from _fuzz_targets import Target, convert_source, convert_to_hdf5, converter, index_source, labels, train
 
 import shardio
 from shardio.conversion.adopt import adopt
@@ -48,23 +48,20 @@ class Place:
     """Where a round happens.
 
     Attributes:
+        target: what they are.
         folder: the damaged files.
         out: a path for output, which does not exist yet.
         whole: the same files undamaged.
         changed: the paths of the damaged files within the folder.
         ways: the ways in which they were damaged.
-        converter, path, exact, trusted: those of the target.
     """
 
+    target: Target
     folder: Path
     out: Path
     whole: Path
     changed: frozenset[str]
     ways: frozenset[str]
-    converter: str = ""
-    path: str = ""
-    exact: bool = False
-    trusted: bool = False
 
     @property
     def description(self) -> bool:
@@ -87,7 +84,7 @@ def raw(value: Any) -> bytes:
 
 def check_origin(place: Place, values: Iterable[bytes]) -> None:
     """Raise Finding if a value comes from a file that is none of the dataset's."""
-    if not place.trusted:
+    if not place.target.trusted:
         for value in values:
             for canary in CANARIES:
                 if canary in value:
@@ -258,14 +255,14 @@ def converted(kind: str, path: Path) -> frozenset[bytes]:
 
 def convert(place: Place, on_error: str = "skip") -> None:
     """Convert; bad samples are left out."""
-    options: Any = {"on_error": on_error, "max_bad": 1e9, "converter_options": OPTIONS.get(place.converter)}
-    shardio.convert(str(place.folder / place.path), place.out, converter=converter(place.converter), **options)
-    sure = place.exact and not any(way.startswith("any_") and way != "any_bytes" for way in place.ways)
-    if not sure:
-        check_output(place, None)
-        return
+    target = place.target
+    options: Any = {"on_error": on_error, "max_bad": 1e9, "converter_options": OPTIONS.get(target.converter)}
+    shardio.convert(str(place.folder / target.path), place.out, converter=converter(target.converter), **options)
+    sure = target.exact and not any(way.startswith("any_") and way != "any_bytes" for way in place.ways)
     check_output(place, None)
-    allowed = converted(place.converter, place.whole / place.path)
+    if not sure:
+        return
+    allowed = converted(target.converter, place.whole / target.path)
     dataset = shardio.open(place.out)
     for number in range(len(dataset)):
         for name, value in dataset[number].items():
@@ -280,8 +277,9 @@ def convert_all(place: Place) -> None:
 
 def adopted(place: Place) -> None:
     """Adopt the files in place, and load them."""
-    options = OPTIONS.get(place.converter, {} if place.converter in ("tfrecord", "lmdb") else {"key": False})
-    source = converter(place.converter)(str(place.folder / place.path), **options)
+    target = place.target
+    options = OPTIONS.get(target.converter, {} if target.converter in ("tfrecord", "lmdb") else {"key": False})
+    source = converter(target.converter)(str(place.folder / target.path), **options)
     adopt(source, place.out, on_error="skip", max_bad=1e9)
     for _, _, values in epoch(loader(place.out)):
         check_origin(place, values.values())
