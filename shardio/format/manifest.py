@@ -87,7 +87,11 @@ class Manifest:
             **({} if self.piece_bytes is None else {"piece_bytes": self.piece_bytes}),
             "shards": self._shards_to_json()
             if table is None
-            else {"count": len(self.shards), "checksum": _checksum(table), **_named(table_name)},
+            else {
+                "count": len(self.shards),
+                "checksum": _checksum(table),
+                **({} if table_name == TABLE_NAME else {"file": table_name}),
+            },
         }
         return msgspec.json.format(msgspec.json.encode(value), indent=1 if len(self.shards) < 1000 else 0) + b"\n"
 
@@ -268,10 +272,6 @@ def _checked_table_name(name: object) -> str:
     if not isinstance(name, str) or not TABLE_PATTERN.fullmatch(name):
         raise ManifestError(f"shards: {name!r} is not the name of a table of shards")
     return name
-
-
-def _named(table_name: str) -> dict[str, str]:
-    return {} if table_name == TABLE_NAME else {"file": table_name}
 
 
 def in_store(manifest: Manifest) -> tuple[bytes, tuple[str, bytes] | None]:
