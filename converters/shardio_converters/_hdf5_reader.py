@@ -13,11 +13,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardio.containers.files import RawFile, open_hdf5
 from shardio.containers.hdf5 import is_raw
 from shardio.containers.hdf5_chunks import ChunkedRows, chunked_rows
-from shardio.containers.store import open_hdf5
+from shardio.containers.hdf5_library import DAMAGE, LibraryFile, Unreadable, missing_filter, resolve
 from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError
-from shardio.foreign.hdf5 import LibraryFile, RawFile, Unreadable, missing_filter, resolve
 from shardio.foreign.names import printable
 from shardio.format import cf
 
@@ -25,9 +25,6 @@ from ._blocks import BlockCache, rows_at_once
 from ._fields import array_field, sample_value
 from ._files import source_errors
 from ._hdf5_columns import Column, cf_attributes
-
-DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
-"""The errors that h5py raises for unreadable data; MemoryError where damage is taken for a length."""
 
 _SERVICE = "shardio_converters._hdf5_service"
 _VARYING = 256  # the most rows of varying size to read at once

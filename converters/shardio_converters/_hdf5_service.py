@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shardio.foreign.hdf5_service import open_file
+from shardio.containers.hdf5_service import open_file
 
 from ._hdf5_columns import Contents
 from ._hdf5_reader import encode_rows, read_rows, reader_in_process, reading, take

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..containers import hdf5
-from ..containers.chunk_cache import CHUNKS, ChunkSpan
+from ..containers.hdf5_chunks import CHUNKS, ChunkSpan
 from ..errors import DatasetError, Message, MissingDependency, Option, ShardCorrupt, SourceError
 from ..foreign.names import printable
 from ..format import images, manifest

@@ -13,7 +13,7 @@ from _cli import run
 from _foreign import example, write_tar, write_tfrecord
 
 import shardio
-from shardio.containers.chunk_cache import ChunkCache
+from shardio.containers.hdf5_chunks import ChunkCache
 from shardio.conversion import notes
 from shardio.conversion.adopt import adopt
 from shardio.conversion.notes import chunk_hints
