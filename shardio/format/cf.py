@@ -5,6 +5,7 @@ are NaN, as netCDF4-python masks them; times are seconds since 1970, float64; an
 where xarray keeps whole numbers, which may wrap around. The conventions are described at https://cfconventions.org.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -175,12 +176,15 @@ def decoding(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding:
         scaled = np.dtype(np.float64)
     elif outside:
         scaled = _promoted(compared)
-    comparable = (_comparable(fill, compared) for fill in fills)
+    comparable = []
+    for fill in fills:
+        with contextlib.suppress(OverflowError):  # no number of this dtype can be equal to it
+            comparable.append(_strong(fill, compared))
     return Decoding(
         stored,
         viewed,
         compared,
-        tuple(fill for fill in comparable if fill is not None),
+        tuple(comparable),
         low,
         high,
         scaled,
@@ -458,14 +462,6 @@ def _promoted(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.kind == "f":
         return dtype
     return np.dtype(np.float32 if dtype.itemsize <= 2 else np.float64)
-
-
-def _comparable(fill: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value to compare numbers of `dtype` with; None if none can be equal to it."""
-    try:
-        return _strong(fill, dtype)
-    except OverflowError:
-        return None
 
 
 def _strong(number: Any, dtype: np.dtype[Any]) -> Any:

@@ -93,7 +93,12 @@ class Field:
             object.__setattr__(self, "shape", _checked_shape(self.kind, self.shape, self.dtype))
         elif self.kind == "pixels":
             raise ConfigError("a field of kind 'pixels' needs a shape: the (height, width) of all images")
-        self._check_role()
+        if self.role not in (None, "mask"):
+            raise ConfigError(f"role must be 'mask' or None, got {self.role!r}")
+        if self.role is not None and not self.is_image:
+            raise ConfigError(f"role='mask' is for images, got a field of kind {self.kind!r}")
+        if self.role is not None and self.channels not in (None, 1):
+            raise ConfigError(f"a mask has 1 channel, got channels={self.channels!r}")
         self._check_attributes()
         if not isinstance(self.optional, bool):
             raise ConfigError(f"optional must be True or False, got {self.optional!r}")
@@ -102,16 +107,6 @@ class Field:
             object.__setattr__(self, "channels", usual if self.channels is None else self.channels)
         if isinstance(self.channels, bool) or self.channels not in ((1, 3) if self.is_image else (None,)):
             raise ConfigError(f"channels must be 1 or 3 for an image and None otherwise, got {self.channels!r}")
-
-    def _check_role(self) -> None:
-        if self.role is None:
-            return
-        if self.role != "mask":
-            raise ConfigError(f"role must be 'mask' or None, got {self.role!r}")
-        if not self.is_image:
-            raise ConfigError(f"role='mask' is for images, got a field of kind {self.kind!r}")
-        if self.channels not in (None, 1):
-            raise ConfigError(f"a mask has 1 channel, got channels={self.channels!r}")
 
     def _check_attributes(self) -> None:
         if self.attributes is None:

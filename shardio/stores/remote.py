@@ -23,7 +23,7 @@ READ_SECONDS = 20
 TOTAL_SECONDS = 300
 """The longest that one request takes with its answer; at 8 MiB, that is less than 30 KB/s."""
 
-_ENDPOINTS = ("endpoint", "endpoint_url")  # as options, and after AWS_, AZURE_ and GOOGLE_
+_ENDPOINT_OPTION = re.compile(r"((aws|azure|google)_)?endpoint(_url)?", re.IGNORECASE)
 _ENDPOINT = re.compile(r"https?://([\w.~-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?(/[!-~]*)?", re.ASCII)
 _STATUS = re.compile(r"status code: (\d{3})")
 _WORTH_TRYING_AGAIN = (408, 425, 429)  # of those below 500
@@ -176,7 +176,7 @@ def _open(root: str, options: Mapping[str, str]) -> Any:
     if root.startswith("http://"):
         client["allow_http"] = True
     settings = {name: value for name, value in options.items() if name not in _CLIENT_OPTIONS and name != "profile"}
-    endpoints = {name: value for name, value in settings.items() if _without_cloud(name) in _ENDPOINTS}
+    endpoints = {name: value for name, value in settings.items() if _ENDPOINT_OPTION.fullmatch(name)}
     if root.startswith("s3://") and not endpoints and "AWS_ENDPOINT_URL" in os.environ:
         endpoints["$AWS_ENDPOINT_URL"] = os.environ["AWS_ENDPOINT_URL"]
     for name, value in endpoints.items():
@@ -190,10 +190,6 @@ def _open(root: str, options: Mapping[str, str]) -> Any:
         return obstore.store.from_url(root, **({"config": settings} if settings else {}), **keywords)
     except (obstore.exceptions.BaseError, ValueError) as error:
         raise ConfigError(f"{root}: cannot be opened: {_words(error)}") from error
-
-
-def _without_cloud(name: str) -> str:
-    return name.lower().removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
 
 
 def _check_endpoint(name: str, value: str) -> None:
