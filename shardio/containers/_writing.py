@@ -54,12 +54,6 @@ def copy_file(source: int, size: int, target: int, offset: int) -> None:
             done += os.sendfile(target, source, done, size - done)
 
 
-def create(path: Path) -> int:
-    """Create an empty file in the place of the file or link at `path`; return its descriptor, to read and write."""
-    path.unlink(missing_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-
-
 class Writer:
     """Writes one shard, to a temporary path that the caller renames; a base of all kinds of writers.
 
@@ -71,7 +65,7 @@ class Writer:
         self._sizes = {name: field.row_bytes for name, field in fields.items() if field.fixed}
         self._count, self._intact, self._closed = 0, True, False
         self._files: list[IO[bytes]] = []
-        self._users: list[Callable[[], object]] = []
+        self._users: list[Callable[[], object]] = []  # what closes those that use the files, called before
         weakref.finalize(self, _close_all, self._users, self._files)
 
     def append(self, sample: Stored) -> None:
@@ -124,8 +118,10 @@ class Writer:
         raise NotImplementedError
 
     def _create(self, path: Path) -> IO[bytes]:
-        """Create an empty file at `path`, in the place of what is there."""
-        file = os.fdopen(create(path), "wb", buffering=_BUFFER)
+        """Create an empty file in the place of the file or link at `path`; its descriptor may be read, too."""
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        file = os.fdopen(descriptor, "wb", buffering=_BUFFER)
         self._files.append(file)
         return file
 

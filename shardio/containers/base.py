@@ -52,7 +52,7 @@ class Reader(Protocol):
 class Container:
     """A kind of shard, such as `"tar"`; `containers.CONTAINERS` lists all of them.
 
-    This class is what files have that only other programs write: each kind says what differs.
+    What it says here suits files that only other programs write; each kind overrides what differs.
 
     Attributes:
         name: what users call it.
