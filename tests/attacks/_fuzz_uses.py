@@ -128,11 +128,16 @@ def originals(folder: Path) -> Mapping[int, Mapping[str, bytes]]:
     return {index: values for index, _, values in epoch(loader(folder))}
 
 
-@cache
 def stored(folder: Path) -> frozenset[bytes]:
-    """All values of the undamaged dataset."""
+    """All values of a dataset."""
     dataset = shardio.open(folder)
-    return frozenset(raw(value) for number in range(len(dataset)) for value in dataset[number].values())
+    values = frozenset(raw(value) for number in range(len(dataset)) for value in dataset[number].values())
+    dataset.close()
+    return values
+
+
+stored_once = cache(stored)
+"""All values of an undamaged dataset."""
 
 
 def found_by_verify(folder: Path) -> bool:
@@ -219,7 +224,7 @@ def stats(place: Place) -> None:
 def reshard(place: Place) -> None:
     """Copy what is good: values are those of the undamaged dataset."""
     shardio.convert(place.folder, place.out, container="lmdb", on_error="skip", max_bad=1e9)
-    check_output(place, None if place.description else stored(place.whole))
+    check_output(place, None if place.description else stored_once(place.whole))
 
 
 def check_output(place: Place, allowed: frozenset[bytes] | None) -> None:
@@ -230,18 +235,10 @@ def check_output(place: Place, allowed: frozenset[bytes] | None) -> None:
     ]
     if problems:
         raise Finding("bad output", f"a conversion succeeded, but: {problems[0]}")
-    values = stored_now(place.out)
+    values = stored(place.out)
     check_origin(place, values)
     if allowed is not None and (wrong := [value for value in values if value not in allowed]):
         raise Finding("wrong value", f"wrote {wrong[0][:60]!r}")
-
-
-def stored_now(folder: Path) -> list[bytes]:
-    """All values of a dataset."""
-    dataset = shardio.open(folder)
-    values = [raw(value) for number in range(len(dataset)) for value in dataset[number].values()]
-    dataset.close()
-    return values
 
 
 @cache
@@ -254,7 +251,7 @@ def converted(kind: str, path: Path) -> frozenset[bytes]:
 
 
 def convert(place: Place, on_error: str = "skip") -> None:
-    """Convert; bad samples are left out."""
+    """Convert; bad samples are left out, or end it."""
     target = place.target
     options: Any = {"on_error": on_error, "max_bad": 1e9, "converter_options": OPTIONS.get(target.converter)}
     shardio.convert(str(place.folder / target.path), place.out, converter=converter(target.converter), **options)
@@ -268,11 +265,6 @@ def convert(place: Place, on_error: str = "skip") -> None:
         for name, value in dataset[number].items():
             if raw(dataset.fields[name].encode(value)) not in allowed:
                 raise Finding("wrong value", f"wrote {name} of sample {number} as {raw(value)[:40]!r}")
-
-
-def convert_all(place: Place) -> None:
-    """Convert; a bad sample ends it."""
-    convert(place, "raise")
 
 
 def adopted(place: Place) -> None:
@@ -334,10 +326,8 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, list | tuple) else repr(value)
 
 
-@cache
-def wanted_content(path: Path) -> Any:
-    """What an undamaged checkpoint holds."""
-    return content(path)
+wanted_content = cache(content)
+"""What an undamaged checkpoint holds."""
 
 
 def load_checkpoint(place: Place) -> None:
@@ -395,7 +385,7 @@ USES: dict[str, Callable[[Place], None]] = {
     "stats": stats,
     "reshard": reshard,
     "convert": convert,
-    "convert_all": convert_all,
+    "convert_all": lambda place: convert(place, "raise"),
     "adopt": adopted,
     "resume": lambda place: resumed(place, convert_source, resume=True),
     "resume_hdf5": lambda place: resumed(place, convert_to_hdf5, resume=True),
