@@ -3,7 +3,7 @@
 import gzip
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,15 @@ def jpeg(
     """A JPEG of `pixels`."""
     options = (cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_PROGRESSIVE, int(progressive))
     return encode("jpg", pixels(height, width, channels, seed=seed), *options)
+
+
+def sampled_jpegs(height: int, width: int) -> Iterator[bytes]:
+    """JPEGs of each sampling, some of them with restarts, in several scans, or with Huffman tables of their own."""
+    samplings = [int(value) for name, value in vars(cv2).items() if name.startswith("IMWRITE_JPEG_SAMPLING_FACTOR_")]
+    for number, sampling in enumerate(samplings):
+        options = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling, cv2.IMWRITE_JPEG_RST_INTERVAL, number % 3]
+        options += [cv2.IMWRITE_JPEG_PROGRESSIVE, number % 2, cv2.IMWRITE_JPEG_OPTIMIZE, number // 2 % 2]
+        yield encode("jpg", pixels(height, width, seed=number), *options)
 
 
 def decoded(data: bytes) -> NDArray[Any]:

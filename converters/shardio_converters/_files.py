@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.names import printable
 from shardio.native import library
-from shardio.native.files import read_files
+from shardio.native.rows import read_files
 from shardio.source import Field, probe_image
 from shardio.system import strict_json
 from shardio.system.regular_files import open_regular

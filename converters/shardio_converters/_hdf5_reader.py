@@ -13,11 +13,11 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardio.containers.files import RawFile, open_hdf5
 from shardio.containers.hdf5 import is_raw
 from shardio.containers.hdf5_chunks import ChunkedRows, chunked_rows
-from shardio.containers.store import open_hdf5
+from shardio.containers.hdf5_library import DAMAGE, LibraryFile, Unreadable, missing_filter, resolve
 from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError
-from shardio.foreign.hdf5 import LibraryFile, RawFile, Unreadable, missing_filter, open_in_helper, resolve
 from shardio.foreign.names import printable
 from shardio.format import cf
 
@@ -25,9 +25,6 @@ from ._fields import array_field, sample_value
 from ._files import source_errors
 from ._hdf5_columns import Column, Contents, cf_attributes
 from ._source_base import BlockCache, rows_at_once
-
-DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
-"""The errors that h5py raises for unreadable data; MemoryError where damage is taken for a length."""
 
 _VARYING = 256  # the most rows of varying size to read at once
 _LARGEST_CHUNK = 64 << 20  # bytes of a chunk to decompress in this process, whose memory is not limited
@@ -292,16 +289,22 @@ def _reading() -> Iterator[None]:
 # Functions that the helper process runs: damage may hold or crash it.
 
 
+def _open(path: str, inode: Sequence[int]) -> Any:
+    from shardio.containers.hdf5_service import open_file  # importing this changes how h5py locks files
+
+    return open_file(path, inode)
+
+
 def walk(path: str, inode: Sequence[int], external_links: bool) -> Iterator[bytes]:
     """Take in the contents of a file, to see that it comes to an end; yield nothing."""
-    Contents(open_in_helper(path, inode), Path(path), external_links)
+    Contents(_open(path, inode), Path(path), external_links)
     yield from ()
 
 
 def open_datasets(path: str, inode: Sequence[int], names: Sequence[str], external_links: bool) -> Iterator[bytes]:
     """Open datasets of a file, to see that it comes to an end; yield nothing."""
     for name in names:
-        _reader_in_process(_take(open_in_helper(path, inode), name, Path(path), external_links), name)
+        _reader_in_process(_take(_open(path, inode), name, Path(path), external_links), name)
     yield from ()
 
 
@@ -313,7 +316,7 @@ def block(
     Of a compound dataset, these are only the members `heads`. Raises BadSample if they cannot be read.
     """
     with _reading():
-        dataset = _take(open_in_helper(path, inode), name, Path(path), external_links)
+        dataset = _take(_open(path, inode), name, Path(path), external_links)
         rows = _read_rows(dataset, heads, start, stop)
     parts: list[bytes | memoryview] = []
     yield json.dumps(_describe(rows, parts)).encode()

@@ -15,6 +15,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardio.containers.hdf5_library import DAMAGE
 from shardio.errors import ConfigError, Message, Option, SourceError
 from shardio.foreign.files import Sort, order_hints, other_files
 from shardio.foreign.formats import find_hdf5
@@ -34,7 +35,7 @@ from ._fields import (
 )
 from ._files import source_errors
 from ._hdf5_columns import Column, Contents
-from ._hdf5_reader import DAMAGE, Reader, datasets_of, open_file, try_in_helper
+from ._hdf5_reader import Reader, datasets_of, open_file, try_in_helper
 from ._source_base import ColumnSource, OneOpenFile
 
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more

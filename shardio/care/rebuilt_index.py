@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .. import containers
 from ..containers import hdf5_index, side_index
-from ..containers import tar_layout as layout
+from ..containers import tar as layout
 from ..conversion import source as sources
 from ..conversion.adopt import rebuild_index
 from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError

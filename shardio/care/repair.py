@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import containers
-from ..containers import piece_sums, side_index, store
-from ..containers import tar_layout as layout
+from ..containers import piece_sums, side_index
+from ..containers import tar as layout
 from ..containers.base import Reader
+from ..containers.files import status
 from ..errors import ConfigError, DatasetError, ManifestError, NotADataset, ShardCorrupt, SourceError
 from ..foreign import tar
 from ..format import checksums, manifest
@@ -217,7 +218,7 @@ def _described(folder: Directory, described: manifest.Manifest, number: int, rea
     table = described.shards
     name, samples, size = table.names[number], int(table.samples[number]), int(table.bytes[number])
     path, kind = folder.path / name, containers.get(described.container)
-    store.status(path)
+    status(path)
     rebuilt = not is_readable(path, described)
     if rebuilt:
         rebuild(folder, described, name)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ..errors import ConfigError
+from ._writing import Writer as Writer
 from .base import Container as Container
 from .base import Reader as Reader
-from .base import Writer as Writer
 from .hdf5 import Hdf5Container
 from .indexed import IndexedContainer
 from .lmdb import LmdbContainer

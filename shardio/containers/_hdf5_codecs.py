@@ -1,25 +1,43 @@
-"""Filters undone by compiled code of h5py and hdf5plugin, which is called directly: without the GIL and libhdf5's lock.
+"""Filters of HDF5, each undone without the GIL and without libhdf5's lock.
 
-This module does not call the filters' entry points. They report failures to libhdf5, which does not support that from
-outside its lock; that of blosc holds a lock of its own while it decompresses, that of blosc2 destroys state that all
-threads share when it fails, and those of bitshuffle and lz4 trust the sizes in the data. It calls the functions behind
-them, which take no lock and keep no state, and checks all sizes.
+Compiled code of h5py and hdf5plugin is called directly, but not at the filters' entry points. Those report failures to
+libhdf5, which does not support that from outside its lock; that of blosc holds a lock of its own while it decompresses,
+that of blosc2 destroys state that all threads share when it fails, and those of bitshuffle and lz4 trust the sizes in
+the data. The functions behind them, which this module calls, take no lock and keep no state; all sizes are checked.
 
-Each function here takes a filter's settings, and returns what undoes it, or None where h5py must. h5py is also left to
+Most functions here take a filter's settings, and return what undoes it, or None where h5py must. h5py is also left to
 undo zfp, sz, sz3, sperr, fcidecomp and htj2k, whose data need more than one call, and scaleoffset, nbit and szip.
+Source: HDF5 File Format Specification, "The Filter Pipeline Message"; H5Zshuffle.c and H5checksum.c for the bytes.
 """
 
+import bz2
 import ctypes
 import importlib
 import math
 import struct
-import zlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ._hdf5_filters import Bytes, Damaged, Undo, undo_stream
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes: TypeAlias = NDArray[np.uint8]
+"""uint8 [n], C-contiguous."""
+
+Undo: TypeAlias = Callable[[Bytes, Bytes], Bytes]
+"""A function of a filter's output and of memory for the result, which must not be larger than that memory.
+
+It returns the bytes from which the filter made its output: the beginning of the memory, a part of the output, or memory
+of its own. It raises Damaged if the filter cannot have made this output, or the result does not fit. Any number of
+threads may call it at once.
+"""
+
+
+class Damaged(Exception):
+    """A chunk's bytes are not what its filter produces; callers catch it and add the file, field and row."""
+
 
 Settings: TypeAlias = tuple[int, ...]
 Call: TypeAlias = Callable[..., Any]
@@ -34,6 +52,11 @@ _BLOCK = struct.Struct(">I")
 _AXES = 8
 """The most axes of blosc2's filter; `_Shape` has room for twice as many, because its library's arrays have that."""
 
+_CHECKSUM_BYTES = 4
+_WIDEST = 16  # bytes of a number
+_CHECKSUM_BLOCK = 1 << 15
+"""Words per step, so that their running sums stay in the processor's cache and far below 64 bits."""
+
 _NO_METALAYER = -34
 """BLOSC2_ERROR_METALAYER_NOT_FOUND: the frame is not a B2ND array."""
 
@@ -46,12 +69,94 @@ class _Array(ctypes.Structure):
     _fields_ = [("frame", _POINTER), ("shape", _INT64 * _AXES)]
 
 
-def undo_gzip(_: Settings) -> Undo:
-    """Undo gzip by the zlib that comes with h5py, straight into the buffer; by Python's where that is not found."""
+def undo_bzip2(data: Bytes, buffer: Bytes) -> Bytes:
+    """Undo bzip2 by Python's module, which holds the GIL while it joins parts."""
+    stream = bz2.BZ2Decompressor()
     try:
-        call = function(_h5py(), "uncompress", _INT, _POINTER, _POINTER, _POINTER, _LONG)
-    except AttributeError:
-        return undo_stream(zlib.decompressobj)
+        # Without a limit a few damaged bytes could ask for all memory.
+        content = stream.decompress(data.data, len(buffer) + 1)
+    except (OSError, ValueError) as error:
+        raise Damaged(str(error)) from error
+    if not stream.eof or len(content) > len(buffer):
+        raise Damaged(f"its stream does not end within {len(buffer)} bytes")
+    return np.frombuffer(content, np.uint8)
+
+
+def undo_shuffle(width: int) -> Undo:
+    """Return what undoes a shuffle: the first bytes of all elements are stored, then their second bytes, and so on.
+
+    Args:
+        width: bytes of an element.
+    """
+
+    def undo(data: Bytes, buffer: Bytes) -> Bytes:
+        if width < 2:
+            return data
+        if len(data) > len(buffer):
+            raise Damaged(f"{len(data)} bytes are more than the chunk's {len(buffer)}")
+        whole = len(data) // width * width
+        planes, joined = data[:whole].reshape(width, -1), buffer[:whole]
+        if width in (2, 4, 8):
+            _join(planes, joined)
+        elif width <= _WIDEST:
+            for i, plane in enumerate(planes):
+                joined[i::width] = plane
+        else:  # no number is as wide, but a damaged file may say 2^31, which is no number of turns for a loop
+            joined.reshape(-1, width)[:] = planes.T
+        buffer[whole : len(data)] = data[whole:]
+        return buffer[: len(data)]
+
+    return undo
+
+
+def undo_fletcher32(data: Bytes, buffer: Bytes) -> Bytes:
+    """Compare the checksum that the filter has appended, and leave it out."""
+    content, stored = data[:-_CHECKSUM_BYTES], int.from_bytes(data[-_CHECKSUM_BYTES:].tobytes(), "little")
+    if (actual := fletcher32(content)) != stored:
+        raise Damaged(f"{actual:08x} is not {stored:08x}")
+    return content
+
+
+def fletcher32(data: bytes | Bytes) -> int:
+    """Return HDF5's Fletcher-32 of big-endian 16-bit words (an odd last byte is the high half of one more).
+
+    Sums are modulo 65535 in ones' complement: a sum that is not zero never becomes zero.
+    """
+    words = np.frombuffer(data, ">u2", len(data) // 2)
+    first = second = 0
+    for start in range(0, len(words), _CHECKSUM_BLOCK):
+        sums = np.cumsum(words[start : start + _CHECKSUM_BLOCK], dtype=np.uint64)
+        second += first * len(sums) + int(sums.sum())
+        first += int(sums[-1])
+    if len(data) % 2:
+        first += int(data[-1]) << 8
+        second += first
+    return _folded(second) << 16 | _folded(first)
+
+
+def _folded(total: int) -> int:
+    return (total - 1) % 65535 + 1 if total else 0
+
+
+def _join(planes: NDArray[np.uint8], out: Bytes) -> None:
+    """Join planes of bytes into elements by doubling the width repeatedly, which unlike a transpose is vectorized."""
+    parts: list[NDArray[Any]] = list(planes)
+    while (size := parts[0].itemsize) < len(planes):
+        wide = np.dtype(f"<u{2 * size}")
+        last = 2 * size == len(planes)
+        joined = []
+        for low, high in zip(parts[::2], parts[1::2], strict=True):
+            pair = out.view(wide) if last else np.empty(len(low), wide)
+            pair[...] = high
+            np.left_shift(pair, 8 * size, out=pair)
+            np.bitwise_or(pair, low, out=pair)
+            joined.append(pair)
+        parts = joined
+
+
+def undo_gzip(_: Settings) -> Undo:
+    """Undo gzip by the zlib that comes with h5py, straight into the buffer."""
+    call = function(_h5py(), "uncompress", _INT, _POINTER, _POINTER, _POINTER, _LONG)
 
     def undo(data: Bytes, buffer: Bytes) -> Bytes:
         size = _LONG(len(buffer))

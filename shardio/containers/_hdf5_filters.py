@@ -1,135 +1,112 @@
-"""Defines a filter of HDF5, and undoes those that Python can: shuffle, fletcher32, bzip2, and gzip if it must.
+"""Undoes all filters of a dataset's chunk, one after the other, in memory that the thread's next chunk reuses."""
 
-Source: HDF5 File Format Specification, "The Filter Pipeline Message"; H5Zshuffle.c and H5checksum.c for the bytes.
-"""
-
-import zlib
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Bytes: TypeAlias = NDArray[np.uint8]
-"""uint8 [n], C-contiguous."""
+from ..system.timing import unpacking
+from . import _hdf5_codecs as codecs
+from ._hdf5_codecs import Bytes, Damaged, Undo
 
-Undo: TypeAlias = Callable[[Bytes, Bytes], Bytes]
-"""A function of a filter's output and of memory for the result, which must not be larger than that memory.
+Buffers: TypeAlias = tuple[Bytes, Bytes]
+"""Two buffers: each filter but the last writes to the one that does not hold its input."""
 
-It returns the bytes from which the filter made its output: the beginning of the memory, a part of the output, or memory
-of its own. It raises Damaged if the filter cannot have made this output, or the result does not fit. Any number of
-threads may call it at once.
-"""
-
-_CHECKSUM_BYTES = 4
-_WIDEST = 16  # bytes of a number
-_CHECKSUM_BLOCK = 1 << 15
-"""Words per step, so that their running sums stay in the processor's cache and far below 64 bits."""
+_KEPT_BYTES = 32 << 20
+"""Buffers of up to this size stay with their thread; for larger chunks an allocation costs little in comparison."""
 
 
-class Damaged(Exception):
-    """A chunk's bytes are not what its filter produces; callers catch it and add the file, field and row."""
+_local = threading.local()
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Filter:
-    """One filter of a dataset, with its settings.
+class FilterPipeline:
+    """The filters of a dataset, which it undoes to turn stored bytes into a chunk.
 
     Attributes:
-        name: its name in error messages.
-        undo: undoes it.
+        filters: the name of each, for messages, and what undoes it, in the order in which the writer applied them.
+        size: bytes of a chunk.
     """
 
-    name: str
-    undo: Undo
+    filters: tuple[tuple[str, Undo], ...]
+    size: int
 
+    def buffers(self, size: int) -> Buffers:
+        """Return this thread's buffers for a chunk of `size` bytes in the file. The thread's next chunk reuses them."""
+        size = max(size, self._largest())
+        kept: Buffers | None = getattr(_local, "buffers", None)
+        if kept is not None and len(kept[0]) >= size:
+            return kept
+        buffers = np.empty(size, np.uint8), np.empty(size, np.uint8)
+        if size <= _KEPT_BYTES:
+            _local.buffers = buffers
+        return buffers
 
-def undo_stream(decompressor: Callable[[], Any]) -> Undo:
-    """Return what undoes gzip or bzip2 by Python's zlib or bz2, which holds the GIL while it joins parts."""
+    def undo(self, buffers: Buffers, size: int, mask: int, out: Bytes | None = None) -> Bytes:
+        """Return the chunk whose bytes in the file are the first `size` of the first buffer.
 
-    def undo(data: Bytes, buffer: Bytes) -> Bytes:
-        stream = decompressor()
-        try:
-            # Without a limit a few damaged bytes could ask for all memory.
-            content = stream.decompress(data.data, len(buffer) + 1)
-        except (OSError, ValueError, zlib.error) as error:
-            raise Damaged(str(error)) from error
-        if not stream.eof or len(content) > len(buffer):
-            raise Damaged(f"its stream does not end within {len(buffer)} bytes")
-        return np.frombuffer(content, np.uint8)
+        Args:
+            buffers: from `buffers`.
+            size: bytes in the file.
+            mask: a bit for each filter that the writer skipped.
+            out: where to put the chunk, uint8 of a chunk's size; by default it is in one of the buffers.
 
-    return undo
-
-
-def undo_shuffle(width: int) -> Undo:
-    """Return what undoes a shuffle: the first bytes of all elements are stored, then their second bytes, and so on.
-
-    Args:
-        width: bytes of an element.
-    """
-
-    def undo(data: Bytes, buffer: Bytes) -> Bytes:
-        if width < 2:
+        Raises:
+            Damaged: the filters cannot have produced these bytes; the message names the filter.
+        """
+        data = buffers[0][:size]
+        applied = [step for i, step in enumerate(self.filters) if not mask >> i & 1]
+        with unpacking(self.size):
+            for left, (name, undo) in zip(range(len(applied) - 1, -1, -1), reversed(applied), strict=True):
+                target = buffers[np.may_share_memory(data, buffers[0])][: self._largest() if left else self.size]
+                try:
+                    data = undo(data, target if left or out is None else out)
+                except Damaged as error:
+                    raise Damaged(f"{name}: {error}") from error
+        if len(data) != self.size:
+            names = ", ".join(name for name, _ in applied) or "no filter"
+            raise Damaged(f"{names}: {len(data)} of {self.size} bytes")
+        if out is None:
             return data
-        if len(data) > len(buffer):
-            raise Damaged(f"{len(data)} bytes are more than the chunk's {len(buffer)}")
-        whole = len(data) // width * width
-        planes, joined = data[:whole].reshape(width, -1), buffer[:whole]
-        if width in (2, 4, 8):
-            _join(planes, joined)
-        elif width <= _WIDEST:
-            for i, plane in enumerate(planes):
-                joined[i::width] = plane
-        else:  # no number is as wide, but a damaged file may say 2^31, which is no number of turns for a loop
-            joined.reshape(-1, width)[:] = planes.T
-        buffer[whole : len(data)] = data[whole:]
-        return buffer[: len(data)]
+        if not np.may_share_memory(data, out):
+            out[:] = data
+        return out
 
-    return undo
+    def _largest(self) -> int:
+        """The most bytes between filters: codecs and checksums add a little to what does not compress."""
+        return self.size + self.size // 8 + 4096
 
 
-def undo_fletcher32(data: Bytes, buffer: Bytes) -> Bytes:
-    """Compare the checksum that the filter has appended, and leave it out."""
-    content, stored = data[:-_CHECKSUM_BYTES], int.from_bytes(data[-_CHECKSUM_BYTES:].tobytes(), "little")
-    if (actual := fletcher32(content)) != stored:
-        raise Damaged(f"{actual:08x} is not {stored:08x}")
-    return content
+_FILTERS: dict[int, tuple[str, Callable[[tuple[int, ...]], Undo | None]]] = {
+    1: ("deflate", codecs.undo_gzip),
+    2: ("shuffle", lambda values: codecs.undo_shuffle(values[0] if values else 0)),
+    3: ("fletcher32", lambda _: codecs.undo_fletcher32),
+    307: ("bzip2", lambda _: codecs.undo_bzip2),
+    32000: ("lzf", codecs.undo_lzf),
+    32001: ("blosc", codecs.undo_blosc),
+    32004: ("lz4", codecs.undo_lz4),
+    32008: ("bitshuffle", codecs.undo_bitshuffle),
+    32015: ("zstd", codecs.undo_zstd),
+    32026: ("blosc2", codecs.undo_blosc2),
+}
+"""By HDF5's number of a filter: its name, and a function of its settings that returns what undoes it."""
 
 
-def fletcher32(data: bytes | Bytes) -> int:
-    """Return HDF5's Fletcher-32 of big-endian 16-bit words (an odd last byte is the high half of one more).
-
-    Sums are modulo 65535 in ones' complement: a sum that is not zero never becomes zero.
-    """
-    words = np.frombuffer(data, ">u2", len(data) // 2)
-    first = second = 0
-    for start in range(0, len(words), _CHECKSUM_BLOCK):
-        sums = np.cumsum(words[start : start + _CHECKSUM_BLOCK], dtype=np.uint64)
-        second += first * len(sums) + int(sums.sum())
-        first += int(sums[-1])
-    if len(data) % 2:
-        first += int(data[-1]) << 8
-        second += first
-    return _folded(second) << 16 | _folded(first)
-
-
-def _folded(total: int) -> int:
-    return (total - 1) % 65535 + 1 if total else 0
-
-
-def _join(planes: NDArray[np.uint8], out: Bytes) -> None:
-    """Join planes of bytes into elements by doubling the width repeatedly, which unlike a transpose is vectorized."""
-    parts: list[NDArray[Any]] = list(planes)
-    while (size := parts[0].itemsize) < len(planes):
-        wide = np.dtype(f"<u{2 * size}")
-        last = 2 * size == len(planes)
-        joined = []
-        for low, high in zip(parts[::2], parts[1::2], strict=True):
-            pair = out.view(wide) if last else np.empty(len(low), wide)
-            pair[...] = high
-            np.left_shift(pair, 8 * size, out=pair)
-            np.bitwise_or(pair, low, out=pair)
-            joined.append(pair)
-        parts = joined
+def pipeline_of(dataset: Any, size: int) -> FilterPipeline | None:
+    """Return the filters of an h5py dataset with chunks of `size` bytes; None if only libhdf5 can undo one of them."""
+    properties = dataset.id.get_create_plist()
+    filters = []
+    for i in range(properties.get_nfilters()):
+        code, _, values, _ = properties.get_filter(i)
+        name, make = _FILTERS.get(code, ("", None))
+        try:
+            undo = None if make is None else make(values)
+        except (ImportError, OSError, AttributeError):
+            return None  # its library is not installed, built for another machine, or without the functions
+        if undo is None:
+            return None
+        filters.append((name, undo))
+    return FilterPipeline(tuple(filters), size)

@@ -1,31 +1,29 @@
 """The writer of HDF5 shards: it spools each field to a file, and puts them together once their sizes are known."""
 
-import contextlib
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from typing import IO, Any, Literal, TypeAlias, final
 
 import numpy as np
 
 from ..errors import ConfigError, Message, MissingDependency
 from ..format.fields import Field
 from ..system.types import Stored
-from ._writing import OutputFiles, Stream, check_sample, fields_text, fixed_sizes, size_of
+from ._writing import Writer, copy_file, fields_text, size_of
 
 Compression: TypeAlias = Literal["gzip", "lzf", "zstd"] | None
 
 _CHUNK_BYTES = 256 << 10
 _BLOCK_BYTES = 4 << 20
-_SPOOL_BUFFER = 128 << 10
 _PAGE = 4096
 FIELDS_ATTRIBUTE = "shardio.fields"
 """The attribute of a shard that describes its fields: enough to rebuild a lost manifest."""
 
 
 @final
-class Hdf5Writer:
+class Hdf5Writer(Writer):
     """A `Writer` whose file does not exist before `close`; memory stays bounded."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field], first: int, compression: Compression = None) -> None:
@@ -33,74 +31,58 @@ class Hdf5Writer:
             raise ConfigError("{compression} must be None, 'gzip', 'lzf' or 'zstd', got {!r}", compression)
         if compression == "zstd":
             _zstd()  # raises before anything is written
-        self._path, self._fields, self._first = path, dict(fields), first
-        self._row_bytes = fixed_sizes(fields)
+        super().__init__(path, fields, first)
         self._compression = compression
-        self._count = 0
-        self._intact, self._closed = True, False
-        self._files = OutputFiles()
         self._data = {name: self._spool() for name in fields}
         self._ends = {name: self._spool() for name, field in fields.items() if not field.fixed}
-        self._sizes = dict.fromkeys(self._ends, 0)
+        self._bytes = dict.fromkeys(self._ends, 0)
         for spool in self._ends.values():
             spool.write(bytes(8))
 
-    def _spool(self) -> Stream:
-        return Stream(self._files.spool(self._path.parent), _SPOOL_BUFFER)
-
-    def append(self, sample: Stored) -> None:
-        if self._closed or not self._intact:
-            raise ValueError(f"{self._path}: the writer is closed, or an earlier append failed")
-        check_sample(sample, self._fields, self._row_bytes, self._first + self._count, self._path)
-        self._intact = False
+    def _add(self, sample: Stored, index: int) -> None:
         for name, spool in self._data.items():
             spool.write(sample[name])
         for name, spool in self._ends.items():
-            self._sizes[name] += size_of(sample[name])
-            spool.write(self._sizes[name].to_bytes(8, "little"))
-        self._count += 1
-        self._intact = True
+            self._bytes[name] += size_of(sample[name])
+            spool.write(self._bytes[name].to_bytes(8, "little"))
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
+    def _finish(self) -> None:
         try:
-            if self._intact:
-                self._write()
-        finally:
-            self._files.close()
+            offsets = self._write_structure()
+        except RuntimeError as error:  # h5py raises it where a write fails while the file is closed
+            raise OSError(str(error)) from error
+        descriptor = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb+", buffering=0) as target:
+            for spool, offset in offsets:
+                spool.flush()
+                copy_file(spool.fileno(), spool.tell(), target.fileno(), offset)
+            os.fsync(target.fileno())
 
-    def _write(self) -> None:
+    def _write_structure(self) -> list[tuple[IO[bytes], int]]:
+        """Write the file without what is contiguous; return where that belongs."""
         h5py = importlib.import_module("h5py")
         # Aligned, so that whole pages can be read; small datasets stay packed.
         aligned = {"alignment_threshold": _PAGE, "alignment_interval": _PAGE}
-        offsets: list[tuple[Stream, int]] = []
+        offsets: list[tuple[IO[bytes], int]] = []
         self._path.unlink(missing_ok=True)
-        with _disk_errors(), h5py.File(self._path, "x", **aligned) as file:
+        with h5py.File(self._path, "x", **aligned) as file:
             file.attrs[FIELDS_ATTRIBUTE] = fields_text(self._fields)
 
-            def allocate(spool: Stream, name: str, shape: tuple[int, ...], dtype: Any) -> None:
+            def allocate(spool: IO[bytes], name: str, shape: tuple[int, ...], dtype: Any) -> None:
                 dataset = file.create_dataset(name, shape, dtype, dcpl=_contiguous(h5py))
                 if dataset.size and dataset.dtype.itemsize:
                     offsets.append((spool, dataset.id.get_offset()))
 
             for name, field in self._fields.items():
+                shape = (self._count, *field.row_shape)
                 if field.fixed and (options := self._options(name, field)):
-                    _copy(self._data[name], file.create_dataset(name, self._shape(field), field.row_dtype, **options))
+                    _copy(self._data[name], file.create_dataset(name, shape, field.row_dtype, **options))
                 elif field.fixed:
-                    allocate(self._data[name], name, self._shape(field), field.row_dtype)
+                    allocate(self._data[name], name, shape, field.row_dtype)
                 else:
-                    allocate(self._data[name], f"{name}/data", (self._sizes[name],), np.uint8)
+                    allocate(self._data[name], f"{name}/data", (self._bytes[name],), np.uint8)
                     allocate(self._ends[name], f"{name}/offsets", (self._count + 1,), "<i8")
-        descriptor = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb+", buffering=0) as target:
-            for spool, offset in offsets:
-                spool.copy_to(target, offset)
-            os.fsync(target.fileno())
-
-    def _shape(self, field: Field) -> tuple[int, ...]:
-        return (self._count, *field.row_shape)
+        return offsets
 
     def _options(self, name: str, field: Field) -> dict[str, Any]:
         if self._compression is None or field.kind not in ("array", "pixels") or name.startswith("_"):
@@ -131,9 +113,9 @@ def _zstd() -> dict[str, Any]:
         raise MissingDependency(Message("{compression:zstd} needs hdf5plugin: pip install hdf5plugin")) from error
 
 
-def _copy(spool: Stream, dataset: Any) -> None:
+def _copy(file: IO[bytes], dataset: Any) -> None:
     """Copy a spooled field into a chunked dataset, which compresses it."""
-    file = spool.reopen()
+    file.seek(0)
     row_bytes = dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=np.int64))
     chunk = dataset.chunks[0]
     # Whole chunks, so that each is compressed once.
@@ -142,12 +124,3 @@ def _copy(spool: Stream, dataset: Any) -> None:
         rows = min(block, len(dataset) - start)
         values = np.frombuffer(file.read(rows * row_bytes), dataset.dtype)
         dataset[start : start + rows] = values.reshape(rows, *dataset.shape[1:])
-
-
-@contextlib.contextmanager
-def _disk_errors() -> Iterator[None]:
-    """Turn RuntimeError into OSError: h5py raises it where a write fails while the file is closed."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise OSError(str(error)) from error

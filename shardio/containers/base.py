@@ -1,27 +1,19 @@
-"""The protocols of a container: how a shard of any kind is written and read."""
+"""What a container is: how a shard of any kind is written and read."""
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Protocol
 
 from numpy.typing import NDArray
 
-from ..errors import BadSample
+from ..errors import BadSample, ConfigError, Option
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..system import allocation
-from ..system.types import Column, Rows, Stored
+from ..system.types import Column, Rows
+from ._writing import Writer
 from .row_locator import RowLocator
-
-
-class Writer(Protocol):
-    """Writes one shard, to a temporary path that the caller renames."""
-
-    def append(self, sample: Stored) -> None:
-        """Add one sample: the stored bytes of every field, with hidden columns."""
-
-    def close(self) -> None:
-        """Finish the shard: its files are complete and on stable storage (fsync) when this returns."""
 
 
 class Reader(Protocol):
@@ -57,28 +49,27 @@ class Reader(Protocol):
         """Close all files; you may call it twice."""
 
 
-class Container(Protocol):
-    """A kind of shard, such as `"tar"`. `containers.CONTAINERS` lists all of them."""
+class Container:
+    """A kind of shard, such as `"tar"`; `containers.CONTAINERS` lists all of them.
 
-    @property
-    def name(self) -> str:
-        """The name that users give, such as `"tar"`."""
+    What it says here suits files that only other programs write; each kind overrides what differs.
 
-    @property
-    def suffix(self) -> str:
-        """The suffix of the shards that its writer makes; "" if it only reads files that others wrote."""
+    Attributes:
+        name: what users call it.
+        suffix: the suffix of the shards that its writer makes; "" if it has none.
+        index_suffix: the suffix of the index that may lie beside a shard, `.idx.` and more; "" if there never is one.
+        on_disk: whether its shards are files.
+        options: the writer's options: for each a line of help, with the values that it takes.
+        writer_type, reader_type: what `writer` and `reader` make.
+    """
 
-    @property
-    def index_suffix(self) -> str:
-        """The suffix of the index that may lie beside a shard, `.idx.` and more; "" if there never is one."""
-
-    @property
-    def on_disk(self) -> bool:
-        """Whether its shards are files."""
-
-    @property
-    def options(self) -> Mapping[str, str]:
-        """The writer's options: for each a line of help, with the values that it takes."""
+    name = ""
+    suffix = ""
+    index_suffix = ""
+    on_disk = True
+    options: Mapping[str, str] = MappingProxyType({})
+    writer_type: type[Writer] | None = None
+    reader_type: type[Any]
 
     def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> Writer:
         """Begin the shard at `path`.
@@ -90,17 +81,27 @@ class Container(Protocol):
             options: the writer's options.
 
         Raises:
-            ConfigError: an option or a field is not possible in this container.
+            ConfigError: an option or a field is not possible in this container, or it has no writer.
         """
+        if self.writer_type is None:
+            raise ConfigError(f"container {self.name!r} only reads files that other programs wrote: see shardio index")
+        if unknown := sorted(set(options) - set(self.options)):
+            has = f"the options {', '.join(self.options)}" if self.options else "no options"
+            raise ConfigError("container {!r} has {}, got {}", self.name, has, Option(unknown[0]))
+        return self.writer_type(path, fields, first, **options)
 
     def reader(self, path: Path, fields: Mapping[str, Field]) -> Reader:
         """Open the shard at `path`; ShardCorrupt if it is missing, cut short, damaged or lacks a field."""
+        reader: Reader = self.reader_type(path, fields)
+        return reader
 
     def files(self, path: Path) -> tuple[Path, ...]:
         """Return the paths of all files of the shard at `path`, the shard itself first."""
+        return (path,)
 
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
         """Return the names of the other files that a shard has, of a dataset whose files are `adopted` or not."""
+        return ()
 
     def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
         """Read, from a shard in a store, what opening the shard reads, so that a cache has it.
@@ -108,6 +109,7 @@ class Container(Protocol):
         Returns:
             Whether rows of the shard are then read by their spans alone; False if reading them needs the whole file.
         """
+        return False
 
     def read_fields(self, path: Path) -> Mapping[str, Field] | None:
         """Return the fields that the shard at `path` states itself, so that a lost manifest can be rebuilt.
@@ -118,13 +120,7 @@ class Container(Protocol):
         Raises:
             ShardCorrupt: the shard is missing, cut short or damaged.
         """
-
-
-def check_rows(rows: Rows, count: int, path: object) -> None:
-    """Raise IndexError unless every row is in [0, count)."""
-    if len(rows) and (rows.min() < 0 or rows.max() >= count):
-        outside = rows[(rows < 0) | (rows >= count)][0]
-        raise IndexError(f"{path}: row must be in [0, {count}), got {outside}")
+        return None
 
 
 def check_value_bytes(claimed: int, most: int, place: str) -> None:

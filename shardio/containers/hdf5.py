@@ -8,10 +8,9 @@ import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Protocol, final
+from typing import Any, BinaryIO, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,39 +21,38 @@ from ..format.fields import Field, fields_to_json
 from ..format.limits import MAX_VALUE_BYTES
 from ..system import allocation
 from ..system.types import Column, Rows
-from . import hdf5_index, store
-from ._bounds import within
-from ._files import Handle, RawFile, as_rows, check_request, take_mapped
-from ._hdf5_library import SERVICE, LibraryFile, LibraryRows, Unreadable, library_rows, library_values, resolve
-from ._hdf5_library import missing_filter as missing_filter
+from . import hdf5_index
 from ._hdf5_writer import Hdf5Writer
-from ._writing import check_options, parse_fields
-from .base import check_out
-from .chunk_cache import ChunkSpan
-from .hdf5_chunks import ChunkedRows, chunked_rows
+from ._writing import parse_fields
+from .base import Container, check_out
+from .files import BaseReader, RawFile, as_rows, check_request, open_hdf5, open_hdf5_stream, take_mapped
+from .hdf5_chunks import ChunkedRows, ChunkSpan, chunked_rows
 from .hdf5_index import NOT_PACKED, Packing
-from .row_locator import MAPPED_ROW, FileRows, MemoryRows, RowLocator, SpanTable
+from .hdf5_library import SERVICE, LibraryFile, LibraryRows, Unreadable, library_rows, library_values, resolve
+from .row_locator import MAPPED_ROW, FileRows, MemoryRows, RowLocator, SpanTable, within
 
 ROW_NUMBERS = Field("scalar", dtype="int64")
 """The field of an index's `ROWS`, which an index may lack."""
 
 
-class _RowsReader(Protocol):
-    """Reads a fixed field."""
+@dataclass(frozen=True, slots=True)
+class _OpenShard:
+    """An open file.
 
-    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        """Fill `out` [n, *shape] with the rows, which are within the shard, decompressing at most `most` bytes."""
+    Attributes:
+        count: its number of samples.
+        readers: by field, an object whose `read` fills an array [n, *shape] with rows of a fixed field (`rows, out,
+            most`), or returns the bytes of each row of any other (`rows, most`); the rows are within the shard.
+        locators: where rows are, of the fields for which that says all.
+    """
 
-
-class _ValuesReader(Protocol):
-    """Reads any other field."""
-
-    def read(self, rows: Rows, most: int) -> list[bytes]:
-        """Return the bytes of each row, at most `most`; the rows are within the shard."""
+    count: int
+    readers: Mapping[str, Any]
+    locators: Mapping[str, RowLocator]
 
 
 @final
-class Hdf5Reader:
+class Hdf5Reader(BaseReader[_OpenShard]):
     """A `Reader` that uses h5py only when it opens the shard, to find out where the datasets are.
 
     Args:
@@ -72,16 +70,26 @@ class Hdf5Reader:
         dataset_names: Mapping[str, str] | None = None,
         packing: Packing = NOT_PACKED,
     ) -> None:
-        self._path, self._fields = path, dict(fields)
-        self._handle = Handle(partial(_open, dataset_names=dataset_names, packing=packing), path, fields)
+        self._dataset_names, self._packing = dataset_names, packing
+        super().__init__(path, fields)
+
+    def _open(self) -> _OpenShard:
+        given = self._dataset_names
+        if given is None and not hdf5_index.path_of(self._path).exists():
+            return open_shard(self._path, self._fields, {})
+        # Another program wrote the file, and damage in it may hold libhdf5: the helper process opens it first.
+        names = None if given is None else dict(given)
+        described = {"fields": fields_to_json(self._fields), "names": names, "packing": dict(self._packing)}
+        names, packing = json.loads(_in_helper(self._path, "open_adopted", **described) or "[{}, {}]")
+        return open_shard(self._path, self._fields, names, packing, indexed=given is None)
 
     def __len__(self) -> int:
-        return self._handle.get().count
+        return self._shard().count
 
     def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
-        shard = self._handle.get()
+        shard = self._shard()
         rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
-        reader: Any = shard.readers[field]
+        reader = shard.readers[field]
         if not kind.fixed:
             values: list[bytes] = reader.read(rows, most)
             return values
@@ -92,36 +100,26 @@ class Hdf5Reader:
 
     def locator(self, field: str) -> RowLocator | None:
         # None for datasets that are chunked, filtered or of another byte order.
-        return self._handle.get().locators.get(field)
+        return self._shard().locators.get(field)
 
     def chunk_spans(self) -> Mapping[str, ChunkSpan]:
         """Return the chunk that reading one row decompresses, for each field whose chunks hold several rows."""
-        readers = self._handle.get().readers
+        readers = self._shard().readers
         spans = {n: r.span for n, r in readers.items() if isinstance(r, (ChunkedRows, LibraryRows))}
         return {name: span for name, span in spans.items() if span is not None}
 
-    def close(self) -> None:
-        self._handle.close()
-
 
 @final
-class Hdf5Container:
+class Hdf5Container(Container):
     """HDF5 files."""
 
     name = "hdf5"
     suffix = ".h5"
     index_suffix = hdf5_index.SUFFIX
-    on_disk = True
-    options: Mapping[str, str] = MappingProxyType(
+    options = MappingProxyType(
         {"compression": "for arrays of one shape: gzip, lzf, zstd (read by h5py with hdf5plugin) or none"}
     )
-
-    def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> Hdf5Writer:
-        check_options(options, self)
-        return Hdf5Writer(Path(path), fields, first, **options)
-
-    def reader(self, path: Path, fields: Mapping[str, Field]) -> Hdf5Reader:
-        return Hdf5Reader(Path(path), fields)
+    writer_type, reader_type = Hdf5Writer, Hdf5Reader
 
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
         return (hdf5_index.path_of(Path(name)).name,) if adopted else ()
@@ -130,7 +128,7 @@ class Hdf5Container:
         if adopted:
             return False  # the index names the datasets, and damage in the file may hold libhdf5
         try:
-            with store.open_hdf5_stream(file) as opened:
+            with open_hdf5_stream(file) as opened:
                 return all(_is_contiguous(opened, name, field) for name, field in fields.items())
         except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
             if isinstance(error, StoreError):
@@ -220,7 +218,7 @@ class _ContiguousValues:
 class _DecodedRows:
     """A dataset whose numbers are decoded by attributes of netCDF. No locator reads them: they are not in the file."""
 
-    reader: _RowsReader
+    reader: Any
     field: Field  # of the stored numbers
     decoding: cf.Decoding
 
@@ -240,25 +238,6 @@ class _SomeRows:
 
     def read(self, rows: Rows, *arguments: Any) -> Any:
         return self.reader.read(self.taken[rows], *arguments)
-
-
-@dataclass(frozen=True, slots=True)
-class _OpenShard:
-    count: int
-    readers: Mapping[str, _RowsReader | _ValuesReader]
-    locators: Mapping[str, RowLocator]
-
-
-def _open(
-    path: Path, fields: Mapping[str, Field], dataset_names: Mapping[str, str] | None, packing: Packing
-) -> _OpenShard:
-    if dataset_names is None and not hdf5_index.path_of(path).exists():
-        return open_shard(path, fields, {})
-    # Another program wrote the file, and damage in it may hold libhdf5: the helper process opens it before this one.
-    given = None if dataset_names is None else dict(dataset_names)
-    text = _in_helper(path, "open_adopted", fields=fields_to_json(fields), names=given, packing=dict(packing))
-    names, packing = json.loads(text or "[{}, {}]")
-    return open_shard(path, fields, names, packing, indexed=given is None)
 
 
 def _in_helper(path: Path, function: str, **arguments: Any) -> str | None:
@@ -290,18 +269,23 @@ def open_shard(
         packing: the attributes by which fields are decoded.
         indexed: whether the index beside the file holds the fields that `dataset_names` does not name.
     """
-    readers: dict[str, _RowsReader | _ValuesReader] = {}
+    readers: dict[str, Any] = {}
     counts: dict[str, int] = {}
+    in_file: dict[str, int] = {}
     taken: NDArray[np.int64] | None = None
     if indexed:
         others = {name: field for name, field in fields.items() if name not in dataset_names}
         _open_fields(hdf5_index.path_of(path), {**others, hdf5_index.ROWS: ROW_NUMBERS}, {}, readers, counts)
-        taken = _taken_rows(readers, counts)
+        if (reader := readers.pop(hdf5_index.ROWS, None)) is not None:
+            taken = np.empty(counts[hdf5_index.ROWS], np.int64)  # the count stays, to be compared with the others
+            reader.read(np.arange(len(taken)), taken, MAX_VALUE_BYTES)
         fields = {name: field for name, field in fields.items() if name in dataset_names}
-    in_file: dict[str, int] = {}
     _open_fields(path, fields, dataset_names, readers, in_file, packing)
     if taken is not None:
-        _take_rows(path, taken, readers, in_file)
+        for name, count in in_file.items():
+            if len(taken) and not 0 <= taken.min() <= taken.max() < count:
+                raise ShardCorrupt(f"{path}, field {name!r}: has {count} rows, and its index names others")
+            readers[name], in_file[name] = _SomeRows(readers[name], taken), len(taken)
     counts |= in_file
     if len(set(counts.values())) > 1:
         raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
@@ -310,41 +294,18 @@ def open_shard(
     return _OpenShard(next(iter(counts.values()), 0), readers, locators)
 
 
-def _taken_rows(readers: dict[str, _RowsReader | _ValuesReader], counts: dict[str, int]) -> NDArray[np.int64] | None:
-    """Take the rows that are samples out of an index's columns; None if all are."""
-    reader: Any = readers.pop(hdf5_index.ROWS, None)
-    if reader is None:
-        return None
-    taken = np.empty(counts[hdf5_index.ROWS], np.int64)  # the count stays, to be compared with those of the columns
-    reader.read(np.arange(len(taken)), taken, MAX_VALUE_BYTES)
-    return taken
-
-
-def _take_rows(
-    path: Path,
-    taken: NDArray[np.int64],
-    readers: dict[str, _RowsReader | _ValuesReader],
-    counts: dict[str, int],
-) -> None:
-    """Have the fields of a file deliver only the rows `taken`; ShardCorrupt if it lacks one of them."""
-    for name, count in counts.items():
-        if len(taken) and not 0 <= taken.min() <= taken.max() < count:
-            raise ShardCorrupt(f"{path}, field {name!r}: has {count} rows, and its index names others")
-        readers[name], counts[name] = _SomeRows(readers[name], taken), len(taken)
-
-
 def _open_fields(
     path: Path,
     fields: Mapping[str, Field],
     dataset_names: Mapping[str, str],
-    readers: dict[str, "_RowsReader | _ValuesReader"],
+    readers: dict[str, Any],
     counts: dict[str, int],
     packing: Packing = NOT_PACKED,
 ) -> None:
     """Add the readers of a file's fields to `readers`, and their numbers of samples to `counts`."""
     file, library = RawFile(path), LibraryFile(path)
     try:
-        with store.open_hdf5(path) as opened:
+        with open_hdf5(path) as opened:
             mapped = file.map()
             for name, field in fields.items():
                 dataset_name = dataset_names.get(name, name)
@@ -360,9 +321,8 @@ def _open_fields(
                     counts[name] = len(dataset)
                 else:
                     data, offsets = (resolve(opened, f"{dataset_name}/{part}", path) for part in ("data", "offsets"))
-                    readers[name], counts[name] = _open_values(
-                        dataset, data, offsets, file, mapped, library, dataset_name
-                    )
+                    found = _open_values(dataset, data, offsets, file, mapped, library, dataset_name)
+                    readers[name], counts[name] = found
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # an error of the system, such as too many open files; libhdf5's own have no number
@@ -385,7 +345,7 @@ def _stored(packing: Mapping[str, Any], field: Field, dataset: Any) -> tuple[Fie
 
 def _open_rows(
     dataset: Any, file: RawFile, mapped: NDArray[np.uint8], library: LibraryFile, name: str, field: Field
-) -> _RowsReader:
+) -> Any:
     shape = getattr(dataset, "shape", None)
     if not shape or shape[1:] != field.row_shape:
         expected = ", ".join(map(str, ("n", *field.row_shape)))
@@ -404,7 +364,7 @@ def _open_rows(
 
 def _open_values(
     stored: Any, data: Any, offsets: Any, file: RawFile, mapped: NDArray[np.uint8], library: LibraryFile, name: str
-) -> tuple[_ValuesReader, int]:
+) -> tuple[Any, int]:
     """Return the reader of a dataset, or else of a group's `data` and `offsets`, and the number of samples."""
     if hasattr(stored, "shape"):
         return library_values([stored], library, name), len(stored)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..errors import ShardCorrupt
 from ..system import strict_json
 from ..system.directory import Directory
-from . import store
+from . import files
 
 SUFFIX = ".idx.h5"
 ROWS = "_rows"
@@ -75,7 +75,7 @@ def read(shard: Path) -> tuple[dict[str, str], Packing]:
     """
     path = path_of(shard)
     try:
-        with store.open_hdf5(path) as file:
+        with files.open_hdf5(path) as file:
             found = dict(file.attrs.items())
         names = {name: value for name, value in found.items() if isinstance(value, str)}
         packed = {name: strict_json.parse(bytes(value)) for name, value in found.items() if isinstance(value, bytes)}

@@ -6,19 +6,18 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, BinaryIO, NoReturn, final
+from typing import Any, BinaryIO, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, ShardCorrupt
+from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
 from . import side_index
-from ._files import Handle, RawFile, as_rows, check_request, take_mapped
-from .base import check_out
+from .base import Container, check_out
+from .files import BaseReader, RawFile, as_rows, check_request, take_mapped
 from .row_locator import MemoryRows, RowLocator, SpanTable
 
 
@@ -29,18 +28,17 @@ class _OpenShard:
 
 
 @final
-class IndexedReader:
+class IndexedReader(BaseReader[_OpenShard]):
     """A `Reader` that takes each value's span from the memory-mapped side index, and reads it with one `pread`."""
 
-    def __init__(self, path: Path, fields: Mapping[str, Field]) -> None:
-        self._path, self._fields = path, dict(fields)
-        self._handle = Handle(_open, path, fields)
+    def _open(self) -> _OpenShard:
+        return _OpenShard(RawFile(self._path), side_index.read(self._path, self._fields))
 
     def __len__(self) -> int:
-        return len(self._handle.get().index)
+        return len(self._shard().index)
 
     def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
-        shard = self._handle.get()
+        shard = self._shard()
         rows, kind = check_request(rows, field, out, self._fields, len(shard.index), self._path)
         path = side_index.path_of(self._path)
         if field.startswith("_") or kind.kind == "scalar":
@@ -65,7 +63,7 @@ class IndexedReader:
         return out
 
     def locator(self, field: str) -> RowLocator | None:
-        shard = self._handle.get()
+        shard = self._shard()
         index = shard.index
         if field in (index.dtype.names or ()):
             return MemoryRows.of(index[field])
@@ -74,25 +72,13 @@ class IndexedReader:
             return None
         return SpanTable(spans, index.dtype.itemsize, shard.file.fd, shard.file.size, shard)
 
-    def close(self) -> None:
-        self._handle.close()
 
-
-@final
-class IndexedContainer:
+class IndexedContainer(Container):
     """Files that other programs wrote, read in place. It has no writer: `shardio index` writes the side indexes."""
 
     name = "indexed"
-    suffix = ""
     index_suffix = side_index.SUFFIX
-    on_disk = True
-    options: Mapping[str, str] = MappingProxyType({})
-
-    def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> NoReturn:
-        raise ConfigError(f"container {self.name!r} only reads files that other programs wrote: see shardio index")
-
-    def reader(self, path: Path, fields: Mapping[str, Field]) -> IndexedReader:
-        return IndexedReader(Path(path), fields)
+    reader_type = IndexedReader
 
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
         return (side_index.path_of(Path(name)).name,)
@@ -100,13 +86,5 @@ class IndexedContainer:
     def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
         return True  # the index says all
 
-    def read_fields(self, path: Path) -> None:
-        return None
-
     def files(self, path: Path) -> tuple[Path, ...]:
         return path, side_index.path_of(path)
-
-
-def _open(path: Path, fields: Mapping[str, Field]) -> _OpenShard:
-    file = RawFile(path)
-    return _OpenShard(file, side_index.read(path, fields))

@@ -20,7 +20,7 @@ from ..format import checksums
 from ..format.pieces import PIECE, piece_count
 from ..system import npy
 from ..system.types import Buffer
-from . import store
+from . import files
 
 SUFFIX = ".sums.idx.npy"
 _DTYPE = np.dtype([("xxh3_64", "<u8")])
@@ -101,7 +101,7 @@ def is_whole(checksum: str, table: Buffer) -> bool:
 def load(shard: Path, most: int) -> bytes | None:
     """Return the first `most` bytes of the table beside a shard; None if there is none."""
     try:
-        descriptor = store.open_raw(path_of(shard))
+        descriptor = files.open_raw(path_of(shard))
     except ShardCorrupt:
         return None
     try:

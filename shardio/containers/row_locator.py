@@ -7,18 +7,37 @@ of one kind, and for each row the index of its shard's locator (`shard_of`) and 
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..native import rows as native
 from ..system.types import Rows
-from ._bounds import within
 
 MAPPED_ROW = 4096
 """Rows of up to this many bytes are copied from a memory map; for larger ones a system call is faster than page
 faults."""
+
+
+def within(
+    offsets: NDArray[np.int64],
+    sizes: NDArray[np.int64] | int,
+    begin: NDArray[np.int64] | int,
+    end: NDArray[np.int64] | int,
+) -> NDArray[np.bool_]:
+    """Return which spans lie within `begin` to `end`, bool [n]; any int64 may stand in a damaged file.
+
+    This is the one check of where values are: every reader, compiled or not, asks it before it touches a byte.
+
+    Args:
+        offsets: where each span begins, int64 [n].
+        sizes: bytes, int64 [n], or one number for all; so are the others.
+        begin, end: the bounds of the data, from 0 on.
+    """
+    # The sum of an offset and a size may not fit into int64; the difference of a bound and a size from 0 on does.
+    inside: NDArray[np.bool_] = (sizes >= 0) & (offsets >= begin) & (offsets <= end - sizes)
+    return inside
 
 
 @final
@@ -118,20 +137,13 @@ RowLocator: TypeAlias = MemoryRows | FileRows | SpanTable | LmdbKeys
 """The place of the rows of one field of one shard; the kind depends on how the file stores them."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Spans:
-    """The spans of rows in their files.
-
-    Attributes:
-        offsets: offsets in the files, int64 [n].
-        sizes: bytes, int64 [n].
-        begin: the offset at which each row's field begins in its file, int64 [n] or one for all.
-    """
-
+class _Spans(NamedTuple):
     offsets: NDArray[np.int64]
+    """Offsets in the files, int64 [n]."""
     sizes: NDArray[np.int64]
+    """Bytes, int64 [n]."""
     begin: NDArray[np.int64] | int = 0
+    """The offset at which each row's field begins in its file, int64 [n] or one for all."""
 
 
 class Scratch:
@@ -221,7 +233,7 @@ def read_values(
 def locate(locator: RowLocator, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
     """Return the offset and size of each row of one shard, both int64 [n]; None if any row cannot be found."""
     spans = _locate([locator], np.zeros(len(rows), np.int64), rows)
-    return None if spans is None else (spans.offsets, spans.sizes)
+    return None if spans is None else spans[:2]
 
 
 def file_spans(locator: RowLocator, rows: Rows, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
@@ -252,19 +264,15 @@ def value_sizes(locator: RowLocator, rows: Rows) -> NDArray[np.int64] | None:
     """
     shard_of = np.zeros(len(rows), np.int64)
     spans = _locate([locator], shard_of, rows)
-    if spans is None or not _all_within([locator], shard_of, spans):
-        return None
-    return spans.sizes
+    return spans.sizes if spans is not None and _all_within([locator], shard_of, spans) else None
 
 
 def read_ahead(locator: RowLocator, start: int, stop: int) -> None:
     """Ask the kernel to read rows start..stop-1 ahead, with whatever other fields lie between them."""
-    shard_of, rows = np.zeros(2, np.int64), np.array([start, stop - 1])
-    spans = _locate([locator], shard_of, rows)
-    if spans is None or isinstance(locator, MemoryRows):
-        return
-    if _all_within([locator], shard_of, spans):
-        (first, last), (_, size) = spans.offsets.tolist(), spans.sizes.tolist()
+    shard_of = np.zeros(2, np.int64)
+    spans = _locate([locator], shard_of, np.array([start, stop - 1]))
+    if spans is not None and not isinstance(locator, MemoryRows) and _all_within([locator], shard_of, spans):
+        (first, last), size = spans.offsets.tolist(), int(spans.sizes[1])
         if first <= last:
             os.posix_fadvise(locator.file, first, last + size - first, os.POSIX_FADV_WILLNEED)
 

@@ -17,7 +17,7 @@ from ..format.fields import Field
 from ..system import npy
 from ..system.directory import Directory
 from ..system.types import Stored
-from . import store
+from . import files
 
 SUFFIX = ".idx.npy"
 _LARGEST_HEADER = 1 << 20  # bytes
@@ -118,7 +118,7 @@ def load(shard: Path) -> NDArray[Any]:
     """
     path = path_of(shard)
     try:
-        mapped = store.map_npy(path, _LARGEST_HEADER)
+        mapped = files.map_npy(path, _LARGEST_HEADER)
     except FileNotFoundError as error:
         raise ShardCorrupt(f"{shard}: its index {path.name} is missing") from error
     except (ValueError, EOFError) as error:

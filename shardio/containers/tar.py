@@ -1,133 +1,196 @@
 """The `tar` container: a plain WebDataset tar, with a side index beside it that says where each value is.
 
 Other programs read the tar alone. The index also holds scalars and hidden columns, so that shardio need not parse them.
+Source: the WebDataset convention (the names of a sample's members agree up to the first dot), POSIX.1-1988 `ustar`.
 """
 
+import json
+import math
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, BinaryIO, final
+from typing import final
 
-from ..errors import BadSample
+import numpy as np
+
+from ..errors import BadSample, ConfigError
+from ..format import images
 from ..format.fields import Field, present_column
+from ..system import npy
 from ..system.types import Buffer, Stored
 from . import side_index
-from . import tar_layout as layout
-from ._writing import OutputFiles, Stream, check_options, check_sample, fixed_sizes, size_of
-from .indexed import IndexedReader
+from ._writing import Writer, size_of
+from .indexed import IndexedContainer
 
 _MOST_TEXTS = 4096
+BLOCK = 512
+PADDING = [bytes(size) for size in range(BLOCK)]
+"""Runs of zeros by their length."""
+KEY_DIGITS = 12
+LARGEST_MEMBER = 8**11 - 1
+"""Bytes: the size field of a ustar header has 11 octal digits."""
+
+_LONGEST_NAME = 100
+_EXTENSIONS = {"text": "txt", "json": "json", "bytes": "bin", "array": "npy", "pixels": "pixels.npy"}
+_IMAGE_EXTENSIONS = (*images.SUFFIXES.values(), "bin")
+
+
+def check_names(fields: Mapping[str, Field]) -> None:
+    """Raise ConfigError if the members of two fields could have the same name, or a name is too long for ustar.
+
+    WebDataset turns extensions into lower case, so names that differ only in case are the same.
+    """
+    owners: dict[str, str] = {}
+    for name, field in side_index.located(fields).items():
+        for extension in extensions(name, field):
+            other = owners.setdefault(extension.lower(), name)
+            if other != name:
+                raise ConfigError(
+                    f"fields {other!r} and {name!r} could both be the tar member KEY.{extension}: rename one"
+                )
+            if KEY_DIGITS + 1 + len(extension) > _LONGEST_NAME:
+                raise ConfigError(f"a tar member's name has at most {_LONGEST_NAME} letters; too long: field {name!r}")
+
+
+def extensions(name: str, field: Field) -> list[str]:
+    """Return the extensions that members of a field may have; a member is named by its key, a dot and its extension."""
+    possible = _IMAGE_EXTENSIONS if field.kind == "image" else (_plain_extension(name, field),)
+    return [qualified(name, field, extension) for extension in possible]
+
+
+def extension_of(name: str, field: Field, stored: Buffer) -> str:
+    """Return the extension of the member that holds the value `stored`."""
+    if field.kind == "image":
+        return qualified(name, field, images.SUFFIXES.get(images.sniff(stored) or "", "bin"))
+    return qualified(name, field, _plain_extension(name, field))
+
+
+def qualified(name: str, field: Field, extension: str) -> str:
+    """Return `extension` with the field's name before it, unless the extension alone implies the name."""
+    implied = (
+        name == extension or (name == "image" and field.kind == "image") or (name == "label" and extension == "cls")
+    )
+    return extension if implied else f"{name}.{extension}"
+
+
+def member_text(field: Field, stored: Buffer) -> bytes:
+    """Return a scalar as other readers of the tar see it: decimal digits in `.cls`, JSON elsewhere."""
+    value = field.decode(stored)
+    if isinstance(value, complex):
+        value = [value.real, value.imag]
+    elif not isinstance(value, (bool, int, float)):  # a long double has no Python counterpart
+        value = float(value)
+    return json.dumps(value).encode()
+
+
+def member_bytes(field: Field, stored: Buffer) -> int:
+    """Return the bytes that a member takes in a tar: a block for its header, and whole blocks for its content."""
+    content = memoryview(member_text(field, stored) if field.kind == "scalar" else stored).nbytes
+    header = len(array_header(field)) if field.fixed and field.kind != "scalar" else 0
+    return BLOCK + math.ceil((header + content) / BLOCK) * BLOCK
+
+
+def array_header(field: Field) -> bytes:
+    """Return the `.npy` header that precedes the raw bytes of an array of a fixed shape."""
+    return npy.header_of(field.row_dtype, field.row_shape)
+
+
+def member_header(name: str, size: int) -> bytes:
+    """Return the 512 bytes before a member: mode 0644, owner 0, time 0, so that the same samples give the same tar."""
+    encoded, digits = name.encode("ascii"), b"%011o" % size
+    # The template's checksum is that of an empty name and a size of zero.
+    total = _TEMPLATE_SUM + sum(encoded) + sum(digits) - 11 * ord("0")
+    return b"%b%b%b%b%06o\0%b" % (encoded, _MODE[len(encoded) :], digits, _TIME, total, _REST)
+
+
+def _plain_extension(name: str, field: Field) -> str:
+    if field.kind == "scalar":
+        return "cls" if name == "label" and np.dtype(field.dtype).kind in "iu" else "json"
+    return _EXTENSIONS[field.kind]
+
+
+def _template() -> tuple[bytes, int]:
+    member = tarfile.TarInfo("")
+    member.mode = 0o644
+    header = member.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
+    return header, int(header[148:154], 8)
+
+
+_TEMPLATE, _TEMPLATE_SUM = _template()
+_MODE, _TIME, _REST = _TEMPLATE[:124], _TEMPLATE[135:148], _TEMPLATE[155:]
 
 
 @final
-class TarWriter:
+class TarWriter(Writer):
     """A `Writer` that writes tar and index side by side, so that memory stays bounded."""
 
     def __init__(self, path: Path, fields: Mapping[str, Field], first: int) -> None:
-        layout.check_names(fields)
+        check_names(fields)
         side_index.dtype_of(fields)  # raises before anything is written
-        self._path, self._fields, self._first = path, dict(fields), first
+        super().__init__(path, fields, first)
         self._members = side_index.located(fields)
-        self._array_headers = {n: layout.array_header(f) for n, f in fields.items() if f.kind != "scalar" and f.fixed}
-        self._extensions = {n: layout.extension_of(n, f, b"") for n, f in self._members.items() if f.kind != "image"}
+        self._array_headers = {n: array_header(f) for n, f in fields.items() if f.kind != "scalar" and f.fixed}
+        self._extensions = {n: extension_of(n, f, b"") for n, f in self._members.items() if f.kind != "image"}
         self._texts: dict[tuple[str, bytes], bytes] = {}
-        self._sizes = fixed_sizes(fields)
-        self._count = 0
-        self._intact, self._closed = True, False
-        self._files = OutputFiles()
-        self._tar = Stream(self._files.create(path))
-        self._index = side_index.SideIndexWriter(self._files.create(side_index.path_of(path)), fields)
+        self._tar, self._position = self._create(path), 0
+        self._index = side_index.SideIndexWriter(self._create(side_index.path_of(path)), fields)
 
-    def append(self, sample: Stored) -> None:
-        if self._closed or not self._intact:
-            raise ValueError(f"{self._path}: the writer is closed, or an earlier append failed")
-        check_sample(sample, self._fields, self._sizes, self._first + self._count, self._path)
+    def _add(self, sample: Stored, index: int) -> None:
         # A value that the sample lacks is no member, as in tars that others write.
         contents = [
             None if sample.get(present_column(name)) == b"\0" else self._content(name, field, sample[name])
             for name, field in self._members.items()
         ]
-        # A failure from here on leaves half a sample behind, which `close` must not pass off as a shard.
-        self._intact = False
-        key = f"{self._first + self._count:0{layout.KEY_DIGITS}d}"
+        key = f"{index:0{KEY_DIGITS}d}"
         locations: list[int] = []
         parts: list[Buffer] = []
-        position = self._tar.position
+        position = self._position
         for content in contents:
             if content is None:
                 locations += 0, 0
                 continue
             extension, header, value, size = content
             member_size = len(header) + size
-            padding = layout.PADDING[-member_size % layout.BLOCK]
-            locations += position + layout.BLOCK + len(header), size
-            parts += layout.member_header(f"{key}.{extension}", member_size) + header, value, padding
-            position += layout.BLOCK + member_size + len(padding)
-        self._tar.write(*parts)
+            padding = PADDING[-member_size % BLOCK]
+            locations += position + BLOCK + len(header), size
+            parts += member_header(f"{key}.{extension}", member_size) + header, value, padding
+            position += BLOCK + member_size + len(padding)
+        for part in parts:
+            self._tar.write(part)
+        self._position = position
         self._index.append(locations, sample)
-        self._count += 1
-        self._intact = True
 
-    def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            if self._intact:
-                self._tar.write(bytes(2 * layout.BLOCK))
-                self._tar.flush()
-                self._index.finish(self._count)
-                self._files.sync()
-        finally:
-            self._files.close()
+    def _finish(self) -> None:
+        self._tar.write(bytes(2 * BLOCK))
+        self._index.finish(self._count)
+        self._sync()
 
     def _content(self, name: str, field: Field, stored: Buffer) -> tuple[str, bytes, Buffer, int]:
         """Return a member's extension, its array header, its value, and the value's size in bytes."""
         value = self._text(name, field, bytes(stored)) if field.kind == "scalar" else stored
         header, size = self._array_headers.get(name, b""), size_of(value)
-        if len(header) + size > layout.LARGEST_MEMBER:
+        if len(header) + size > LARGEST_MEMBER:
             raise BadSample(
                 f"{self._path.name}, sample {self._first + self._count}, field {name!r}: "
-                f"a tar member has at most {layout.LARGEST_MEMBER} bytes, got {size}"
+                f"a tar member has at most {LARGEST_MEMBER} bytes, got {size}"
             )
-        extension = self._extensions.get(name) or layout.extension_of(name, field, stored)
+        extension = self._extensions.get(name) or extension_of(name, field, stored)
         return extension, header, value, size
 
     def _text(self, name: str, field: Field, stored: bytes) -> bytes:
-        """Return `layout.member_text`, cached for recurring values such as labels."""
+        """Return `member_text`, cached for recurring values such as labels."""
         text = self._texts.get((name, stored))
         if text is None:
-            text = layout.member_text(field, stored)
+            text = member_text(field, stored)
             if len(self._texts) < _MOST_TEXTS:
                 self._texts[name, stored] = text
         return text
 
 
 @final
-class TarContainer:
+class TarContainer(IndexedContainer):
     """WebDataset tars, each with a side index."""
 
     name = "tar"
     suffix = ".tar"
-    index_suffix = side_index.SUFFIX
-    on_disk = True
-    options: Mapping[str, str] = MappingProxyType({})
-
-    def writer(self, path: Path, fields: Mapping[str, Field], first: int, **options: Any) -> TarWriter:
-        check_options(options, self)
-        return TarWriter(Path(path), fields, first)
-
-    def reader(self, path: Path, fields: Mapping[str, Field]) -> IndexedReader:
-        return IndexedReader(Path(path), fields)
-
-    def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
-        return (side_index.path_of(Path(name)).name,)
-
-    def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
-        return True  # the index says all
-
-    def read_fields(self, path: Path) -> None:
-        return None  # a tar holds only members that other programs expect
-
-    def files(self, path: Path) -> tuple[Path, ...]:
-        return path, side_index.path_of(path)
+    writer_type = TarWriter

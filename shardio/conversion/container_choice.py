@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from .. import containers
-from ..containers import tar_layout
+from ..containers import tar as tar_layout
 from ..errors import Message, Option
 from ..format.fields import Field
 from ..output.shard_writer import Encoded

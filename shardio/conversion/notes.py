@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..containers import hdf5
-from ..containers.chunk_cache import CHUNKS
+from ..containers.hdf5_chunks import CHUNKS
 from ..errors import DatasetError, Message, MissingDependency, Option, ShardCorrupt, SourceError
 from ..format import images
 from ..format.fields import Field, describe

@@ -14,7 +14,7 @@ from ..errors import BadSample
 from ..format import images
 from ..format.fields import Field
 from ..format.limits import MAX_IMAGE_PIXELS
-from ..native.damage import find_damage
+from ..native.recode import find_damage
 from ..system.optional import cv2
 
 Levels: TypeAlias = NDArray[Any]

@@ -5,6 +5,7 @@ are NaN, as netCDF4-python masks them; times are seconds since 1970, float64; an
 where xarray keeps whole numbers, which may wrap around. The conventions are described at https://cfconventions.org.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -50,16 +51,6 @@ _DATE = re.compile(
 
 @final
 @dataclass(frozen=True, slots=True)
-class Time:
-    """How numbers become seconds since 1970: `number * factor / divisor + reference`, of which one is 1."""
-
-    factor: float
-    divisor: float
-    reference: float
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class Decoding:
     """How the stored numbers of one variable of one file become values; made by `decoding`.
 
@@ -71,7 +62,8 @@ class Decoding:
         low, high: smaller and larger numbers become NaN; None for no bound.
         scaled: the dtype in which they are scaled.
         scale, offset: the factor, and what is added then; None for none.
-        time: how times are converted; None for other values.
+        time: (factor, divisor, reference) of times, of which factor or divisor is 1: seconds since 1970 are
+            `number * factor / divisor + reference`; None for other values.
         ignored: a clause for each attribute that does not fit and has no effect.
     """
 
@@ -84,7 +76,7 @@ class Decoding:
     scaled: np.dtype[Any]
     scale: Any
     offset: Any
-    time: Time | None
+    time: tuple[float, float, float] | None
     ignored: tuple[str, ...] = ()
 
     @property
@@ -121,8 +113,10 @@ class Decoding:
         out = np.empty(viewed.shape, self.dtype) if out is None else out
         hidden = np.zeros(viewed.shape, np.bool_) if self._masks else None
         with np.errstate(over="ignore", invalid="ignore"):
-            if hidden is not None:
-                self._hide_outside(viewed, hidden)
+            if hidden is not None and self.low is not None:
+                hidden |= viewed < self.low
+            if hidden is not None and self.high is not None:
+                hidden |= viewed > self.high
             values = out if self.compared == self.dtype else np.empty(viewed.shape, self.compared)
             if values is not viewed:
                 np.copyto(values, viewed, casting="unsafe")
@@ -138,18 +132,13 @@ class Decoding:
                 _in_place(np.add, values, self.offset)
             if self.time is not None:
                 values = values.astype(np.float64, copy=False)
-                values *= self.time.factor
-                values /= self.time.divisor
-                values += self.time.reference
+                factor, divisor, reference = self.time
+                values *= factor
+                values /= divisor
+                values += reference
             if values is not out:
                 np.copyto(out, values)
         return out
-
-    def _hide_outside(self, numbers: NDArray[Any], hidden: NDArray[np.bool_]) -> None:
-        if self.low is not None:
-            hidden |= numbers < self.low
-        if self.high is not None:
-            hidden |= numbers > self.high
 
 
 def decoding(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding:
@@ -187,12 +176,15 @@ def decoding(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding:
         scaled = np.dtype(np.float64)
     elif outside:
         scaled = _promoted(compared)
-    comparable = (_comparable(fill, compared) for fill in fills)
+    comparable = []
+    for fill in fills:
+        with contextlib.suppress(OverflowError):  # no number of this dtype can be equal to it
+            comparable.append(_strong(fill, compared))
     return Decoding(
         stored,
         viewed,
         compared,
-        tuple(fill for fill in comparable if fill is not None),
+        tuple(comparable),
         low,
         high,
         scaled,
@@ -326,7 +318,7 @@ def _is_time(units: Any) -> bool:
     return isinstance(units, str) and "since" in units
 
 
-def _time(units: str, calendar: Any) -> Time:
+def _time(units: str, calendar: Any) -> tuple[float, float, float]:
     """Return how times in some units become seconds since 1970; SourceError if they cannot."""
     known = "standard" if calendar is None else str(calendar).lower()
     if known not in (*_MIXED, "proleptic_gregorian"):
@@ -336,7 +328,7 @@ def _time(units: str, calendar: Any) -> Time:
     name = _UNITS.get(found[1].strip().lower()) if found else None
     if found is None or name is None:
         raise SourceError(f"its units are {units!r}: times are in {', '.join(_UNIT_NAMES)} since a date")
-    return Time(_SECONDS_IN.get(name, 1.0), _IN_A_SECOND.get(name, 1.0), _since_1970(found[2].strip(), units, known))
+    return _SECONDS_IN.get(name, 1.0), _IN_A_SECOND.get(name, 1.0), _since_1970(found[2].strip(), units, known)
 
 
 def _since_1970(text: str, units: str, calendar: str) -> float:
@@ -470,14 +462,6 @@ def _promoted(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.kind == "f":
         return dtype
     return np.dtype(np.float32 if dtype.itemsize <= 2 else np.float64)
-
-
-def _comparable(fill: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value to compare numbers of `dtype` with; None if none can be equal to it."""
-    try:
-        return _strong(fill, dtype)
-    except OverflowError:
-        return None
 
 
 def _strong(number: Any, dtype: np.dtype[Any]) -> Any:

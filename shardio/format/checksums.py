@@ -43,18 +43,14 @@ def of_samples(columns: Mapping[str, NDArray[Any] | Sequence[Buffer]], names: It
     parts: list[Iterable[Buffer]] = []
     for name in names:
         column = columns[name]
-        parts += _rows_of(name, column) if isinstance(column, np.ndarray) else _values_of(name, column)
+        if isinstance(column, np.ndarray):
+            count, width = len(column), math.prod(column.shape[1:]) * column.itemsize
+            data = np.ascontiguousarray(column).reshape(-1).view(np.uint8).data if count * width else memoryview(b"")
+            column = [data[start * width : (start + 1) * width] for start in range(count)]
+            parts += [_header(name, width)] * count, column
+        else:
+            parts += [_header(name, memoryview(value).nbytes) for value in column], column
     return np.array([_of_parts(row) for row in zip(*parts, strict=True)], np.uint64)
-
-
-def _rows_of(name: str, column: NDArray[Any]) -> tuple[Iterable[Buffer], Iterable[Buffer]]:
-    count, width = len(column), math.prod(column.shape[1:]) * column.itemsize
-    data = np.ascontiguousarray(column).reshape(-1).view(np.uint8).data if count * width else memoryview(b"")
-    return [_header(name, width)] * count, [data[start * width : (start + 1) * width] for start in range(count)]
-
-
-def _values_of(name: str, column: Sequence[Buffer]) -> tuple[Iterable[Buffer], Iterable[Buffer]]:
-    return [_header(name, memoryview(value).nbytes) for value in column], column
 
 
 def _header(name: str, size: int) -> bytes:

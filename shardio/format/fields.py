@@ -40,13 +40,6 @@ Kind: TypeAlias = Literal["image", "pixels", "array", "scalar", "text", "bytes",
 
 _IMAGES = ("image", "pixels")
 _PLAIN_KINDS = ("image", "text", "bytes", "json")  # which need no dtype and no shape
-_GIVEN_BY = {
-    "scalar": "a dtype, such as 'int64'",
-    "array": "(dtype, shape), such as ('float32', (4, 64, 64, 64))",
-    "pixels": "Field('pixels', shape=(height, width))",
-}
-"""The forms of the kinds of fields whose name alone is no field."""
-
 
 CHECKSUM = "_checksum"
 """The hidden column that holds each sample's checksum, uint64; no container compresses it."""
@@ -88,8 +81,8 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            near = _nearest_kind(self.kind)
-            raise ConfigError(f"a field's kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}{near}")
+            known = ", ".join(get_args(Kind))
+            raise ConfigError(f"a field's kind must be one of {known}, got {self.kind!r}{_nearest_kind(self.kind)}")
         if self.kind in ("array", "scalar"):
             object.__setattr__(self, "dtype", _dtype_name(self.dtype))
         elif self.dtype is not None:
@@ -100,7 +93,12 @@ class Field:
             object.__setattr__(self, "shape", _checked_shape(self.kind, self.shape, self.dtype))
         elif self.kind == "pixels":
             raise ConfigError("a field of kind 'pixels' needs a shape: the (height, width) of all images")
-        self._check_role()
+        if self.role not in (None, "mask"):
+            raise ConfigError(f"role must be 'mask' or None, got {self.role!r}")
+        if self.role is not None and not self.is_image:
+            raise ConfigError(f"role='mask' is for images, got a field of kind {self.kind!r}")
+        if self.role is not None and self.channels not in (None, 1):
+            raise ConfigError(f"a mask has 1 channel, got channels={self.channels!r}")
         self._check_attributes()
         if not isinstance(self.optional, bool):
             raise ConfigError(f"optional must be True or False, got {self.optional!r}")
@@ -109,16 +107,6 @@ class Field:
             object.__setattr__(self, "channels", usual if self.channels is None else self.channels)
         if isinstance(self.channels, bool) or self.channels not in ((1, 3) if self.is_image else (None,)):
             raise ConfigError(f"channels must be 1 or 3 for an image and None otherwise, got {self.channels!r}")
-
-    def _check_role(self) -> None:
-        if self.role is None:
-            return
-        if self.role != "mask":
-            raise ConfigError(f"role must be 'mask' or None, got {self.role!r}")
-        if not self.is_image:
-            raise ConfigError(f"role='mask' is for images, got a field of kind {self.kind!r}")
-        if self.channels not in (None, 1):
-            raise ConfigError(f"a mask has 1 channel, got channels={self.channels!r}")
 
     def _check_attributes(self) -> None:
         if self.attributes is None:
@@ -292,7 +280,12 @@ def as_field(value: FieldLike) -> Field:
     if isinstance(value, Field):
         return value
     if isinstance(value, str):
-        return Field(cast(Kind, value)) if value in _PLAIN_KINDS else Field("scalar", dtype=_dtype_of(value))
+        if value in _PLAIN_KINDS:
+            return Field(cast(Kind, value))
+        try:
+            return Field("scalar", dtype=value)
+        except ConfigError:
+            raise _no_field(value) from None
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return Field("scalar", dtype=_dtype_name(value))
     if isinstance(value, tuple) and len(value) == 2:
@@ -304,36 +297,21 @@ def as_field(value: FieldLike) -> Field:
         if "kind" not in value:
             raise ConfigError(f"a field needs a kind, got {dict(value)!r}")
         return Field(**value)
-    near = _nearest_form(value.__name__) if isinstance(value, type) else ""
-    raise ConfigError(f"not a field: {value!r}; expected a Field, a kind, a dtype or (dtype, shape){near}")
+    raise _no_field(value)
 
 
-def _dtype_of(value: str) -> str:
-    """Return a short form that is no kind of its own as the dtype of a scalar; raise ConfigError if it is none."""
-    try:
-        return _dtype_name(value)
-    except ConfigError:
-        if value in _GIVEN_BY:
-            raise ConfigError(f"a field of kind {value!r} is given by {_GIVEN_BY[value]}, got only its kind") from None
-        raise ConfigError(
-            f"a field must be one of the kinds {', '.join(_PLAIN_KINDS)}, a dtype such as int64 or float32, or "
-            f"(dtype, shape), got {value!r}{_nearest_form(value)}"
-        ) from None
+def _no_field(value: object) -> ConfigError:
+    near = _nearest_kind(value.__name__ if isinstance(value, type) else value)
+    return ConfigError(
+        f"a field must be a kind ({', '.join(_PLAIN_KINDS)}), a dtype such as 'int64' for a scalar, (dtype, shape) "
+        f"such as ('float32', (4, 64, 64)) for an array, or a Field, got {value!r}{near}"
+    )
 
 
 def _nearest_kind(value: object) -> str:
     """Return the kind that a wrong one may mean, as the end of a message; "" if none is near."""
-    return f"; did you mean {near!r}?" if (near := _meant(value)) else ""
-
-
-def _nearest_form(value: object) -> str:
-    """Return the short form of the field that a wrong one may mean, as the end of a message; "" if none is near."""
-    near = _meant(value)
-    return f"; a field of kind {near!r} is given by {_GIVEN_BY[near]}" if near in _GIVEN_BY else _nearest_kind(value)
-
-
-def _meant(value: object) -> str:
-    return did_you_mean(str(value).lower(), "kind of field", get_args(Kind), cutoff=0.7)
+    near = did_you_mean(str(value).lower(), "kind of field", get_args(Kind), cutoff=0.7)
+    return f"; did you mean the kind {near!r}?" if near else ""
 
 
 def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
@@ -347,13 +325,15 @@ def as_fields(values: Mapping[str, FieldLike]) -> dict[str, Field]:
         raise ConfigError(f"fields must be a dict by name, as in {{'label': 'int64'}}, got {values!r}")
     if not values:
         raise ConfigError("a dataset needs at least one field")
-    for name in values:
+    fields: dict[str, Field] = {}
+    for name, given in values.items():
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ConfigError(
-                f"a field's name must be letters, digits, '_', '-' and '.', and begin with a letter or a digit: "
-                f"got {name!r}"
-            )
-    fields = {name: _as_field_called(name, value) for name, value in values.items()}
+            rule = "a field's name must be letters, digits, '_', '-' and '.', and begin with a letter or a digit"
+            raise ConfigError(f"{rule}: got {name!r}")
+        try:
+            fields[name] = as_field(given)
+        except ConfigError as error:
+            raise ConfigError(f"field {name!r}: {error}") from error
     for name, value in fields.items():
         if value.optional and presence(name) in fields:
             raise ConfigError(
@@ -380,13 +360,6 @@ def with_optional(fields: Mapping[str, Field], names: str | Iterable[str] | None
     if unknown := sorted(chosen - fields.keys()):
         raise ConfigError("{optional}: there is no field {!r}; there are {}", unknown[0], ", ".join(fields))
     return as_fields({n: replace(field, optional=field.optional or n in chosen) for n, field in fields.items()})
-
-
-def _as_field_called(name: str, value: FieldLike) -> Field:
-    try:
-        return as_field(value)
-    except ConfigError as error:
-        raise ConfigError(f"field {name!r}: {error}") from error
 
 
 def fields_to_json(fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:
@@ -494,20 +467,17 @@ def _dtype_name(dtype: DTypeLike | None) -> str:
 
 def describe(field: Field) -> str:
     """Return a field in words: `array, float32, [3, 2]`."""
-    return _describe_kind(field) + (", optional" if field.optional else "")
-
-
-def _describe_kind(field: Field) -> str:
+    words: str = field.kind
     match field.kind:
         case "image" | "pixels":
             color = "mask" if field.role == "mask" else "RGB" if field.channels == 3 else "grey"
             size = " x ".join(map(str, field.shape)) if field.shape else "sizes differ"
-            return f"image, {color}, {size}" + (", stored as pixels" if field.kind == "pixels" else "")
+            words = f"image, {color}, {size}" + (", stored as pixels" if field.kind == "pixels" else "")
         case "array":
-            return f"array, {field.dtype}, {list(field.shape) if field.shape is not None else 'shapes differ'}"
+            words = f"array, {field.dtype}, {list(field.shape) if field.shape is not None else 'shapes differ'}"
         case "scalar":
-            return f"scalar, {field.dtype}"
-    return field.kind
+            words = f"scalar, {field.dtype}"
+    return words + (", optional" if field.optional else "")
 
 
 def describe_fields(fields: Mapping[str, Field]) -> str:

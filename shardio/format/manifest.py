@@ -74,6 +74,17 @@ class Manifest:
             table: the content of `shardio.shards.npy`, to refer to instead of listing the shards.
             table_name: what that file is called, if not so.
         """
+        shards = self.shards
+        if table is None:
+            columns: dict[str, Any] = {
+                "names": list(shards.names),
+                "samples": shards.samples.tolist(),
+                "bytes": shards.bytes.tolist(),
+                "checksums": list(shards.checksums),
+            }
+        else:
+            columns = {"count": len(shards), "checksum": _checksum(table)}
+            columns |= {} if table_name == TABLE_NAME else {"file": table_name}
         value = {
             "format": "shardio",
             "version": VERSION,
@@ -85,20 +96,9 @@ class Manifest:
             **({"adopted": True} if self.adopted else {}),
             **({"conversion": dict(self.conversion)} if self.conversion else {}),
             **({} if self.piece_bytes is None else {"piece_bytes": self.piece_bytes}),
-            "shards": self._shards_to_json()
-            if table is None
-            else {"count": len(self.shards), "checksum": _checksum(table), **_named(table_name)},
+            "shards": columns,
         }
         return msgspec.json.format(msgspec.json.encode(value), indent=1 if len(self.shards) < 1000 else 0) + b"\n"
-
-    def _shards_to_json(self) -> dict[str, Any]:
-        shards = self.shards
-        return {
-            "names": list(shards.names),
-            "samples": shards.samples.tolist(),
-            "bytes": shards.bytes.tolist(),
-            "checksums": list(shards.checksums),
-        }
 
     @classmethod
     def from_json(cls, data: bytes, place: str = FILE_NAME, table: Path | None = None) -> Manifest:
@@ -268,10 +268,6 @@ def _checked_table_name(name: object) -> str:
     if not isinstance(name, str) or not TABLE_PATTERN.fullmatch(name):
         raise ManifestError(f"shards: {name!r} is not the name of a table of shards")
     return name
-
-
-def _named(table_name: str) -> dict[str, str]:
-    return {} if table_name == TABLE_NAME else {"file": table_name}
 
 
 def in_store(manifest: Manifest) -> tuple[bytes, tuple[str, bytes] | None]:

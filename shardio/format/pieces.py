@@ -44,20 +44,15 @@ def runs(pieces: NDArray[np.int64], longest: int) -> list[tuple[int, int]]:
     return found
 
 
-def widened(pieces: NDArray[np.int64], unit: int, count: int) -> NDArray[np.int64]:
-    """Return all pieces of the aligned units of `unit` pieces that hold one of `pieces`, below `count`."""
-    first = np.unique(pieces // unit) * unit
-    every = (first[:, None] + np.arange(unit)).reshape(-1)
-    return every[every < count]
-
-
 def widened_up_to(pieces: NDArray[np.int64], largest: int, count: int, factor: float) -> NDArray[np.int64]:
     """Return the pieces of the largest units, of `largest` pieces or a half, a quarter ... of them, that do not make
     more than `factor` times as many pieces; fewer and longer requests fetch them.
     """
     unit = largest
     while unit > 1:
-        if len(wider := widened(pieces, unit, count)) <= factor * len(pieces):
+        wider = (np.unique(pieces // unit)[:, None] * unit + np.arange(unit)).reshape(-1)
+        wider = wider[wider < count]
+        if len(wider) <= factor * len(pieces):
             return wider
         unit //= 2
     return pieces

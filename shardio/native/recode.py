@@ -1,4 +1,4 @@
-"""Re-encoding of a JPEG file in one call, without the GIL (`recode.c`)."""
+"""JPEG files re-encoded, and damage in them found, in one call without the GIL (`recode.c`, `damage.c`)."""
 
 import ctypes
 import threading
@@ -10,6 +10,9 @@ from . import library
 
 _LARGE = 1 << 24
 """Pixels of a result above which the thread frees its decoder's memory afterwards."""
+_TEXT_BYTES = 200
+"""The longest message of libjpeg, `JMSG_LENGTH_MAX`."""
+_WHOLE, _DAMAGED = 0, 1
 _local = threading.local()
 
 
@@ -38,6 +41,19 @@ def transcode(data: bytes) -> bytes | None:
     Returns and raises what `recode` does.
     """
     return _call("shardio_transcode", data)
+
+
+def find_damage(data: bytes, size: tuple[int, int], most: int) -> str | None:
+    """Return what libjpeg warns of when it reads all of a JPEG file; "" if the file is whole.
+
+    None means that this code cannot tell: libjpeg refuses the file, it must hold more than `most` of its pixels at
+    once, or the (height, width) is not `size`.
+    """
+    text = ctypes.create_string_buffer(_TEXT_BYTES)
+    numbers = map(ctypes.c_int64, (len(data), *size, most))
+    call: Any = getattr(library(), "shardio_jpeg_damage")  # noqa: B009  the library may be None to mypy
+    found = call(data, *numbers, text)
+    return text.value.decode(errors="replace") if found in (_WHOLE, _DAMAGED) else None
 
 
 def _call(name: str, data: bytes, *arguments: int, large: bool = False) -> bytes | None:

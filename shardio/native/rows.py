@@ -1,6 +1,8 @@
-"""Many rows, LMDB keys or positions in one call, without the GIL (`rows.c`, `lmdb.c`, `permute.c`)."""
+"""Many rows, files, LMDB keys or positions in one call without the GIL: `rows.c`, `files.c`, `lmdb.c`, `permute.c`."""
 
 import ctypes
+import threading
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -106,3 +108,30 @@ def permute(numbers: NDArray[np.uint64], n: int, widths: tuple[int, int], keys: 
     """Replace each position by the number that `Permutation` has there, in place."""
     call = _function("shardio_permute", _LONG, _POINTER, ctypes.c_uint64, _INT, _INT, _INT, _POINTER)
     call(len(numbers), numbers.ctypes.data, n, *widths, len(keys), keys.ctypes.data)
+
+
+_local = threading.local()
+
+
+def read_files(paths: Sequence[bytes], sizes: NDArray[np.int64]) -> list[memoryview | None]:
+    """Read many files.
+
+    Args:
+        paths: the files' paths, encoded for the file system.
+        sizes: the expected size of each file in bytes, int64 [n].
+
+    Returns the content of each file, valid until this thread's next call, which reuses the memory. It is None for a
+    file that cannot be read or does not have the expected size.
+    """
+    rooms, got = sizes + 1, np.empty(len(paths), np.int64)  # a byte more, to notice files that are too large
+    ends = np.cumsum(rooms)
+    memory: NDArray[np.uint8] | None = getattr(_local, "memory", None)
+    if memory is None or len(memory) < ends[-1]:
+        memory = _local.memory = np.empty(ends[-1], np.uint8)
+    call = _function("shardio_read_files", _LONG, *[_POINTER] * 4)
+    call(len(paths), (ctypes.c_char_p * len(paths))(*paths), *(a.ctypes.data for a in (rooms, memory, got)))
+    data = memory.data
+    return [
+        data[end - size - 1 : end - 1] if read == size else None
+        for end, size, read in zip(ends.tolist(), sizes.tolist(), got.tolist(), strict=True)
+    ]

@@ -22,7 +22,8 @@ from pathlib import Path
 import msgspec
 
 from .. import containers
-from ..containers import hdf5_index, side_index, tar_layout
+from ..containers import hdf5_index, side_index
+from ..containers import tar as tar_layout
 from ..errors import ConfigError, DatasetError
 from ..format import manifest
 from ..system.directory import Directory, Kind

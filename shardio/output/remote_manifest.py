@@ -6,7 +6,7 @@ from pathlib import Path
 from ..errors import ManifestError, NotADataset, ObjectNotFound
 from ..format import manifest
 from ..stores.base import Store
-from ..stores.unharmed import TRIES, read_unharmed
+from ..stores.stream import TRIES, read_unharmed
 from ..stores.url import Url
 from ..system.directory import Directory
 

@@ -27,7 +27,7 @@ from ..errors import ConfigError, NotADataset, ObjectChanged, ObjectNotFound, Sh
 from ..format import manifest
 from ..format.manifest import Manifest
 from ..stores.base import Condition, ObjectInfo, Store
-from ..stores.unharmed import read_unharmed
+from ..stores.stream import read_unharmed
 from ..stores.url import Url
 from ..system import background
 from ..system.directory import Directory

@@ -3,8 +3,8 @@
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -23,17 +23,12 @@ READ_SECONDS = 20
 TOTAL_SECONDS = 300
 """The longest that one request takes with its answer; at 8 MiB, that is less than 30 KB/s."""
 
-_ENDPOINTS = ("endpoint", "endpoint_url")  # as options, and after AWS_, AZURE_ and GOOGLE_
+_ENDPOINT_OPTION = re.compile(r"((aws|azure|google)_)?endpoint(_url)?", re.IGNORECASE)
 _ENDPOINT = re.compile(r"https?://([\w.~-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?(/[!-~]*)?", re.ASCII)
 _STATUS = re.compile(r"status code: (\d{3})")
 _WORTH_TRYING_AGAIN = (408, 425, 429)  # of those below 500
-_CLIENT_OPTIONS = (
-    "allow_http",
-    "allow_invalid_certificates",
-    "connect_timeout",
-    "proxy_url",
-    "read_timeout",
-    "timeout",
+_CLIENT_OPTIONS = frozenset(
+    ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "read_timeout", "timeout")
 )
 
 
@@ -53,9 +48,8 @@ class RemoteStore:
     """
 
     def __init__(self, root: str, options: Mapping[str, str] = MappingProxyType({})) -> None:
-        self._root, self._options = root, dict(options)
-        optional.load("obstore", purpose=f"reading from {root}", extra="remote")
-        self._lock, self._pid, self._opened = threading.Lock(), os.getpid(), None
+        _library(root)
+        self.__setstate__((root, dict(options)))
 
     @property
     def url(self) -> str:
@@ -110,27 +104,20 @@ class RemoteStore:
                     self._call("delete", list(names))
                 except FileNotFoundError:  # another process deleted one of them, and perhaps not the others
                     for name in names:
-                        self._delete_one(name)
+                        with suppress(FileNotFoundError):
+                            self._call("delete", name)
 
     def renew(self) -> None:
         with self._lock:
             self._opened = None
 
-    def _delete_one(self, name: str) -> None:
-        try:
-            self._call("delete", name)
-        except FileNotFoundError:
-            return
-
     def _call(self, function: str, *arguments: Any, **keywords: Any) -> Any:
-        call: Callable[..., Any] = getattr(optional.load("obstore", purpose=self._root, extra="remote"), function)
-        return call(self._obstore(), *arguments, **keywords)
+        return getattr(_library(self._root), function)(self._obstore(), *arguments, **keywords)
 
     def _obstore(self) -> Any:
         """The store of obstore, opened in this process."""
-        if self._pid != os.getpid():
-            # After a fork: a thread of the parent may have held the lock.
-            self._lock, self._pid, self._opened = threading.Lock(), os.getpid(), None
+        if self._pid != os.getpid():  # after a fork: a thread of the parent may have held the lock
+            self.__setstate__(self.__getstate__())
         with self._lock:
             if self._opened is None:
                 self._opened = _open(self._root, self._options)
@@ -142,7 +129,7 @@ class RemoteStore:
     @contextmanager
     def _naming(self, name: str, what: str) -> Iterator[None]:
         """Turn obstore's exceptions into those of `Store`."""
-        exceptions = optional.load("obstore", purpose=self._root, extra="remote").exceptions
+        exceptions = _library(self._root).exceptions
         try:
             yield
         except (StoreError, ConfigError):
@@ -173,9 +160,13 @@ class RemoteStore:
         self._lock, self._pid, self._opened = threading.Lock(), os.getpid(), None
 
 
+def _library(root: str) -> Any:
+    return optional.load("obstore", purpose=f"reading from {root}", extra="remote")
+
+
 def _open(root: str, options: Mapping[str, str]) -> Any:
     """Open obstore's store."""
-    obstore = optional.load("obstore", purpose=f"reading from {root}", extra="remote")
+    obstore = _library(root)
     client: dict[str, Any] = {
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
         "read_timeout": timedelta(seconds=READ_SECONDS),
@@ -185,7 +176,7 @@ def _open(root: str, options: Mapping[str, str]) -> Any:
     if root.startswith("http://"):
         client["allow_http"] = True
     settings = {name: value for name, value in options.items() if name not in _CLIENT_OPTIONS and name != "profile"}
-    endpoints = {name: value for name, value in settings.items() if _without_cloud(name) in _ENDPOINTS}
+    endpoints = {name: value for name, value in settings.items() if _ENDPOINT_OPTION.fullmatch(name)}
     if root.startswith("s3://") and not endpoints and "AWS_ENDPOINT_URL" in os.environ:
         endpoints["$AWS_ENDPOINT_URL"] = os.environ["AWS_ENDPOINT_URL"]
     for name, value in endpoints.items():
@@ -199,10 +190,6 @@ def _open(root: str, options: Mapping[str, str]) -> Any:
         return obstore.store.from_url(root, **({"config": settings} if settings else {}), **keywords)
     except (obstore.exceptions.BaseError, ValueError) as error:
         raise ConfigError(f"{root}: cannot be opened: {_words(error)}") from error
-
-
-def _without_cloud(name: str) -> str:
-    return name.lower().removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
 
 
 def _check_endpoint(name: str, value: str) -> None:

@@ -1,16 +1,19 @@
-"""Whole objects read from start to end, in parts of bounded size."""
+"""Whole objects: in parts of bounded size, or until two reads agree, if they are small and have no checksum."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import xxhash
 
-from ..errors import StoreError
+from ..errors import StoreError, StoreUnavailable
 from ..system.types import Buffer
 from .base import ObjectInfo, Store
 
 PART = 16 << 20
 """Bytes of one request."""
+
+TRIES = 5
+"""Reads of an object that has no checksum of its own."""
 
 
 def parts_of(store: Store, found: ObjectInfo) -> Iterator[Buffer]:
@@ -53,3 +56,19 @@ def checksum_of(store: Store, names: list[str]) -> tuple[list[int], str]:
         for data in parts_of(store, found):
             state.update(data)
     return sizes, state.hexdigest()
+
+
+def read_unharmed(store: Store, name: str) -> bytes:
+    """Read a whole object until two reads agree, as it has no checksum by which damage on the way is found.
+
+    Raises:
+        StoreError: it cannot be had, or no two of `TRIES` reads agree.
+    """
+    seen: set[tuple[str | None, bytes]] = set()
+    for _ in range(TRIES):
+        content = store.read(name)
+        found = content.info.etag, bytes(content.data)
+        if found in seen:
+            return found[1]
+        seen.add(found)
+    raise StoreUnavailable(f"{store.url}/{name}: {TRIES} reads gave {TRIES} contents: they are damaged on the way")

@@ -28,23 +28,8 @@ from _foreign import framed
 
 SECRET = "/proc/self/cwd/victim/secret.txt"
 """The path of a file that no data may lead to: a fuzz round's working directory has such a file."""
-PATHS = (
-    SECRET,
-    "../victim/secret.txt",
-    "../../../victim",
-    "../victim",
-    "/etc/passwd",
-    "..",
-    ".",
-    "/",
-    "",
-    "a\0b",
-    "-rf",
-    ".hidden",
-    "x" * 300,
-    "\udcff",
-    "\x1b[31m",
-)
+PATHS = (SECRET, "../victim/secret.txt", "../../../victim", "../victim", "/etc/passwd", "..", ".", "/", "", "a\0b")
+PATHS += ("-rf", ".hidden", "x" * 300, "\udcff", "\x1b[31m")
 CODE = (
     "os:system",
     "_tiny:no_model",
@@ -73,15 +58,8 @@ def number(random: Random, size: int) -> int:
 def value(random: Random) -> Any:
     """A JSON value that a reader may not expect."""
     scalars: list[Any] = [None, True, 0.5, -1, 1e308, [], {}, "", "0", [[]], {"": None}, [None], float("nan")]
-    return random.choice(
-        [
-            number(random, 12),
-            random.choice(scalars),
-            random.choice(PATHS),
-            random.choice(CODE),
-            [number(random, 12)] * 3,
-        ]
-    )
+    choices = [number(random, 12), *(random.choice(some) for some in (scalars, PATHS, CODE)), [number(random, 12)] * 3]
+    return random.choice(choices)
 
 
 def in_json(parsed: Any, random: Random) -> Any:
@@ -137,41 +115,33 @@ def _block(data: bytes | bytearray, random: Random) -> slice:
     return slice(at, at + length)
 
 
-def flip_bits(data: bytearray, random: Random) -> None:
-    for _ in range(random.choice([1, 1, 1, 4, 40])):
-        data[_spot(data, random)] ^= 1 << random.randrange(8)
-
-
-def set_bytes(data: bytearray, random: Random) -> None:
-    at, length = _spot(data, random), random.choice([1, 2, 4, 8, 64, 600])
-    room = len(data[at : at + length])
-    data[at : at + length] = random.choice([b"\0", b"\xff", b" ", random.randbytes(1)]) * room
-
-
-def cut_short(data: bytearray, random: Random) -> None:
-    del data[random.choice([random.randrange(len(data)), len(data) - 1, len(data) // 2, 0]) :]
-
-
-def append(data: bytearray, random: Random) -> None:
-    data += random.choice([b"\0", bytes(1024), random.randbytes(100), bytes(data[-2048:]), bytes(data)])
-
-
-def insert(data: bytearray, random: Random) -> None:
-    at = _spot(data, random)
-    data[at:at] = random.choice([b"\0", b"\xff" * 8, random.randbytes(7), PICKLE, bytes(data[_block(data, random)])])
-
-
-def swap_blocks(data: bytearray, random: Random) -> None:
-    first = _block(data, random)
-    length = first.stop - first.start
-    at = random.randrange((len(data) - length) // length + 1) * length
-    data[first], data[at : at + length] = data[at : at + length], data[first]
-
-
-def copy_block(data: bytearray, random: Random) -> None:
-    source = _block(data, random)
-    at = random.randrange(len(data) - (source.stop - source.start) + 1)
-    data[at : at + source.stop - source.start] = data[source]
+def damage_once(data: bytearray, random: Random) -> None:
+    """Change bits, bytes, or the numbers and texts that stand there, or make the data longer or shorter."""
+    at, block, kind = _spot(data, random), _block(data, random), random.randrange(10)
+    if kind == 0:
+        for _ in range(random.choice([1, 1, 1, 4, 40])):
+            data[_spot(data, random)] ^= 1 << random.randrange(8)
+    elif kind == 1:
+        room = len(data[at : at + random.choice([1, 2, 4, 8, 64, 600])])
+        data[at : at + room] = random.choice([b"\0", b"\xff", b" ", random.randbytes(1)]) * room
+    elif kind == 2:
+        del data[random.choice([random.randrange(len(data)), len(data) - 1, len(data) // 2, 0]) :]
+    elif kind == 3:
+        data += random.choice([b"\0", bytes(1024), random.randbytes(100), bytes(data[-2048:]), bytes(data)])
+    elif kind == 4:
+        data[at:at] = random.choice([b"\0", b"\xff" * 8, random.randbytes(7), PICKLE, bytes(data[block])])
+    elif kind == 5:
+        new = random.choice([PICKLE, bytes(data[block]), bytes(data[block])])
+        data[at : at + len(new)] = new
+    elif kind < 8:
+        replace_number(data, random)
+    elif found := [match.span() for match in re.finditer(rb"-?\d+" if kind == 8 else rb"[ -~]{3,}", data)]:
+        (start, stop), width = random.choice(found), random.random()
+        text = str(number(random, len(data))) if kind == 8 else random.choice([*PATHS, *CODE])
+        new = text.encode(errors="surrogateescape")
+        if width > 0.4:  # mostly the data keeps its length
+            new = (new.rjust(stop - start, b"0") if kind == 8 else new.ljust(stop - start, b"\0"))[: stop - start]
+        data[start:stop] = new
 
 
 def replace_number(data: bytearray, random: Random) -> None:
@@ -187,51 +157,12 @@ def replace_number(data: bytearray, random: Random) -> None:
     data[at : at + width] = (new % (1 << 8 * width)).to_bytes(width, order)
 
 
-def replace_digits(data: bytearray, random: Random) -> None:
-    """Put another number where one is written as text."""
-    found = [match.span() for match in re.finditer(rb"-?\d+", data)]
-    if found:
-        start, stop = random.choice(found)
-        new = str(number(random, len(data))).encode()
-        data[start:stop] = new if random.random() < 0.5 else new.rjust(stop - start, b"0")[: stop - start]
-
-
-def replace_text(data: bytearray, random: Random) -> None:
-    """Put a path, or a name of code, where there is text; mostly the data keeps its length."""
-    found = [match.span() for match in re.finditer(rb"[ -~]{3,}", data)]
-    if found:
-        start, stop = random.choice(found)
-        new = random.choice([*PATHS, *CODE]).encode(errors="surrogateescape")
-        data[start:stop] = new if random.random() < 0.3 else new.ljust(stop - start, b"\0")[: stop - start]
-
-
-def plant_pickle(data: bytearray, random: Random) -> None:
-    at = random.choice([0, _spot(data, random)])
-    data[at : at + len(PICKLE)] = PICKLE
-
-
-BYTES: tuple[Callable[[bytearray, Random], None], ...] = (
-    flip_bits,
-    set_bytes,
-    cut_short,
-    append,
-    insert,
-    swap_blocks,
-    copy_block,
-    replace_number,
-    replace_number,
-    replace_digits,
-    replace_text,
-    plant_pickle,
-)
-
-
 def damaged_bytes(data: bytes, random: Random) -> bytes:
     """Damage some bytes."""
     changed = bytearray(data)
     for _ in range(random.choice([1, 1, 1, 2, 5])):
         if changed:
-            random.choice(BYTES)(changed, random)
+            damage_once(changed, random)
     return bytes(changed)
 
 
@@ -327,22 +258,13 @@ def any_npy(path: Path, random: Random) -> None:
     """Change elements of an array, or its header."""
     array = np.load(path)
     if random.random() < 0.3 or not array.size:
-        header = random.choice(
-            [
-                {
-                    "descr": random.choice(["|O", "<i8", ">u2", "|V8", "|S99999", "<U4", "q" * 70000]),
-                    "shape": array.shape,
-                },
-                {
-                    "descr": array.dtype.descr,
-                    "shape": tuple(number(random, array.size) for _ in range(random.choice([1, 2, 65]))),
-                },
-                {"descr": array.dtype.descr, "shape": array.shape, "fortran_order": True},
-            ]
-        )
+        kinds = ["|O", "<i8", ">u2", "|V8", "|S99999", "<U4", "q" * 70000]
+        shape = tuple(number(random, array.size) for _ in range(random.choice([1, 2, 65])))
+        change = random.choice([{"descr": random.choice(kinds)}, {"shape": shape}, {"fortran_order": True}])
+        header = {"descr": array.dtype.descr, "shape": array.shape, "fortran_order": False, **change}
         with contextlib.suppress(ValueError, TypeError, OverflowError, struct.error):
             stream = io.BytesIO()
-            np.lib.format.write_array_header_2_0(stream, {"fortran_order": False, **header})
+            np.lib.format.write_array_header_2_0(stream, header)
             path.write_bytes(stream.getvalue() + array.tobytes())
         return
     flat = array.reshape(-1)
@@ -359,10 +281,27 @@ def any_hdf5(path: Path, random: Random) -> None:
     with h5py.File(path, "r+") as file:
         names: list[str] = []
         file.visit(names.append)
-        name = random.choice(names)
-        random.choice([lead_elsewhere, lead_elsewhere, rewrite, move_inside, change_attributes, change_number])(
-            file, name, random
-        )
+        name, other, kind = random.choice(names), random.choice(names), random.randrange(6)
+        found = file[name]
+        if kind < 2:
+            lead_elsewhere(file, name, random)
+        elif kind == 2 and isinstance(found, h5py.Dataset) and found.shape is not None:  # another type
+            data = found[()]
+            del file[name]
+            with contextlib.suppress(TypeError, ValueError, OSError):
+                file.create_dataset(name, data=data, dtype=random.choice([None, ">i8", "f2", "u1"]))
+        elif kind == 3 and not other.startswith(name) and not name.startswith(other):  # another object
+            del file[name]
+            file[name] = file[other]
+        elif kind == 4:
+            node = random.choice([file, found])
+            for attribute in list(node.attrs):
+                new = value(random)
+                with contextlib.suppress(TypeError, ValueError, OverflowError):
+                    node.attrs[attribute] = json.dumps(new) if isinstance(new, list | dict) or new is None else new
+        elif isinstance(found, h5py.Dataset) and found.shape and found.size and found.dtype.kind in "iuf":
+            with contextlib.suppress(OverflowError, TypeError):  # a row of numbers, such as offsets
+                found[random.randrange(found.shape[0])] = found.dtype.type(number(random, found.size))
 
 
 def lead_elsewhere(file: h5py.File, name: str, random: Random) -> None:
@@ -385,43 +324,6 @@ def lead_elsewhere(file: h5py.File, name: str, random: Random) -> None:
     else:
         place = random.choice(["victim/secret.txt", SECRET, "/etc/passwd"]), 0, int(np.prod(shape)) * dtype.itemsize
         file.create_dataset(name, shape, dtype, external=[place])
-
-
-def rewrite(file: h5py.File, name: str, random: Random) -> None:
-    """Store a dataset with another type."""
-    found = file[name]
-    if isinstance(found, h5py.Dataset) and found.shape is not None:
-        data = found[()]
-        del file[name]
-        with contextlib.suppress(TypeError, ValueError, OSError):
-            file.create_dataset(name, data=data, dtype=random.choice([None, ">i8", "f2", "u1"]))
-
-
-def move_inside(file: h5py.File, name: str, random: Random) -> None:
-    """Put another object in the place of one."""
-    names: list[str] = []
-    file.visit(names.append)
-    other = random.choice(names)
-    if not other.startswith(name) and not name.startswith(other):
-        del file[name]
-        file[name] = file[other]
-
-
-def change_attributes(file: h5py.File, name: str, random: Random) -> None:
-    """Change the attributes of an object, or those of the file."""
-    node = random.choice([file, file[name]])
-    for attribute in list(node.attrs):
-        new = value(random)
-        with contextlib.suppress(TypeError, ValueError, OverflowError):
-            node.attrs[attribute] = json.dumps(new) if isinstance(new, list | dict) or new is None else new
-
-
-def change_number(file: h5py.File, name: str, random: Random) -> None:
-    """Change one row of a dataset of numbers, such as offsets."""
-    found = file[name]
-    if isinstance(found, h5py.Dataset) and found.shape and found.size and found.dtype.kind in "iuf":
-        with contextlib.suppress(OverflowError, TypeError):
-            found[random.randrange(found.shape[0])] = found.dtype.type(number(random, found.size))
 
 
 def any_lmdb(path: Path, random: Random) -> None:

@@ -57,7 +57,7 @@ class Target:
     """
 
     name: str
-    write: Callable[[Path], None]
+    write: Callable[[Path], object]
     uses: Sequence[str]
     converter: str = ""
     path: str = ""
@@ -440,10 +440,8 @@ TARGETS: dict[str, Target] = {
         Target("npy", arrays, CONVERT, "numpy"),
         Target("npz", zipped_arrays, CONVERT, "numpy", "train.npz", exact=True),
         Target("npz_plain", zipped_arrays, CONVERT, "numpy", "plain.npz", exact=True),
-        Target("idx", lambda folder: void(idx_pair(folder, prefix="train-")), CONVERT, "idx"),
-        Target(
-            "idx_gz", lambda folder: void(idx_pair(folder, prefix="train-", zipped=True)), CONVERT, "idx", exact=True
-        ),
+        Target("idx", lambda folder: idx_pair(folder, prefix="train-"), CONVERT, "idx"),
+        Target("idx_gz", lambda folder: idx_pair(folder, prefix="train-", zipped=True), CONVERT, "idx", exact=True),
         Target("cifar", cifar_files, CONVERT, "cifar"),
         Target("csv", lambda folder: listed(folder, "csv"), CONVERT, "filelist", "train.csv", trusted=True),
         Target("jsonl", lambda folder: listed(folder, "jsonl"), CONVERT, "filelist", "train.jsonl", trusted=True),
@@ -455,7 +453,3 @@ TARGETS: dict[str, Target] = {
         Target("state", state, ("load_state",), files=r"^state\.json$"),
     )
 }
-
-
-def void(_: object) -> None:
-    """Return nothing."""

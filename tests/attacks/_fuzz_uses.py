@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _fuzz_targets import convert_source, convert_to_hdf5, converter, index_source, labels, train
+from _fuzz_targets import Target, convert_source, convert_to_hdf5, converter, index_source, labels, train
 
 import shardio
 from shardio.conversion.adopt import adopt
@@ -48,23 +48,20 @@ class Place:
     """Where a round happens.
 
     Attributes:
+        target: what they are.
         folder: the damaged files.
         out: a path for output, which does not exist yet.
         whole: the same files undamaged.
         changed: the paths of the damaged files within the folder.
         ways: the ways in which they were damaged.
-        converter, path, exact, trusted: those of the target.
     """
 
+    target: Target
     folder: Path
     out: Path
     whole: Path
     changed: frozenset[str]
     ways: frozenset[str]
-    converter: str = ""
-    path: str = ""
-    exact: bool = False
-    trusted: bool = False
 
     @property
     def description(self) -> bool:
@@ -87,7 +84,7 @@ def raw(value: Any) -> bytes:
 
 def check_origin(place: Place, values: Iterable[bytes]) -> None:
     """Raise Finding if a value comes from a file that is none of the dataset's."""
-    if not place.trusted:
+    if not place.target.trusted:
         for value in values:
             for canary in CANARIES:
                 if canary in value:
@@ -131,11 +128,16 @@ def originals(folder: Path) -> Mapping[int, Mapping[str, bytes]]:
     return {index: values for index, _, values in epoch(loader(folder))}
 
 
-@cache
 def stored(folder: Path) -> frozenset[bytes]:
-    """All values of the undamaged dataset."""
+    """All values of a dataset."""
     dataset = shardio.open(folder)
-    return frozenset(raw(value) for number in range(len(dataset)) for value in dataset[number].values())
+    values = frozenset(raw(value) for number in range(len(dataset)) for value in dataset[number].values())
+    dataset.close()
+    return values
+
+
+stored_once = cache(stored)
+"""All values of an undamaged dataset."""
 
 
 def found_by_verify(folder: Path) -> bool:
@@ -222,7 +224,7 @@ def stats(place: Place) -> None:
 def reshard(place: Place) -> None:
     """Copy what is good: values are those of the undamaged dataset."""
     shardio.convert(place.folder, place.out, container="lmdb", on_error="skip", max_bad=1e9)
-    check_output(place, None if place.description else stored(place.whole))
+    check_output(place, None if place.description else stored_once(place.whole))
 
 
 def check_output(place: Place, allowed: frozenset[bytes] | None) -> None:
@@ -233,18 +235,10 @@ def check_output(place: Place, allowed: frozenset[bytes] | None) -> None:
     ]
     if problems:
         raise Finding("bad output", f"a conversion succeeded, but: {problems[0]}")
-    values = stored_now(place.out)
+    values = stored(place.out)
     check_origin(place, values)
     if allowed is not None and (wrong := [value for value in values if value not in allowed]):
         raise Finding("wrong value", f"wrote {wrong[0][:60]!r}")
-
-
-def stored_now(folder: Path) -> list[bytes]:
-    """All values of a dataset."""
-    dataset = shardio.open(folder)
-    values = [raw(value) for number in range(len(dataset)) for value in dataset[number].values()]
-    dataset.close()
-    return values
 
 
 @cache
@@ -257,15 +251,15 @@ def converted(kind: str, path: Path) -> frozenset[bytes]:
 
 
 def convert(place: Place, on_error: str = "skip") -> None:
-    """Convert; bad samples are left out."""
-    options: Any = {"on_error": on_error, "max_bad": 1e9, "converter_options": OPTIONS.get(place.converter)}
-    shardio.convert(str(place.folder / place.path), place.out, converter=converter(place.converter), **options)
-    sure = place.exact and not any(way.startswith("any_") and way != "any_bytes" for way in place.ways)
-    if not sure:
-        check_output(place, None)
-        return
+    """Convert; bad samples are left out, or end it."""
+    target = place.target
+    options: Any = {"on_error": on_error, "max_bad": 1e9, "converter_options": OPTIONS.get(target.converter)}
+    shardio.convert(str(place.folder / target.path), place.out, converter=converter(target.converter), **options)
+    sure = target.exact and not any(way.startswith("any_") and way != "any_bytes" for way in place.ways)
     check_output(place, None)
-    allowed = converted(place.converter, place.whole / place.path)
+    if not sure:
+        return
+    allowed = converted(target.converter, place.whole / target.path)
     dataset = shardio.open(place.out)
     for number in range(len(dataset)):
         for name, value in dataset[number].items():
@@ -273,15 +267,11 @@ def convert(place: Place, on_error: str = "skip") -> None:
                 raise Finding("wrong value", f"wrote {name} of sample {number} as {raw(value)[:40]!r}")
 
 
-def convert_all(place: Place) -> None:
-    """Convert; a bad sample ends it."""
-    convert(place, "raise")
-
-
 def adopted(place: Place) -> None:
     """Adopt the files in place, and load them."""
-    options = OPTIONS.get(place.converter, {} if place.converter in ("tfrecord", "lmdb") else {"key": False})
-    source = converter(place.converter)(str(place.folder / place.path), **options)
+    target = place.target
+    options = OPTIONS.get(target.converter, {} if target.converter in ("tfrecord", "lmdb") else {"key": False})
+    source = converter(target.converter)(str(place.folder / target.path), **options)
     adopt(source, place.out, on_error="skip", max_bad=1e9)
     for _, _, values in epoch(loader(place.out)):
         check_origin(place, values.values())
@@ -336,10 +326,8 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, list | tuple) else repr(value)
 
 
-@cache
-def wanted_content(path: Path) -> Any:
-    """What an undamaged checkpoint holds."""
-    return content(path)
+wanted_content = cache(content)
+"""What an undamaged checkpoint holds."""
 
 
 def load_checkpoint(place: Place) -> None:
@@ -397,7 +385,7 @@ USES: dict[str, Callable[[Place], None]] = {
     "stats": stats,
     "reshard": reshard,
     "convert": convert,
-    "convert_all": convert_all,
+    "convert_all": lambda place: convert(place, "raise"),
     "adopt": adopted,
     "resume": lambda place: resumed(place, convert_source, resume=True),
     "resume_hdf5": lambda place: resumed(place, convert_to_hdf5, resume=True),

@@ -17,6 +17,7 @@ import base64
 import faulthandler
 import getpass
 import importlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -32,7 +33,7 @@ import traceback
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -162,13 +163,8 @@ def carry_out(folder: Path, one: Round) -> Result:
         json.dumps({name: encoded(place / "data" / name) for name in names if name in changed})
     )
     listed = sorted(os.listdir(folder)), sorted(os.listdir(place))
-    kind, cause, message = guarded(
-        one.use,
-        Place(
-            place / "data", place / "out", whole, changed, frozenset(ways), target.converter, target.path, target.exact,
-            target.trusted,
-        ),
-    )  # fmt: skip
+    given = Place(target, place / "data", place / "out", whole, changed, frozenset(ways))
+    kind, cause, message = guarded(one.use, given)
     if kind in ("right", "refused"):
         shutil.rmtree(place / "out", ignore_errors=True)
         if state_of(folder / "victim") != before["victim"] or sorted(os.listdir(folder)) != listed[0]:
@@ -390,60 +386,37 @@ class Verdict:
     failures: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
 
-    def text(self) -> str:
-        """The verdict for people."""
-        lines = [f"seed {self.seed}: {self.rounds.total()} rounds in {self.seconds:.0f} s"]
-        lines += [f"  {name:18} {count:7}" for name, count in sorted(self.rounds.items())]
-        lines += [f"{kind}: {count}" for kind, count in sorted(self.results.items())]
-        lines += [
-            f"FAILED ({one['count']}x) {one['target']}: {one['kind']}: {one['cause']}  [{one['file']}]"
-            for one in self.failures
-        ]
-        return "\n".join(lines)
+
+def drawn(seed: str, names: Sequence[str], seconds: float) -> Iterator[tuple[None, Round]]:
+    """Rounds until the time is over."""
+    begin = time.monotonic()
+    for number in itertools.count():
+        if time.monotonic() - begin > seconds:
+            return
+        yield None, draw(seed, number, names)
 
 
-def failure(one: Round, result: Result, path: Path) -> dict[str, Any]:
-    """A failure, as the verdict tells it."""
-    return {"target": one.target, "use": one.use, **asdict(result), "count": 1, "file": str(path)}
-
-
-def fuzz(children: Children, names: Sequence[str], seed: str, seconds: float, save: Path) -> Verdict:
-    """Carry out rounds until the time is over."""
-    verdict, causes = Verdict(seed), {}
-    begin, number = time.monotonic(), 0
-    while time.monotonic() - begin < seconds:
-        one = draw(seed, number, names)
-        result = children.carry_out(one)
-        number += 1
-        verdict.rounds[one.target] += 1
-        verdict.results[result.kind] += 1
-        if result.failed:
-            cause = one.target, result.kind, result.cause
-            if cause in causes:
-                causes[cause]["count"] += 1
-                continue
-            found = smaller(children, one, result)
-            save.mkdir(parents=True, exist_ok=True)
-            path = save / f"{one.target}-{result.kind.replace(' ', '-')}-{seed}-{one.number}.json"
-            path.write_text(json.dumps(found, indent=1) + "\n")
-            causes[cause] = failure(one, result, path)
-            verdict.failures.append(causes[cause])
-            print(f"{path}: {result.kind}: {result.cause}", file=sys.stderr, flush=True)
-    verdict.seconds = time.monotonic() - begin
-    return verdict
-
-
-def replay(children: Children, rounds: Sequence[tuple[Path, Round]]) -> Verdict:
-    """Repeat saved rounds."""
-    verdict, begin = Verdict("of each file"), time.monotonic()
+def fuzz(children: Children, rounds: Iterable[tuple[Path | None, Round]], verdict: Verdict, save: Path) -> None:
+    """Carry out rounds; save those that fail and are in no file yet, one of each cause."""
+    causes: dict[tuple[str, ...], dict[str, Any]] = {}
+    begin = time.monotonic()
     for path, one in rounds:
         result = children.carry_out(one)
         verdict.rounds[one.target] += 1
         verdict.results[result.kind] += 1
-        if result.failed:
-            verdict.failures.append(failure(one, result, path))
+        cause = one.target, result.kind, result.cause
+        if cause in causes:
+            causes[cause]["count"] += 1
+        elif result.failed:
+            if path is None:
+                path = save / f"{one.target}-{result.kind.replace(' ', '-')}-{one.seed}-{one.number}.json"
+                save.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(smaller(children, one, result), indent=1) + "\n")
+            told = {"target": one.target, "use": one.use, **asdict(result), "count": 1, "file": str(path)}
+            causes[cause] = told
+            verdict.failures.append(told)
+            print(f"{path}: {result.kind}: {result.cause}", file=sys.stderr, flush=True)
     verdict.seconds = time.monotonic() - begin
-    return verdict
 
 
 def main() -> None:
@@ -454,7 +427,6 @@ def main() -> None:
     parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="only this one; may be repeated")
     parser.add_argument("--save", type=Path, default=CORPUS, help="the folder for failures")
     parser.add_argument("--replay", type=Path, nargs="+", help="repeat the rounds in these files and folders")
-    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
     args = parser.parse_args()
     torch.set_num_threads(1)  # before forking, because threads do not survive it
     rounds = list(saved(args.replay)) if args.replay else []
@@ -464,13 +436,12 @@ def main() -> None:
     children = Children(folder)
     try:
         children.prepare(names)
-        verdict = (
-            replay(children, rounds) if args.replay else fuzz(children, names, args.seed, 60 * args.minutes, args.save)
-        )
+        verdict = Verdict(args.seed)
+        fuzz(children, rounds or drawn(args.seed, names, 60 * args.minutes), verdict, args.save)
     finally:
         children.close()
         shutil.rmtree(folder, ignore_errors=True)
-    print(json.dumps(vars(verdict), indent=1) if args.json else verdict.text())
+    print(json.dumps(vars(verdict), indent=1))
     sys.exit(bool(verdict.failures))
 
 

@@ -14,6 +14,7 @@ limit.
 
 import argparse
 import faulthandler
+import itertools
 import json
 import multiprocessing
 import os
@@ -36,7 +37,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 from _datasets import packed
-from _faulty_proxy import FAULTS, ProxyProcess, Script, proxy_process
+from _faulty_proxy import FAULTS, Proxy, Script, proxy_process
 from _s3 import S3Server, s3_server
 
 import shardio
@@ -175,7 +176,7 @@ class Watch:
 
     def __init__(self, cache: Path, limit: int) -> None:
         self._cache, self._limit, self._over = cache, limit, threading.Event()
-        self.looks = self.most_counted = self.most_on_disk = 0
+        self.most_counted = self.most_on_disk = 0
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -189,7 +190,6 @@ class Watch:
             state, files = self._cache / "state", self._cache / "files"
             if not state.exists() or not files.exists() or state.stat().st_size < _STATE.itemsize:
                 continue
-            self.looks += 1
             counted = int(np.frombuffer(state.read_bytes(), _STATE, 1)["used"][0])
             self.most_counted = max(self.most_counted, counted)
             taken = sum(path.stat().st_blocks * 512 for path in files.rglob("*") if path.is_file())
@@ -199,7 +199,7 @@ class Watch:
 class Soak:
     """Runs phases, and counts what happened."""
 
-    def __init__(self, folder: Path, proxy: ProxyProcess, options: dict[str, str], seed: int) -> None:
+    def __init__(self, folder: Path, proxy: Proxy, options: dict[str, str], seed: int) -> None:
         self._folder, self._proxy, self._options = folder, proxy, options
         self._chance = random.Random(seed)
         self.found = Found()
@@ -219,10 +219,9 @@ class Soak:
         told = asdict(phase) | {
             "seconds": round(time.monotonic() - begun, 1),
             "kills": kills,
-            "looks_at_the_cache": watch.looks,
             "most_counted": watch.most_counted,
             "most_on_disk": watch.most_on_disk,
-            **{name: after.get(name, 0) - before.get(name, 0) for name in ("requests", "bytes", "faults")},
+            **{name: after[name] - before[name] for name in ("requests", "bytes", "faults")},
         }
         self.found.phases.append(told)
         self.found.kills += kills
@@ -292,23 +291,15 @@ class Soak:
                 found.failures.append(f"{phase}: the cache {what} {most} bytes")
 
 
-def phases(sizes: dict[str, int], epochs: int) -> list[Phase]:
-    """Orders, containers and limits: from just enough to all."""
-    just_enough = 6 << 20
-    found = []
-    for number, (container, shuffle, share, isolate) in enumerate(
-        [
-            ("tar", "global", 0.0, False),
-            ("hdf5", "block", 0.0, False),
-            ("tar", "block", 0.8, False),
-            ("hdf5", "global", 0.8, False),
-            ("tar", "global", 2.0, False),
-            ("tar", "global", 0.8, True),
-        ]
-    ):
-        limit = max(just_enough, round(share * sizes[container]))
-        found.append(Phase(number, container, shuffle, limit, isolate, 5 + number, epochs))
-    return found
+PHASES = (
+    ("tar", "global", 0.0, False),
+    ("hdf5", "block", 0.0, False),
+    ("tar", "block", 0.8, False),
+    ("hdf5", "global", 0.8, False),
+    ("tar", "global", 2.0, False),
+    ("tar", "global", 0.8, True),
+)
+"""Container, order, the cache's share of the data (just enough if that is more), and whether processes make batches."""
 
 
 def main() -> None:
@@ -317,24 +308,18 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=300, help="go on until there were so many")
     parser.add_argument("--epochs", type=int, default=2, help="of each phase")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--phase", type=int, help="only the phase of this number")
     parser.add_argument("--folder", type=Path, help="working folder, which is kept (default: a temporary one)")
     args = parser.parse_args()
     folder = args.folder or Path(tempfile.mkdtemp(prefix="remote-soak-"))
     with s3_server(folder / "server") as server, proxy_process(server.endpoint, Script(), args.seed) as proxy:
         sizes = prepare(folder, server)
-        options = server.options | {"endpoint": proxy.url}
+        options = server.options | {"endpoint": proxy.url()}
         proxy.set(**asdict(SHARES))
-        soak, done = Soak(folder, proxy, options, args.seed), 0
-        begun = time.monotonic()
-        while not soak.found.failures:
-            for phase in phases(sizes, args.epochs):
-                if args.phase not in (None, phase.number):
-                    continue
-                phase.number, done = done, done + 1
-                soak.run(phase)
-                if soak.found.failures or proxy.counts()["faults"] >= args.faults:
-                    break
+        soak, begun = Soak(folder, proxy, options, args.seed), time.monotonic()
+        for number in itertools.count():
+            container, shuffle, share, isolate = PHASES[number % len(PHASES)]
+            limit = max(6 << 20, round(share * sizes[container]))
+            soak.run(Phase(number, container, shuffle, limit, isolate, 5 + number % len(PHASES), args.epochs))
             if soak.found.failures or proxy.counts()["faults"] >= args.faults:
                 break
         counts = proxy.counts()
@@ -342,7 +327,7 @@ def main() -> None:
     result = {
         "seconds": round(time.monotonic() - begun),
         "faults": counts["faults"],
-        **{name: counts.get(name, 0) for name in FAULTS},
+        **{name: counts[name] for name in FAULTS},
         "requests": counts["requests"],
         **asdict(found),
     }

@@ -15,6 +15,7 @@ Then `interrupts.py` interrupts loops at random moments, 100 times for each minu
 """
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -22,14 +23,11 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -139,27 +137,19 @@ def train(folder: Path, attempt: Attempt, rank: int, out: Path) -> None:
 
 
 def save(path: Path, state: dict[str, Any], out: Path, step: int) -> None:
-    """Write a checkpoint, or skip it if the disk is full, as a trainer would."""
-    try:
-        with room(path.parent):
-            Directory(path.parent).write(
-                path.name, json.dumps(state | {"attempt": int(out.name), "step": step}).encode()
-            )
-    except OSError as error:
-        with open(out / "passed-over", "a") as file:
-            file.write(f"step {step}: {error}\n")
-
-
-@contextmanager
-def room(folder: Path) -> Iterator[None]:
-    """Limit the size of files if the disk counts as full and the folder is not a mount of its own."""
+    """Write a checkpoint, or skip it if the disk is full, as a trainer would; a limit of file sizes stands for that."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if (folder / "full").exists() and not folder.is_mount():
+    if (path.parent / "full").exists():
         resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    saved = False
+    with contextlib.suppress(OSError):
+        content = json.dumps(state | {"attempt": int(out.name), "step": step})
+        Directory(path.parent).write(path.name, content.encode())
+        saved = True
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    if not saved:
+        with open(out / "passed-over", "a") as file:
+            file.write(f"step {step}\n")
 
 
 class Soak:
@@ -173,7 +163,7 @@ class Soak:
         self.failures: list[str] = []
         self.attempts = 0
         self.damaged: list[Path] = []
-        self.filesystem = mount(folder / "checkpoints")
+        (folder / "checkpoints").mkdir()
 
     def run(self, seconds: float) -> None:
         """Run attempts until the time is over."""
@@ -226,7 +216,7 @@ class Soak:
             if fill.exists():
                 fill.unlink()
             else:
-                fill_up(fill, self.filesystem)
+                fill.touch()
                 self.faults["full disk under the checkpoint"] += 1
         elif kind == "cut" and len(self.damaged) < 3:
             os.truncate(path, self.chance.randrange(path.stat().st_size))
@@ -260,28 +250,6 @@ class Soak:
             whole = self.folder / "whole" / path.relative_to(self.folder / "data")
             Directory(path.parent).write(path.name, whole.read_bytes())
         self.damaged.clear()
-
-    def close(self) -> None:
-        """Unmount the file system."""
-        if self.filesystem:
-            subprocess.run(["umount", self.folder / "checkpoints"], check=True)
-
-
-def mount(path: Path) -> bool:
-    """Mount a small file system for checkpoints, if this user may."""
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", path]
-    return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
-
-
-def fill_up(path: Path, filesystem: bool) -> None:
-    """Use up the remaining space."""
-    with open(path, "wb", buffering=0) as file:
-        try:
-            while filesystem:
-                file.write(bytes(512))
-        except OSError:
-            return
 
 
 def check(soak: Soak) -> dict[str, Any]:
@@ -324,12 +292,6 @@ def check(soak: Soak) -> dict[str, Any]:
     }
 
 
-def left_over(before: set[str]) -> list[str]:
-    """New names in /dev/shm, and child processes that still run."""
-    children = [str(process) for process in multiprocessing.active_children()]
-    return [*sorted(left_behind(before)), *children]
-
-
 def main() -> None:
     """Run the soak from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -343,18 +305,13 @@ def main() -> None:
     torch.set_num_threads(1)  # before forking, because threads do not survive it
     prepare(folder)
     soak = Soak(folder, args.seed)
-    try:
-        soak.run(60 * args.minutes)
-        found = check(soak)
-        found["failures"] += [f"left behind: {name}" for name in left_over(before)]
-    finally:
-        soak.close()
+    soak.run(60 * args.minutes)
+    found = check(soak)
+    left = [*sorted(left_behind(before)), *map(str, multiprocessing.active_children())]
+    found["failures"] += [f"left behind: {name}" for name in left]
     found["interrupts"] = interrupts.stress(round(100 * args.minutes), args.seed, quiet=True)
-    found["failures"] += [
-        f"interrupts: {count} {kind}"
-        for kind, count in found["interrupts"].items()
-        if kind in interrupts.FAILURES and count
-    ]
+    struck = {kind: found["interrupts"][kind] for kind in interrupts.FAILURES}
+    found["failures"] += [f"interrupts: {count} {kind}" for kind, count in struck.items() if count]
     print(json.dumps(found, indent=1))
     if args.folder is None and not found["failures"]:
         shutil.rmtree(folder)

@@ -22,7 +22,7 @@ FUZZ = Path(fuzz.__file__)
 
 def run(*args: object) -> dict[str, Any]:
     """Run `fuzz.py`; fail with its failures if there are any."""
-    command = [sys.executable, str(FUZZ), "--json", *map(str, args)]
+    command = [sys.executable, str(FUZZ), *map(str, args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.stdout, done.stderr
     verdict: dict[str, Any] = json.loads(done.stdout)

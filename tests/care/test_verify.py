@@ -28,7 +28,7 @@ from shardio.engines import image_decoding
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format import checksums, manifest
 from shardio.format.fields import Field
-from shardio.native.damage import find_damage
+from shardio.native.recode import find_damage
 from shardio.system.threads import in_order
 from shardio_converters.tfrecord import tfrecord
 

@@ -14,8 +14,8 @@ import pytest
 import shardio
 from shardio import World
 from shardio.containers import hdf5_chunks
-from shardio.containers._hdf5_filter_pipeline import FilterPipeline
-from shardio.containers.chunk_cache import ChunkCache
+from shardio.containers._hdf5_filters import FilterPipeline
+from shardio.containers.hdf5_chunks import ChunkCache
 from shardio.errors import ShardCorrupt
 
 from .test_hdf5_foreign import adopt

@@ -121,11 +121,12 @@ def test_dtypes_and_shapes(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -
         reader.close()
 
 
-def test_spools_in_blocks(tmp_path: Path) -> None:
-    """A field of several blocks is written completely."""
+@pytest.mark.parametrize("compression", [None, "lzf"])
+def test_spools_in_blocks(tmp_path: Path, compression: str | None) -> None:
+    """A field of several blocks is written completely, compressed or not."""
     values = np.random.default_rng(0).integers(0, 255, (5, 2_000_000), np.uint8)
     fields = as_fields({"x": ("uint8", (2_000_000,)), "b": "bytes"})
-    writer = HDF5.writer(tmp_path / "s.h5", fields, 0)
+    writer = HDF5.writer(tmp_path / "s.h5", fields, 0, compression=compression)
     for value in values:
         writer.append({"x": value.data, "b": value.data})
     writer.close()

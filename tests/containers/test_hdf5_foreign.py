@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shardio import containers
-from shardio.containers._hdf5_filters import fletcher32
+from shardio.containers._hdf5_codecs import fletcher32
 from shardio.errors import MissingDependency, ShardCorrupt
 from shardio.format.fields import Field, as_fields
 

@@ -1,9 +1,8 @@
-"""The lmdb container: the lmdb library reads it, and many readers, threads and forked children may."""
+"""The lmdb container: the lmdb library reads it, beside any number of readers."""
 
 import json
 import os
 import pickle
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -76,51 +75,6 @@ def test_many_readers_of_one_file(path: Path) -> None:
     for reader in readers:
         assert reader.read(np.array([6]), "label")[0] == 1
         reader.close()
-
-
-def test_replaced_file(path: Path, tmp_path: Path) -> None:
-    """A shard that was replaced by rename is read from the new file, though the old one is still open."""
-    old = LMDB.reader(path, as_fields({"label": "int64"}))
-    new = write(LMDB, tmp_path / "new.lmdb", count=2)
-    os.replace(new, path)
-    reader = LMDB.reader(path, as_fields({"label": "int64"}))
-    assert (len(old), len(reader)) == (COUNT, 2)
-    old.close()
-    assert reader.read(np.array([1]), "label")[0] == -4
-
-
-def test_open_and_close_in_threads(path: Path) -> None:
-    """Threads may open, read and close one file at once."""
-
-    def work(_: int) -> None:
-        for _ in range(40):
-            reader = LMDB.reader(path, as_fields({"label": "int64"}))
-            assert list(reader.read(np.array([5, 4]), "label")) == [0, -1]
-            reader.close()
-
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(work, range(6)))
-
-
-def test_fork_in_the_middle_of_reads(path: Path) -> None:
-    """A child that is forked while threads read reads correctly."""
-    reader = LMDB.reader(path, as_fields({"label": "int64"}))
-    stop = threading.Event()
-
-    def work(_: int) -> None:
-        while not stop.is_set():
-            reader.read(np.arange(COUNT), "label")
-
-    statuses = []
-    with ThreadPoolExecutor(3) as pool:
-        readers = pool.map(work, range(3))
-        for _ in range(5):
-            if not (child := os.fork()):
-                os._exit(0 if list(reader.read(np.array([7, 6]), "label")) == [2, 1] else 1)
-            statuses.append(os.waitpid(child, 0)[1])
-        stop.set()
-        list(readers)
-    assert statuses == [0] * 5
 
 
 @pytest.mark.parametrize("size", [4096, 5000, 8192, 8193, 12288, -4096])

@@ -5,7 +5,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pytest
 from _datasets import tensors
 
@@ -15,8 +14,6 @@ from shardio.care.repair import repair
 from shardio.care.verify import verify
 from shardio.errors import ConfigError
 from shardio.format.manifest import FILE_NAME
-from shardio.testing import check_source
-from shardio_converters.numpy import numpy
 
 LMDB = containers.get("lmdb")
 
@@ -63,14 +60,6 @@ def test_written_read_and_verified(dataset: Path) -> None:
     assert verify(opened, deep=True).problems == ()
     (dataset / "shard-000001.added").write_text("{}")
     assert "shard-000001.added" in verify(shardio.open(dataset)).problems[0]
-
-
-def test_converted(tmp_path: Path) -> None:
-    """Sources are converted to it with the same samples and digest as in any container."""
-    array = np.arange(30, dtype=np.int32).reshape(10, 3)
-    np.save(tmp_path / "x.npy", array)
-    check_source(numpy(tmp_path / "x.npy"), [{"array": row} for row in array], tmp_path / "out")
-    assert shardio.open(tmp_path / "out" / "added").manifest.container == "added"
 
 
 def test_made_again(dataset: Path) -> None:

@@ -13,7 +13,7 @@ import webdataset
 from _builders import jpeg, png
 
 from shardio import containers
-from shardio.containers import tar_layout as layout
+from shardio.containers import tar as layout
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format.fields import CHECKSUM, Field, as_fields, infer_fields, shape_column, with_hidden
 from shardio.testing.samples import COUNT, FIELDS, FIRST, stored, write

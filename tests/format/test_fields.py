@@ -187,23 +187,11 @@ class TestWhatFits:
 
 
 class TestField:
-    @pytest.mark.parametrize(
-        ("field", "fixed", "row_bytes"),
-        [
-            (Field("scalar", dtype="int64"), True, 8),
-            (Field("array", dtype="float32", shape=(2, 3)), True, 24),
-            (Field("array", dtype="float32", shape=()), True, 4),
-            (Field("array", dtype="float32", shape=(0, 3)), True, 0),
-            (Field("array", dtype="float32"), False, None),
-            (Field("image", shape=(28, 28)), False, None),  # images of one size differ in bytes
-            (Field("text"), False, None),
-        ],
-    )
-    def test_fixed_fields_know_their_size(self, field: Field, fixed: bool, row_bytes: int | None) -> None:
-        """A field is fixed if all its values take the same number of bytes."""
-        assert field.fixed is fixed
-        if row_bytes is not None:
-            assert field.row_bytes == row_bytes
+    def test_fixed_fields(self) -> None:
+        """A field is fixed if all its values take the same number of bytes: images of one size differ in theirs."""
+        fields = as_fields({"a": "int64", "b": ("float32", (0, 3)), "c": Field("image", shape=(28, 28)), "d": "text"})
+        assert [field.fixed for field in fields.values()] == [True, True, False, False]
+        assert (fields["a"].row_bytes, fields["b"].row_bytes) == (8, 0)
 
     def test_values_are_normalised(self) -> None:
         """Equal fields have one normal form, so that manifests compare equal."""
@@ -264,19 +252,18 @@ class TestShortForms:
     @pytest.mark.parametrize(
         ("value", "reason"),
         [
-            ("video", "one of the kinds image, text, bytes, json, a dtype such .*got 'video'$"),
-            ("imgae", r"got 'imgae'; did you mean 'image'\?"),
-            (str, r"not a field: <class 'str'>; .*did you mean 'text'\?"),
-            ("array", r"a field of kind 'array' is given by \(dtype, shape\), such as .*, got only its kind"),
-            ({"kind": "ndarray"}, r"kind must be one of image, pixels, .*got 'ndarray'; did you mean 'array'\?"),
-            ("volume", r"is given by \(dtype, shape\), such as \('float32', \(4, 64, 64, 64\)\)$"),
-            (np.ndarray, r"not a field: .*; a field of kind 'array' is given by \(dtype, shape\)"),
-            (float, "not a field: .*; a field of kind 'scalar' is given by a dtype, such as 'int64'"),
+            ("video", r"a field must be a kind \(image, text, bytes, json\), a dtype such .*got 'video'$"),
+            ("imgae", r"got 'imgae'; did you mean the kind 'image'\?"),
+            (np.ndarray, r"got <class 'numpy.ndarray'>; did you mean the kind 'array'\?"),
+            (
+                {"kind": "ndarray"},
+                r"kind must be one of .*got 'ndarray'; did you mean the kind 'array'\?",
+            ),
             (np.dtype("U4"), "a dtype must be one of"),
             (np.longdouble, "a dtype cannot be a long double, .*: give 'float64'"),
             (("float32", 4), r"such as \(4,\), got 4"),
-            (("float32",), "not a field"),
-            (3, "not a field: 3"),
+            (("float32",), "a field must be"),
+            (3, "or a Field, got 3$"),
             ({"dtype": "int64"}, "a field needs a kind"),
             ({"kind": "text", "size": 3}, "got size"),
         ],
@@ -289,7 +276,7 @@ class TestShortForms:
     @pytest.mark.parametrize(
         ("fields", "reason"),
         [
-            ({"a": "text", "b": "string"}, r"^field 'b': a field must be one of the kinds"),  # the wrong one is named
+            ({"a": "text", "b": "string"}, "^field 'b': a field must be a kind"),  # the wrong one is named
             (["v"], r"fields must be a dict by name, as in {'label': 'int64'}, got \['v'\]"),
             ({}, "at least one"),
             # Names hold plain characters only; a leading underscore is reserved for hidden columns.
@@ -323,15 +310,12 @@ class TestInference:
             (memoryview(bmp()), Field("image")),
             (b"plain bytes", Field("bytes")),
             ("words", Field("text")),
-            (np.str_("words"), Field("text")),
             (3, Field("scalar", dtype="int64")),
-            (0.5, Field("scalar", dtype="float64")),
             (True, Field("scalar", dtype="bool")),
             (np.float32(0.5), Field("scalar", dtype="float32")),
             (np.zeros((2, 3), np.uint8), Field("array", dtype="uint8", shape=(2, 3))),
             (np.zeros(2, ">f4"), Field("array", dtype="float32", shape=(2,))),
             ({"a": 1}, Field("json")),
-            ([1, 2], Field("json")),
             (None, Field("json")),
         ],
     )

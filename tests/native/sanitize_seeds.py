@@ -13,7 +13,7 @@ import lmdb
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _builders import CMYK_JPEG, DHT, encode, jpeg, pixels, png, tiff, with_exif, with_thumbnail, without
+from _builders import CMYK_JPEG, DHT, encode, jpeg, png, sampled_jpegs, tiff, with_exif, with_thumbnail, without
 
 PARAMETERS = 32
 
@@ -25,15 +25,11 @@ def block(numbers: Sequence[int]) -> bytes:
 
 def jpegs() -> Iterator[tuple[int, int, bytes]]:
     """Height, width and file: baseline, progressive, grey, of each sampling, with restarts, with EXIF, and others."""
-    samplings = [int(value) for name, value in vars(cv2).items() if name.startswith("IMWRITE_JPEG_SAMPLING_FACTOR_")]
     for height, width in ((60, 80), (33, 17), (1, 1), (16, 16)):
         yield height, width, jpeg(height, width)
         yield height, width, jpeg(height, width, 1)
         yield height, width, jpeg(height, width, progressive=True, quality=50)
-    for number, sampling in enumerate(samplings):
-        options = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling, cv2.IMWRITE_JPEG_RST_INTERVAL, number % 3]
-        options += [cv2.IMWRITE_JPEG_OPTIMIZE, number % 2, cv2.IMWRITE_JPEG_PROGRESSIVE, number // 2 % 2]
-        yield 45, 70, cv2.imencode(".jpg", pixels(45, 70, seed=number), options)[1].tobytes()
+    yield from ((45, 70, data) for data in sampled_jpegs(45, 70))
     yield 24, 32, with_thumbnail(jpeg(24, 32), jpeg(8, 8))
     yield 24, 32, with_exif(jpeg(24, 32), tiff(6))
     yield 24, 32, without(jpeg(24, 32), DHT)

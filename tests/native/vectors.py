@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _builders import jpeg, pixels, tiff, with_exif
+from _builders import jpeg, pixels, sampled_jpegs, tiff, with_exif
 
 from shardio.engines.fused_images import FusedImages, filter_number
 from shardio.engines.jpeg_headers import orientations_of
@@ -41,11 +40,7 @@ def case(kind: int, numbers: Sequence[int], *parts: bytes) -> bytes:
 
 def files() -> Iterator[tuple[int, int, bytes]]:
     """Height, width and file: of each sampling, progressive, with restarts, grey."""
-    samplings = [int(value) for name, value in vars(cv2).items() if name.startswith("IMWRITE_JPEG_SAMPLING_FACTOR_")]
-    for number, sampling in enumerate(samplings):
-        options = [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, sampling, cv2.IMWRITE_JPEG_RST_INTERVAL, number % 3]
-        options += [cv2.IMWRITE_JPEG_PROGRESSIVE, number % 2]
-        yield 145, 170, cv2.imencode(".jpg", pixels(145, 170, seed=number), options)[1].tobytes()
+    yield from ((145, 170, data) for data in sampled_jpegs(145, 170))
     yield 60, 80, jpeg(60, 80, 1)
     file = io.BytesIO()
     Image.fromarray(pixels(90, 50, seed=9)).save(file, "JPEG", quality=40)

@@ -124,7 +124,7 @@ def test_few_modules_stand_at_the_root() -> None:
 
 
 def test_one_module_opens_the_files_of_datasets() -> None:
-    """Only `containers/store.py` opens files of datasets to read them; the other modules that open some write them."""
+    """Only `containers/files.py` opens files of datasets to read them; the other modules that open some write them."""
     openers = {"open", "File", "memmap", "open_memmap"}
     found = set()
     for path in (ROOT / "containers").glob("*.py"):
@@ -132,7 +132,7 @@ def test_one_module_opens_the_files_of_datasets() -> None:
         names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
         found |= {path.stem} if names & openers else set()
     writers = {"_writing", "_hdf5_writer", "hdf5_index", "lmdb"}
-    assert found == {"store", *writers}
+    assert found == {"files", *writers}
 
 
 def test_public_names_are_listed_and_sorted() -> None:

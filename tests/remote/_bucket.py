@@ -1,5 +1,11 @@
 """Datasets in a bucket of the real server, and how commands reach them."""
 
+import itertools
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from _s3 import S3Server
@@ -30,3 +36,25 @@ def options_of(s3: S3Server, cache: Path) -> list[str]:
     """The options of a command that reads from the server."""
     given = [f"--store-option={name}={value}" for name, value in s3.options.items()]
     return [f"--cache={cache}", "--cache-size=64MB", *given]
+
+
+def run_and_kill(command: Sequence[str], environment: dict[str, str], folder: Path, objects: Callable[[], int]) -> Path:
+    """Run a command to its end, after it was killed four times once there were some more objects.
+
+    Each time it has an empty temporary folder, as on another machine; return the last one.
+    """
+    draw = random.Random(5)
+    for attempt in itertools.count():
+        temporary = folder / f"machine-{attempt}"
+        temporary.mkdir()
+        with subprocess.Popen(command, env=os.environ | environment | {"TMPDIR": str(temporary)}) as process:
+            end, target = time.monotonic() + 30, objects() + draw.randrange(1, 10)
+            while process.poll() is None and objects() < target and time.monotonic() < end:
+                time.sleep(0.01)
+            if process.poll() is None and attempt < 4:
+                process.kill()
+                continue
+            assert process.wait() == 0
+        assert attempt
+        return temporary
+    raise AssertionError

@@ -14,7 +14,7 @@ from _s3 import S3Server
 
 from shardio.errors import StoreUnavailable
 from shardio.stores import open_store
-from shardio.stores.unharmed import read_unharmed
+from shardio.stores.stream import read_unharmed
 from shardio.stores.url import Url
 
 SOAK = Path(remote_soak.__file__)
@@ -31,11 +31,11 @@ def test_a_store_that_is_gone_for_a_while(s3: S3Server) -> None:
     """Requests wait for a store that refuses every connection for some seconds, and then have their answers."""
     data = np.random.default_rng(1).bytes(100_000)
     bucket(s3, "gone", data)
-    with proxy(s3.endpoint, Script(gone=0.4, gone_seconds=1.5), seed=3) as between:
-        store = open_store(Url("s3://gone", ""), s3.options | {"endpoint": between.url})
+    with proxy(s3.endpoint, Script(gone=0.4, gone_seconds=0.5), seed=3) as between:
+        store = open_store(Url("s3://gone", ""), s3.options | {"endpoint": between.url()})
         for _ in range(4):
             assert bytes(store.read("data", 10, 90_000).data) == data[10:90_000]
-        assert between.counts["gone"]
+        assert between.counts()["gone"]
         assert store.retries
 
 
@@ -44,11 +44,11 @@ def test_what_has_no_checksum_is_read_unharmed(s3: S3Server) -> None:
     data = np.random.default_rng(2).bytes(5_000)
     bucket(s3, "unharmed", data)
     with proxy(s3.endpoint, Script(corrupt=0.5), seed=5) as between:
-        store = open_store(Url("s3://unharmed", ""), s3.options | {"endpoint": between.url})
+        store = open_store(Url("s3://unharmed", ""), s3.options | {"endpoint": between.url()})
         for _ in range(10):
             assert read_unharmed(store, "data") == data
-        assert between.counts["corrupt"]
-        between.script = Script(corrupt=1.0)
+        assert between.counts()["corrupt"]
+        between.set(corrupt=1.0)
         with pytest.raises(StoreUnavailable, match="damaged on the way"):
             read_unharmed(store, "data")
 
@@ -80,7 +80,7 @@ def test_the_interpreter_ends_while_pieces_are_fetched(s3: S3Server, tmp_path: P
     """A process that ends in the middle of fetches ends with its own exit code, and with no word of them."""
     bucket(s3, "exits", os.urandom(16 << 20))
     with proxy_process(s3.endpoint, Script(bandwidth=4e6, latency=0.02)) as between:
-        options = json.dumps(s3.options | {"endpoint": between.url})
+        options = json.dumps(s3.options | {"endpoint": between.url()})
         command = [sys.executable, "-c", EXIT, options, str(tmp_path), str(wait)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")

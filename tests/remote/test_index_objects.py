@@ -1,12 +1,8 @@
 """`shardio index` adopts tars and TFRecords that lie in a bucket."""
 
-import os
-import random
 import shutil
-import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +10,7 @@ from typing import Any
 import _adoptable
 import numpy as np
 import pytest
-from _bucket import names_in, uploaded
+from _bucket import names_in, run_and_kill, uploaded
 from _s3 import S3Server
 from typer.testing import CliRunner
 from webdataset import TarWriter
@@ -141,23 +137,9 @@ def test_resume_reads_only_what_has_no_index(s3: S3Server, tmp_path: Path, reads
 def test_kill_at_random_moments(s3: S3Server, tmp_path: Path) -> None:
     """Killed at random moments and resumed, each time with an empty temporary folder, it ends as in one go."""
     url = uploaded(s3, many(tmp_path), "s3://adopt/killed")
-    draw, killed = random.Random(3), 0
     command = [sys.executable, "-m", "shardio", "index", url, "-o", url, "--workers", "1", "--resume"]
     command += [f"--store-option={name}={value}" for name, value in s3.options.items()]
-    while True:
-        temporary = tmp_path / f"machine-{killed}"
-        temporary.mkdir()
-        with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}) as process:
-            end, target = time.monotonic() + 30, len(names_in(s3, url)) + draw.randrange(1, 8)
-            while process.poll() is None and len(names_in(s3, url)) < target and time.monotonic() < end:
-                time.sleep(0.01)
-            if process.poll() is None and killed < 4:
-                process.kill()
-                killed += 1
-                continue
-            assert process.wait() == 0
-            break
-    assert killed
+    run_and_kill(command, {}, tmp_path, lambda: len(names_in(s3, url)))
     dataset = shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)
     assert dataset.digest == shardio.open(tmp_path / "whole").digest
     assert list(dataset.manifest.shards.checksums) == list(shardio.open(tmp_path / "whole").manifest.shards.checksums)

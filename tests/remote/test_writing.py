@@ -4,13 +4,13 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _bucket import run_and_kill
 from _s3 import S3Server
 from _time_limit import wait_until
 
@@ -200,28 +200,10 @@ def test_kill_at_random_moments(
     store: RetryingStore, place: Url, photo_folder: Path, whole: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     """Killed at random moments and resumed, each time on a machine that knows nothing of it, it ends as in one go."""
-    draw = random.Random(5)
     arguments = command(
         "convert", "imagefolder", photo_folder, place, "--shard-size", "4KB", "--resume", "--workers", 1
     )
-    killed = 0
-    while True:
-        temporary = tmp_path / f"machine-{killed}"
-        temporary.mkdir()
-        with subprocess.Popen(arguments, env={**environment, "TMPDIR": str(temporary)}) as process:
-            end = time.monotonic() + 30
-            already = len(present(store, place))
-            target = already + draw.randrange(1, 12)
-            while process.poll() is None and len(present(store, place)) < target and time.monotonic() < end:
-                time.sleep(0.01)
-            if process.poll() is None and killed < 4:
-                process.kill()
-                process.wait()
-                killed += 1
-                continue
-            assert process.wait() == 0
-            break
-    assert killed
+    temporary = run_and_kill(arguments, environment, tmp_path, lambda: len(present(store, place)))
     assert_same(store, place, whole)
     assert not [name for name in present(store, place) if "/.converting/" in name]
     assert list(temporary.iterdir()) == []

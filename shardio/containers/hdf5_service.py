@@ -1,4 +1,4 @@
-"""Functions that read HDF5 files for `_hdf5_library`. The helper process runs them: damage may hold or crash it.
+"""Functions that read HDF5 files for `hdf5_library`. The helper process runs them: damage may hold or crash it.
 
 Every function takes the file's path, and its device and inode number, by which it tells that the file is still the one
 that the caller has open; it yields bytes.
@@ -17,14 +17,11 @@ import numpy as np
 
 from ..errors import ShardCorrupt
 from ..format.fields import as_field
-from . import hdf5_index, store
-from ._hdf5_library import check_filters, resolve
+from . import files, hdf5_index
 from ._hdf5_writer import FIELDS_ATTRIBUTE
 from .base import check_value_bytes
 from .hdf5 import open_shard
-
-DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
-"""The exceptions that h5py raises for unreadable data; MemoryError where it takes damage for a length."""
+from .hdf5_library import DAMAGE, check_filters, resolve
 
 _MOST_OPEN = 64
 
@@ -67,7 +64,7 @@ def _open(path: str, inode: Sequence[int]) -> _OpenFile:
         _close(key)  # libhdf5 would not read a file anew that it has open
         while len(_files) >= _MOST_OPEN:
             _close(next(iter(_files)))
-        _files[key] = _OpenFile(state, store.open_hdf5(Path(path)), {})
+        _files[key] = _OpenFile(state, files.open_hdf5(Path(path)), {})
     _files.move_to_end(key)
     return _files[key]
 

@@ -1,12 +1,18 @@
-"""Files read by position, from many threads, without a shared cursor or a lock, and with errors that name the value."""
+"""Where the files of datasets are opened for reading, and read: by position, from many threads, without a lock.
 
+Every reader of a container opens its files here, and nowhere else. Errors name the value.
+"""
+
+import contextlib
+import errno
+import importlib
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import repeat
 from pathlib import Path
-from typing import Any, Generic, TypeVar, final
+from typing import Any, BinaryIO, Generic, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +21,59 @@ from .. import native
 from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..native import rows as compiled
+from ..system import npy
+from ..system.regular_files import check_regular, open_regular
 from ..system.types import Rows
-from . import store
-from ._bounds import within
-from .base import check_rows, check_value_bytes
+from .base import check_value_bytes
+from .row_locator import within
 
 T = TypeVar("T")
+
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
+_NOT_REGULAR = (errno.EISDIR, errno.EINVAL, errno.ENXIO)
+
+
+def status(path: Path) -> os.stat_result:
+    """Return the status of a file; ShardCorrupt unless there is a regular file."""
+    with _named(path):
+        return check_regular(path)
+
+
+def open_raw(path: Path) -> int:
+    """Open a file for `pread`; return its descriptor. ShardCorrupt unless there is a regular file."""
+    with _named(path):
+        return open_regular(path, os.O_RDONLY)
+
+
+def open_hdf5(path: Path) -> Any:
+    """Open an h5py.File; OSError if libhdf5 refuses it."""
+    status(path)
+    return importlib.import_module("h5py").File(path, "r")
+
+
+def open_hdf5_stream(file: BinaryIO) -> Any:
+    """Open an h5py.File that is read through an open file; OSError if libhdf5 refuses it."""
+    return importlib.import_module("h5py").File(file, "r")
+
+
+def map_npy(path: Path, largest_header: int) -> Any:
+    """Map a `.npy` file into memory, read-only; ValueError or EOFError if its header is damaged."""
+    if os.path.lexists(path):  # NumPy's own error otherwise
+        status(path)
+    return npy.guarded(lambda: np.lib.format.open_memmap(path, mode="r", max_header_size=largest_header))
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            target = f"; it is a link to {os.path.realpath(path)}" if os.path.islink(path) else ""
+            raise ShardCorrupt(f"{path}: there is no such file{target}") from error
+        if error.errno in _NOT_REGULAR:
+            raise ShardCorrupt(f"{path}: is not a regular file") from error
+        raise
 
 
 @final
@@ -34,7 +87,7 @@ class RawFile:
     __slots__ = ("__weakref__", "fd", "path", "size")
 
     def __init__(self, path: Path) -> None:
-        self.fd = store.open_raw(path)
+        self.fd = open_raw(path)
         weakref.finalize(self, os.close, self.fd)
         self.path = path
         self.size = os.fstat(self.fd).st_size
@@ -135,43 +188,37 @@ def _forget_mapped(size: int) -> None:
     _mapped -= size
 
 
-@final
-class Handle(Generic[T]):
-    """A reader's open shard, which is opened again after unpickling.
+class BaseReader(Generic[T]):
+    """A base of readers: the open shard, which is opened again after unpickling.
 
     Args:
-        opener: a function `(path, fields)` of a module, so that it can be pickled.
         path: the shard.
         fields: its fields, with hidden columns.
     """
 
-    def __init__(
-        self, opener: Callable[[Path, Mapping[str, Field]], T], path: Path, fields: Mapping[str, Field]
-    ) -> None:
-        self._arguments = (opener, path, dict(fields))
+    def __init__(self, path: Path, fields: Mapping[str, Field]) -> None:
+        self._path, self._fields = path, dict(fields)
         self._closed = False
-        self._opened: T | None = opener(path, fields)
+        self._opened: T | None = self._open()
 
-    def get(self) -> T:
-        """Return the open shard; ValueError after `close`."""
+    def _open(self) -> T:
+        raise NotImplementedError
+
+    def _shard(self) -> T:
         # A local variable, so that a `close` in another thread cannot end it during a read.
         opened = self._opened
-        opener, path, fields = self._arguments
         if self._closed:
-            raise ValueError(f"{path}: the reader is closed")
+            raise ValueError(f"{self._path}: the reader is closed")
         if opened is None:
-            opened = self._opened = opener(path, fields)
+            opened = self._opened = self._open()
         return opened
 
     def close(self) -> None:
         """Drop the open shard; a read that is running in another thread still finishes."""
         self._closed, self._opened = True, None
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._arguments
-
-    def __setstate__(self, arguments: tuple[Any, ...]) -> None:
-        self._arguments, self._closed, self._opened = arguments, False, None
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_closed": False, "_opened": None}
 
 
 def check_request(
@@ -184,7 +231,8 @@ def check_request(
     if out is not None and not field.fixed:
         raise ValueError(f"{path}: out is only for fixed fields; the values of {name!r} ({field.kind}) differ in size")
     rows = np.ascontiguousarray(rows, np.int64)
-    check_rows(rows, count, path)
+    if len(outside := rows[(rows < 0) | (rows >= count)]):
+        raise IndexError(f"{path}: row must be in [0, {count}), got {outside[0]}")
     return rows, field
 
 

@@ -16,12 +16,15 @@ from ..errors import MissingDependency, ShardCorrupt, ShardioError
 from ..format.fields import Field
 from ..system import helper_process
 from ..system.types import Rows
-from . import store
+from . import files
 from .base import check_value_bytes
-from .chunk_cache import ChunkSpan
+from .hdf5_chunks import ChunkSpan, block_parts
 
-SERVICE = "shardio.containers._hdf5_service"
+SERVICE = "shardio.containers.hdf5_service"
 """The module that the helper process runs."""
+
+DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
+"""The exceptions that h5py raises for unreadable data; MemoryError where it takes damage for a length."""
 
 _MOST_LINKS = 16
 _SMALLEST_SHARE = 16  # of the limit, for the values of a file in which many have failed
@@ -56,14 +59,14 @@ class LibraryFile:
 
     def __init__(self, path: Path, limit: float | None = None) -> None:
         self.path = path
-        status = store.status(path)
+        status = files.status(path)
         self._absolute = os.path.abspath(path)  # the helper process has a working directory of its own
         self._limit = limit
         self._inode = status.st_dev, status.st_ino
         self._state = *self._inode, status.st_size, status.st_mtime_ns
 
     def call(self, function: str, keys: Sequence[Hashable], **arguments: Any) -> list[bytearray]:
-        """Call a function of `_hdf5_service` in the helper process; return its values, one for each of `keys`.
+        """Call a function of `hdf5_service` in the helper process; return its values, one for each of `keys`.
 
         Args:
             function: the function, as `module:function`; its first arguments are the file's path and inode.
@@ -235,21 +238,9 @@ def resolve(file: Any, name: str, path: Path) -> Any:
             if isinstance(node, h5py.Dataset) and node.external:
                 raise ShardCorrupt(f"{place}: its data are in other files, which are not read")
             if isinstance(node, h5py.Dataset) and node.is_virtual:
-                raise ShardCorrupt(f"{place}: a virtual dataset, whose data are in {_sources(node)}, is not read")
+                raise ShardCorrupt(f"{place}: a virtual dataset, whose data are elsewhere, is not read")
             return node
     raise ShardCorrupt(f"{place}: more than {_MOST_LINKS} links in a row")
-
-
-def _sources(virtual: Any) -> str:
-    """Return where a virtual dataset takes its data from, in words, without opening it."""
-    inside = {part.file_name for part in virtual.virtual_sources()} <= {"."}
-    return "other datasets of this file" if inside else "other files"
-
-
-def block_parts(ordered: Rows, block: int) -> list[slice]:
-    """Return the parts of ascending rows that are in one block of `block` rows each."""
-    breaks = (np.flatnonzero(np.diff(ordered // block)) + 1).tolist()
-    return [slice(start, stop) for start, stop in zip([0, *breaks], [*breaks, len(ordered)], strict=True)]
 
 
 def missing_filter(dataset: Any) -> str | None:
