@@ -1,8 +1,8 @@
 """Statistics of a dataset: sizes, labels and image sizes of all samples, pixels and values of some.
 
 The shards' indexes are counted for every sample, block by block and in bounded memory. Images, texts and arrays are
-read and decoded of a random sample only. `figures` holds the results, `counting` computes them, `report` and `picture`
-show them as text and as a PNG. These are `DatasetStats`; the statistics of a running loader are `shardio.LoaderStats`.
+read and decoded of a random sample only. `figures` holds the results, `counting` computes them, `report` shows them
+as text. These are `DatasetStats`; the statistics of a running loader are `shardio.LoaderStats`.
 """
 
 from __future__ import annotations
