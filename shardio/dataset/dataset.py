@@ -114,11 +114,8 @@ class Dataset:
         """Return the fields and a few samples as HTML, which notebooks show. It reads at most four samples."""
         from . import notebook  # loads Pillow
 
-        shards = self.manifest.shards
-        facts = {
-            "samples": f"{len(self):,}",
-            "shards": f"{len(shards):,} ({self.manifest.container}), {format_size(int(shards.bytes.sum()))}",
-        }
+        shards, size = self.manifest.shards, format_size(int(self.manifest.shards.bytes.sum()))
+        facts = f"{len(self):,} samples in {len(shards):,} {self.manifest.container} shards, {size}"
         return notebook.to_html(self, facts, self.classes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
