@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from ..dataset.epoch_cost import EpochCost, Prices, Traffic, epoch_cost
+from ..dataset.epoch_cost import EpochCost, Traffic, epoch_cost
 from ..dataset.remote_manifest import load_manifest
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
@@ -30,7 +29,7 @@ def info(
         bool,
         typer.Option(
             "--cost",
-            help="Estimate the requests and bytes of an epoch from a store, and with prices the money.",
+            help="Estimate the requests and bytes of an epoch from a store.",
             rich_help_panel=COST,
         ),
     ] = False,
@@ -49,12 +48,6 @@ def info(
         int | None,
         typer.Option(help="How many samples block shuffle keeps together. The default is 64.", rich_help_panel=COST),
     ] = None,
-    price_per_1000_requests: Annotated[
-        float | None, typer.Option(help="The price of 1,000 requests that read.", rich_help_panel=COST)
-    ] = None,
-    price_per_gb: Annotated[
-        float | None, typer.Option(help="The price of 10^9 bytes that leave the store.", rich_help_panel=COST)
-    ] = None,
 ) -> None:
     """Show a dataset's samples, fields, shards and digest; with --cost also what an epoch costs.
 
@@ -69,29 +62,20 @@ def info(
       shardio info s3://bucket/photos --store-option region=eu-west-1
 
       shardio info data/photos --cost --nodes 8 --cache-size 200GB --block 256
-
-      shardio info data/photos --cost --price-per-1000-requests 0.001 --price-per-gb 0.05
     """
-    wanting = {
-        "--nodes": nodes, "--cache-size": cache_size, "--block": block,
-        "--price-per-1000-requests": price_per_1000_requests, "--price-per-gb": price_per_gb,
-    }  # fmt: skip
-    for name, value in wanting.items():
+    for name, value in {"--nodes": nodes, "--cache-size": cache_size, "--block": block}.items():
         if value is not None and not cost:
             raise ConfigError(f"{name} goes with --cost")
     loaded = load_manifest(dataset, stores.check_needed(dataset))
     room = None if cache_size is None else parse_size(cache_size, "cache_size")
-    prices, costs = Prices(price_per_1000_requests, price_per_gb), tuple[EpochCost, ...]()
-    if cost:
-        costs = epoch_cost(loaded, nodes=nodes or 1, cache_bytes=room, block=block or 64, prices=prices)
+    given: dict[str, int] = {"nodes": 1 if nodes is None else nodes, "block": 64 if block is None else block}
+    costs = epoch_cost(loaded, cache_bytes=room, **given) if cost else ()
     size = int(loaded.shards.bytes.sum())
     if as_json:
         summary = _summary(dataset, loaded, size)
         if cost:
-            summary["cost"] = {
-                "piece_bytes": PIECE, "cache_bytes": room, "block": block or 64, "prices": asdict(prices),
-                "epochs": [one.to_json() for one in costs],
-            }  # fmt: skip
+            epochs = [one.to_json() for one in costs]
+            summary["cost"] = {"piece_bytes": PIECE, "cache_bytes": room, "block": given["block"], "epochs": epochs}
         print(json.dumps(summary, indent=1))
         return
     shards = loaded.shards
@@ -120,14 +104,12 @@ def _cost_lines(costs: Sequence[EpochCost]) -> Iterator[str]:
     """Yield a table of costs, per node and for all nodes."""
     if not costs:
         return
-    priced = costs[0].first_price is not None
     yield ""
-    yield f"{'estimated cost':{_NAME}}{'per node':26}  {'all nodes':26}{'  price' if priced else ''}"
+    yield f"{'estimated cost':{_NAME}}{'per node':26}  all nodes"
     for one in costs:
-        for epoch, traffic, price in (("first", one.first, one.first_price), ("later", one.later, one.later_price)):
-            money = "" if price is None else f"  {price:,.2f}"
+        for epoch, traffic in (("first", one.first), ("later", one.later)):
             name = f"{one.shuffle}, {epoch} epoch"
-            yield f"{name:{_NAME}}{_traffic(traffic):26}  {_traffic(traffic * one.nodes):26}{money}".rstrip()
+            yield f"{name:{_NAME}}{_traffic(traffic):26}  {_traffic(traffic * one.nodes)}"
 
 
 def _traffic(traffic: Traffic) -> str:
