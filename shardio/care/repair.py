@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,76 @@ from ..stores.url import as_url
 from ..system import did_you_mean
 from ..system.directory import Directory
 from ..system.local_path import local_path
+from ..system.units import counted
 from .rebuilt_index import free_name, index_name, is_readable, kept_conversion, rebuild
-from .repaired import Repair, ShardRepair
 
 _NOT_OURS = "shardio did not write this file, or nothing proves that it did; it is left as it is"
 _BLOCK = 256  # samples
 _MOST_NAMED = 10  # rows in a message
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRepair:
+    """What a repair did with one shard.
+
+    Attributes:
+        shard: the shard's name.
+        kept: the number of its samples that the repaired dataset holds.
+        lost: the number of those that it held before and holds no more; None if the manifest was lost.
+        reasons: what was wrong, and what was done about it.
+    """
+
+    shard: str
+    kept: int
+    lost: int | None
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lost = "an unknown number" if self.lost is None else self.lost
+        return f"{self.shard}: {'; '.join(self.reasons)}: {counted(self.kept, 'sample')} kept, {lost} lost"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same for JSON."""
+        return {"shard": self.shard, "kept": self.kept, "lost": self.lost, "reasons": list(self.reasons)}
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The result of `shardio.repair`.
+
+    Attributes:
+        manifest: the manifest of the repaired dataset.
+        shards: each shard of which something was repaired or lost; the others are as they were.
+        notes: what was repaired or lost of the dataset as a whole.
+        same: whether the digest equals that of the old manifest; None if there was none.
+    """
+
+    manifest: manifest.Manifest
+    shards: tuple[ShardRepair, ...]
+    notes: tuple[str, ...]
+    same: bool | None
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """One line for each thing that was repaired or lost; empty if nothing was wrong."""
+        return (*self.notes, *map(str, self.shards))
+
+    @property
+    def lost(self) -> int | None:
+        """The number of samples that were lost in all; None if that is not known."""
+        counts = [shard.lost for shard in self.shards if shard.lost is not None]
+        return sum(counts) if len(counts) == len(self.shards) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result for JSON."""
+        return {
+            "samples": self.manifest.samples,
+            "lost": self.lost,
+            "digest": self.manifest.digest,
+            "same": self.same,
+            "notes": list(self.notes),
+            "shards": [shard.to_dict() for shard in self.shards],
+        }
 
 
 def repair(

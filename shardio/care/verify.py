@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
-from ..dataset.location import Location
+from ..dataset.readable import Location
 from ..dataset.store_access import StoreAccess
 from ..engines import image_decoding
 from ..errors import BadSample, ConfigError, DatasetError

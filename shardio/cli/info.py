@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ..dataset.epoch_cost import EpochCost, Traffic, epoch_cost
-from ..dataset.remote_manifest import load_manifest
-from ..dataset.store_access import StoreAccess
+from ..dataset.store_access import StoreAccess, load_manifest
 from ..errors import ConfigError
 from ..format import cf, manifest
 from ..format.fields import Field, describe

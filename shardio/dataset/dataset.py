@@ -36,7 +36,7 @@ from ..format.fields import (
 )
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
-from ..order.plan import Order, Plan, Schedule, Shuffle
+from ..order.plan import Plan, Shuffle
 from ..output.describe import describe
 from ..output.remote_manifest import load_remote
 from ..output.shard_writer import ShardWriter, WrittenShard
@@ -47,13 +47,12 @@ from ..system.did_you_mean import did_you_mean
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
 from .classes import KEY, Classes, Renumbering, names_in, numbered_alike
-from .fetch_ahead import FetchAhead
 from .local_shards import LocalShards
-from .location import Location
-from .remote_manifest import folder_of
+from .readable import Location
 from .remote_shards import RemoteShards
 from .selection import Selection
 from .shards import Shards, by_shard
+from .store_access import folder_of
 
 
 @final
@@ -218,13 +217,14 @@ class Dataset:
         """The bytes that this process has fetched into the node's cache until now; none for a local dataset."""
         return self.shards.fetched
 
-    def fetch_ahead(self, fields: Sequence[str], plan: Order, schedule: Schedule) -> FetchAhead | None:
-        """Begin to fetch what an epoch reads of some fields; None if all of it is local."""
-        return FetchAhead(self, fields, plan, schedule) if self.shards.in_store else None
+    @property
+    def in_store(self) -> bool:
+        """Whether the shards are in a store, where nothing but shardio reads them."""
+        return self.shards.in_store
 
-    def prefetch(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, indices: Indices, fields: Iterable[str]) -> list[Hold] | None:
         """Have what reading samples needs fetched, without waiting for it, as `FetchAhead` asks for it."""
-        return self.shards.prefetch(by_shard(*self.manifest.shards.locate(indices)), fields, share)
+        return self.shards.prefetch(by_shard(*self.manifest.shards.locate(indices)), fields)
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the cache of the node has no room for the `window` samples that a shuffle mixes at a time."""
@@ -238,11 +238,6 @@ class Dataset:
         """
         shards, rows = self.manifest.shards.locate(np.array([index]))
         return self.shards.refetch(int(shards[0]), int(rows[0]))
-
-    def check_local(self) -> None:
-        """Raise ConfigError if the shards are in a store, where nothing but shardio reads them."""
-        if self.shards.in_store:
-            raise ConfigError(f"gpu_direct reads local files, and {self.path} is in a store: leave it out")
 
     def decode(
         self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
@@ -260,7 +255,7 @@ class Dataset:
         try:
             values.extend(decoded)
         except ValueError as error:  # raised alike for malformed UTF-8, JSON and .npy
-            place = self.path / self.where(int(indices[len(values)]))
+            place = self.path / f"{self.locate(int(indices[len(values)]))}"
             raise ShardCorrupt(f"{place}, field {name!r}: not {field.kind}: {error}") from error
         return values
 
@@ -309,10 +304,8 @@ class Dataset:
         columns = {n: stored[n] if n in known else selection.stored(n) for n in names}
         actual, expected = checksums.of_samples(columns, names), selection.column(CHECKSUM)
         for row in np.flatnonzero(actual != expected)[:1].tolist():
-            raise ShardCorrupt(
-                f"{self.path / self.where(int(indices[row]))}: checksum {int(actual[row]):016x} is not "
-                f"{int(expected[row]):016x}"
-            )
+            place = self.path / f"{self.locate(int(indices[row]))}"
+            raise ShardCorrupt(f"{place}: checksum {int(actual[row]):016x} is not {int(expected[row]):016x}")
 
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard, without reading a file."""
@@ -320,20 +313,17 @@ class Dataset:
         return str(self.manifest.shards.names[shard])
 
     def locate(self, index: int) -> Location:
-        """Return the place of a sample. Its key is None without a text field `key`, or if that cannot be read."""
+        """Return the place of a sample; as text, `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`.
+
+        Its key is None without a text field `key`, or if that cannot be read.
+        """
         numbers = np.array([index])
         shard, row = (int(column[0]) for column in self.manifest.shards.locate(numbers))
         key = None
         if self.fields.get("key", Field("json")).kind == "text":
-            with contextlib.suppress(
-                DatasetError, OSError, MemoryError
-            ):  # messages about damaged shards ask for locations
+            with contextlib.suppress(DatasetError, OSError, MemoryError):  # damaged shards are located, too
                 key = bytes(self.select(numbers).values("key")[0]).decode(errors="backslashreplace")
         return Location(self.manifest.shards.names[shard], row, index, key)
-
-    def where(self, index: int) -> str:
-        """Return the place of a sample for messages: `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`."""
-        return f"{self.locate(index)}"
 
     def close(self) -> None:
         """Close all files. The dataset stays usable: files are opened again on demand."""

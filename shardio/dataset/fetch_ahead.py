@@ -2,10 +2,10 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Protocol, final
+from typing import final
 
 import numpy as np
 
@@ -14,31 +14,13 @@ from ..errors import ShardioError
 from ..order.plan import Order, Schedule
 from ..system import background
 from ..system.types import Indices
-
-FREE_SHARE = 0.25
-"""The share of the cache that what is fetched ahead leaves to what is needed now."""
+from .readable import ReadableDataset
 
 MOST_AHEAD = 1 << 29
 """Bytes that are fetched or held ahead of the consumer, per rank, if the cache has room for them."""
 
 _LOOK_SECONDS = 0.002
 _MOST_STEPS = 4  # asked for at once: with more, batches come in clumps; with fewer, samples have fewer neighbours
-
-
-class Fetchable(Protocol):
-    """A dataset, or several, with shards in stores."""
-
-    def prefetch(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
-        """Have what reading samples needs fetched into the node's cache, without waiting for it.
-
-        Args:
-            indices: the samples' numbers, int64 [n].
-            fields: the fields to read.
-            share: the share of the cache that must stay free for what is needed now.
-
-        Returns:
-            What keeps it in the cache until it is released; None if there is no room.
-        """
 
 
 @final
@@ -54,7 +36,7 @@ class FetchAhead:
         schedule: the steps that cut it into batches.
     """
 
-    def __init__(self, dataset: Fetchable, fields: Sequence[str], plan: Order, schedule: Schedule) -> None:
+    def __init__(self, dataset: ReadableDataset, fields: Sequence[str], plan: Order, schedule: Schedule) -> None:
         self._dataset, self._fields, self._plan, self._schedule = dataset, tuple(fields), plan, schedule
         self._inbox: SimpleQueue[int | None] = SimpleQueue()
         # Before anybody reads: readers would have each sample fetched by itself, instead of runs of neighbours.
@@ -107,11 +89,11 @@ class FetchAhead:
             most = None if most is None else most - 1
             stop = self._stop(asked)
             try:
-                held = self._dataset.prefetch(self._indices(asked, stop), self._fields, FREE_SHARE)
+                held = self._dataset.prefetch(self._indices(asked, stop), self._fields)
                 if held is None and not ahead:  # the cache has no room for all of it, but perhaps for one step
                     stop = asked + 1
                     own = np.unique(self._schedule.part(self._plan, asked).indices)
-                    held = self._dataset.prefetch(own, self._fields, FREE_SHARE)
+                    held = self._dataset.prefetch(own, self._fields)
             except (ShardioError, OSError):
                 break  # reading says what is wrong
             if held is None:

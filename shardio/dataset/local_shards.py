@@ -1,14 +1,11 @@
 """The shards of a dataset in a folder or in memory, opened for reading."""
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
 from .. import containers
-from ..cache.fetcher import FetchCounts
-from ..cache.node_cache import Hold
 from ..containers import piece_sums
 from ..containers.base import Reader
 from ..errors import DatasetError, ShardCorrupt
@@ -16,14 +13,11 @@ from ..format import manifest
 from ..format.fields import CHECKSUM_BYTES, Field
 from ..format.pieces import PIECE
 from ..system import processes
-from ..system.timing import StageClock
-from .shards import MOST_OPEN, Parts, RecentlyUsed, compare_files
-
-_NOTHING = nullcontext()
+from .shards import MOST_OPEN, RecentlyUsed, Shards, compare_files
 
 
 @final
-class LocalShards:
+class LocalShards(Shards):
     """Keeps the most recently used shards open: a dataset may have more shards than a process may open files.
 
     Args:
@@ -31,8 +25,6 @@ class LocalShards:
         folder: its folder.
         fields: its fields, with hidden columns.
     """
-
-    in_store = False
 
     def __init__(self, described: manifest.Manifest, folder: Path, fields: Mapping[str, Field]) -> None:
         self._described, self._folder, self._fields = described, folder, fields
@@ -79,22 +71,6 @@ class LocalShards:
             name = piece_sums.path_of(files[0]).name
             wrong = "does not hold the checksums of its pieces" if files[0].with_name(name).exists() else "is missing"
             raise DatasetError(f"{name} {wrong}; `shardio repair` writes it anew")
-
-    def fetch(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> AbstractContextManager[None]:
-        return _NOTHING
-
-    def prefetch(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
-        return []
-
-    def refetch(self, number: int, row: int) -> bool:
-        return False
-
-    def warn_of_small_cache(self, window: int) -> None:
-        pass
-
-    @property
-    def fetched(self) -> FetchCounts:
-        return FetchCounts()
 
     def close(self) -> None:
         if self._container.on_disk:  # shards in memory stay

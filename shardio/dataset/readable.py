@@ -1,7 +1,8 @@
-"""The protocols of a dataset that a loader reads: samples by number, from one dataset or several."""
+"""A dataset that a loader reads, as protocols: samples by number, from one dataset or several."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -9,19 +10,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
+from ..cache.node_cache import Hold
 from ..containers.row_locator import Scratch
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
-from ..order.plan import Order, Schedule, Shuffle
+from ..order.plan import Order, Shuffle
 from ..stores.url import Url
 from ..system.timing import StageClock
 from ..system.types import Buffer, Column, Indices
-from .fetch_ahead import FetchAhead
-from .location import Location
 
 FileSpans: TypeAlias = tuple[list[str], NDArray[np.int64], NDArray[np.int64]]
 """Places of rows in files: the files' paths, the number of each row's file among them, and the offset of each row's
 first byte in its file, int64 [n] each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The place of a sample: its shard, and its row in the shard.
+
+    Attributes:
+        shard: the name of the shard.
+        row: the row in the shard.
+        index: the number of the sample in the dataset.
+        key: the value of the sample's field `key`; None if there is no such field, or it cannot be read.
+    """
+
+    shard: str
+    row: int
+    index: int
+    key: str | None
+
+    def __str__(self) -> str:
+        key = "" if self.key is None else f", key {self.key}"
+        return f"{self.shard}, row {self.row} (sample {self.index}{key})"
 
 
 class SelectedSamples(Protocol):
@@ -111,14 +132,18 @@ class ReadableDataset(Protocol):
     def fetched(self) -> FetchCounts:
         """The bytes that this process has fetched from stores until now, and in how many requests."""
 
-    def fetch_ahead(self, fields: Sequence[str], plan: Order, schedule: Schedule) -> FetchAhead | None:
-        """Begin to fetch what an epoch reads of some fields from stores; None if all of it is local."""
+    @property
+    def in_store(self) -> bool:
+        """Whether any shards are in a store, where nothing but shardio reads them."""
+
+    def prefetch(self, indices: Indices, fields: Iterable[str]) -> list[Hold] | None:
+        """Have what reading some fields of samples needs fetched into the node's cache, without waiting for it.
+
+        Returns what keeps it in the cache until it is released; None if there is no room.
+        """
 
     def refetch(self, index: int) -> bool:
         """Fetch a damaged sample from its store again; return whether reading it again is worth while."""
-
-    def check_local(self) -> None:
-        """Raise ConfigError if any shards are in a store, where nothing but shardio reads them."""
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the cache of the node has no room for `window` samples of each dataset in a store."""
@@ -127,7 +152,4 @@ class ReadableDataset(Protocol):
         """Return the name of a sample's shard, without reading a file."""
 
     def locate(self, index: int) -> Location:
-        """Return the place of a sample: its shard, row and key."""
-
-    def where(self, index: int) -> str:
-        """Return the place of a sample as text for messages."""
+        """Return the place of a sample: its shard, row and key, which are also its text for messages."""

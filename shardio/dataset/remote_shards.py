@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, final
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from .. import containers, native
@@ -31,9 +32,10 @@ from ..system import background, forks, processes
 from ..system.timing import StageClock
 from ..system.types import Rows
 from ..system.units import format_size
-from .fetch_ahead import FREE_SHARE
-from .remote_sums import RemoteSums
-from .shards import MOST_OPEN, Parts, RecentlyUsed, compare_files
+from .shards import MOST_OPEN, Parts, RecentlyUsed, Shards, compare_files
+
+FREE_SHARE = 0.25
+"""The share of the cache that what is fetched ahead leaves to what is needed now."""
 
 _DESCRIPTORS = 8  # of an open shard with its index and its checksums
 _UNIT = 16  # pieces that are fetched together where that costs little
@@ -57,6 +59,43 @@ class _Shard:
 
 
 @final
+class _Sums:
+    """The checksums of the pieces of one shard, by which they are compared before anyone sees them.
+
+    Their table is fetched into the cache, and held there, before any piece is compared.
+
+    Args:
+        store: the store.
+        name: the table's name in it.
+        cached: its place in the cache.
+        checksum: the shard's checksum in the manifest.
+
+    Attributes:
+        file: the table.
+        hold: keeps it in the cache; None until it is there.
+        missing: whether the store has no such table; nothing is compared then, as in datasets without tables.
+    """
+
+    def __init__(self, store: Store, name: str, cached: CachedObject, checksum: str) -> None:
+        self.file = RemoteFile(store, name, cached, partial(piece_sums.is_block_whole, checksum))
+        self.hold: Hold | None = None
+        self.missing = False
+
+    def is_whole(self, first: int, number: int, data: memoryview) -> bool | None:
+        """Return whether a piece is what was written; None if the table is missing.
+
+        Args:
+            first: the number of pieces of the shard's files before this one.
+            number: the number of the piece in its file.
+            data: the piece.
+        """
+        if self.missing:
+            return None
+        expected = os.pread(self.file.cached.file, 8, piece_sums.offset_of(first + number))
+        return xxhash.xxh3_64_intdigest(data) == int.from_bytes(expected, "little")
+
+
+@final
 class _Files:
     """The files of a shard.
 
@@ -66,7 +105,7 @@ class _Files:
         sums: the checksums of the pieces of all of them; None if the dataset has none.
     """
 
-    def __init__(self, shard: RemoteFile, companions: Sequence[RemoteFile], sums: RemoteSums | None) -> None:
+    def __init__(self, shard: RemoteFile, companions: Sequence[RemoteFile], sums: _Sums | None) -> None:
         self.shard, self.companions, self.sums = shard, companions, sums
 
     @property
@@ -76,7 +115,7 @@ class _Files:
 
 
 @final
-class RemoteShards:
+class RemoteShards(Shards):
     """Keeps the most recently used shards of a store open.
 
     The indexes of open shards, and what else their readers look at all the time, stay in the cache; the rest is held
@@ -151,13 +190,13 @@ class RemoteShards:
         with hold:
             yield
 
-    def prefetch(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, parts: Parts, names: Iterable[str]) -> list[Hold] | None:
         _, wanted, _ = self._wanted(parts, list(names))
         if not wanted:
             return []
         if self._fits:  # all of it will be read and stay
             wanted = [(f, widened_up_to(pieces, _UNIT, len(f.cached.table.state), _WIDER)) for f, pieces in wanted]
-        hold = self._fetcher.prefetch(wanted, round(share * self._fetcher.most))
+        hold = self._fetcher.prefetch(wanted, round(FREE_SHARE * self._fetcher.most))
         return None if hold is None else [hold]
 
     def warn_of_small_cache(self, window: int) -> None:
@@ -280,9 +319,9 @@ class RemoteShards:
             self._fetch_sums([files.sums])
         return files
 
-    def _fetch_sums(self, tables: Sequence[RemoteSums]) -> None:
+    def _fetch_sums(self, tables: Sequence[_Sums]) -> None:
         """Have tables of checksums in the cache as long as somebody uses them; some may be missing in the store."""
-        absent = [one for one in tables if not one.ready]
+        absent = [one for one in tables if not one.missing and one.hold is None]
         if not absent:
             return
         if len(absent) > 1:
@@ -309,7 +348,7 @@ class RemoteShards:
         if self._described.piece_bytes == PIECE:
             place = self._url / f"{name}{piece_sums.SUFFIX}"
             in_cache = self._cached(place.name, piece_sums.size_of(one.table.size for one in cached))
-            sums = RemoteSums(self._store, place.path, in_cache, self._table.checksums[number])
+            sums = _Sums(self._store, place.path, in_cache, self._table.checksums[number])
         files, first = [], 0
         for one, object_name in zip(cached, self._objects(number), strict=True):
             is_whole = None if sums is None else partial(sums.is_whole, first)

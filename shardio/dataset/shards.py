@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, Protocol, TypeAlias, TypeVar, final
 
 import numpy as np
@@ -20,6 +20,8 @@ from ..system.types import Rows
 
 MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
 
+_NOTHING = nullcontext()
+
 T = TypeVar("T")
 Parts: TypeAlias = Iterable[tuple[int, Rows]]
 """Numbers of shards, each with rows in it."""
@@ -28,8 +30,8 @@ Parts: TypeAlias = Iterable[tuple[int, Rows]]
 class Shards(Protocol):
     """The shards of a dataset by number: `LocalShards` or `RemoteShards`.
 
-    Threads share them; forked and unpickled processes open their own. Whoever reads says so by `fetch`; where all files
-    are local, `fetch`, `prefetch`, `refetch` and `warn_of_small_cache` have nothing to do.
+    Threads share them; forked and unpickled processes open their own. Whoever reads says so by `fetch`. What concerns
+    stores does nothing here, as where all files are local.
 
     Attributes:
         limit: the most shards that are open at once.
@@ -37,7 +39,7 @@ class Shards(Protocol):
     """
 
     limit: int
-    in_store: bool
+    in_store: bool = False
 
     def __getitem__(self, number: int) -> Reader:
         """Return the open reader of a shard; ShardCorrupt if it cannot be opened."""
@@ -56,15 +58,18 @@ class Shards(Protocol):
 
         Waiting for them counts as the stage `fetch` of `clock`, if one is given.
         """
+        return _NOTHING
 
-    def prefetch(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, parts: Parts, names: Iterable[str]) -> list[Hold] | None:
         """Have fields of some rows fetched without waiting, and return what keeps them in the cache.
 
-        None if there is no room for them beside a `share` of the cache, which must stay free.
+        None if there is no room for them beside `FREE_SHARE` of the cache, which must stay free.
         """
+        return []
 
     def refetch(self, number: int, row: int) -> bool:
         """Fetch a damaged row once more, unless its bytes are known to be the store's; return whether they differed."""
+        return False
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the node's cache has no room for `window` samples beside those that are needed now."""
@@ -72,6 +77,7 @@ class Shards(Protocol):
     @property
     def fetched(self) -> FetchCounts:
         """The bytes that this process has fetched until now, and in how many requests."""
+        return FetchCounts()
 
     def close(self) -> None:
         """Close all shards; they are opened again on demand."""

@@ -423,7 +423,7 @@ def test_bad_samples_are_named_and_left_out(tmp_path: Path, container: str) -> N
         found = stats(ds, workers=workers)
         assert [(bad.location.index, bad.field) for bad in found.bad] == [(4, "image"), (9, "key")]
         first, second = map(str, found.bad)
-        assert first.startswith(f"{ds.where(4)}: field 'image': the jpeg image of ")
+        assert first.startswith(f"{ds.locate(4)}: field 'image': the jpeg image of ")
         assert ", key key-004): " in first
         assert ", key k\\xffy-009): field 'key': not text: " in second
         assert found.fields["image"].images.encodings == {"png": 29}

@@ -29,7 +29,7 @@ class Recorder:
         self.asked: list[NDArray[np.int64]] = []
         self._requests = list(requests)
 
-    def prefetch(self, indices: NDArray[np.int64], fields: Iterable[str], share: float) -> list[Any]:
+    def prefetch(self, indices: NDArray[np.int64], fields: Iterable[str]) -> list[Any]:
         self.asked.append(indices)
         return self._requests
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...dataset.location import Location
+from ...dataset.readable import Location
 from ...format.fields import Field
 
 

@@ -108,7 +108,8 @@ class GpuDirect:
 
 def check_gpu_direct(device: torch.device, dataset: ReadableDataset, *, others: Sequence[str]) -> None:
     """Raise ConfigError unless arrays can be read straight to `device`; `others` are arguments that prevent it."""
-    dataset.check_local()
+    if dataset.in_store:
+        raise ConfigError(f"gpu_direct reads local files, and {dataset.path} is in a store: leave it out")
     if device.type != "cuda":
         raise ConfigError(f"gpu_direct=True reads to a GPU, and needs device='cuda', got {str(device)!r}")
     if others:
