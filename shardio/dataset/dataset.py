@@ -46,7 +46,7 @@ from ..system import npy
 from ..system.did_you_mean import did_you_mean
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
-from .classes import KEY, Classes, Renumbering, names_in, numbered_alike
+from .classes import KEY, Classes, names_in, numbered_alike
 from .local_shards import LocalShards
 from .readable import Location
 from .remote_shards import RemoteShards
@@ -77,7 +77,7 @@ class Dataset:
         self.path = path.absolute() if isinstance(path, Path) else path  # the working directory may change
         self._all_fields = with_hidden(described.fields)
         self.shards = shards or LocalShards(described, Path(f"{self.path}"), self._all_fields)
-        self._renumbered: Mapping[str, Renumbering] = {}
+        self._renumbered: Mapping[str, NDArray[np.int64]] = {}
 
     @property
     def digest(self) -> str:
@@ -190,7 +190,7 @@ class Dataset:
         """
         return self._select(indices, max_value_bytes, self._renumbered)
 
-    def _select(self, indices: Indices, max_value_bytes: int, renumbered: Mapping[str, Renumbering]) -> Selection:
+    def _select(self, indices: Indices, max_value_bytes: int, renumbered: Mapping[str, NDArray[np.int64]]) -> Selection:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
@@ -423,9 +423,11 @@ def with_classes_alike(
     """
     manifests = {name: dataset.manifest for name, dataset in datasets.items()}
     alike = []
-    for dataset, numbered in zip(datasets.values(), numbered_alike(manifests, fields, classes), strict=True):
-        if numbered.renumbered:
+    for dataset, (described, renumbered) in zip(
+        datasets.values(), numbered_alike(manifests, fields, classes), strict=True
+    ):
+        if renumbered:
             dataset = copy.copy(dataset)
-            dataset.manifest, dataset._renumbered = numbered.manifest, numbered.renumbered
+            dataset.manifest, dataset._renumbered = described, renumbered
         alike.append(dataset)
     return alike

@@ -17,7 +17,7 @@ from ..format.fields import Field
 from ..native.rows import MappedFileLost
 from ..system.timing import StageClock
 from ..system.types import Buffer, Rows
-from .classes import Renumbering
+from .classes import renumber
 from .readable import FileSpans
 from .shards import Shards
 
@@ -46,7 +46,7 @@ class Selection:
         numbers: NDArray[np.int64],
         rows: Rows,
         max_value_bytes: int,
-        renumbered: Mapping[str, Renumbering],
+        renumbered: Mapping[str, NDArray[np.int64]],
     ) -> None:
         self._shards, self._field, self._rows = shards, field, rows
         self._most, self._renumbered = max_value_bytes, renumbered
@@ -86,7 +86,7 @@ class Selection:
         if array.size:
             with self._fetch_field(name):
                 self._read_column(name, field, array)
-        if name in self._renumbered and (nameless := self._renumbered[name].apply(array)) is not None:
+        if name in self._renumbered and (nameless := renumber(array, self._renumbered[name])) is not None:
             shard = self._shards.path(self._numbers[self._which[nameless]])
             raise BadSample(
                 "{}, row {}, field {!r}: label {} names no class, so {classes:union} cannot number it by name",
