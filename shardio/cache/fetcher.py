@@ -170,11 +170,6 @@ class Fetcher:
             time.sleep(nap)
             nap = min(longest, 2 * nap)
 
-    @property
-    def most(self) -> int:
-        """The most bytes that the cache holds."""
-        return self.cache.most
-
     def prefetch(self, wanted: Wanted, spare: int) -> Hold | None:
         """Have pieces fetched that are absent, without waiting for them, and keep them until they are read.
 
@@ -225,23 +220,16 @@ class Fetcher:
             kept = sum(hold.bytes for hold in self._kept)
             if needed + kept > self.cache.most:
                 self.cache.try_again(needed + kept)
-            if needed + kept > (most := self.cache.most):
+            too_small = needed + kept > (most := self.cache.most)
+            if too_small or time.monotonic() > begun + PATIENCE:
                 raise CacheError(
-                    "{}: {} are needed at once, beside {} of indexes, and the cache holds {}: {}",
+                    "{}: {} are needed at once, beside {} of indexes, and the cache holds {}{}: {}",
                     self.cache.folder,
                     format_size(needed),
                     format_size(kept),
                     format_size(most),
-                    self._remedy(2 * (needed + kept)),
-                )
-            if time.monotonic() > begun + PATIENCE:
-                raise CacheError(
-                    "{}: has had no room for {} in {:.0f} s, because all of its {} are in use: {}",
-                    self.cache.folder,
-                    format_size(needed),
-                    PATIENCE,
-                    format_size(most),
-                    self._remedy(2 * (most + needed)),
+                    "" if too_small else f", in use for {PATIENCE:.0f} s",
+                    self._remedy(2 * (needed + (kept if too_small else most))),
                 )
             time.sleep(_LONGEST_NAP)
         return held

@@ -196,18 +196,18 @@ class RemoteShards(Shards):
             return []
         if self._fits:  # all of it will be read and stay
             wanted = [(f, widened_up_to(pieces, _UNIT, len(f.cached.table.state), _WIDER)) for f, pieces in wanted]
-        hold = self._fetcher.prefetch(wanted, round(FREE_SHARE * self._fetcher.most))
+        hold = self._fetcher.prefetch(wanted, round(FREE_SHARE * self._fetcher.cache.most))
         return None if hold is None else [hold]
 
     def warn_of_small_cache(self, window: int) -> None:
         needed = self._total * window // max(1, self._described.samples)
-        if needed > round((1 - FREE_SHARE) * self._fetcher.most):
+        if needed > round((1 - FREE_SHARE) * self._fetcher.cache.most):
             warnings.warn(
                 Message(
                     "{}: the cache holds {}, and a window of {shuffle:block} takes {}: what is fetched for it is "
                     "fetched again; give a smaller window or block, or a {cache_size} of at least {}",
                     self._fetcher.cache.folder,
-                    format_size(self._fetcher.most),
+                    format_size(self._fetcher.cache.most),
                     format_size(needed),
                     format_size(round(needed / (1 - FREE_SHARE))),
                 ),
@@ -269,7 +269,7 @@ class RemoteShards(Shards):
     @property
     def _fits(self) -> bool:
         """Whether the cache has room for the whole dataset."""
-        return self._total <= self._fetcher.most * 7 // 8
+        return self._total <= self._fetcher.cache.most * 7 // 8
 
     def _keep(self, shard: _Shard) -> Hold | None:
         """Keep a shard, for which the cache has room with the whole dataset, if all of it is there; return its hold."""
