@@ -139,7 +139,7 @@ def test_pixels_are_described(images: list[bytes], channels: int, means: Any, st
     assert [channel.mean for channel in found] == pytest.approx(means)
     assert [channel.std for channel in found] == pytest.approx(stds)
     assert found[-1].levels[204 if channels == 3 else 255] == found[-1].levels[0] == 0.5
-    assert report.normalize(found) == code
+    assert code in report.text(stats(ds))
 
 
 @pytest.mark.parametrize("kind", ["file", "pixels"])

@@ -21,7 +21,7 @@ from .figures import Channel, Classes, FieldStats, Histogram, ImageStats, Spread
 MOST_DIFFERENT = 1 << 18  # different values that are counted exactly
 MOST_CLASSES = 10_000  # different integers that are taken for classes; more if the metadata names more
 MOST_COMMON = 10  # sizes of images and shapes of arrays to list
-BINS = 20
+BINS = 12
 _GROWING_RATIO = 50  # from this ratio of the largest value to the smallest on, bins may grow with the value
 _MANTISSA = 52  # bits of a float64
 _LARGEST_INTEGER = 2.0**63 - 2**10  # the largest float64 below 2^63
