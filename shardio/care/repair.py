@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,6 @@ class ShardRepair:
         lost = "an unknown number" if self.lost is None else self.lost
         return f"{self.shard}: {'; '.join(self.reasons)}: {counted(self.kept, 'sample')} kept, {lost} lost"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same for JSON."""
-        return {"shard": self.shard, "kept": self.kept, "lost": self.lost, "reasons": list(self.reasons)}
-
 
 @dataclass(frozen=True, slots=True)
 class Repair:
@@ -102,7 +98,7 @@ class Repair:
             "digest": self.manifest.digest,
             "same": self.same,
             "notes": list(self.notes),
-            "shards": [shard.to_dict() for shard in self.shards],
+            "shards": [asdict(shard) for shard in self.shards],
         }
 
 
@@ -143,9 +139,13 @@ def repair(
     shards: list[WrittenShard] = []
     repairs: list[ShardRepair] = []
     for number, name in enumerate(described.shards.names):
-        shard, reasons = _repaired(folder, described, number)
-        shards += [] if shard is None else [shard]
-        kept = 0 if shard is None else shard.samples
+        kept, reasons = 0, list[str]()
+        try:
+            shards.append(_described(folder, described, number, reasons))
+            kept = shards[-1].samples
+        except DatasetError as error:
+            text = str(error).removeprefix(f"{path / name}: ").removeprefix(f"{(path / name).absolute()}: ")
+            reasons.append(f"left out of the dataset: {text}")
         if reasons:
             lost = None if old is None else max(0, int(old.shards.samples[number]) - kept)
             repairs.append(ShardRepair(name, kept, lost, tuple(reasons)))
@@ -265,17 +265,6 @@ def _remove_temporary(folder: Directory, described: manifest.Manifest) -> None:
         temporary = re.fullmatch(r"\.(.+)\.[0-9a-f]+\.tmp", name)
         if temporary and temporary[1] in written and folder.kind(name) == "file":
             folder.unlink(name)
-
-
-def _repaired(folder: Directory, described: manifest.Manifest, number: int) -> tuple[WrittenShard | None, list[str]]:
-    """Repair what describes a shard; return it, or None if it cannot be opened, and what was wrong and done."""
-    path = folder.path / described.shards.names[number]
-    reasons: list[str] = []
-    try:
-        return _described(folder, described, number, reasons), reasons
-    except DatasetError as error:
-        text = str(error).removeprefix(f"{path}: ").removeprefix(f"{path.absolute()}: ")
-        return None, [*reasons, f"left out of the dataset: {text}"]
 
 
 def _described(folder: Directory, described: manifest.Manifest, number: int, reasons: list[str]) -> WrittenShard:

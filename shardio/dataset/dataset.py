@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,13 +41,12 @@ from ..output.remote_manifest import load_remote
 from ..output.shard_writer import ShardWriter, WrittenShard
 from ..stores import open_store
 from ..stores.url import Url, as_url
-from ..system import npy
 from ..system.did_you_mean import did_you_mean
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
 from .classes import KEY, Classes, names_in, numbered_alike
 from .local_shards import LocalShards
-from .readable import Location
+from .readable import Location, decoded
 from .remote_shards import RemoteShards
 from .selection import Selection
 from .shards import Shards, by_shard
@@ -166,7 +164,7 @@ class Dataset:
                 result[name] = selection.column(name)
                 result |= {} if present is None else {presence(name): present}
             else:
-                result[name] = self.decode(name, selection.values(name), rows, present)
+                result[name] = decoded(self, name, selection.values(name), rows, present)
         return result
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan:
@@ -188,13 +186,11 @@ class Dataset:
         Reading raises BadSample for a value of more bytes than `max_value_bytes`, and for a label without a name if
         labels are renumbered by name.
         """
-        return self._select(indices, max_value_bytes, self._renumbered)
-
-    def _select(self, indices: Indices, max_value_bytes: int, renumbered: Mapping[str, NDArray[np.int64]]) -> Selection:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
-        return Selection(self.shards, self.field, *self.manifest.shards.locate(indices), max_value_bytes, renumbered)
+        rows = self.manifest.shards.locate(indices)
+        return Selection(self.shards, self.field, *rows, max_value_bytes, self._renumbered)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask the system to read the samples from `first` to `first + count - 1` ahead, and do not wait for them."""
@@ -239,26 +235,6 @@ class Dataset:
         shards, rows = self.manifest.shards.locate(np.array([index]))
         return self.shards.refetch(int(shards[0]), int(rows[0]))
 
-    def decode(
-        self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
-    ) -> list[Any]:
-        """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode.
-
-        With `present`, bool [n], the value is None where that is False. Arrays of any shape are views of PackedValues,
-        whose memory must be used for nothing else from then on.
-        """
-        field, values = self.field(name), list[Any]()
-        has = itertools.repeat(True) if present is None or present.all() else present.tolist()
-        decoded: Iterable[Any] = (field.decode(v) if there else None for v, there in zip(stored, has, strict=False))
-        if field.kind == "array" and isinstance(stored, row_locator.PackedValues) and not isinstance(has, list):
-            decoded = npy.read_arrays(stored.data, stored.offsets, stored.sizes, field.row_dtype)
-        try:
-            values.extend(decoded)
-        except ValueError as error:  # raised alike for malformed UTF-8, JSON and .npy
-            place = self.path / f"{self.locate(int(indices[len(values)]))}"
-            raise ShardCorrupt(f"{place}, field {name!r}: not {field.kind}: {error}") from error
-        return values
-
     if not TYPE_CHECKING:  # to a type checker, it would be any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
@@ -299,7 +275,8 @@ class Dataset:
 
         Raises ShardCorrupt for the first sample whose checksum differs.
         """
-        selection, names = self._select(indices, max_value_bytes, {}), content_columns(self.fields)
+        rows, names = self.manifest.shards.locate(indices), content_columns(self.fields)
+        selection = Selection(self.shards, self.field, *rows, max_value_bytes, {})  # as they are stored
         known = stored.keys() - self._renumbered.keys()
         columns = {n: stored[n] if n in known else selection.stored(n) for n in names}
         actual, expected = checksums.of_samples(columns, names), selection.column(CHECKSUM)
@@ -351,31 +328,22 @@ def open(
     Raises NotADataset if there is no manifest, ManifestError if it cannot be trusted; for a URL, StoreError and
     CacheError as well.
     """
+    place: Path | Url
     if (url := as_url(path)) is not None:
-        return _open_remote(folder_of(url), cache, cache_size, store_options or {})
-    if cache is not None or cache_size is not None or store_options is not None:
-        raise ConfigError(f"cache, cache_size and store_options are for URLs, and {os.fspath(path)!r} is a local path")
-    given = Path(path)
-    described = manifest.load(given)
-    folder = given if given.is_dir() else given.parent
-    _check_container(described, folder)
-    return Dataset(described, folder)
-
-
-def _open_remote(
-    url: Url, cache: str | os.PathLike[str] | None, cache_size: int | str | None, options: Mapping[str, str]
-) -> Dataset:
-    store = open_store(url, options)
-    fetcher = Fetcher(open_cache(cache, cache_size))
-    described = load_remote(store, url, fetcher.cache.folder)
-    _check_container(described, url)
-    return Dataset(described, url, RemoteShards(described, url, with_hidden(described.fields), store, fetcher))
-
-
-def _check_container(described: manifest.Manifest, place: Path | Url) -> None:
-    """Raise ManifestError if a manifest names no container that lies on disk."""
+        place, store = folder_of(url), open_store(folder_of(url), store_options or {})
+        fetcher = Fetcher(open_cache(cache, cache_size))
+        described = load_remote(store, place, fetcher.cache.folder)
+    else:
+        if cache is not None or cache_size is not None or store_options is not None:
+            given = os.fspath(path)
+            raise ConfigError(f"cache, cache_size and store_options are for URLs, and {given!r} is a local path")
+        described = manifest.load(path)
+        place = Path(path) if os.path.isdir(path) else Path(path).parent
     if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
         raise ManifestError(f"{place / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
+    if isinstance(place, Path):
+        return Dataset(described, place)
+    return Dataset(described, place, RemoteShards(described, place, with_hidden(described.fields), store, fetcher))
 
 
 def from_samples(

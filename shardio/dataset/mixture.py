@@ -192,19 +192,6 @@ class Mixture:
             raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}")
         return found or self._datasets[0].field(name)
 
-    def decode(
-        self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
-    ) -> list[Any]:
-        values: list[Any] = [None] * len(indices)
-        for dataset, local, rows in self._split(indices):
-            if len(rows) == len(indices):
-                return dataset.decode(name, stored, local, present)
-            has = None if present is None else present[rows]
-            part = dataset.decode(name, [stored[row] for row in rows.tolist()], local, has)
-            for row, value in zip(rows.tolist(), part, strict=True):
-                values[row] = value
-        return values
-
     def check(
         self,
         indices: Indices,

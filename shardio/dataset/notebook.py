@@ -18,7 +18,7 @@ from ..format import images
 from ..format.fields import Field, describe
 from ..format.mask_colors import colored
 from ..system import helper_process
-from .readable import ReadableDataset
+from .readable import ReadableDataset, decoded
 
 _SAMPLES = 4
 _MOST_TEXT = 100  # characters
@@ -60,7 +60,7 @@ def _cell(
             if field.fixed:
                 value: Any = selection.column(name)[0]
             else:
-                (value,) = dataset.decode(name, selection.values(name), np.array([index]))
+                (value,) = decoded(dataset, name, selection.values(name), np.array([index]))
         if field.is_image:
             return _picture(value, field)
         named = field.kind == "scalar" and name == "label" and classes and 0 <= value < len(classes)

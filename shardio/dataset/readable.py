@@ -1,5 +1,6 @@
 """A dataset that a loader reads, as protocols: samples by number, from one dataset or several."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,11 +12,13 @@ from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
-from ..containers.row_locator import Scratch
+from ..containers.row_locator import PackedValues, Scratch
+from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Shuffle
 from ..stores.url import Url
+from ..system import npy
 from ..system.timing import StageClock
 from ..system.types import Buffer, Column, Indices
 
@@ -120,11 +123,6 @@ class ReadableDataset(Protocol):
         `stored` holds the fields that the caller has read already.
         """
 
-    def decode(
-        self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
-    ) -> list[Any]:
-        """Decode the stored bytes of some samples, as `Dataset.decode` does."""
-
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask storage for the samples from `first` to `first + count - 1`, and do not wait for them."""
 
@@ -153,3 +151,28 @@ class ReadableDataset(Protocol):
 
     def locate(self, index: int) -> Location:
         """Return the place of a sample: its shard, row and key, which are also its text for messages."""
+
+
+def decoded(
+    dataset: ReadableDataset,
+    name: str,
+    stored: Sequence[Buffer],
+    indices: Indices,
+    present: NDArray[np.bool_] | None = None,
+) -> list[Any]:
+    """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode.
+
+    With `present`, bool [n], the value is None where that is False. Arrays of any shape are views of PackedValues,
+    whose memory must be used for nothing else from then on.
+    """
+    field, values = dataset.field(name), list[Any]()
+    has = itertools.repeat(True) if present is None or present.all() else present.tolist()
+    found: Iterable[Any] = (field.decode(v) if there else None for v, there in zip(stored, has, strict=False))
+    if field.kind == "array" and isinstance(stored, PackedValues) and not isinstance(has, list):
+        found = npy.read_arrays(stored.data, stored.offsets, stored.sizes, field.row_dtype)
+    try:
+        values.extend(found)
+    except ValueError as error:  # raised alike for malformed UTF-8, JSON and .npy
+        place = dataset.path / f"{dataset.locate(int(indices[len(values)]))}"
+        raise ShardCorrupt(f"{place}, field {name!r}: not {field.kind}: {error}") from error
+    return values

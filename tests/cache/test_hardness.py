@@ -147,9 +147,7 @@ def test_what_is_kept_while_there_is_room(tmp_path: Path) -> None:
     assert fetcher.cache.keep_while_room(files["a"].cached) is None
     read(fetcher, files["a"], 0, 31)
     kept = fetcher.cache.keep_while_room(files["a"].cached)
-    assert kept is not None
     reading = kept.hold
-    assert reading is not None
     call = Thread(target=read, args=(fetcher, files["d"], 0, 40))
     call.start()
     wait_until(lambda: kept.hold is None)
@@ -183,7 +181,6 @@ def opened_in(cache: NodeCache, store: MemoryStore) -> None:
 def test_a_limit_that_another_process_gave(tmp_path: Path) -> None:
     """Where the limit of another process is too small, the error says so, and does not ask for a larger one here."""
     with other_process(tmp_path, "print('open', flush=True)\nsys.stdin.read()", 16) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == b"open\n"
         with pytest.raises(CacheError, match=r"another process gave a smaller cache_size than the 10\.0 MB"):
             opened_in(open_cache(tmp_path, "10MB"), filled_store())
@@ -225,7 +222,6 @@ def test_a_stopped_process_that_has_the_lock(tmp_path: Path, monkeypatch: pytest
         "print('unlocked', flush=True)"
     )
     with other_process(tmp_path, script, 16) as other:
-        assert other.stdout is not None
         try:
             assert other.stdout.readline() == b"locked\n"
             with (
@@ -329,7 +325,6 @@ def test_a_child_keeps_no_lease_of_a_dead_parent(tmp_path: Path) -> None:
         "print(child, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
     with other_process(tmp_path, script, 20) as other:
-        assert other.stdout is not None
         child = int(other.stdout.readline())
     try:
         cache = NodeCache(tmp_path, 20 * PIECE)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _datasets import files
 
 import shardio
 from shardio.care.clean import Cleaned, clean_output
@@ -236,10 +237,6 @@ def clean_folder(folder: Path, days: float = 0.0, *, everything: bool = False) -
     return {info.name for info in clean_output(FolderOutput(folder), since=since).removed}
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def killed(code: str, folder: Path) -> None:
     """Run Python code on a directory, `out`, in a process that is killed at its end."""
     begin = f"import os, signal, shardio; out = {str(folder)!r}\n"
@@ -301,7 +298,6 @@ def test_a_live_writer_in_a_folder_is_left_alone(folder: Path) -> None:
         begin = f"import time, shardio; out = {str(folder)!r}\ndef wait():\n    print(flush=True); time.sleep(600)\n"
         with subprocess.Popen([sys.executable, "-c", f"{begin}{code}\nwait()"], stdout=subprocess.PIPE) as process:
             try:
-                assert process.stdout is not None
                 process.stdout.readline()
                 before = files(folder)
                 found = clean_output(FolderOutput(folder), since=None)

@@ -123,7 +123,7 @@ def test_text_is_escaped() -> None:
 def test_damaged_and_lost_samples_are_named_in_their_place(tmp_path: Path) -> None:
     """An image that does not decode, and a shard that is cut short or gone, are said so; the rest is shown."""
     samples = rows(12)
-    samples[4]["image"] = spoiled(jpeg(300, 200))
+    samples[3]["image"] = spoiled(jpeg(300, 200))
     data = packed(tmp_path / "d", samples, shard_size="100KB")
     shards = sorted((tmp_path / "d").glob("*.tar"))
     assert (shown(data).text.count("cannot be shown"), len(pictures(data))) == (1, 3)
