@@ -112,11 +112,8 @@ class Fetcher:
         forks.reset_in_children(self)
         at_exit.close_at_exit(self)
 
-    def __getstate__(self) -> tuple[NodeCache, int]:
-        return self.cache, self._requests
-
-    def __setstate__(self, state: tuple[NodeCache, int]) -> None:
-        Fetcher.__init__(self, *state)
+    def __reduce__(self) -> tuple[type["Fetcher"], tuple[NodeCache, int]]:
+        return Fetcher, (self.cache, self._requests)
 
     def reset_in_child(self) -> None:
         """Begin without threads."""

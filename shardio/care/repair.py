@@ -130,7 +130,12 @@ def repair(
             "write the result to the store under a new name"
         )
     path = local_path(directory)
-    old = _load_manifest(path)
+    try:
+        old = manifest.load(path)
+    except (NotADataset, ManifestError):
+        if not path.is_dir():
+            raise
+        old = None
     folder = Directory(path)
     described = _described_by_shards(folder, like) if old is None else old
     _check_names(path, described)
@@ -164,15 +169,6 @@ def repair(
     folder.sync()
     manifest.save(repaired, folder)
     return Repair(repaired, tuple(repairs), tuple(notes), None if old is None else repaired.digest == old.digest)
-
-
-def _load_manifest(folder: Path) -> manifest.Manifest | None:
-    try:
-        return manifest.load(folder)
-    except (NotADataset, ManifestError):
-        if not folder.is_dir():
-            raise
-        return None
 
 
 def _notes(path: Path, old: manifest.Manifest | None, metadata: Mapping[str, Any] | None) -> list[str]:

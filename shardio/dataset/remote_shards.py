@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
@@ -43,6 +43,7 @@ _WIDER = 2.0  # times as many pieces, at most
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _Shard:
     """An open shard.
 
@@ -53,9 +54,10 @@ class _Shard:
         kept: keeps all of the shard in the cache as long as the shard is open and there is room for it.
     """
 
-    def __init__(self, reader: Reader, file: RemoteFile, by_spans: bool) -> None:
-        self.reader, self.file, self.by_spans = reader, file, by_spans
-        self.kept: Kept | None = None
+    reader: Reader
+    file: RemoteFile
+    by_spans: bool
+    kept: Kept | None = None
 
 
 @final
@@ -96,6 +98,7 @@ class _Sums:
 
 
 @final
+@dataclass(frozen=True, eq=False, slots=True)
 class _Files:
     """The files of a shard.
 
@@ -105,8 +108,9 @@ class _Files:
         sums: the checksums of the pieces of all of them; None if the dataset has none.
     """
 
-    def __init__(self, shard: RemoteFile, companions: Sequence[RemoteFile], sums: _Sums | None) -> None:
-        self.shard, self.companions, self.sums = shard, companions, sums
+    shard: RemoteFile
+    companions: Sequence[RemoteFile]
+    sums: _Sums | None
 
     @property
     def needed_first(self) -> Wanted:
@@ -365,11 +369,8 @@ class RemoteShards(Shards):
             cached = self._fetcher.cache.object(self._group, name, size)
         return cached
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._described, self._url, self._fields, self._store, self._fetcher
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        RemoteShards.__init__(self, *state)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteShards, (self._described, self._url, self._fields, self._store, self._fetcher)
 
 
 def _whole(file: RemoteFile) -> tuple[RemoteFile, NDArray[np.int64]]:

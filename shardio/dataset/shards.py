@@ -73,6 +73,7 @@ class Shards(Protocol):
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the node's cache has no room for `window` samples beside those that are needed now."""
+        return
 
     @property
     def fetched(self) -> FetchCounts:

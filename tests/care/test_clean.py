@@ -261,7 +261,7 @@ Directory.rename = stopping
 CONVERSION = """
 def progress(what, done, total):
     os.kill(os.getpid(), signal.SIGKILL)
-shardio.convert(out, out, shard_size=100, overwrite=True, progress=progress)
+shardio.convert(out, out, shard_size=100, overwrite=True, progress=progress, workers=1)
 """
 
 
@@ -279,7 +279,7 @@ def test_what_a_killed_process_left_in_a_folder(folder: Path, code: str) -> None
 
 
 @pytest.mark.parametrize(
-    "code", [f"{WRITER}writer.close()", "shardio.convert(out, out, shard_size=100, overwrite=True)"]
+    "code", [f"{WRITER}writer.close()", "shardio.convert(out, out, shard_size=100, overwrite=True, workers=1)"]
 )
 def test_a_publication_that_was_cut_off_in_a_folder(folder: Path, code: str) -> None:
     """If a writer is killed while it replaces a dataset, the shards that it had put in place go too."""

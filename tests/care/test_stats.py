@@ -484,16 +484,6 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
         stats(shardio.from_samples([{"x": 1}]), **options)
 
 
-def test_progress_counts_to_the_end() -> None:
-    """The progress of each pass reaches its total."""
-    told: list[tuple[str, int, int]] = []
-    ds = shardio.from_samples([sample(n) for n in range(70)], FIELDS, shard_samples=30)
-    stats(ds, sample=50, progress=lambda *step: told.append(step))
-    assert told[0] == ("counting", 70, 70)
-    assert told[-1] == ("decoding", 50, 50)
-    assert [done for what, done, _ in told if what == "decoding"] == sorted(done for _, done, _ in told[1:])
-
-
 def test_the_report_is_aligned_ascii(tmp_path: Path) -> None:
     """The report is ASCII with one section per field, bars of #, and no trailing spaces."""
     found = stats(write(tmp_path / "d", "tar", [sample(number) for number in range(60)]))

@@ -97,16 +97,6 @@ def forge(dataset: shardio.Dataset) -> None:
             told["shards"]["bytes"][number], told["shards"]["checksums"][number] = checksums.of_files(files)
 
 
-@pytest.mark.parametrize("container", [*CONTAINERS, "memory"])
-def test_a_whole_dataset_has_no_problems(tmp_path: Path, container: str) -> None:
-    """An intact dataset has no problems, with and without the compiled part, and all samples are counted."""
-    ds = write(tmp_path / "d", container)
-    assert verify(ds, deep=True) == Verification(len(ds.manifest.shards), 40, ())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "library", lambda: None)
-        assert verify(ds, deep=True).found == ()
-
-
 def change(field: str, number: int) -> tuple[bytes, bytes]:
     """Bytes of a sample's field, and others of the same size."""
     one = sample(number)

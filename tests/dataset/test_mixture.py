@@ -223,13 +223,12 @@ def test_classes_that_differ_are_refused(sources: list[shardio.Dataset], message
         shardio.mix(dict(zip("abc", sources, strict=False)))
 
 
-@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_classes_by_name(isolate: bool) -> None:
+def test_classes_by_name() -> None:
     """With "union" a label means its name whatever source it comes from; labels below 0 stay."""
     mixed = shardio.mix({"a": CAT_DOG, "b": FARM}, {"a": 1, "b": 2}, samples=60, classes="union")
     assert mixed.classes == ["cat", "dog", "cow"]
     found = set()
-    for batch in load(mixed, 5, isolate=isolate, verify=True):
+    for batch in load(mixed, 5, verify=True):
         assert batch["name"] == [mixed.classes[n] if n >= 0 else "" for n in batch["label"].tolist()]
         found |= {*zip(batch["source"].tolist(), batch["name"], strict=True)}
     assert found == {(0, "cat"), (0, "dog"), (1, "cat"), (1, "dog"), (1, "cow"), (1, "")}

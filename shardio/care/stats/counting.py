@@ -390,7 +390,10 @@ def inspect(field: Field, stored: Any, view: FieldView) -> Any:
     match field.kind:
         case "image":
             encoding = images.sniff(stored) or "other"
-            coding = _jpeg_coding(stored) if encoding == "jpeg" and field.role != "mask" else None
+            coding = None
+            if encoding == "jpeg" and field.role != "mask":
+                found = images.jpeg_coding(stored)
+                coding = "baseline" if found.baseline else "progressive" if found.process == _PROGRESSIVE else "other"
             return 1, encoding, coding, *_pixels(field, value[None])
         case "text":
             return len(value)
@@ -435,11 +438,6 @@ def _shares(values: NDArray[np.uint8]) -> NDArray[np.float64]:
     """The share of each level among bytes."""
     levels = cv2.calcHist([np.ascontiguousarray(values).reshape(-1, 1)], [0], None, [_LEVELS], [0, _LEVELS])
     return np.asarray(levels, np.float64).reshape(-1) / values.size
-
-
-def _jpeg_coding(stored: bytes) -> str:
-    coding = images.jpeg_coding(stored)
-    return "baseline" if coding.baseline else "progressive" if coding.process == _PROGRESSIVE else "other"
 
 
 def _channel(shares: NDArray[np.float64], error: float | None) -> Channel:
