@@ -45,11 +45,10 @@ from ..system.did_you_mean import did_you_mean
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
 from .classes import KEY, Classes, names_in, numbered_alike
-from .local_shards import LocalShards
 from .readable import Location, decoded
 from .remote_shards import RemoteShards
 from .selection import Selection
-from .shards import Shards, by_shard
+from .shards import LocalShards, Shards, by_shard
 from .store_access import folder_of
 
 
