@@ -403,7 +403,6 @@ def test_whole_weights_are_close(weights: dict[str, float]) -> None:
         (lambda a, b: shardio.mix({"a": a, "b": a}, [1, 2]), r"a dict by source, as in {.*}, got \[1, 2\]"),
         (lambda a, b: shardio.mix({"a": a}, {"a": 0}), "weight of 'a' must be a positive number, got 0"),
         (lambda a, b: shardio.mix({"a": a}, {"a": -(10**5000)}), "got a huge int"),
-        (lambda a, b: shardio.mix({"a": a}, {"a": np.float32("nan")}), "must be a positive number, got .*nan"),
         (lambda a, b: shardio.mix({"a": 3}), "source 'a' must be a path or a Dataset, got 3"),
         (lambda a, b: shardio.mix({"a": a}, {"a": True}), "must be a positive number, got True"),
         (lambda a, b: shardio.mix({"m": shardio.mix({"a": a})}), "source 'm' is itself a mixture"),
