@@ -54,26 +54,22 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("container", [*CONTAINERS, "memory"])
 def test_samples_read_as_they_were_written(container: str, tmp_path: Path) -> None:
-    """A missing value is None, which is neither an empty text nor a zero; all others are what they were."""
+    """A missing value is None, which is neither an empty text nor a zero; all others are what they were.
+
+    Many samples at once are arrays with zeros, beside which a column says what is there, and lists with None.
+    """
     dataset = written(container, tmp_path / "data")
     for number, expected in enumerate(SAMPLES):
         found = dataset[number]
         assert list(found) == list(FIELDS)
         assert [name for name in FIELDS if not same(found[name], expected[name])] == []
-
-
-@pytest.mark.parametrize("container", [*CONTAINERS, "memory"])
-def test_columns(container: str, tmp_path: Path) -> None:
-    """Many samples at once are arrays with zeros, beside which a column says what is there, and lists with None."""
-    columns = written(container, tmp_path / "data").read(range(21), ["score", "box", "caption"])
+    columns = dataset.read(range(21), ["score", "box", "caption"])
     assert list(columns) == ["score", "score_present", "box", "box_present", "caption"]
-    for name in ("score", "box", "caption"):
-        there = [one[name] is not None for one in SAMPLES]
-        if name == "caption":
-            assert columns[name] == [one[name] for one in SAMPLES]
-        else:
-            assert columns[f"{name}_present"].tolist() == there
-            assert not columns[name][~np.array(there)].any()
+    assert columns["caption"] == [one["caption"] for one in SAMPLES]
+    for name in ("score", "box"):
+        there = np.array([one[name] is not None for one in SAMPLES])
+        assert (columns[f"{name}_present"] == there).all()
+        assert not columns[name][~there].any()
 
 
 def test_all_containers_have_one_digest(tmp_path: Path) -> None:
