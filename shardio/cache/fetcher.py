@@ -83,14 +83,10 @@ class FetchCounts:
     wait_seconds: float = 0.0
 
     def __add__(self, other: "FetchCounts") -> "FetchCounts":
-        return self._with(other, 1)
+        return FetchCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def __sub__(self, other: "FetchCounts") -> "FetchCounts":
-        return self._with(other, -1)
-
-    def _with(self, other: "FetchCounts", sign: int) -> "FetchCounts":
-        mine, theirs = astuple(self), astuple(other)
-        return FetchCounts(*(one + sign * another for one, another in zip(mine, theirs, strict=True)))
+        return FetchCounts(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 @final

@@ -63,8 +63,9 @@ def _cell(
                 (value,) = decoded(dataset, name, selection.values(name), np.array([index]))
         if field.is_image:
             return _picture(value, field)
-        named = field.kind == "scalar" and name == "label" and classes and 0 <= value < len(classes)
-        return _escaped(f"{value} ({classes[value]})" if named and classes else value, _MOST_TEXT)
+        if field.kind == "scalar" and name == "label" and classes and 0 <= value < len(classes):
+            value = f"{value} ({classes[value]})"
+        return _escaped(value, _MOST_TEXT)
     except Exception as error:  # noqa: BLE001  # a notebook shows its cell's result whatever a sample holds
         return f"<em>cannot be shown: {_escaped(f'{type(error).__name__}: {error}', _MOST_TEXT)}</em>"
 
