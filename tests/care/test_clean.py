@@ -71,22 +71,19 @@ def removed(store: MemoryStore, days: float = 0.0, **options: bool) -> set[str]:
     return {f"photos/{info.name}" for info in clean(store, days, **options).removed}
 
 
-def test_a_dataset_stays(store: MemoryStore) -> None:
-    """`clean` keeps all objects that the manifest names, however old they are, also with `everything`."""
+@pytest.mark.parametrize("inline", [10_000, 3])
+def test_a_dataset_stays(store: MemoryStore, inline: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`clean` keeps all objects that the manifest names, however old they are, also with `everything`.
+
+    So it does with the table of many shards; that of a replaced dataset goes with its shards.
+    """
+    monkeypatch.setattr(manifest, "MOST_INLINE", inline)
     write()
     before = names(store)
-    assert clean(store, 1000) == Cleaned((), ())
-    assert clean(store, everything=True) == Cleaned((), ())
+    assert clean(store, 1000) == clean(store, everything=True) == Cleaned((), ())
     assert names(store) == before
-
-
-def test_a_dataset_of_many_shards_stays(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So does the table of its shards; that of a replaced dataset goes."""
-    monkeypatch.setattr(manifest, "MOST_INLINE", 3)
-    write()
-    old = names(store) - {"photos/shardio.json"}
     write(overwrite=True, limit=100)
-    assert removed(store, 2) == old
+    assert removed(store, 2) == before - {"photos/shardio.json"}
     assert clean(store, 2) == Cleaned((), ())
 
 
