@@ -25,7 +25,6 @@ from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.interleave import MixedPlan, rounded_shares, whole_weights
 from ..order.plan import Plan, Shuffle
-from ..system.timing import StageClock
 from ..system.types import Buffer, Column, Indices
 from .classes import KEY, Classes, named_field
 from .dataset import Dataset, with_classes_alike
@@ -270,11 +269,11 @@ class MixedSelection:
         self._field, self._count = field, count
 
     @contextmanager
-    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> Iterator[None]:
+    def fetch(self, names: Iterable[str]) -> Iterator[None]:
         """Return a `with` block as `Selection.fetch` does."""
         with ExitStack() as stack:
             for part, _ in self._parts:
-                stack.enter_context(part.fetch(names, clock))
+                stack.enter_context(part.fetch(names))
             yield
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:

@@ -19,7 +19,6 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Shuffle
 from ..stores.url import Url
 from ..system import npy
-from ..system.timing import StageClock
 from ..system.types import Buffer, Column, Indices
 
 FileSpans: TypeAlias = tuple[list[str], NDArray[np.int64], NDArray[np.int64]]
@@ -51,10 +50,10 @@ class Location:
 class SelectedSamples(Protocol):
     """Some samples of a dataset. They are located in their shards once, for all fields that you read."""
 
-    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> AbstractContextManager[None]:
+    def fetch(self, names: Iterable[str]) -> AbstractContextManager[None]:
         """Return a `with` block in which some fields are local; it waits for those that come from a store.
 
-        That counts as the stage `fetch` of the clock.
+        That counts as the stage `fetch` of the clock whose stage the thread is in.
         """
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:

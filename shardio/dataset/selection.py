@@ -15,7 +15,6 @@ from ..containers.row_locator import Scratch
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
 from ..native.rows import MappedFileLost
-from ..system.timing import StageClock
 from ..system.types import Buffer, Rows
 from .classes import renumber
 from .readable import FileSpans
@@ -60,9 +59,9 @@ class Selection:
         return [self._shards[number] for number in self._numbers] if few else None
 
     @contextmanager
-    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> Iterator[None]:
+    def fetch(self, names: Iterable[str]) -> Iterator[None]:
         """Return a `with` block in which some fields are where the readers read them; it waits for them to come."""
-        with self._shards.fetch(self._parts(), names, clock):
+        with self._shards.fetch(self._parts(), names):
             self._fetched = frozenset(names)
             try:
                 yield
@@ -181,7 +180,7 @@ class Selection:
 
     def _fetch_field(self, name: str) -> AbstractContextManager[object]:
         """Return a `with` block in which what reading a field needs is where the readers read it."""
-        return _NOTHING if name in self._fetched else self._shards.fetch(self._parts(), [name], None)
+        return _NOTHING if name in self._fetched else self._shards.fetch(self._parts(), [name])
 
     def _parts(self) -> Iterator[tuple[int, Rows]]:
         """Yield the number of each shard, and the rows to read of it."""

@@ -22,7 +22,6 @@ from ..format.fields import CHECKSUM_BYTES, Field
 from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable
 from ..system import forks, processes
-from ..system.timing import StageClock
 from ..system.types import Rows
 
 MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
@@ -60,10 +59,10 @@ class Shards(Protocol):
     def check_files(self, number: int) -> None:
         """Raise DatasetError unless a shard's files have the size and the checksum that the manifest says."""
 
-    def fetch(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> AbstractContextManager[None]:
+    def fetch(self, parts: Parts, names: Iterable[str]) -> AbstractContextManager[None]:
         """Return a `with` block in which fields or hidden columns of some rows are in files that their readers read.
 
-        Waiting for them counts as the stage `fetch` of `clock`, if one is given.
+        Waiting for them counts as the stage `fetch` of the clock whose stage the thread is in.
         """
         return _NOTHING
 

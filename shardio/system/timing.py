@@ -107,7 +107,12 @@ def unpacking(size: int) -> AbstractContextManager[None]:
     """Return a `with` block that decompresses `size` bytes: a stage `decompress` of the clock whose stage this thread
     is in, if it is in one."""
     outer: _Stage | None = getattr(_current, "stage", None)
-    if outer is None:
-        return nullcontext()
-    outer.clock.count_unpacked(size)
-    return _Stage(outer.clock, "decompress")
+    if outer is not None:
+        outer.clock.count_unpacked(size)
+    return stage_within("decompress")
+
+
+def stage_within(name: str) -> AbstractContextManager[None]:
+    """Return a `with` block that is a stage of the clock whose stage this thread is in, if it is in one."""
+    outer: _Stage | None = getattr(_current, "stage", None)
+    return nullcontext() if outer is None else _Stage(outer.clock, name)

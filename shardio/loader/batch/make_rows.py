@@ -31,10 +31,10 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
     spec, dataset, clock, indices = rows.spec, rows.spec.dataset, rows.clock, rows.indices
     with ExitStack() as lent:
         lent.enter_context(helper_process.time_limit(spec.read_limit))
-        selection = dataset.select(indices, spec.limits.max_value_bytes)
-        # All at once: two threads that hold some and wait for more could wait for each other.
-        lent.enter_context(selection.fetch(spec.columns, clock))
         with clock.stage("read"):
+            selection = dataset.select(indices, spec.limits.max_value_bytes)
+            # All at once: two threads that hold some and wait for more could wait for each other.
+            lent.enter_context(selection.fetch(spec.columns))
             for name, there in rows.present.items():
                 there[:] = selection.column(present_column(name))
             read = [name for name in spec.fields if name not in spec.gpu_direct_fields]

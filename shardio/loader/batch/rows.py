@@ -90,8 +90,10 @@ class Rows:
             self.present[name][part] = there
         for name, sizes in made.image_sizes.items():
             self.image_sizes[name][part] = sizes
-        self.mapped[part] = made.mapped
-        self.varying_bytes[part] = made.varying_bytes
+        if self.mapped:
+            self.mapped[part] = made.mapped
+        if self.spec.varying:
+            self.varying_bytes[part] = made.varying_bytes
         self.scratches += made.scratches
         made.scratches.clear()  # these rows give them back
 
@@ -118,8 +120,10 @@ class Rows:
 
     def stored_bytes(self, part: slice) -> int:
         """Return the number of stored bytes that were read for some rows."""
-        varying = self.varying_bytes[part]
-        return int(varying.sum()) + (len(varying) - len(self.masked(part))) * self.spec.fixed_bytes
+        blank = int(np.count_nonzero(self.blank[part])) if self.bad else 0
+        varying = int(self.varying_bytes[part].sum()) if self.spec.varying else 0
+        fixed: int = (part.stop - part.start - blank) * self.spec.fixed_bytes
+        return fixed + varying
 
     def describe(self, part: slice, most: int = 8) -> str:
         """Name the samples of `part` and their shards, for messages."""
