@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import pickle
 import shlex
 import tarfile
 from collections.abc import Callable
@@ -60,14 +59,6 @@ def test_the_digest_names_the_content(tmp_path: Path) -> None:
     assert shardio.from_samples([sample(n) for n in range(40)], FIELDS).digest in kept
     assert shardio.from_samples([sample(n) for n in [1, 0, *range(2, 40)]], FIELDS).digest not in kept
     assert shardio.from_samples([sample(n) | {"label": 0} for n in range(40)], FIELDS).digest not in kept
-
-
-def test_a_dataset_in_memory_is_a_dataset() -> None:
-    """`from_samples` reads like a dataset on disk and can be pickled."""
-    ds = shardio.from_samples([sample(n) for n in range(25)], FIELDS, shard_samples=10)
-    assert ds.manifest.shards.samples.tolist() == [10, 10, 5]
-    again = pickle.loads(pickle.dumps(ds))  # noqa: S301  # our own
-    assert all(same(again[n], sample(n)) for n in range(25))
 
 
 @pytest.mark.parametrize(("method", "container"), [*(("fork", name) for name in CONTAINERS), ("spawn", "tar")])
