@@ -97,7 +97,6 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
             figures = {"min": values.min, "max": values.max, "mean": values.mean, "std": values.std}
             words = [f"{key} {_number(value)}" for key, value in figures.items() if value is not None]
             yield "values *", "  ".join(words) + (f"  (mean +- {values.error:.2g})" if values.error else "")
-        if sampled and values.count:
             yield from _channels(name, field)
         if values.filled:
             fills = ", ".join(map(_number, field.fill_values))
