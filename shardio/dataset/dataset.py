@@ -48,7 +48,7 @@ from .classes import KEY, Classes, names_in, numbered_alike
 from .readable import Location, decoded
 from .remote_shards import RemoteShards
 from .selection import Selection
-from .shards import LocalShards, Shards, by_shard
+from .shards import LocalShards, Shards
 from .store_access import folder_of
 
 
@@ -219,7 +219,7 @@ class Dataset:
 
     def prefetch(self, indices: Indices, fields: Iterable[str]) -> list[Hold] | None:
         """Have what reading samples needs fetched, without waiting for it, as `FetchAhead` asks for it."""
-        return self.shards.prefetch(by_shard(*self.manifest.shards.locate(indices)), fields)
+        return self.select(indices).prefetch(fields)
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the cache of the node has no room for the `window` samples that a shuffle mixes at a time."""

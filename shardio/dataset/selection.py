@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
+from ..cache.node_cache import Hold
 from ..containers import row_locator
 from ..containers.base import Reader, check_out
 from ..containers.row_locator import Scratch
@@ -68,6 +69,10 @@ class Selection:
             finally:
                 self._fetched = frozenset()
 
+    def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
+        """Have some fields fetched, without waiting for them, as `Shards.prefetch` does."""
+        return self._shards.prefetch(self._parts(), names)
+
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a field whose values all have one size, of all samples, in the order asked for.
 
@@ -102,7 +107,8 @@ class Selection:
         if len(self._numbers) == 1:
             self._shards[self._numbers[0]].read(self._rows, name, array, most=self._most)
             return
-        for reader, places in self._groups():
+        for number, places in self._groups():
+            reader = self._shards[number]
             if field.row_bytes <= SMALL_ROW:
                 array[places] = reader.read(self._rows[places], name, most=self._most)
             else:
@@ -129,8 +135,8 @@ class Selection:
         if len(self._numbers) == 1:
             return list(self._shards[self._numbers[0]].read(self._rows, name, most=self._most))
         values = [b""] * len(self._rows)
-        for reader, places in self._groups():
-            read = reader.read(self._rows[places], name, most=self._most)
+        for number, places in self._groups():
+            read = self._shards[number].read(self._rows[places], name, most=self._most)
             for place, value in zip(places.tolist(), read, strict=True):
                 values[place] = value
         return values
@@ -144,8 +150,9 @@ class Selection:
         if field.fixed:
             return np.full(len(self._rows), field.row_bytes, np.int64)
         sizes = np.empty(len(self._rows), np.int64)
-        for number, (reader, places) in zip(self._numbers, self._groups(), strict=True):
-            rows, locator = self._rows[places], reader.locator(name) if native.library() is not None else None
+        for number, places in self._groups():
+            reader, rows = self._shards[number], self._rows[places]
+            locator = reader.locator(name) if native.library() is not None else None
             try:
                 known = None if locator is None else row_locator.value_sizes(locator, rows)
             except MappedFileLost as error:
@@ -158,13 +165,11 @@ class Selection:
 
         None unless local files hold every row byte for byte as it is delivered.
         """
-        if self._shards.in_store or name in self._renumbered:
+        if self._shards.in_store or name in self._renumbered or native.library() is None:
             return None
         size, offsets = self._field(name).row_bytes, np.empty(len(self._rows), np.int64)
-        if native.library() is None:
-            return None
-        for number, (reader, places) in zip(self._numbers, self._groups(), strict=True):
-            locator = reader.locator(name)
+        for number, places in self._groups():
+            locator = self._shards[number].locator(name)
             try:
                 starts = None if locator is None else row_locator.fixed_offsets(locator, self._rows[places], size)
             except MappedFileLost as error:
@@ -184,7 +189,7 @@ class Selection:
 
     def _parts(self) -> Iterator[tuple[int, Rows]]:
         """Yield the number of each shard, and the rows to read of it."""
-        for number, places in zip(self._numbers, self._places(), strict=True):
+        for number, places in self._groups():
             yield number, self._rows[places]
 
     def _fill(self, name: str, array: NDArray[Any]) -> bool:
@@ -227,17 +232,12 @@ class Selection:
         same_kind = len(locators) == len(self._readers) and len(set(map(type, locators))) == 1
         return locators if same_kind else None
 
-    def _groups(self) -> Iterator[tuple[Reader, NDArray[np.int64]]]:
-        """Yield the reader of each shard, and the positions of the shard's samples in this selection."""
-        for number, places in zip(self._numbers, self._places(), strict=True):
-            yield self._shards[number], places
-
-    def _places(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the positions of each shard's samples in this selection."""
+    def _groups(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield the number of each shard, and the positions of its samples in this selection."""
         order = np.argsort(self._which, kind="stable")
         ends = np.cumsum(np.bincount(self._which, minlength=len(self._numbers))).tolist()
-        for start, end in zip([0, *ends], ends, strict=False):
-            yield order[start:end]
+        for number, start, end in zip(self._numbers, [0, *ends], ends, strict=False):
+            yield number, order[start:end]
 
 
 def _cut_short(paths: str, name: str) -> ShardCorrupt:

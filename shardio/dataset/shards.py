@@ -3,13 +3,10 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from .. import containers
 from ..cache.fetcher import FetchCounts
@@ -206,18 +203,6 @@ class LocalShards(Shards):
         LocalShards.__init__(self, described, folder, fields)
         for number in kept:
             self._open.get(number, kept.__getitem__)
-
-
-def by_shard(numbers: NDArray[np.int64], rows: Rows) -> Iterator[tuple[int, Rows]]:
-    """Yield the number of each shard, and the rows in it.
-
-    Args:
-        numbers: for each sample the number of its shard, int64 [n].
-        rows: its row there, int64 [n].
-    """
-    order = np.argsort(numbers, kind="stable")
-    distinct, starts = np.unique(numbers[order], return_index=True)
-    yield from zip(distinct.tolist(), np.split(rows[order], starts[1:]), strict=True)
 
 
 def compare_files(table: ShardTable, number: int, sizes: Sequence[int], checksum: str, note: str = "") -> None:
