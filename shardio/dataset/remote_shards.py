@@ -142,7 +142,7 @@ class RemoteShards(Shards):
         self._store, self._fetcher = store, fetcher
         self._container, self._table = containers.get(described.container), described.shards
         identity = hashlib.blake2b(f"{url}\n".encode() + described.to_json(), digest_size=16)
-        self._group = identity.hexdigest()
+        self._group, self._total = identity.hexdigest(), int(self._table.bytes.sum())
         # Pending reads keep readers alive that were dropped, and requests have sockets.
         most = min(len(self._table), MOST_OPEN)
         self.limit = max(4, processes.allow_open_files(2 * _DESCRIPTORS * most + 256) // (2 * _DESCRIPTORS))
@@ -267,10 +267,6 @@ class RemoteShards(Shards):
         return pieces_of(np.concatenate(offsets), np.concatenate(sizes))
 
     @property
-    def _total(self) -> int:
-        return int(self._table.bytes.sum())
-
-    @property
     def _fits(self) -> bool:
         """Whether the cache has room for the whole dataset."""
         return self._total <= self._fetcher.cache.most * 7 // 8
@@ -286,7 +282,7 @@ class RemoteShards(Shards):
         missing = [number for number in numbers if number not in self._open]
         if len(missing) > 1:
             files = [self._files.get(number, self._find) for number in missing]
-            self._fetch_sums([one.sums for one in files if one.sums is not None])
+            self._fetch_sums(files)
             with suppress(ObjectNotFound):  # opening that shard tells which one
                 self._fetcher.fetch([part for one in files for part in one.needed_first]).release()
 
@@ -319,15 +315,13 @@ class RemoteShards(Shards):
     def _files_of(self, number: int) -> _Files:
         """Return the files of a shard, whose pieces can be compared with their checksums."""
         files = self._files.get(number, self._find)
-        if files.sums is not None:
-            self._fetch_sums([files.sums])
+        self._fetch_sums([files])
         return files
 
-    def _fetch_sums(self, tables: Sequence[_Sums]) -> None:
+    def _fetch_sums(self, files: Sequence[_Files]) -> None:
         """Have tables of checksums in the cache as long as somebody uses them; some may be missing in the store."""
+        tables = [one.sums for one in files if one.sums is not None]
         absent = [one for one in tables if not one.missing and one.hold is None]
-        if not absent:
-            return
         if len(absent) > 1:
             with suppress(ObjectNotFound):
                 self._fetcher.fetch([_whole(one.file) for one in absent]).release()

@@ -211,17 +211,6 @@ def test_adopted_files(kind: str, place: str, tmp_path: Path) -> None:
         assert verify(shardio.open(out)).problems == ()
 
 
-def test_an_adopted_file_that_comes_back(tmp_path: Path) -> None:
-    """A dataset none of whose adopted files is there stays as it is."""
-    adopt(webdataset(tars(tmp_path / "in"), key=False), tmp_path / "out")
-    before = files(tmp_path / "out")
-    (tmp_path / "in").rename(tmp_path / "away")
-    with pytest.raises(NotADataset, match=r"nothing can be saved: .*there is no such file; .*: 0 samples kept, 3 lost"):
-        repair(tmp_path / "out")
-    (tmp_path / "away").rename(tmp_path / "in")
-    assert files(tmp_path / "out") == before
-
-
 def test_what_to_do_about_adopted_files_is_said(tmp_path: Path) -> None:
     """Where repair finds nothing or leaves samples out, it names the commands that help, and these do."""
     files, out = tars(tmp_path / "in"), tmp_path / "out"
@@ -240,9 +229,18 @@ def test_what_to_do_about_adopted_files_is_said(tmp_path: Path) -> None:
     assert f"{COUNT} samples in 3 indexed shards" in run("index", files, "-o", out, "--overwrite")
 
 
-def test_an_adopted_file_that_lost_its_index(tmp_path: Path) -> None:
-    """A file of others whose index is lost leaves the dataset, and repair names the command that makes it anew."""
+def test_adopted_files_that_are_lost_or_lack_their_index(tmp_path: Path) -> None:
+    """A dataset none of whose adopted files is there stays as it is.
+
+    A file whose index is lost leaves the dataset, and repair names the command that makes it anew.
+    """
     adopt(webdataset(tars(tmp_path / "in"), key=False), out := tmp_path / "out")
+    before = files(out)
+    (tmp_path / "in").rename(tmp_path / "away")
+    with pytest.raises(NotADataset, match=r"nothing can be saved: .*there is no such file; .*: 0 samples kept, 3 lost"):
+        repair(out)
+    (tmp_path / "away").rename(tmp_path / "in")
+    assert files(out) == before
     (out / "shard-000000.idx.npy").unlink()
     (shard,) = repair(out).shards
     assert (shard.kept, shard.lost) == (0, 3)
