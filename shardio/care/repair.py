@@ -309,8 +309,9 @@ def _lost_rows(path: Path, described: manifest.Manifest) -> NDArray[np.int64]:
         whole = np.zeros(len(reader), np.bool_)
         for start in range(0, len(whole), _BLOCK):
             rows = np.arange(start, min(start + _BLOCK, len(whole)))
-            for some in [rows] if _are_whole(reader, rows, names).all() else rows[:, None]:
-                whole[some] = _are_whole(reader, some, names)
+            whole[rows] = _are_whole(reader, rows, names)
+            for row in [] if whole[rows].all() else rows[:, None]:  # one that cannot be read hides its neighbours
+                whole[row] = _are_whole(reader, row, names)
     if len(whole) and not whole.any():
         raise ShardCorrupt(f"{path}: no sample has its checksum any more")
     return np.flatnonzero(~whole)
