@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import Any, final
 from uuid import uuid4
 
 import numpy as np
@@ -41,7 +41,6 @@ from ..output.remote_manifest import load_remote
 from ..output.shard_writer import ShardWriter, WrittenShard
 from ..stores import open_store
 from ..stores.url import Url, as_url
-from ..system.did_you_mean import did_you_mean
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
 from .classes import KEY, Classes, names_in, numbered_alike
@@ -233,14 +232,6 @@ class Dataset:
         """
         shards, rows = self.manifest.shards.locate(np.array([index]))
         return self.shards.refetch(int(shards[0]), int(rows[0]))
-
-    if not TYPE_CHECKING:  # to a type checker, it would be any attribute
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if hasattr(type(self), name):
-                object.__getattribute__(self, name)  # a property, whose own AttributeError it raises
-            advice = did_you_mean(name, "method")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{advice and f': {advice}'}")
 
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError if there is none."""

@@ -29,7 +29,7 @@ from ..system.types import Buffer, Column, Indices
 from .classes import KEY, Classes, named_field
 from .dataset import Dataset, with_classes_alike
 from .dataset import open as open_dataset
-from .readable import FileSpans, Location
+from .readable import Location
 from .selection import Selection
 from .store_access import StoreAccess
 
@@ -295,18 +295,6 @@ class MixedSelection:
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
-
-    def spans(self, name: str) -> FileSpans | None:
-        paths: list[str] = []
-        files, offsets = np.empty(self._count, np.int64), np.empty(self._count, np.int64)
-        for part, rows in self._parts:
-            spans = part.spans(name)
-            if spans is None:
-                return None
-            part_paths, part_files, part_offsets = spans
-            files[rows], offsets[rows] = part_files + len(paths), part_offsets
-            paths += part_paths
-        return paths, files, offsets
 
 
 def _listed(sources: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,6 @@ from ..order.plan import Order, Shuffle
 from ..stores.url import Url
 from ..system import npy
 from ..system.types import Buffer, Column, Indices
-
-FileSpans: TypeAlias = tuple[list[str], NDArray[np.int64], NDArray[np.int64]]
-"""Places of rows in files: the files' paths, the number of each row's file among them, and the offset of each row's
-first byte in its file, int64 [n] each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +60,6 @@ class SelectedSamples(Protocol):
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
-
-    def spans(self, name: str) -> FileSpans | None:
-        """Return the places in files of the rows of a field of one size.
-
-        None unless the files hold every row byte for byte as it is delivered.
-        """
 
 
 class ReadableDataset(Protocol):

@@ -18,7 +18,6 @@ from ..format.fields import Field
 from ..native.rows import MappedFileLost
 from ..system.types import Buffer, Rows
 from .classes import renumber
-from .readable import FileSpans
 from .shards import Shards
 
 SMALL_ROW = 4096  # bytes; up to this size, one call for many rows and a second copy cost less than a call per row
@@ -159,25 +158,6 @@ class Selection:
                 raise _cut_short(self._shards.path(number), name) from error
             sizes[places] = _measured(reader, rows, name) if known is None else known
         return sizes
-
-    def spans(self, name: str) -> FileSpans | None:
-        """Return the places in files of the rows of a field of one size, as a `readable.FileSpans`.
-
-        None unless local files hold every row byte for byte as it is delivered.
-        """
-        if self._shards.in_store or name in self._renumbered or native.library() is None:
-            return None
-        size, offsets = self._field(name).row_bytes, np.empty(len(self._rows), np.int64)
-        for number, places in self._groups():
-            locator = self._shards[number].locator(name)
-            try:
-                starts = None if locator is None else row_locator.fixed_offsets(locator, self._rows[places], size)
-            except MappedFileLost as error:
-                raise _cut_short(self._shards.path(number), name) from error
-            if starts is None:
-                return None
-            offsets[places] = starts
-        return [self._shards.path(number) for number in self._numbers], self._which, offsets
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""

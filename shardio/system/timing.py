@@ -29,22 +29,18 @@ class StageClock:
         return _Stage(self, name)
 
     def count_unpacked(self, size: int) -> None:
-        """Add bytes that were decompressed."""
         with self._lock:
             self._unpacked_bytes += size
 
     def unpacked_bytes(self) -> int:
-        """Return the bytes that were decompressed in `unpacking` blocks."""
         return self._unpacked_bytes
 
     def begin(self, name: str, thread: int) -> None:
-        """Note that a thread begins a stage."""
         self.doing[thread] = name
         if self._on_stage is not None:
             self._on_stage(name)
 
     def end(self, name: str, thread: int, seconds: float, cpu_seconds: float) -> None:
-        """Note that a thread ends a stage, and add its times."""
         self.doing.pop(thread, None)
         with self._lock:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
