@@ -1,7 +1,8 @@
-"""Indexes of shards: whether they are whole, and those of shardio's own tars rebuilt from their members."""
+"""Indexes of shards, rebuilt: of shardio's own tars from their members, of adopted files by the converter."""
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import hdf5_index, side_index
 from ..containers import tar_layout as layout
-from ..errors import BadSample, ShardCorrupt, ShardioError
+from ..conversion import source as sources
+from ..conversion.adopt import rebuild_index
+from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError
 from ..foreign import tar
 from ..foreign.files import File
 from ..format import manifest
@@ -20,6 +23,8 @@ from ..output.shard_writer import described as described_sample
 from ..system import strict_json
 from ..system.directory import Directory
 from ..system.types import Buffer
+
+_CONVERTERS = ("webdataset", "tfrecord", "lmdb", "hdf5")
 
 
 def index_name(described: manifest.Manifest, shard: str) -> str | None:
@@ -46,13 +51,16 @@ def is_readable(path: Path, described: manifest.Manifest) -> bool:
 
 def rebuild(folder: Directory, described: manifest.Manifest, name: str) -> None:
     """Write the index of a shard; raise ShardCorrupt with the reason if that is not possible."""
-    lost = f"its index {index_name(described, name)} is lost or damaged"
-    if described.adopted:
-        raise ShardCorrupt(f"{lost}; `shardio index FILES -o {folder.path} --overwrite` makes the dataset anew")
     try:
-        side_index.write(folder, name, _index_of(folder.path / name, described.fields))
+        if described.adopted:
+            _rebuild_of_others(folder, described, name)
+        else:
+            side_index.write(folder, name, _index_of(folder.path / name, described.fields))
     except ShardioError as error:
-        raise ShardCorrupt(f"{lost}, and cannot be rebuilt: {error}") from error
+        advice = "; `shardio index` may make the dataset anew" if described.adopted else ""
+        raise ShardCorrupt(
+            f"its index {index_name(described, name)} is lost or damaged, and cannot be rebuilt: {error}{advice}"
+        ) from error
 
 
 def _index_of(path: Path, fields: Mapping[str, Field]) -> NDArray[Any]:
@@ -108,6 +116,67 @@ def _stored(opened: File, place: tuple[int, int], field: Field) -> Buffer:
     except (ValueError, TypeError, RecursionError) as error:
         raise ShardCorrupt(f"{opened.path}, byte {place[0]}: not {field.kind}: {error}") from error
     return field.encode(complex(*value) if isinstance(value, list) else value)
+
+
+def _rebuild_of_others(folder: Directory, described: manifest.Manifest, name: str) -> None:
+    source = _source(folder, described, name)
+    if _plain(source.fields) != _plain(described.fields):
+        raise ConfigError(f"its fields are now {', '.join(source.fields)}, and not as they were")
+    number = next(number for number, path in enumerate(source.files) if path.name == name)
+    index = index_name(described, name)
+    if index is not None and folder.kind(name) == "file" and folder.kind(index) is not None:
+        # Beside the files of others, where nothing proves that shardio wrote it.
+        folder.rename(index, folder, free_name(folder, index))
+    rebuild_index(source, number, name, folder)
+
+
+def _source(folder: Directory, described: manifest.Manifest, name: str) -> Any:
+    """Return the source that the dataset's files were, as far as they are still there; ShardioError if there is none.
+
+    All of them matter: a field's shape is fixed if the first and the last sample agree.
+    """
+    converter = described.metadata.get("source")
+    if converter not in _CONVERTERS:
+        raise ConfigError(f"the manifest names no converter of {', '.join(_CONVERTERS)}")
+    there = [folder.path / shard for shard in described.shards.names if (folder.path / shard).is_file()]
+    paths = [path.absolute() for path in (there if converter in ("webdataset", "tfrecord") else [folder.path / name])]
+    names = _names(described)
+    options: dict[str, Any] = {} if converter == "lmdb" else {"fields": names}
+    if converter in ("webdataset", "tfrecord"):
+        options["on_error"] = "skip"
+    if converter == "webdataset":
+        options["key"] = "key" in described.fields and "key" not in (names or {})
+    if converter == "hdf5":
+        options["decode_cf"] = _decodes(described)
+    return sources.find(converter)(paths[0] if len(paths) == 1 else paths, **options)
+
+
+def kept_conversion(described: manifest.Manifest) -> dict[str, Any]:
+    """Return what of `conversion` still holds: names and decoding, but not the plan that resuming would go by."""
+    names = _names(described) if described.adopted else None
+    return ({"names": names} if names else {}) | ({"decode_cf": True} if _decodes(described) else {})
+
+
+def _names(described: manifest.Manifest) -> dict[str, str] | None:
+    """Return the names in the files of the fields but the keys of tars, if the manifest tells them."""
+    names, fields = described.conversion.get("names"), described.fields.keys()
+    if not isinstance(names, dict) or names.keys() not in (fields, fields - {"key"}):
+        return None
+    return dict(names) if all(isinstance(name, str) for name in names.values()) else None
+
+
+def _decodes(described: manifest.Manifest) -> bool:
+    """Return whether the values of adopted files are decoded by attributes of netCDF."""
+    return described.adopted and described.conversion.get("decode_cf") is True
+
+
+def _plain(fields: Mapping[str, Field]) -> dict[str, Field]:
+    """Return fields without what a dataset adds: the size of all images, which are masks, what sources state."""
+    of_image: dict[str, Any] = {"shape": None, "role": None, "channels": None}
+    return {
+        name: replace(field, attributes=None, **(of_image if field.kind == "image" else {}))
+        for name, field in fields.items()
+    }
 
 
 def free_name(folder: Directory, name: str) -> str:

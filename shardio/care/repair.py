@@ -34,10 +34,9 @@ from ..system import did_you_mean
 from ..system.directory import Directory
 from ..system.local_path import local_path
 from ..system.units import counted
-from .rebuilt_index import free_name, index_name, is_readable, rebuild
+from .rebuilt_index import free_name, index_name, is_readable, kept_conversion, rebuild
 
 _NOT_OURS = "shardio did not write this file, or nothing proves that it did; it is left as it is"
-_KEPT = "names", "decode_cf"  # of what the manifest says of the conversion
 _BLOCK = 256  # samples
 _MOST_NAMED = 10  # rows in a message
 
@@ -164,11 +163,9 @@ def repair(
         raise NotADataset(f"{path}: nothing can be saved: {'; '.join([*notes, *map(str, repairs)])}")
     if old is not None and not repairs and not notes:
         return Repair(old, (), (), True)
-    # How adopted files are read, but not the plan that resuming would go by.
-    conversion = {key: described.conversion[key] for key in _KEPT if described.adopted and key in described.conversion}
     repaired = describe(
         described.container, described.fields, shards, described.metadata or metadata or {},
-        adopted=described.adopted, conversion=conversion, has_sums=described.piece_bytes == PIECE,
+        adopted=described.adopted, conversion=kept_conversion(described), has_sums=described.piece_bytes == PIECE,
     )  # fmt: skip
     folder.sync()
     manifest.save(repaired, folder)

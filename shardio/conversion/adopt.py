@@ -167,6 +167,31 @@ def _suffix(path: Path) -> str:
     return path.suffix.lower() if re.fullmatch(r"\.[a-z0-9]+", path.suffix.lower()) else ""
 
 
+def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> None:
+    """Write the index of one adopted file anew, without its bad samples.
+
+    Args:
+        source: an `Adoptable` source with the dataset's fields.
+        number: the number of the file in it.
+        name: the file's name in the dataset.
+        folder: the dataset's directory.
+
+    Raises SourceError or BadSample if the file cannot be read in place, ShardCorrupt if no sample is left.
+    """
+    path, (start, stop) = source.files[number], source.starts[number : number + 2].tolist()
+    file = AdoptTask(number, range(start, stop), path, name, state_of(path))
+    if not isinstance(source, HasPlaces):
+        found = _hdf5_columns(source, file, True, lambda count: None)
+        if not len(found.columns[CHECKSUM]):
+            raise ShardCorrupt(f"{path}: no complete sample is left")
+        hdf5_index.write(folder, name, found.names, found.columns, found.packing)
+        return
+    index, _, _ = index_of_places(source, file, True, lambda count: None)
+    if not len(index):
+        raise ShardCorrupt(f"{path}: no complete sample is left")
+    side_index.write(folder, name, index)
+
+
 def _index_places(
     links_from: Path | None, context: TaskContext, file: AdoptTask, folder: Directory, advance: Advance
 ) -> Record:

@@ -189,6 +189,7 @@ def test_adopted_files(kind: str, place: str, tmp_path: Path) -> None:
     samples, table = values(out), shardio.open(out).manifest.shards
     names, counts, starts = list(table.names), table.samples.tolist(), table.starts.tolist()
     os.truncate(cut := out / names[0], (out / names[0]).stat().st_size * 2 // 3)
+    containers.get(shardio.open(out).manifest.container).files(out / names[1])[1].unlink()
     if lost := names[2:]:
         (out / lost[0]).resolve().unlink()
     before = {
@@ -201,8 +202,11 @@ def test_adopted_files(kind: str, place: str, tmp_path: Path) -> None:
     kept = result.shards[0].kept
     assert (kept > 0) == (kind != "hdf5")
     told = [(shard.shard, shard.kept, shard.lost) for shard in result.shards]
-    gone = [(name, 0, count) for name, count in zip(lost, counts[2:], strict=True)]
-    assert told == [(cut.name, kept, counts[0] - kept), *gone]
+    assert told == [
+        (cut.name, kept, counts[0] - kept),
+        (names[1], counts[1], 0),
+        *((name, 0, count) for name, count in zip(lost, counts[2:], strict=True)),
+    ]
     assert not result.same
     np.testing.assert_equal(values(out), samples[:kept] + samples[starts[1] : starts[2]])
     assert repair(out).done == ()
@@ -229,11 +233,8 @@ def test_what_to_do_about_adopted_files_is_said(tmp_path: Path) -> None:
     assert f"{COUNT} samples in 3 indexed shards" in run("index", files, "-o", out, "--overwrite")
 
 
-def test_adopted_files_that_are_lost_or_lack_their_index(tmp_path: Path) -> None:
-    """A dataset none of whose adopted files is there stays as it is.
-
-    A file whose index is lost leaves the dataset, and repair names the command that makes it anew.
-    """
+def test_adopted_files_that_are_lost(tmp_path: Path) -> None:
+    """A dataset none of whose adopted files is there stays as it is."""
     adopt(webdataset(tars(tmp_path / "in"), key=False), out := tmp_path / "out")
     before = files(out)
     (tmp_path / "in").rename(tmp_path / "away")
@@ -241,11 +242,17 @@ def test_adopted_files_that_are_lost_or_lack_their_index(tmp_path: Path) -> None
         repair(out)
     (tmp_path / "away").rename(tmp_path / "in")
     assert files(out) == before
-    (out / "shard-000000.idx.npy").unlink()
-    (shard,) = repair(out).shards
+
+
+def test_an_index_that_cannot_be_rebuilt(tmp_path: Path) -> None:
+    """Without anything that names the converter, a file whose index is lost leaves the dataset, and repair says why."""
+    adopt(webdataset(tars(tmp_path / "in"), key=False), tmp_path / "out")
+    described = tmp_path / "out" / "shardio.json"
+    described.write_text(described.read_text().replace('"source": "webdataset"', '"source": "os"'))
+    (tmp_path / "out" / "shard-000000.idx.npy").unlink()
+    (shard,) = repair(tmp_path / "out").shards
     assert (shard.kept, shard.lost) == (0, 3)
-    command = f"`shardio index FILES -o {out} --overwrite` makes the dataset anew"
-    assert f"its index shard-000000.idx.npy is lost or damaged; {command}" in shard.reasons[0]
+    assert "cannot be rebuilt: the manifest names no converter of webdataset, tfrecord" in shard.reasons[0]
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
