@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.remote_manifest import load_manifest
-from ..dataset.store_access import StoreAccess
+from ..dataset.store_access import StoreAccess, load_manifest
 from ..errors import ConfigError
 from ..order.plan import Assign, Plan, Schedule, Shuffle, Tail
 from ..order.world import World

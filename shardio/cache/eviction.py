@@ -41,8 +41,5 @@ def choose(objects: Iterable[CachedObject], count: int, alive: NDArray[np.uint64
     ranks = np.concatenate([rank for _, _, rank in found]) if found else np.empty(0, np.int64)
     chosen = np.zeros(len(ranks), np.bool_)
     chosen[np.argsort(ranks, kind="stable")[:count]] = True
-    parts, begin = [], 0
-    for one, free, _ in found:
-        parts.append((one, free[chosen[begin : begin + len(free)]]))
-        begin += len(free)
-    return parts
+    split = np.split(chosen, np.cumsum([len(free) for _, free, _ in found], dtype=np.int64))
+    return [(one, free[some]) for (one, free, _), some in zip(found, split, strict=False)]

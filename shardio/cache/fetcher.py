@@ -83,14 +83,10 @@ class FetchCounts:
     wait_seconds: float = 0.0
 
     def __add__(self, other: "FetchCounts") -> "FetchCounts":
-        return self._with(other, 1)
+        return FetchCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     def __sub__(self, other: "FetchCounts") -> "FetchCounts":
-        return self._with(other, -1)
-
-    def _with(self, other: "FetchCounts", sign: int) -> "FetchCounts":
-        mine, theirs = astuple(self), astuple(other)
-        return FetchCounts(*(one + sign * another for one, another in zip(mine, theirs, strict=True)))
+        return FetchCounts(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 @final
@@ -112,11 +108,8 @@ class Fetcher:
         forks.reset_in_children(self)
         at_exit.close_at_exit(self)
 
-    def __getstate__(self) -> tuple[NodeCache, int]:
-        return self.cache, self._requests
-
-    def __setstate__(self, state: tuple[NodeCache, int]) -> None:
-        Fetcher.__init__(self, *state)
+    def __reduce__(self) -> tuple[type["Fetcher"], tuple[NodeCache, int]]:
+        return Fetcher, (self.cache, self._requests)
 
     def reset_in_child(self) -> None:
         """Begin without threads."""
@@ -170,11 +163,6 @@ class Fetcher:
             time.sleep(nap)
             nap = min(longest, 2 * nap)
 
-    @property
-    def most(self) -> int:
-        """The most bytes that the cache holds."""
-        return self.cache.most
-
     def prefetch(self, wanted: Wanted, spare: int) -> Hold | None:
         """Have pieces fetched that are absent, without waiting for them, and keep them until they are read.
 
@@ -225,23 +213,16 @@ class Fetcher:
             kept = sum(hold.bytes for hold in self._kept)
             if needed + kept > self.cache.most:
                 self.cache.try_again(needed + kept)
-            if needed + kept > (most := self.cache.most):
+            too_small = needed + kept > (most := self.cache.most)
+            if too_small or time.monotonic() > begun + PATIENCE:
                 raise CacheError(
-                    "{}: {} are needed at once, beside {} of indexes, and the cache holds {}: {}",
+                    "{}: {} are needed at once, beside {} of indexes, and the cache holds {}{}: {}",
                     self.cache.folder,
                     format_size(needed),
                     format_size(kept),
                     format_size(most),
-                    self._remedy(2 * (needed + kept)),
-                )
-            if time.monotonic() > begun + PATIENCE:
-                raise CacheError(
-                    "{}: has had no room for {} in {:.0f} s, because all of its {} are in use: {}",
-                    self.cache.folder,
-                    format_size(needed),
-                    PATIENCE,
-                    format_size(most),
-                    self._remedy(2 * (most + needed)),
+                    "" if too_small else f", in use for {PATIENCE:.0f} s",
+                    self._remedy(2 * (needed + (kept if too_small else most))),
                 )
             time.sleep(_LONGEST_NAP)
         return held

@@ -29,9 +29,9 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TypeVar, final
+from typing import ParamSpec, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,20 @@ _FREED_AT_ONCE = 64  # of the limit: looking for what to evict takes longer than
 _WORTH_LOOKING = 0.5  # seconds after which processes may have died unnoticed
 _LONGEST_NAP = 0.005  # seconds
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _off_main_thread(method: Callable[P, T]) -> Callable[P, T]:
+    """Have a method run where no signal handler can raise: an interrupt ends the wait, and the method goes on."""
+
+    @wraps(method)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if threading.current_thread() is threading.main_thread():
+            return background.call(partial(method, *args, **kwargs))
+        return method(*args, **kwargs)
+
+    return run
 
 
 @final
@@ -158,7 +171,7 @@ class NodeCache:
         self._lock: int | None = None
         self._begin()
         forks.reset_in_children(self)
-        _off_main_thread(self._join)
+        self._join()
 
     def make_folders(self) -> None:
         """Make the folders of the cache, those that somebody removed, too."""
@@ -176,6 +189,7 @@ class NodeCache:
         self._looked, self._told = 0.0, False
         self._notices: list[str] = []
 
+    @_off_main_thread
     def _join(self) -> None:
         with self._changing():
             pass  # takes a lease, and mends what a killed process left
@@ -195,7 +209,7 @@ class NodeCache:
         if (known := NodeCache.opened(folder)) is None:
             known = _opened[folder] = NodeCache(folder, limit)
         elif known.limit != limit:
-            _off_main_thread(partial(known._resize, limit))
+            known._resize(limit)
         return known
 
     @staticmethod
@@ -206,6 +220,7 @@ class NodeCache:
         known.make_folders()
         return known
 
+    @_off_main_thread
     def _resize(self, limit: int) -> None:
         with self._changing():
             self.limit = self._state["limits"][self._own.number] = limit
@@ -241,27 +256,25 @@ class NodeCache:
         """Whether the disk has had less room than the limits that were given."""
         return bool(self._state["room"])
 
-    def object(self, group: str, name: str, size: int) -> CachedObject:
+    def find(self, group: str, name: str) -> CachedObject | None:
+        """Return an object of the cache; None if it is new."""
+        known = self._objects.get(self.folder / "files" / group / name)
+        if known is None and (self.folder / "tables" / group / name).exists():
+            return self.object(group, name, None)
+        return known
+
+    @_off_main_thread
+    def object(self, group: str, name: str, size: int | None) -> CachedObject:
         """Return an object of the cache, which is made if it is new.
 
         Args:
             group: the folder of the object and its neighbours.
             name: the object's name in it.
-            size: bytes.
+            size: bytes; None for an object that is not new.
 
         Raises:
             CacheError: the cache has pieces of an object of another size, or the disk is full.
         """
-        return _off_main_thread(partial(self._object, group, name, size))
-
-    def find(self, group: str, name: str) -> CachedObject | None:
-        """Return an object of the cache; None if it is new."""
-        known = self._objects.get(self.folder / "files" / group / name)
-        if known is None and (self.folder / "tables" / group / name).exists():
-            return _off_main_thread(partial(self._object, group, name, None))
-        return known
-
-    def _object(self, group: str, name: str, size: int | None) -> CachedObject:
         path, table = (self.folder / kind / group / name for kind in ("files", "tables"))
         with self._changing():
             while True:
@@ -271,7 +284,7 @@ class NodeCache:
                         path.unlink(missing_ok=True)
                         self._objects.pop(path, None)
                         PieceTable.make(table, self.folder / "unfinished", size)
-                    known = self._objects.get(path) or self._load(path, table)
+                    known = self._load(path, table)
                     break
                 except OSError as error:
                     if error.errno not in FULL:
@@ -289,12 +302,15 @@ class NodeCache:
         return known
 
     def _load(self, path: Path, table: Path) -> CachedObject:
+        if (known := self._objects.get(path)) is not None:
+            return known
         path.parent.mkdir(exist_ok=True)
         known = CachedObject(path, PieceTable(table))
         if known.was_lost and known.table.taken:  # somebody removed the file, and not its table
             self._state["used"] += known.table.set_state(np.arange(len(known.table.state)), ABSENT)
         return known
 
+    @_off_main_thread
     def hold(self, parts: Parts, *, spare: int = 0, ahead: bool = False) -> tuple[Hold, Parts] | None:
         """Hold pieces, if there is room for those that are absent and for `spare` bytes more.
 
@@ -307,11 +323,7 @@ class NodeCache:
         Returns:
             The hold, and the pieces that the caller now has to fetch and report to `fetched`; others of the hold may be
             under way to other threads and processes. None if there is no room: nothing is held then.
-
         """
-        return _off_main_thread(partial(self._hold, parts, spare, ahead))
-
-    def _hold(self, parts: Parts, spare: int, ahead: bool) -> tuple[Hold, Parts] | None:
         with self._changing():
             absent = _to_fetch(parts)
             needed = sum(int(np.count_nonzero(one.table.state[pieces] == ABSENT)) for one, pieces in absent) * PIECE
@@ -447,12 +459,11 @@ class NodeCache:
             self._told = True
             warnings.warn(self._notices[0], CacheWarning, stacklevel=2)
 
+    @_off_main_thread
     def give_back(self, parts: Parts, ahead: bool) -> None:
         """Let go of held pieces; `Hold.release` calls it."""
-        if not self.removed:
-            _off_main_thread(partial(self._give_back, parts, ahead))
-
-    def _give_back(self, parts: Parts, ahead: bool) -> None:
+        if self.removed:
+            return
         with self._changing():
             self._state["clock"] += 1
             for one, pieces in parts:
@@ -498,15 +509,15 @@ class NodeCache:
         places = list(self._places())
         if len(places) > eviction.MOST_LOOKED_AT:  # looking at all of them takes seconds: some, drawn at random, do
             random.shuffle(places)
-        objects = (self._objects.get(path) or self._load(path, table) for path, table in places)
+        objects = (self._load(*place) for place in places)
         chosen = eviction.choose(objects, -(-size // PIECE), self._state["leases"], also_expected=also_expected)
         for one, pieces in chosen:
             self._state["used"] -= one.drop(pieces)
 
     def objects(self) -> Iterator[CachedObject]:
         """Yield all objects of the cache, also those that only other processes use."""
-        for path, table in self._places():
-            yield self._objects.get(path) or self._load(path, table)
+        for place in self._places():
+            yield self._load(*place)
 
     def _places(self) -> Iterator[tuple[Path, Path]]:
         """Yield the file and the table of each object."""
@@ -548,7 +559,10 @@ class NodeCache:
                 self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self._wait_for(self._lock, deadline)
             try:
-                self._check_usable()
+                if self.removed:
+                    raise self._gone(str(self.folder))
+                if self._state["version"] not in (0, VERSION):
+                    raise CacheError(f"{self.folder}: another version of shardio made this cache: remove it")
                 unfinished, self._state["changing"] = self._state["changing"], os.getpid()
                 if unfinished or self._state["version"] != VERSION:
                     self._recover()
@@ -568,17 +582,14 @@ class NodeCache:
     def _wait_for(self, lock: int, deadline: float) -> None:
         """Take the lock that processes share."""
         nap = 0.0001
-        while not _try_lock(lock):
-            if time.monotonic() > deadline:
-                raise self._locked()
+        while True:
+            try:
+                return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise self._locked() from None
             time.sleep(nap)
             nap = min(_LONGEST_NAP, 1.5 * nap)
-
-    def _check_usable(self) -> None:
-        if self.removed:
-            raise self._gone(str(self.folder))
-        if self._state["version"] not in (0, VERSION):
-            raise CacheError(f"{self.folder}: another version of shardio made this cache: remove it, or give another")
 
     def _gone(self, what: str) -> CacheError:
         return CacheError(f"{what} was removed while the cache in {self.folder} was in use: open the dataset anew")
@@ -598,7 +609,7 @@ class NodeCache:
         used = 0
         for path, table in list(self._places()):
             try:
-                one = self._objects.get(path) or self._load(path, table)
+                one = self._load(path, table)
             except ValueError:  # a machine that stopped has not written the table
                 for place in (path, table):
                     place.unlink(missing_ok=True)
@@ -637,25 +648,10 @@ class NodeCache:
 _opened: dict[Path, NodeCache] = {}
 
 
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _to_fetch(parts: Parts) -> Parts:
     """Return the pieces that are not there, or may not be, without those that somebody fetches."""
     found = [(one, pieces[np.isin(one.table.state[pieces], (ABSENT, SUSPECT))]) for one, pieces in parts]
     return [(one, pieces) for one, pieces in found if len(pieces)]
-
-
-def _off_main_thread(function: Callable[[], T]) -> T:
-    """Call a function where no signal handler can raise: an interrupt ends the wait, and the function goes on."""
-    if threading.current_thread() is threading.main_thread():
-        return background.call(function)
-    return function()
 
 
 def _boot() -> bytes:

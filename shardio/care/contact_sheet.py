@@ -21,7 +21,8 @@ TILE_SIZE = 160  # pixels, like CAPTION_HEIGHT and GAP
 CAPTION_HEIGHT = 20
 GAP = 4
 _TEXT_COLOR, _BACKGROUND = (40, 40, 40), 255
-_FONT, _SCALES = cv2.FONT_HERSHEY_SIMPLEX, (0.4, 0.34, 0.28)  # of the font: the first that lets a caption fit
+_CAPTION_WIDTH = TILE_SIZE - 4
+_FONT, _SMALLEST, _LARGEST = cv2.FONT_HERSHEY_SIMPLEX, 0.28, 0.4  # its scales
 
 
 def contact_sheet(
@@ -95,10 +96,8 @@ def _tile(image: NDArray[Any], caption: str) -> NDArray[np.uint8]:
 
 def _fitting(text: str) -> tuple[str, float]:
     """Return as much of the text as fits beneath a tile, and the scale of its font."""
-    for scale in _SCALES:
-        if _width(text, scale) <= TILE_SIZE - 4:
-            return text, scale
-    while _width(text, scale) > TILE_SIZE - 4:
+    scale = max(_SMALLEST, _LARGEST * min(1.0, _CAPTION_WIDTH / max(1, _width(text, _LARGEST))))
+    while _width(text, scale) > _CAPTION_WIDTH:
         text = text[:-1]
     return text, scale
 

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,76 @@ from ..stores.url import as_url
 from ..system import did_you_mean
 from ..system.directory import Directory
 from ..system.local_path import local_path
+from ..system.units import counted
 from .rebuilt_index import free_name, index_name, is_readable, kept_conversion, rebuild
-from .repaired import Repair, ShardRepair
 
 _NOT_OURS = "shardio did not write this file, or nothing proves that it did; it is left as it is"
 _BLOCK = 256  # samples
 _MOST_NAMED = 10  # rows in a message
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRepair:
+    """What a repair did with one shard.
+
+    Attributes:
+        shard: the shard's name.
+        kept: the number of its samples that the repaired dataset holds.
+        lost: the number of those that it held before and holds no more; None if the manifest was lost.
+        reasons: what was wrong, and what was done about it.
+    """
+
+    shard: str
+    kept: int
+    lost: int | None
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lost = "an unknown number" if self.lost is None else self.lost
+        return f"{self.shard}: {'; '.join(self.reasons)}: {counted(self.kept, 'sample')} kept, {lost} lost"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """The result of `shardio.repair`.
+
+    Attributes:
+        manifest: the manifest of the repaired dataset.
+        shards: each shard of which something was repaired or lost; the others are as they were.
+        notes: what was repaired or lost of the dataset as a whole.
+        same: whether the digest equals that of the old manifest; None if there was none.
+    """
+
+    manifest: manifest.Manifest
+    shards: tuple[ShardRepair, ...]
+    notes: tuple[str, ...]
+    same: bool | None
+
+    @property
+    def done(self) -> tuple[str, ...]:
+        """One line for each thing that was repaired or lost; empty if nothing was wrong."""
+        return (*self.notes, *map(str, self.shards))
+
+    @property
+    def lost(self) -> int | None:
+        """The number of samples that were lost in all; None if that is not known."""
+        counts = [shard.lost for shard in self.shards if shard.lost is not None]
+        return sum(counts) if len(counts) == len(self.shards) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result for JSON."""
+        return {
+            "samples": self.manifest.samples,
+            "lost": self.lost,
+            "digest": self.manifest.digest,
+            "same": self.same,
+            "notes": list(self.notes),
+            "shards": [shard.to_dict() for shard in self.shards],
+        }
 
 
 def repair(
@@ -68,7 +133,12 @@ def repair(
             "write the result to the store under a new name"
         )
     path = local_path(directory)
-    old = _load_manifest(path)
+    try:
+        old = manifest.load(path)
+    except (NotADataset, ManifestError):
+        if not path.is_dir():
+            raise
+        old = None
     folder = Directory(path)
     described = _described_by_shards(folder, like) if old is None else old
     _check_names(path, described)
@@ -77,9 +147,13 @@ def repair(
     shards: list[WrittenShard] = []
     repairs: list[ShardRepair] = []
     for number, name in enumerate(described.shards.names):
-        shard, reasons = _repaired(folder, described, number)
-        shards += [] if shard is None else [shard]
-        kept = 0 if shard is None else shard.samples
+        kept, reasons = 0, list[str]()
+        try:
+            shards.append(_described(folder, described, number, reasons))
+            kept = shards[-1].samples
+        except DatasetError as error:
+            text = str(error).removeprefix(f"{path / name}: ").removeprefix(f"{(path / name).absolute()}: ")
+            reasons.append(f"left out of the dataset: {text}")
         if reasons:
             lost = None if old is None else max(0, int(old.shards.samples[number]) - kept)
             repairs.append(ShardRepair(name, kept, lost, tuple(reasons)))
@@ -96,15 +170,6 @@ def repair(
     folder.sync()
     manifest.save(repaired, folder)
     return Repair(repaired, tuple(repairs), tuple(notes), None if old is None else repaired.digest == old.digest)
-
-
-def _load_manifest(folder: Path) -> manifest.Manifest | None:
-    try:
-        return manifest.load(folder)
-    except (NotADataset, ManifestError):
-        if not folder.is_dir():
-            raise
-        return None
 
 
 def _notes(path: Path, old: manifest.Manifest | None, metadata: Mapping[str, Any] | None) -> list[str]:
@@ -199,17 +264,6 @@ def _remove_temporary(folder: Directory, described: manifest.Manifest) -> None:
             folder.unlink(name)
 
 
-def _repaired(folder: Directory, described: manifest.Manifest, number: int) -> tuple[WrittenShard | None, list[str]]:
-    """Repair what describes a shard; return it, or None if it cannot be opened, and what was wrong and done."""
-    path = folder.path / described.shards.names[number]
-    reasons: list[str] = []
-    try:
-        return _described(folder, described, number, reasons), reasons
-    except DatasetError as error:
-        text = str(error).removeprefix(f"{path}: ").removeprefix(f"{path.absolute()}: ")
-        return None, [*reasons, f"left out of the dataset: {text}"]
-
-
 def _described(folder: Directory, described: manifest.Manifest, number: int, reasons: list[str]) -> WrittenShard:
     """Return a shard's entry in the manifest, once its index and its table are right; add to `reasons` what was not.
 
@@ -252,8 +306,9 @@ def _lost_rows(path: Path, described: manifest.Manifest) -> NDArray[np.int64]:
         whole = np.zeros(len(reader), np.bool_)
         for start in range(0, len(whole), _BLOCK):
             rows = np.arange(start, min(start + _BLOCK, len(whole)))
-            for some in [rows] if _are_whole(reader, rows, names).all() else rows[:, None]:
-                whole[some] = _are_whole(reader, some, names)
+            whole[rows] = _are_whole(reader, rows, names)
+            for row in [] if whole[rows].all() else rows[:, None]:  # one that cannot be read hides its neighbours
+                whole[row] = _are_whole(reader, row, names)
     if len(whole) and not whole.any():
         raise ShardCorrupt(f"{path}: no sample has its checksum any more")
     return np.flatnonzero(~whole)

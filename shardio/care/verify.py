@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
-from ..dataset.location import Location
+from ..dataset.readable import Location
 from ..dataset.store_access import StoreAccess
 from ..engines import image_decoding
 from ..errors import BadSample, ConfigError, DatasetError
@@ -120,12 +120,11 @@ def verify(
         found: list[Problem] = []
         samples = 0
         results = in_order(partial(_run_check, source, most), _checks(source, deep), threads(workers))
-        for shard, shard_results in groupby(results, lambda findings: findings.shard):
-            examined = []
-            for findings in shard_results:
+        for shard, group in groupby(results, lambda findings: findings.shard):
+            examined = list(group)
+            for findings in examined:
                 digest.update(findings.checksums)
                 samples += findings.samples
-                examined.append(findings)
             found += _problems(shards.names[shard], examined, most)
             if progress is not None:
                 progress(shard + 1, len(shards))
@@ -145,16 +144,14 @@ class Findings:
 
     Attributes:
         shard: the number of the shard.
-        errors: problems of the shard as a whole.
-        bad: bad samples, as many as may be listed.
+        problems: those of the shard as a whole, and bad samples, as many as may be listed.
         unlisted: the number of further bad samples.
         samples: the number of samples that were read.
         checksums: the stored checksums of all samples of the shard, uint64, from the check of its files.
     """
 
     shard: int
-    errors: tuple[str, ...] = ()
-    bad: Sequence[Problem] = ()
+    problems: Sequence[Problem] = ()
     unlisted: int = 0
     samples: int = 0
     checksums: NDArray[np.uint64] = dataclasses.field(default_factory=lambda: np.empty(0, np.uint64))
@@ -172,15 +169,15 @@ def _checks(dataset: Dataset, deep: bool) -> Iterator[Check]:
 
 def _problems(name: str, results: Sequence[Findings], most: int) -> list[Problem]:
     """Return the problems of one shard from the results of its checks, at most `most` bad samples among them."""
-    errors = dict.fromkeys(error for findings in results for error in findings.errors)  # blocks may repeat an error
-    bad = [problem for findings in results for problem in findings.bad]
+    found = [problem for findings in results for problem in findings.problems]
+    bad = [problem for problem in found if problem.location is not None]
     unlisted = sum(findings.unlisted for findings in results) + len(bad[most:])
     rest = [Problem(name, f"and {unlisted} more bad samples", count=unlisted)] if unlisted else []
-    return [Problem(name, error) for error in errors] + bad[:most] + rest
+    return [*dict.fromkeys(one for one in found if one.location is None), *bad[:most], *rest]  # blocks may repeat some
 
 
 def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
-    shard, indices = check
+    (shard, indices), name = check, dataset.manifest.shards.names[check[0]]
     try:
         if indices is None:
             dataset.shards.check_files(shard)
@@ -190,12 +187,7 @@ def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
     except (DatasetError, OSError) as error:
         if not concerns_data(error):
             raise
-        return Findings(shard, (reason(error, dataset, dataset.manifest.shards.names[shard]),))
-    return _check_samples(dataset, most, shard, indices)
-
-
-def _check_samples(dataset: Dataset, most: int, shard: int, indices: Indices) -> Findings:
-    name = dataset.manifest.shards.names[shard]
+        return Findings(shard, [Problem(name, reason(error, dataset, name))])
     sizes = [shape_column(n) for n, field in dataset.fields.items() if field.kind == "image"]
     read = dict.fromkeys([*dataset.fields, *sizes, *content_columns(dataset.fields), CHECKSUM])
     samples = 0
@@ -208,7 +200,7 @@ def _check_samples(dataset: Dataset, most: int, shard: int, indices: Indices) ->
         for row, fault in _faults(dataset.fields, columns):
             faults.setdefault(int(block[row]), []).append(fault)
     bad = [Problem(name, "; ".join(faults[index]), dataset.locate(index)) for index in sorted(faults)[:most]]
-    return Findings(shard, (), bad, len(faults) - len(bad), samples)
+    return Findings(shard, bad, len(faults) - len(bad), samples)
 
 
 def _faults(fields: Mapping[str, Field], columns: Mapping[str, Any]) -> Iterator[tuple[int, str]]:

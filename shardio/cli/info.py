@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from ..dataset.epoch_cost import EpochCost, Prices, Traffic, epoch_cost
-from ..dataset.remote_manifest import load_manifest
-from ..dataset.store_access import StoreAccess
+from ..dataset.epoch_cost import EpochCost, Traffic, epoch_cost
+from ..dataset.store_access import StoreAccess, load_manifest
+from ..errors import ConfigError
 from ..format import cf, manifest
 from ..format.fields import Field, describe
 from ..format.pieces import PIECE
@@ -30,16 +29,16 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     cost: Annotated[
         bool,
-        _cost_option("Estimate the requests and bytes of an epoch from a store, and with prices the money.", "--cost"),
+        _cost_option("Estimate the requests and bytes of an epoch from a store.", "--cost"),
     ] = False,
-    nodes: Annotated[int, _cost_option("The number of nodes of the job.")] = 1,
+    nodes: Annotated[int | None, _cost_option("The number of nodes of the job. The default is 1.")] = None,
     cache_size: Annotated[
         str | None,
         _cost_option("The most bytes that a node's cache holds, such as 200GB; by default all that it reads."),
     ] = None,
-    block: Annotated[int, _cost_option("How many samples block shuffle keeps together.")] = 64,
-    price_per_1000_requests: Annotated[float | None, _cost_option("The price of 1,000 requests that read.")] = None,
-    price_per_gb: Annotated[float | None, _cost_option("The price of 10^9 bytes that leave the store.")] = None,
+    block: Annotated[
+        int | None, _cost_option("How many samples block shuffle keeps together. The default is 64.")
+    ] = None,
 ) -> None:
     """Show a dataset's samples, fields, shards and digest; with --cost also what an epoch costs.
 
@@ -54,21 +53,20 @@ def info(
       shardio info s3://bucket/photos --store-option region=eu-west-1
 
       shardio info data/photos --cost --nodes 8 --cache-size 200GB --block 256
-
-      shardio info data/photos --cost --price-per-1000-requests 0.001 --price-per-gb 0.05
     """
+    for name, value in {"--nodes": nodes, "--cache-size": cache_size, "--block": block}.items():
+        if value is not None and not cost:
+            raise ConfigError(f"{name} goes with --cost")
     loaded = load_manifest(dataset, stores.check_needed(dataset))
     room = None if cache_size is None else parse_size(cache_size, "cache_size")
-    prices, costs = Prices(price_per_1000_requests, price_per_gb), tuple[EpochCost, ...]()
-    if cost:
-        costs = epoch_cost(loaded, nodes=nodes, cache_bytes=room, block=block, prices=prices)
+    given: dict[str, int] = {"nodes": 1 if nodes is None else nodes, "block": 64 if block is None else block}
+    costs = epoch_cost(loaded, cache_bytes=room, **given) if cost else ()
     size = int(loaded.shards.bytes.sum())
     if as_json:
         summary = _summary(dataset, loaded, size)
         if cost:
             epochs = [one.to_json() for one in costs]
-            paid = {"piece_bytes": PIECE, "cache_bytes": room, "block": block, "prices": asdict(prices)}
-            summary["cost"] = {**paid, "epochs": epochs}
+            summary["cost"] = {"piece_bytes": PIECE, "cache_bytes": room, "block": given["block"], "epochs": epochs}
         print(json.dumps(summary, indent=1))
         return
     shards = loaded.shards
@@ -97,14 +95,12 @@ def _cost_lines(costs: Sequence[EpochCost]) -> Iterator[str]:
     """Yield a table of costs, per node and for all nodes."""
     if not costs:
         return
-    priced = costs[0].first_price is not None
     yield ""
-    yield f"{'estimated cost':{_NAME}}{'per node':26}  {'all nodes':26}{'  price' if priced else ''}"
+    yield f"{'estimated cost':{_NAME}}{'per node':26}  all nodes"
     for one in costs:
-        for epoch, traffic, price in (("first", one.first, one.first_price), ("later", one.later, one.later_price)):
-            money = "" if price is None else f"  {price:,.2f}"
+        for epoch, traffic in (("first", one.first), ("later", one.later)):
             name = f"{one.shuffle}, {epoch} epoch"
-            yield f"{name:{_NAME}}{_traffic(traffic):26}  {_traffic(traffic * one.nodes):26}{money}".rstrip()
+            yield f"{name:{_NAME}}{_traffic(traffic):26}  {_traffic(traffic * one.nodes)}"
 
 
 def _traffic(traffic: Traffic) -> str:

@@ -1,7 +1,6 @@
 """`shardio stats`: show statistics of a dataset."""
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -38,9 +37,6 @@ def stats(
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Number of threads; by default one per core.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Draw the figures as a PNG to this file; needs matplotlib.")
-    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Show what a dataset holds: sizes, classes, images, mean and standard deviation of pixels, values.
@@ -49,7 +45,7 @@ def stats(
 
       shardio stats data/photos
 
-      shardio stats data/photos --sample 5000 -o photos.png
+      shardio stats data/photos --sample 5000
 
       shardio stats data/climate --sample all --fill-value t2m=-32768 --channel-axis t2m=none
 
@@ -57,11 +53,9 @@ def stats(
 
       shardio stats data/photos --json - | jq .fields.image.images.channels
     """
-    from ..care.stats import picture, report
+    from ..care.stats import report
     from ..care.stats import stats as dataset_stats  # imported here because it loads a decoder
 
-    if output is not None:
-        picture.check(output)
     access = stores.check_needed(dataset).keywords_for(dataset)
     fill_values: dict[str, list[float]] = {}
     for name, number in _by_field(fill_value, _number, "{fill_value} must be a field and a number such as grid=-32768"):
@@ -80,8 +74,6 @@ def stats(
         )
     if not write_json(json_file, figures.to_dict()):
         print(report.text(figures))
-    if output is not None:
-        picture.draw(figures, output)
 
 
 def _sample(text: str) -> int | Literal["all"]:

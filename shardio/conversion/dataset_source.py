@@ -161,7 +161,7 @@ def _read_block(
     for place, row in enumerate(rows.tolist()):
         expected = int(hidden[CHECKSUM][place])
         if int(actual[place]) != expected:
-            location = dataset.path / dataset.where(row)
+            location = dataset.path / f"{dataset.locate(row)}"
             yield ShardCorrupt(f"{location}: checksum {int(actual[place]):016x} is not {expected:016x}")
             continue
         stored = {name: _bytes(column[place]) for name, column in {**columns, **hidden}.items()}

@@ -7,9 +7,9 @@ has such names.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from typing import Any, Literal, TypeAlias, final, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import xxhash
@@ -23,44 +23,30 @@ KEY = "classes"
 Classes: TypeAlias = Literal["union", "ignore"]
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Renumbering:
-    """New numbers for the labels of a field: label i becomes `numbers[i]`. Labels below 0, which name no class, stay.
+def renumber(labels: NDArray[Any], numbers: NDArray[np.int64]) -> int | None:
+    """Renumber labels in place: label i becomes `numbers[i]`. Labels below 0, which name no class, stay.
 
-    Attributes:
+    Args:
+        labels: integers [n].
         numbers: the new number of each class, int64 [classes].
+
+    Returns:
+        The row of the first label that has no name; then no label has changed.
     """
-
-    numbers: NDArray[np.int64]
-
-    def apply(self, labels: NDArray[Any]) -> int | None:
-        """Renumber labels, integers [n], in place; if some have no name, change none and return the first such row."""
-        if (nameless := labels >= len(self.numbers)).any():
-            return int(nameless.argmax())
-        named = labels >= 0
-        labels[named] = self.numbers[labels[named].astype(np.int64)]
-        return None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Numbered:
-    """A dataset with the numbers of its classes.
-
-    Attributes:
-        manifest: its manifest; where labels are renumbered, with the new names and a digest of its own.
-        renumbered: by field, how labels are renumbered as they are read.
-    """
-
-    manifest: Manifest
-    renumbered: Mapping[str, Renumbering]
+    if (nameless := labels >= len(numbers)).any():
+        return int(nameless.argmax())
+    named = labels >= 0
+    labels[named] = numbers[labels[named].astype(np.int64)]
+    return None
 
 
 def numbered_alike(
     manifests: Mapping[str, Manifest], fields: Mapping[str, Field], classes: Classes | None
-) -> list[Numbered]:
+) -> list[tuple[Manifest, dict[str, NDArray[np.int64]]]]:
     """Return the datasets with numbers that mean the same class in all of them.
+
+    Each is a manifest, where labels are renumbered with the new names and a digest of its own, and by field the numbers
+    by which `renumber` changes labels as they are read.
 
     Args:
         manifests: the datasets' manifests, by their names in messages.
@@ -74,7 +60,7 @@ def numbered_alike(
     """
     if classes is not None and classes not in get_args(Classes):
         raise ConfigError("{classes} must be 'union' or 'ignore', got {!r}", classes)
-    numbered = [Numbered(manifest, {}) for manifest in manifests.values()]
+    numbered = [(manifest, dict[str, NDArray[np.int64]]()) for manifest in manifests.values()]
     keys = [_keys(manifest.metadata, fields) for manifest in manifests.values()]
     for field in () if classes == "ignore" else dict.fromkeys(field for own in keys for field in own):
         lists = {
@@ -91,8 +77,12 @@ def numbered_alike(
         union = _union(field, lists, fields)
         for place, (names, own) in enumerate(zip(lists.values(), keys, strict=True)):
             if names != tuple(union):
-                numbers = np.array([union[name] for name in names], np.int64)
-                numbered[place] = _renumbered(numbered[place], field, own[field], list(union), Renumbering(numbers))
+                manifest, renumbered = numbered[place]
+                renumbered[field] = np.array([union[name] for name in names], np.int64)
+                content = json.dumps([manifest.digest, field, renumbered[field].tolist()])
+                digest = f"renumbered:{xxhash.xxh3_128_hexdigest(content.encode())}"
+                metadata = {**manifest.metadata, own[field]: list(union)}
+                numbered[place] = replace(manifest, metadata=metadata, digest=digest), renumbered
     return numbered
 
 
@@ -156,16 +146,3 @@ def _union(field: str, lists: Mapping[str, Sequence[str]], fields: Mapping[str, 
     if len(numbers) - 1 > np.iinfo(np.dtype(kind.dtype)).max:
         raise ConfigError(f"{len(numbers)} classes of all datasets are too many for {field!r}, which is {kind.dtype}")
     return numbers
-
-
-def _renumbered(numbered: Numbered, field: str, key: str, union: list[str], renumbering: Renumbering) -> Numbered:
-    manifest = numbered.manifest
-    content = json.dumps([manifest.digest, field, renumbering.numbers.tolist()])
-    return Numbered(
-        replace(
-            manifest,
-            metadata={**manifest.metadata, key: union},
-            digest=f"renumbered:{xxhash.xxh3_128_hexdigest(content.encode())}",
-        ),
-        {**numbered.renumbered, field: renumbering},
-    )

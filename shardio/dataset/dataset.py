@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,22 +35,19 @@ from ..format.fields import (
 )
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
-from ..order.plan import Order, Plan, Schedule, Shuffle
+from ..order.plan import Plan, Shuffle
 from ..output.remote_manifest import load_remote
 from ..output.shard_writer import ShardWriter, WrittenShard, describe
 from ..stores import open_store
 from ..stores.url import Url, as_url
-from ..system import npy
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
-from .classes import KEY, Classes, Renumbering, names_in, numbered_alike
-from .fetch_ahead import FetchAhead
-from .local_shards import LocalShards
-from .location import Location
-from .remote_manifest import folder_of
+from .classes import KEY, Classes, names_in, numbered_alike
+from .readable import Location, decoded
 from .remote_shards import RemoteShards
 from .selection import Selection
-from .shards import Shards, by_shard
+from .shards import LocalShards, Shards
+from .store_access import folder_of
 
 
 @final
@@ -76,7 +72,7 @@ class Dataset:
         self.path = path.absolute() if isinstance(path, Path) else path  # the working directory may change
         self._all_fields = with_hidden(described.fields)
         self.shards = shards or LocalShards(described, Path(f"{self.path}"), self._all_fields)
-        self._renumbered: Mapping[str, Renumbering] = {}
+        self._renumbered: Mapping[str, NDArray[np.int64]] = {}
 
     @property
     def digest(self) -> str:
@@ -112,11 +108,8 @@ class Dataset:
         """Return the fields and a few samples as HTML, which notebooks show. It reads at most four samples."""
         from . import notebook  # loads Pillow
 
-        shards = self.manifest.shards
-        facts = {
-            "samples": f"{len(self):,}",
-            "shards": f"{len(shards):,} ({self.manifest.container}), {format_size(int(shards.bytes.sum()))}",
-        }
+        shards, size = self.manifest.shards, format_size(int(self.manifest.shards.bytes.sum()))
+        facts = f"{len(self):,} samples in {len(shards):,} {self.manifest.container} shards, {size}"
         return notebook.to_html(self, facts, self.classes)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -168,7 +161,7 @@ class Dataset:
                 result[name] = selection.column(name)
                 result |= {} if present is None else {presence(name): present}
             else:
-                result[name] = self.decode(name, selection.values(name), rows, present)
+                result[name] = decoded(self, name, selection.values(name), rows, present)
         return result
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan:
@@ -190,13 +183,11 @@ class Dataset:
         Reading raises BadSample for a value of more bytes than `max_value_bytes`, and for a label without a name if
         labels are renumbered by name.
         """
-        return self._select(indices, max_value_bytes, self._renumbered)
-
-    def _select(self, indices: Indices, max_value_bytes: int, renumbered: Mapping[str, Renumbering]) -> Selection:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
-        return Selection(self.shards, self.field, *self.manifest.shards.locate(indices), max_value_bytes, renumbered)
+        rows = self.manifest.shards.locate(indices)
+        return Selection(self.shards, self.field, *rows, max_value_bytes, self._renumbered)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask the system to read the samples from `first` to `first + count - 1` ahead, and do not wait for them."""
@@ -219,13 +210,14 @@ class Dataset:
         """The bytes that this process has fetched into the node's cache until now; none for a local dataset."""
         return self.shards.fetched
 
-    def fetch_ahead(self, fields: Sequence[str], plan: Order, schedule: Schedule) -> FetchAhead | None:
-        """Begin to fetch what an epoch reads of some fields; None if all of it is local."""
-        return FetchAhead(self, fields, plan, schedule) if self.shards.in_store else None
+    @property
+    def in_store(self) -> bool:
+        """Whether the shards are in a store, where nothing but shardio reads them."""
+        return self.shards.in_store
 
-    def prefetch(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, indices: Indices, fields: Iterable[str]) -> list[Hold] | None:
         """Have what reading samples needs fetched, without waiting for it, as `FetchAhead` asks for it."""
-        return self.shards.prefetch(by_shard(*self.manifest.shards.locate(indices)), fields, share)
+        return self.select(indices).prefetch(fields)
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the cache of the node has no room for the `window` samples that a shuffle mixes at a time."""
@@ -239,26 +231,6 @@ class Dataset:
         """
         shards, rows = self.manifest.shards.locate(np.array([index]))
         return self.shards.refetch(int(shards[0]), int(rows[0]))
-
-    def decode(
-        self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
-    ) -> list[Any]:
-        """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode.
-
-        With `present`, bool [n], the value is None where that is False. Arrays of any shape are views of PackedValues,
-        whose memory must be used for nothing else from then on.
-        """
-        field, values = self.field(name), list[Any]()
-        has = itertools.repeat(True) if present is None or present.all() else present.tolist()
-        decoded: Iterable[Any] = (field.decode(v) if there else None for v, there in zip(stored, has, strict=False))
-        if field.kind == "array" and isinstance(stored, row_locator.PackedValues) and not isinstance(has, list):
-            decoded = npy.read_arrays(stored.data, stored.offsets, stored.sizes, field.row_dtype)
-        try:
-            values.extend(decoded)
-        except ValueError as error:  # raised alike for malformed UTF-8, JSON and .npy
-            place = self.path / self.where(int(indices[len(values)]))
-            raise ShardCorrupt(f"{place}, field {name!r}: not {field.kind}: {error}") from error
-        return values
 
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError if there is none."""
@@ -292,15 +264,14 @@ class Dataset:
 
         Raises ShardCorrupt for the first sample whose checksum differs.
         """
-        selection, names = self._select(indices, max_value_bytes, {}), content_columns(self.fields)
+        rows, names = self.manifest.shards.locate(indices), content_columns(self.fields)
+        selection = Selection(self.shards, self.field, *rows, max_value_bytes, {})  # as they are stored
         known = stored.keys() - self._renumbered.keys()
         columns = {n: stored[n] if n in known else selection.stored(n) for n in names}
         actual, expected = checksums.of_samples(columns, names), selection.column(CHECKSUM)
         for row in np.flatnonzero(actual != expected)[:1].tolist():
-            raise ShardCorrupt(
-                f"{self.path / self.where(int(indices[row]))}: checksum {int(actual[row]):016x} is not "
-                f"{int(expected[row]):016x}"
-            )
+            place = self.path / f"{self.locate(int(indices[row]))}"
+            raise ShardCorrupt(f"{place}: checksum {int(actual[row]):016x} is not {int(expected[row]):016x}")
 
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard, without reading a file."""
@@ -308,20 +279,17 @@ class Dataset:
         return str(self.manifest.shards.names[shard])
 
     def locate(self, index: int) -> Location:
-        """Return the place of a sample. Its key is None without a text field `key`, or if that cannot be read."""
+        """Return the place of a sample; as text, `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`.
+
+        Its key is None without a text field `key`, or if that cannot be read.
+        """
         numbers = np.array([index])
         shard, row = (int(column[0]) for column in self.manifest.shards.locate(numbers))
         key = None
         if self.fields.get("key", Field("json")).kind == "text":
-            with contextlib.suppress(
-                DatasetError, OSError, MemoryError
-            ):  # messages about damaged shards ask for locations
+            with contextlib.suppress(DatasetError, OSError, MemoryError):  # damaged shards are located, too
                 key = bytes(self.select(numbers).values("key")[0]).decode(errors="backslashreplace")
         return Location(self.manifest.shards.names[shard], row, index, key)
-
-    def where(self, index: int) -> str:
-        """Return the place of a sample for messages: `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`."""
-        return f"{self.locate(index)}"
 
     def close(self) -> None:
         """Close all files. The dataset stays usable: files are opened again on demand."""
@@ -349,31 +317,22 @@ def open(
     Raises NotADataset if there is no manifest, ManifestError if it cannot be trusted; for a URL, StoreError and
     CacheError as well.
     """
+    place: Path | Url
     if (url := as_url(path)) is not None:
-        return _open_remote(folder_of(url), cache, cache_size, store_options or {})
-    if cache is not None or cache_size is not None or store_options is not None:
-        raise ConfigError(f"cache, cache_size and store_options are for URLs, and {os.fspath(path)!r} is a local path")
-    given = Path(path)
-    described = manifest.load(given)
-    folder = given if given.is_dir() else given.parent
-    _check_container(described, folder)
-    return Dataset(described, folder)
-
-
-def _open_remote(
-    url: Url, cache: str | os.PathLike[str] | None, cache_size: int | str | None, options: Mapping[str, str]
-) -> Dataset:
-    store = open_store(url, options)
-    fetcher = Fetcher(open_cache(cache, cache_size))
-    described = load_remote(store, url, fetcher.cache.folder)
-    _check_container(described, url)
-    return Dataset(described, url, RemoteShards(described, url, with_hidden(described.fields), store, fetcher))
-
-
-def _check_container(described: manifest.Manifest, place: Path | Url) -> None:
-    """Raise ManifestError if a manifest names no container that lies on disk."""
+        place, store = folder_of(url), open_store(folder_of(url), store_options or {})
+        fetcher = Fetcher(open_cache(cache, cache_size))
+        described = load_remote(store, place, fetcher.cache.folder)
+    else:
+        if cache is not None or cache_size is not None or store_options is not None:
+            given = os.fspath(path)
+            raise ConfigError(f"cache, cache_size and store_options are for URLs, and {given!r} is a local path")
+        described = manifest.load(path)
+        place = Path(path) if os.path.isdir(path) else Path(path).parent
     if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
         raise ManifestError(f"{place / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
+    if isinstance(place, Path):
+        return Dataset(described, place)
+    return Dataset(described, place, RemoteShards(described, place, with_hidden(described.fields), store, fetcher))
 
 
 def from_samples(
@@ -421,9 +380,11 @@ def with_classes_alike(
     """
     manifests = {name: dataset.manifest for name, dataset in datasets.items()}
     alike = []
-    for dataset, numbered in zip(datasets.values(), numbered_alike(manifests, fields, classes), strict=True):
-        if numbered.renumbered:
+    for dataset, (described, renumbered) in zip(
+        datasets.values(), numbered_alike(manifests, fields, classes), strict=True
+    ):
+        if renumbered:
             dataset = copy.copy(dataset)
-            dataset.manifest, dataset._renumbered = numbered.manifest, numbered.renumbered
+            dataset.manifest, dataset._renumbered = described, renumbered
         alike.append(dataset)
     return alike

@@ -1,4 +1,4 @@
-"""The cost of an epoch of a dataset in a store: requests, bytes and money, estimated from the manifest alone.
+"""The cost of an epoch of a dataset in a store: requests and bytes, estimated from the manifest alone.
 
 All samples count with the mean size. A node reads each sample with probability 1 / nodes, at a random time of the
 epoch with global shuffle, and together with the others of its block with block shuffle. It fetches whole pieces: those
@@ -16,8 +16,6 @@ from ..errors import ConfigError, Option
 from ..format.fields import with_hidden
 from ..format.manifest import Manifest
 from ..format.pieces import PIECE
-
-OrderName = Literal["global", "block"]
 
 
 @final
@@ -42,15 +40,12 @@ class EpochCost:
         first: the traffic of one node in the first epoch, with an empty cache; opening the dataset is part of it.
         later: the traffic of one node in an epoch after many, when its cache is full or holds all.
         nodes: the number of nodes.
-        first_price, later_price: the money for all nodes; None without prices.
     """
 
-    shuffle: OrderName
+    shuffle: Literal["global", "block"]
     first: Traffic
     later: Traffic
     nodes: int
-    first_price: float | None
-    later_price: float | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as plain values, those of all nodes as well."""
@@ -58,40 +53,9 @@ class EpochCost:
         return {**asdict(self), "first_of_all_nodes": first, "later_of_all_nodes": later}
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices in any currency; a price that is None does not count.
-
-    Attributes:
-        per_1000_requests: for reading, per 1,000 requests.
-        per_gb: for 10^9 bytes that leave the store.
-    """
-
-    per_1000_requests: float | None = None
-    per_gb: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("per_1000_requests", "per_gb"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ConfigError("{} must be 0 or more, got {}", Option(f"price_{name}"), value)
-
-    def of(self, traffic: Traffic) -> float | None:
-        """Return the money for some traffic; None if there is no price."""
-        if self.per_1000_requests is None and self.per_gb is None:
-            return None
-        return traffic.requests / 1000 * (self.per_1000_requests or 0) + traffic.bytes / 1e9 * (self.per_gb or 0)
-
-
 def epoch_cost(
-    described: Manifest,
-    *,
-    nodes: int = 1,
-    cache_bytes: int | None = None,
-    block: int = 64,
-    prices: Prices | None = None,
-) -> tuple[EpochCost, ...]:
+    described: Manifest, *, nodes: int = 1, cache_bytes: int | None = None, block: int = 64
+) -> tuple[EpochCost, EpochCost]:
     """Estimate the cost of an epoch with global and with block shuffle.
 
     Args:
@@ -99,109 +63,45 @@ def epoch_cost(
         nodes: the number of nodes among which the samples are divided.
         cache_bytes: the bytes that the cache of each node holds; None for all that it reads.
         block: the samples that stay together with block shuffle.
-        prices: what the store takes.
 
     Raises ConfigError for a value that breaks a rule.
     """
     for name, value in (("nodes", nodes), ("block", block)):
         if value < 1:
             raise ConfigError("{} must be at least 1, got {}", Option(name), value)
-    shape = _Shape.of(described, nodes)
-    kept = 1.0 if cache_bytes is None else min(1.0, cache_bytes / max(1, shape.pieces * PIECE))
-    found = []
-    orders: tuple[tuple[OrderName, _Reads], ...] = (("global", shape.at_random()), ("block", shape.in_blocks(block)))
-    for shuffle, reads in orders:
-        once = shape.touched  # by this node at all
-        holds = 1.0 if cache_bytes is None else min(1.0, cache_bytes / max(1.0, once * PIECE))
-        fetched = min(reads.touches, max(once, once + (reads.touches - once) * (1 - holds)))
-        first = Traffic(
-            round(fetched / reads.per_request) + shape.opening.requests,
-            min(round(fetched * shape.piece_bytes), round(reads.touches * PIECE)) + shape.opening.bytes,
-        )
-        again = fetched * (1 - kept)
-        later = Traffic(round(again / reads.per_request), round(again * shape.piece_bytes))
-        price_of = (prices or Prices()).of
-        found.append(EpochCost(shuffle, first, later, nodes, price_of(first * nodes), price_of(later * nodes)))
-    return tuple(found)
+    shards, samples = described.shards, described.samples
+    total, indexes, files = int(shards.bytes.sum()), 0, max(1, len(shards))
+    if described.container in ("tar", "indexed"):  # whose indexes are objects of their own, read whole
+        indexes = min(total, samples * side_index.dtype_of(with_hidden(described.fields)).itemsize)
+    data = total - indexes
+    pieces = data // PIECE + files if data else 0
+    piece_bytes, sample_bytes = data / max(1, pieces), data / max(1, samples)  # means: a shard's last piece is shorter
+    opening = Traffic(1 + len(shards), len(described.to_json()) + indexes)
+    whole_shard = pieces / files if described.container == "lmdb" else 0.0
+    # The pieces that reading a sample needs, which begins anywhere.
+    of_sample = whole_shard or (max(0.0, sample_bytes - 1) / PIECE + 1 if sample_bytes else 0.0)
+    touched = pieces * _share(samples * of_sample / max(1, pieces), nodes)  # by this node at all
+
+    def cost(shuffle: Literal["global", "block"], touches: float, per_request: float) -> EpochCost:
+        """Return the cost where pieces are read `touches` times, and a request brings so many adjacent ones."""
+        touches, most = max(touched, touches), math.inf if cache_bytes is None else cache_bytes
+        holds, kept = (min(1.0, most / max(1.0, some * PIECE)) for some in (touched, pieces))
+        fetched = touched + (touches - touched) * (1 - holds)
+        again, size = fetched * (1 - kept), min(round(fetched * piece_bytes), round(touches * PIECE))
+        first = Traffic(round(fetched / per_request) + opening.requests, size + opening.bytes)
+        return EpochCost(shuffle, first, Traffic(round(again / per_request), round(again * piece_bytes)), nodes)
+
+    # The samples of a block are read together. On one node whole blocks are fetched; else what its ranks read.
+    of_block = max(1.0, whole_shard or (block * sample_bytes - 1) / PIECE + 1)
+    share = _share(min(block * of_sample / of_block, float(block)), nodes)
+    runs = share + of_block * share * (1 - share) if nodes > 1 else 1.0
+    runs = max(runs, of_block * share / LONGEST_RUN, 1e-9)  # not 0, where nothing is read
+    return (
+        cost("global", samples / nodes * of_sample, min(LONGEST_RUN, max(1.0, of_sample))),
+        cost("block", math.ceil(samples / block) * of_block * share, max(1.0, of_block * share / runs)),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Reads:
-    """How a node reads pieces.
-
-    Attributes:
-        touches: pieces that are read, counted again for each sample or block that needs them.
-        per_request: adjacent pieces that one request brings.
-    """
-
-    touches: float
-    per_request: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """A dataset in pieces.
-
-    Attributes:
-        samples: samples of the dataset.
-        nodes: the nodes that read it.
-        sample_bytes: mean bytes of a sample.
-        pieces: pieces of all shards, without indexes.
-        piece_bytes: mean bytes of a piece: the last one of a shard is shorter.
-        opening: what opening the dataset and all shards takes.
-        whole_shards: the mean pieces of a shard, if shards are fetched whole; else None.
-    """
-
-    samples: int
-    nodes: int
-    sample_bytes: float
-    pieces: int
-    piece_bytes: float
-    opening: Traffic
-    whole_shards: float | None
-
-    @classmethod
-    def of(cls, described: Manifest, nodes: int) -> "_Shape":
-        shards, samples = described.shards, described.samples
-        total, indexes = int(shards.bytes.sum()), 0
-        if described.container in ("tar", "indexed"):  # whose indexes are objects of their own, read whole
-            indexes = min(total, samples * side_index.dtype_of(with_hidden(described.fields)).itemsize)
-        files = max(1, len(shards))
-        data = max(0, total - indexes)
-        pieces = max(1, data // PIECE + files) if data else 0
-        opening = Traffic(1 + len(shards), len(described.to_json()) + indexes)
-        whole = pieces / files if described.container == "lmdb" else None
-        return cls(samples, nodes, data / max(1, samples), pieces, data / max(1, pieces), opening, whole)
-
-    @property
-    def pieces_of_sample(self) -> float:
-        """Mean number of pieces that reading a sample needs; it begins anywhere."""
-        if self.whole_shards is not None:
-            return self.whole_shards
-        return max(0.0, self.sample_bytes - 1) / PIECE + 1 if self.sample_bytes else 0.0
-
-    @property
-    def touched(self) -> float:
-        """The pieces that hold any sample of a node."""
-        return self.pieces * self._share(self.samples * self.pieces_of_sample / max(1, self.pieces))
-
-    def at_random(self) -> _Reads:
-        """Every sample is read on its own."""
-        return _Reads(
-            max(self.touched, self.samples / self.nodes * self.pieces_of_sample),
-            min(LONGEST_RUN, max(1.0, self.pieces_of_sample)),
-        )
-
-    def in_blocks(self, block: int) -> _Reads:
-        """The samples of a block are read together. On one node whole blocks are fetched; else what its ranks read."""
-        blocks = math.ceil(self.samples / block)
-        pieces = max(1.0, self.whole_shards or (block * self.sample_bytes - 1) / PIECE + 1)
-        share = self._share(min(block * self.pieces_of_sample / pieces, float(block)))
-        runs = share + pieces * share * (1 - share) if self.nodes > 1 else 1.0
-        runs = max(runs, pieces * share / LONGEST_RUN)
-        touches = blocks * pieces * share
-        return _Reads(max(self.touched, touches), max(1.0, pieces * share / runs))
-
-    def _share(self, readers: float) -> float:
-        """The probability that a node reads any of some samples."""
-        return 1 - (1 - 1 / self.nodes) ** readers if self.nodes > 1 else 1.0
+def _share(readers: float, nodes: int) -> float:
+    """Return the probability that a node reads any of some samples."""
+    return 1 - (1 - 1 / nodes) ** readers if nodes > 1 else 1.0

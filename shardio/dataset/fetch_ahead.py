@@ -2,10 +2,10 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Protocol, final
+from typing import final
 
 import numpy as np
 
@@ -14,31 +14,13 @@ from ..errors import ShardioError
 from ..order.plan import Order, Schedule
 from ..system import background
 from ..system.types import Indices
-
-FREE_SHARE = 0.25
-"""The share of the cache that what is fetched ahead leaves to what is needed now."""
+from .readable import ReadableDataset
 
 MOST_AHEAD = 1 << 29
 """Bytes that are fetched or held ahead of the consumer, per rank, if the cache has room for them."""
 
 _LOOK_SECONDS = 0.002
 _MOST_STEPS = 4  # asked for at once: with more, batches come in clumps; with fewer, samples have fewer neighbours
-
-
-class Fetchable(Protocol):
-    """A dataset, or several, with shards in stores."""
-
-    def prefetch(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
-        """Have what reading samples needs fetched into the node's cache, without waiting for it.
-
-        Args:
-            indices: the samples' numbers, int64 [n].
-            fields: the fields to read.
-            share: the share of the cache that must stay free for what is needed now.
-
-        Returns:
-            What keeps it in the cache until it is released; None if there is no room.
-        """
 
 
 @final
@@ -54,12 +36,12 @@ class FetchAhead:
         schedule: the steps that cut it into batches.
     """
 
-    def __init__(self, dataset: Fetchable, fields: Sequence[str], plan: Order, schedule: Schedule) -> None:
+    def __init__(self, dataset: ReadableDataset, fields: Sequence[str], plan: Order, schedule: Schedule) -> None:
         self._dataset, self._fields, self._plan, self._schedule = dataset, tuple(fields), plan, schedule
         self._inbox: SimpleQueue[int | None] = SimpleQueue()
         # Before anybody reads: readers would have each sample fetched by itself, instead of runs of neighbours.
         self._holds: deque[tuple[int, list[Hold]]] = deque()  # with the first step after those that need it
-        self._asked = self._ask(0, most=1)
+        self._asked = self._ask(0)
         background.start(self._run, "shardio fetch ahead")
 
     def delivered(self, step: int) -> None:
@@ -75,7 +57,8 @@ class FetchAhead:
         try:
             self._await_first()
             while True:
-                self._asked = self._ask(self._asked)
+                while self._inbox.empty() and (stop := self._ask(self._asked)) > self._asked:
+                    self._asked = stop
                 step = self._inbox.get()
                 if step is None:
                     return
@@ -95,31 +78,24 @@ class FetchAhead:
         while self._inbox.empty() and not all(hold.present for _, held in self._holds for hold in held):
             time.sleep(_LOOK_SECONDS)
 
-    def _ask(self, asked: int, most: int | None = None) -> int:
-        """Have as much fetched as there is room for; return the first step that was not asked for.
-
-        Args:
-            asked: the first step that was not asked for before.
-            most: how often to ask; None for as often as there is room.
-        """
+    def _ask(self, asked: int) -> int:
+        """Have the samples of steps from `asked` on fetched, if there is room; return the first step not asked for."""
         ahead = sum(hold.bytes for _, held in self._holds for hold in held)
-        while asked < len(self._schedule) and ahead < MOST_AHEAD and self._inbox.empty() and most != 0:
-            most = None if most is None else most - 1
-            stop = self._stop(asked)
-            try:
-                held = self._dataset.prefetch(self._indices(asked, stop), self._fields, FREE_SHARE)
-                if held is None and not ahead:  # the cache has no room for all of it, but perhaps for one step
-                    stop = asked + 1
-                    own = np.unique(self._schedule.part(self._plan, asked).indices)
-                    held = self._dataset.prefetch(own, self._fields, FREE_SHARE)
-            except (ShardioError, OSError):
-                break  # reading says what is wrong
-            if held is None:
-                break
-            self._holds.append((stop, held))
-            ahead += sum(hold.bytes for hold in held)
-            asked = stop
-        return asked
+        if asked == len(self._schedule) or ahead >= MOST_AHEAD:
+            return asked
+        stop = self._stop(asked)
+        try:
+            held = self._dataset.prefetch(self._indices(asked, stop), self._fields)
+            if held is None and not ahead:  # the cache has no room for all of it, but perhaps for one step
+                stop = asked + 1
+                own = np.unique(self._schedule.part(self._plan, asked).indices)
+                held = self._dataset.prefetch(own, self._fields)
+        except (ShardioError, OSError):
+            return asked  # reading says what is wrong
+        if held is None:
+            return asked
+        self._holds.append((stop, held))
+        return stop
 
     def _stop(self, first: int) -> int:
         """Return the step before which to stop asking at once.

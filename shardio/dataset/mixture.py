@@ -24,13 +24,12 @@ from ..format import cf
 from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.interleave import MixedPlan, rounded_shares, whole_weights
-from ..order.plan import Order, Plan, Schedule, Shuffle
+from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices
 from .classes import KEY, Classes, named_field
 from .dataset import Dataset, with_classes_alike
 from .dataset import open as open_dataset
-from .fetch_ahead import FetchAhead
-from .location import Location
+from .readable import Location
 from .selection import Selection
 from .store_access import StoreAccess
 
@@ -192,19 +191,6 @@ class Mixture:
             raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}")
         return found or self._datasets[0].field(name)
 
-    def decode(
-        self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
-    ) -> list[Any]:
-        values: list[Any] = [None] * len(indices)
-        for dataset, local, rows in self._split(indices):
-            if len(rows) == len(indices):
-                return dataset.decode(name, stored, local, present)
-            has = None if present is None else present[rows]
-            part = dataset.decode(name, [stored[row] for row in rows.tolist()], local, has)
-            for row, value in zip(rows.tolist(), part, strict=True):
-                values[row] = value
-        return values
-
     def check(
         self,
         indices: Indices,
@@ -227,14 +213,15 @@ class Mixture:
         """The bytes that this process has fetched for all sources until now."""
         return sum((dataset.fetched for dataset in self._datasets), FetchCounts())
 
-    def fetch_ahead(self, fields: Sequence[str], plan: Order, schedule: Schedule) -> FetchAhead | None:
-        in_store = any(dataset.shards.in_store for dataset in self._datasets)
-        return FetchAhead(self, fields, plan, schedule) if in_store else None
+    @property
+    def in_store(self) -> bool:
+        """Whether the shards of any source are in a store."""
+        return any(dataset.in_store for dataset in self._datasets)
 
-    def prefetch(self, indices: Indices, fields: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, indices: Indices, fields: Iterable[str]) -> list[Hold] | None:
         holds: list[Hold] = []
         for dataset, local, _ in self._split(indices):
-            if (more := dataset.prefetch(local, fields, share)) is None:
+            if (more := dataset.prefetch(local, fields)) is None:
                 for hold in holds:
                     hold.release()
                 return None
@@ -259,9 +246,6 @@ class Mixture:
         source, local = self._source_and_index(index)
         location = self._datasets[source].locate(local)
         return replace(location, shard=f"{self.sources[source]}/{location.shard}", index=index)
-
-    def where(self, index: int) -> str:
-        return f"{self.locate(index)}"
 
     def _source_and_index(self, index: int) -> tuple[int, int]:
         """Return the number of a sample's source, and the sample's index in it."""

@@ -1,7 +1,9 @@
-"""The protocols of a dataset that a loader reads: samples by number, from one dataset or several."""
+"""A dataset that a loader reads, as protocols: samples by number, from one dataset or several."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,14 +11,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
-from ..containers.row_locator import Scratch
+from ..cache.node_cache import Hold
+from ..containers.row_locator import PackedValues, Scratch
+from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
-from ..order.plan import Order, Schedule, Shuffle
+from ..order.plan import Order, Shuffle
 from ..stores.url import Url
+from ..system import npy
 from ..system.types import Buffer, Column, Indices
-from .fetch_ahead import FetchAhead
-from .location import Location
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The place of a sample: its shard, and its row in the shard.
+
+    Attributes:
+        shard: the name of the shard.
+        row: the row in the shard.
+        index: the number of the sample in the dataset.
+        key: the value of the sample's field `key`; None if there is no such field, or it cannot be read.
+    """
+
+    shard: str
+    row: int
+    index: int
+    key: str | None
+
+    def __str__(self) -> str:
+        key = "" if self.key is None else f", key {self.key}"
+        return f"{self.shard}, row {self.row} (sample {self.index}{key})"
 
 
 class SelectedSamples(Protocol):
@@ -88,11 +112,6 @@ class ReadableDataset(Protocol):
         `stored` holds the fields that the caller has read already.
         """
 
-    def decode(
-        self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
-    ) -> list[Any]:
-        """Decode the stored bytes of some samples, as `Dataset.decode` does."""
-
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask storage for the samples from `first` to `first + count - 1`, and do not wait for them."""
 
@@ -100,8 +119,15 @@ class ReadableDataset(Protocol):
     def fetched(self) -> FetchCounts:
         """The bytes that this process has fetched from stores until now, and in how many requests."""
 
-    def fetch_ahead(self, fields: Sequence[str], plan: Order, schedule: Schedule) -> FetchAhead | None:
-        """Begin to fetch what an epoch reads of some fields from stores; None if all of it is local."""
+    @property
+    def in_store(self) -> bool:
+        """Whether any shards are in a store, where nothing but shardio reads them."""
+
+    def prefetch(self, indices: Indices, fields: Iterable[str]) -> list[Hold] | None:
+        """Have what reading some fields of samples needs fetched into the node's cache, without waiting for it.
+
+        Returns what keeps it in the cache until it is released; None if there is no room.
+        """
 
     def refetch(self, index: int) -> bool:
         """Fetch a damaged sample from its store again; return whether reading it again is worth while."""
@@ -113,7 +139,29 @@ class ReadableDataset(Protocol):
         """Return the name of a sample's shard, without reading a file."""
 
     def locate(self, index: int) -> Location:
-        """Return the place of a sample: its shard, row and key."""
+        """Return the place of a sample: its shard, row and key, which are also its text for messages."""
 
-    def where(self, index: int) -> str:
-        """Return the place of a sample as text for messages."""
+
+def decoded(
+    dataset: ReadableDataset,
+    name: str,
+    stored: Sequence[Buffer],
+    indices: Indices,
+    present: NDArray[np.bool_] | None = None,
+) -> list[Any]:
+    """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode.
+
+    With `present`, bool [n], the value is None where that is False. Arrays of any shape are views of PackedValues,
+    whose memory must be used for nothing else from then on.
+    """
+    field, values = dataset.field(name), list[Any]()
+    has = itertools.repeat(True) if present is None or present.all() else present.tolist()
+    found: Iterable[Any] = (field.decode(v) if there else None for v, there in zip(stored, has, strict=False))
+    if field.kind == "array" and isinstance(stored, PackedValues) and not isinstance(has, list):
+        found = npy.read_arrays(stored.data, stored.offsets, stored.sizes, field.row_dtype)
+    try:
+        values.extend(found)
+    except ValueError as error:  # raised alike for malformed UTF-8, JSON and .npy
+        place = dataset.path / f"{dataset.locate(int(indices[len(values)]))}"
+        raise ShardCorrupt(f"{place}, field {name!r}: not {field.kind}: {error}") from error
+    return values

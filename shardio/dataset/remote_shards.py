@@ -6,11 +6,12 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from .. import containers, native
@@ -31,9 +32,10 @@ from ..system import background, forks, processes
 from ..system.timing import stage_within
 from ..system.types import Rows
 from ..system.units import format_size
-from .fetch_ahead import FREE_SHARE
-from .remote_sums import RemoteSums
-from .shards import MOST_OPEN, Parts, RecentlyUsed, compare_files
+from .shards import MOST_OPEN, Parts, RecentlyUsed, Shards, compare_files
+
+FREE_SHARE = 0.25
+"""The share of the cache that what is fetched ahead leaves to what is needed now."""
 
 _DESCRIPTORS = 8  # of an open shard with its index and its checksums
 _UNIT = 16  # pieces that are fetched together where that costs little
@@ -41,6 +43,7 @@ _WIDER = 2.0  # times as many pieces, at most
 
 
 @final
+@dataclass(eq=False, slots=True)
 class _Shard:
     """An open shard.
 
@@ -51,12 +54,51 @@ class _Shard:
         kept: keeps all of the shard in the cache as long as the shard is open and there is room for it.
     """
 
-    def __init__(self, reader: Reader, file: RemoteFile, by_spans: bool) -> None:
-        self.reader, self.file, self.by_spans = reader, file, by_spans
-        self.kept: Kept | None = None
+    reader: Reader
+    file: RemoteFile
+    by_spans: bool
+    kept: Kept | None = None
 
 
 @final
+class _Sums:
+    """The checksums of the pieces of one shard, by which they are compared before anyone sees them.
+
+    Their table is fetched into the cache, and held there, before any piece is compared.
+
+    Args:
+        store: the store.
+        name: the table's name in it.
+        cached: its place in the cache.
+        checksum: the shard's checksum in the manifest.
+
+    Attributes:
+        file: the table.
+        hold: keeps it in the cache; None until it is there.
+        missing: whether the store has no such table; nothing is compared then, as in datasets without tables.
+    """
+
+    def __init__(self, store: Store, name: str, cached: CachedObject, checksum: str) -> None:
+        self.file = RemoteFile(store, name, cached, partial(piece_sums.is_block_whole, checksum))
+        self.hold: Hold | None = None
+        self.missing = False
+
+    def is_whole(self, first: int, number: int, data: memoryview) -> bool | None:
+        """Return whether a piece is what was written; None if the table is missing.
+
+        Args:
+            first: the number of pieces of the shard's files before this one.
+            number: the number of the piece in its file.
+            data: the piece.
+        """
+        if self.missing:
+            return None
+        expected = os.pread(self.file.cached.file, 8, piece_sums.offset_of(first + number))
+        return xxhash.xxh3_64_intdigest(data) == int.from_bytes(expected, "little")
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
 class _Files:
     """The files of a shard.
 
@@ -66,8 +108,9 @@ class _Files:
         sums: the checksums of the pieces of all of them; None if the dataset has none.
     """
 
-    def __init__(self, shard: RemoteFile, companions: Sequence[RemoteFile], sums: RemoteSums | None) -> None:
-        self.shard, self.companions, self.sums = shard, companions, sums
+    shard: RemoteFile
+    companions: Sequence[RemoteFile]
+    sums: _Sums | None
 
     @property
     def needed_first(self) -> Wanted:
@@ -76,7 +119,7 @@ class _Files:
 
 
 @final
-class RemoteShards:
+class RemoteShards(Shards):
     """Keeps the most recently used shards of a store open.
 
     The indexes of open shards, and what else their readers look at all the time, stay in the cache; the rest is held
@@ -99,7 +142,7 @@ class RemoteShards:
         self._store, self._fetcher = store, fetcher
         self._container, self._table = containers.get(described.container), described.shards
         identity = hashlib.blake2b(f"{url}\n".encode() + described.to_json(), digest_size=16)
-        self._group = identity.hexdigest()
+        self._group, self._total = identity.hexdigest(), int(self._table.bytes.sum())
         # Pending reads keep readers alive that were dropped, and requests have sockets.
         most = min(len(self._table), MOST_OPEN)
         self.limit = max(4, processes.allow_open_files(2 * _DESCRIPTORS * most + 256) // (2 * _DESCRIPTORS))
@@ -151,24 +194,24 @@ class RemoteShards:
         with hold:
             yield
 
-    def prefetch(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, parts: Parts, names: Iterable[str]) -> list[Hold] | None:
         _, wanted, _ = self._wanted(parts, list(names))
         if not wanted:
             return []
         if self._fits:  # all of it will be read and stay
             wanted = [(f, widened_up_to(pieces, _UNIT, len(f.cached.table.state), _WIDER)) for f, pieces in wanted]
-        hold = self._fetcher.prefetch(wanted, round(share * self._fetcher.most))
+        hold = self._fetcher.prefetch(wanted, round(FREE_SHARE * self._fetcher.cache.most))
         return None if hold is None else [hold]
 
     def warn_of_small_cache(self, window: int) -> None:
         needed = self._total * window // max(1, self._described.samples)
-        if needed > round((1 - FREE_SHARE) * self._fetcher.most):
+        if needed > round((1 - FREE_SHARE) * self._fetcher.cache.most):
             warnings.warn(
                 Message(
                     "{}: the cache holds {}, and a window of {shuffle:block} takes {}: what is fetched for it is "
                     "fetched again; give a smaller window or block, or a {cache_size} of at least {}",
                     self._fetcher.cache.folder,
-                    format_size(self._fetcher.most),
+                    format_size(self._fetcher.cache.most),
                     format_size(needed),
                     format_size(round(needed / (1 - FREE_SHARE))),
                 ),
@@ -224,13 +267,9 @@ class RemoteShards:
         return pieces_of(np.concatenate(offsets), np.concatenate(sizes))
 
     @property
-    def _total(self) -> int:
-        return int(self._table.bytes.sum())
-
-    @property
     def _fits(self) -> bool:
         """Whether the cache has room for the whole dataset."""
-        return self._total <= self._fetcher.most * 7 // 8
+        return self._total <= self._fetcher.cache.most * 7 // 8
 
     def _keep(self, shard: _Shard) -> Hold | None:
         """Keep a shard, for which the cache has room with the whole dataset, if all of it is there; return its hold."""
@@ -243,7 +282,7 @@ class RemoteShards:
         missing = [number for number in numbers if number not in self._open]
         if len(missing) > 1:
             files = [self._files.get(number, self._find) for number in missing]
-            self._fetch_sums([one.sums for one in files if one.sums is not None])
+            self._fetch_sums(files)
             with suppress(ObjectNotFound):  # opening that shard tells which one
                 self._fetcher.fetch([part for one in files for part in one.needed_first]).release()
 
@@ -276,15 +315,13 @@ class RemoteShards:
     def _files_of(self, number: int) -> _Files:
         """Return the files of a shard, whose pieces can be compared with their checksums."""
         files = self._files.get(number, self._find)
-        if files.sums is not None:
-            self._fetch_sums([files.sums])
+        self._fetch_sums([files])
         return files
 
-    def _fetch_sums(self, tables: Sequence[RemoteSums]) -> None:
+    def _fetch_sums(self, files: Sequence[_Files]) -> None:
         """Have tables of checksums in the cache as long as somebody uses them; some may be missing in the store."""
-        absent = [one for one in tables if not one.ready]
-        if not absent:
-            return
+        tables = [one.sums for one in files if one.sums is not None]
+        absent = [one for one in tables if not one.missing and one.hold is None]
         if len(absent) > 1:
             with suppress(ObjectNotFound):
                 self._fetcher.fetch([_whole(one.file) for one in absent]).release()
@@ -309,7 +346,7 @@ class RemoteShards:
         if self._described.piece_bytes == PIECE:
             place = self._url / f"{name}{piece_sums.SUFFIX}"
             in_cache = self._cached(place.name, piece_sums.size_of(one.table.size for one in cached))
-            sums = RemoteSums(self._store, place.path, in_cache, self._table.checksums[number])
+            sums = _Sums(self._store, place.path, in_cache, self._table.checksums[number])
         files, first = [], 0
         for one, object_name in zip(cached, self._objects(number), strict=True):
             is_whole = None if sums is None else partial(sums.is_whole, first)
@@ -326,11 +363,8 @@ class RemoteShards:
             cached = self._fetcher.cache.object(self._group, name, size)
         return cached
 
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self._described, self._url, self._fields, self._store, self._fetcher
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        RemoteShards.__init__(self, *state)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemoteShards, (self._described, self._url, self._fields, self._store, self._fetcher)
 
 
 def _whole(file: RemoteFile) -> tuple[RemoteFile, NDArray[np.int64]]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
+from ..cache.node_cache import Hold
 from ..containers import row_locator
 from ..containers.base import Reader, check_out
 from ..containers.row_locator import Scratch
@@ -16,7 +17,7 @@ from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
 from ..native.rows import MappedFileLost
 from ..system.types import Buffer, Rows
-from .classes import Renumbering
+from .classes import renumber
 from .shards import Shards
 
 SMALL_ROW = 4096  # bytes; up to this size, one call for many rows and a second copy cost less than a call per row
@@ -44,7 +45,7 @@ class Selection:
         numbers: NDArray[np.int64],
         rows: Rows,
         max_value_bytes: int,
-        renumbered: Mapping[str, Renumbering],
+        renumbered: Mapping[str, NDArray[np.int64]],
     ) -> None:
         self._shards, self._field, self._rows = shards, field, rows
         self._most, self._renumbered = max_value_bytes, renumbered
@@ -67,6 +68,10 @@ class Selection:
             finally:
                 self._fetched = frozenset()
 
+    def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
+        """Have some fields fetched, without waiting for them, as `Shards.prefetch` does."""
+        return self._shards.prefetch(self._parts(), names)
+
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a field whose values all have one size, of all samples, in the order asked for.
 
@@ -84,7 +89,7 @@ class Selection:
         if array.size:
             with self._fetch_field(name):
                 self._read_column(name, field, array)
-        if name in self._renumbered and (nameless := self._renumbered[name].apply(array)) is not None:
+        if name in self._renumbered and (nameless := renumber(array, self._renumbered[name])) is not None:
             shard = self._shards.path(self._numbers[self._which[nameless]])
             raise BadSample(
                 "{}, row {}, field {!r}: label {} names no class, so {classes:union} cannot number it by name",
@@ -101,7 +106,8 @@ class Selection:
         if len(self._numbers) == 1:
             self._shards[self._numbers[0]].read(self._rows, name, array, most=self._most)
             return
-        for reader, places in self._groups():
+        for number, places in self._groups():
+            reader = self._shards[number]
             if field.row_bytes <= SMALL_ROW:
                 array[places] = reader.read(self._rows[places], name, most=self._most)
             else:
@@ -128,8 +134,8 @@ class Selection:
         if len(self._numbers) == 1:
             return list(self._shards[self._numbers[0]].read(self._rows, name, most=self._most))
         values = [b""] * len(self._rows)
-        for reader, places in self._groups():
-            read = reader.read(self._rows[places], name, most=self._most)
+        for number, places in self._groups():
+            read = self._shards[number].read(self._rows[places], name, most=self._most)
             for place, value in zip(places.tolist(), read, strict=True):
                 values[place] = value
         return values
@@ -143,8 +149,9 @@ class Selection:
         if field.fixed:
             return np.full(len(self._rows), field.row_bytes, np.int64)
         sizes = np.empty(len(self._rows), np.int64)
-        for number, (reader, places) in zip(self._numbers, self._groups(), strict=True):
-            rows, locator = self._rows[places], reader.locator(name) if native.library() is not None else None
+        for number, places in self._groups():
+            reader, rows = self._shards[number], self._rows[places]
+            locator = reader.locator(name) if native.library() is not None else None
             try:
                 known = None if locator is None else row_locator.value_sizes(locator, rows)
             except MappedFileLost as error:
@@ -162,7 +169,7 @@ class Selection:
 
     def _parts(self) -> Iterator[tuple[int, Rows]]:
         """Yield the number of each shard, and the rows to read of it."""
-        for number, places in zip(self._numbers, self._places(), strict=True):
+        for number, places in self._groups():
             yield number, self._rows[places]
 
     def _fill(self, name: str, array: NDArray[Any]) -> bool:
@@ -205,17 +212,12 @@ class Selection:
         same_kind = len(locators) == len(self._readers) and len(set(map(type, locators))) == 1
         return locators if same_kind else None
 
-    def _groups(self) -> Iterator[tuple[Reader, NDArray[np.int64]]]:
-        """Yield the reader of each shard, and the positions of the shard's samples in this selection."""
-        for number, places in zip(self._numbers, self._places(), strict=True):
-            yield self._shards[number], places
-
-    def _places(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the positions of each shard's samples in this selection."""
+    def _groups(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Yield the number of each shard, and the positions of its samples in this selection."""
         order = np.argsort(self._which, kind="stable")
         ends = np.cumsum(np.bincount(self._which, minlength=len(self._numbers))).tolist()
-        for start, end in zip([0, *ends], ends, strict=False):
-            yield order[start:end]
+        for number, start, end in zip(self._numbers, [0, *ends], ends, strict=False):
+            yield number, order[start:end]
 
 
 def _cut_short(paths: str, name: str) -> ShardCorrupt:

@@ -1,23 +1,29 @@
-"""The shards of a dataset, opened for reading: the protocol that those in a folder and those in a store follow."""
+"""The shards of a dataset, opened for reading: those in a folder or in memory, and the protocol that others follow."""
 
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Generic, Protocol, TypeAlias, TypeVar, final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from .. import containers
 from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
+from ..containers import piece_sums
 from ..containers.base import Reader
-from ..errors import DatasetError
+from ..errors import DatasetError, ShardCorrupt
+from ..format import manifest
+from ..format.fields import CHECKSUM_BYTES, Field
+from ..format.pieces import PIECE
 from ..format.shard_table import ShardTable
-from ..system import forks
+from ..system import forks, processes
 from ..system.types import Rows
 
 MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
+
+_NOTHING = nullcontext()
 
 T = TypeVar("T")
 Parts: TypeAlias = Iterable[tuple[int, Rows]]
@@ -27,8 +33,8 @@ Parts: TypeAlias = Iterable[tuple[int, Rows]]
 class Shards(Protocol):
     """The shards of a dataset by number: `LocalShards` or `RemoteShards`.
 
-    Threads share them; forked and unpickled processes open their own. Whoever reads says so by `fetch`; where all files
-    are local, `fetch`, `prefetch`, `refetch` and `warn_of_small_cache` have nothing to do.
+    Threads share them; forked and unpickled processes open their own. Whoever reads says so by `fetch`. What concerns
+    stores does nothing here, as where all files are local.
 
     Attributes:
         limit: the most shards that are open at once.
@@ -36,7 +42,7 @@ class Shards(Protocol):
     """
 
     limit: int
-    in_store: bool
+    in_store: bool = False
 
     def __getitem__(self, number: int) -> Reader:
         """Return the open reader of a shard; ShardCorrupt if it cannot be opened."""
@@ -55,22 +61,27 @@ class Shards(Protocol):
 
         Waiting for them counts as the stage `fetch` of the clock whose stage the thread is in.
         """
+        return _NOTHING
 
-    def prefetch(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:
+    def prefetch(self, parts: Parts, names: Iterable[str]) -> list[Hold] | None:
         """Have fields of some rows fetched without waiting, and return what keeps them in the cache.
 
-        None if there is no room for them beside a `share` of the cache, which must stay free.
+        None if there is no room for them beside `FREE_SHARE` of the cache, which must stay free.
         """
+        return []
 
     def refetch(self, number: int, row: int) -> bool:
         """Fetch a damaged row once more, unless its bytes are known to be the store's; return whether they differed."""
+        return False
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the node's cache has no room for `window` samples beside those that are needed now."""
+        return
 
     @property
     def fetched(self) -> FetchCounts:
         """The bytes that this process has fetched until now, and in how many requests."""
+        return FetchCounts()
 
     def close(self) -> None:
         """Close all shards; they are opened again on demand."""
@@ -123,16 +134,75 @@ class RecentlyUsed(Generic[T]):
             self._kept.clear()
 
 
-def by_shard(numbers: NDArray[np.int64], rows: Rows) -> Iterator[tuple[int, Rows]]:
-    """Yield the number of each shard, and the rows in it.
+@final
+class LocalShards(Shards):
+    """Keeps the most recently used shards open: a dataset may have more shards than a process may open files.
 
     Args:
-        numbers: for each sample the number of its shard, int64 [n].
-        rows: its row there, int64 [n].
+        described: the dataset.
+        folder: its folder.
+        fields: its fields, with hidden columns.
     """
-    order = np.argsort(numbers, kind="stable")
-    distinct, starts = np.unique(numbers[order], return_index=True)
-    yield from zip(distinct.tolist(), np.split(rows[order], starts[1:]), strict=True)
+
+    def __init__(self, described: manifest.Manifest, folder: Path, fields: Mapping[str, Field]) -> None:
+        self._described, self._folder, self._fields = described, folder, fields
+        self._container, self._table = containers.get(described.container), described.shards
+        # A shard takes up to two descriptors, and pending reads keep readers alive that were dropped.
+        self.limit = max(16, processes.allow_open_files(4 * min(len(self._table), MOST_OPEN) + 256) // 4)
+        self._open: RecentlyUsed[Reader] = RecentlyUsed(self.limit)
+
+    def __getitem__(self, number: int) -> Reader:
+        return self._open.get(number, self._open_shard)
+
+    def _open_shard(self, number: int) -> Reader:
+        path, samples = self._path(number), self._table.samples[number]
+        reader = self._container.reader(path, self._fields)
+        if len(reader) != samples:
+            raise ShardCorrupt(f"{path}: {len(reader)} samples, but the manifest says {samples}")
+        return reader
+
+    def _path(self, number: int) -> Path:
+        name: str = self._table.names[number]
+        return self._folder / name
+
+    def path(self, number: int) -> str:
+        return str(self._path(number))
+
+    def size(self, number: int) -> int | None:
+        files = self._container.files(self._path(number))
+        if not files:  # in memory, which has room for all samples
+            return CHECKSUM_BYTES * int(self._table.samples[number])
+        return sum(file.stat().st_size for file in files) if all(file.is_file() for file in files) else None
+
+    def check_files(self, number: int) -> None:
+        files = self._container.files(self._path(number))
+        if not files:
+            return
+        for file in files:
+            if not file.is_file():
+                moved = "; if that has moved, index it again; `shardio repair` goes on without it"
+                raise DatasetError(f"{file.name} is missing{_target(file)}{moved if file.is_symlink() else ''}")
+        size, checksum, table = piece_sums.of_files(files)
+        sizes = [size] if len(files) == 1 else [file.stat().st_size for file in files]
+        compare_files(self._table, number, sizes, checksum, next(filter(None, map(_target, files)), ""))
+        if self._described.piece_bytes == PIECE and not piece_sums.matches(files[0], table):
+            name = piece_sums.path_of(files[0]).name
+            wrong = "does not hold the checksums of its pieces" if files[0].with_name(name).exists() else "is missing"
+            raise DatasetError(f"{name} {wrong}; `shardio repair` writes it anew")
+
+    def close(self) -> None:
+        if self._container.on_disk:  # shards in memory stay
+            self._open.clear()
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        kept = range(0 if self._container.on_disk else len(self._table))  # the samples themselves must be pickled
+        return self._described, self._folder, self._fields, {number: self[number] for number in kept}
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        described, folder, fields, kept = state
+        LocalShards.__init__(self, described, folder, fields)
+        for number in kept:
+            self._open.get(number, kept.__getitem__)
 
 
 def compare_files(table: ShardTable, number: int, sizes: Sequence[int], checksum: str, note: str = "") -> None:
@@ -152,3 +222,8 @@ def compare_files(table: ShardTable, number: int, sizes: Sequence[int], checksum
         raise DatasetError(f"{found}, the manifest says {table.bytes[number]}{note}")
     if checksum != table.checksums[number]:
         raise DatasetError(f"checksum {checksum} is not {table.checksums[number]}{note}")
+
+
+def _target(file: Path) -> str:
+    """Return which file a link leads to, as the end of a message; "" for a file that is no link."""
+    return f"; it is a link to {os.path.realpath(file)}" if file.is_symlink() else ""

@@ -1,12 +1,17 @@
-"""How datasets at URLs are reached: the store's options, and the cache of the node."""
+"""How datasets at URLs are reached: the store's options, the cache of the node, and the manifest."""
 
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, final
 
 from ..errors import ConfigError, Option
-from ..stores.url import as_url
+from ..format import manifest
+from ..output.remote_manifest import load_remote
+from ..stores import open_store
+from ..stores.url import Url, as_url
 
 KEYWORDS = ("cache", "cache_size", "store_options")
 
@@ -45,6 +50,23 @@ class StoreAccess:
             )
             raise ConfigError("{} goes with the URL of a dataset, got {}", Option(self.given[0]), got or "no dataset")
         return self
+
+
+def load_manifest(place: str | os.PathLike[str], access: StoreAccess) -> manifest.Manifest:
+    """Read the manifest of a dataset at a path or a URL, without a cache.
+
+    Raises what `shardio.open` raises.
+    """
+    if (url := as_url(place)) is None:
+        return manifest.load(place)
+    folder = folder_of(url)
+    with tempfile.TemporaryDirectory() as temporary:  # a table of shards stays mapped when its file is gone
+        return load_remote(open_store(folder, access.store_options or {}), folder, Path(temporary))
+
+
+def folder_of(url: Url) -> Url:
+    """Return the place of a dataset, given by itself or by its `shardio.json`."""
+    return url.parent if url.name == manifest.FILE_NAME else url
 
 
 def without_secrets(plain: dict[str, Any]) -> dict[str, Any]:

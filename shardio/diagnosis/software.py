@@ -68,7 +68,6 @@ PACKAGES = (
     Package("google-crc32c", "google_crc32c", ("google-crc32c",), "the checksums of TFRecord files"),
     Package("zarr", "zarr", ("zarr",), "Zarr arrays"),
     Package("Dask", "distributed", ("distributed",), "conversion on a Dask cluster", "'dask[distributed]'"),
-    Package("matplotlib", "matplotlib", ("matplotlib",), "pictures of statistics"),
     Package("pytorch_optimizer", "pytorch_optimizer", ("pytorch_optimizer",), "LARS, LARC and LAMB in shardio train"),
     Package("TensorBoard", "tensorboard", ("tensorboard",), "shardio train --tensorboard"),
 )

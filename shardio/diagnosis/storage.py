@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from ..dataset.remote_manifest import folder_of, load_manifest
-from ..dataset.store_access import StoreAccess
+from ..dataset.store_access import StoreAccess, folder_of, load_manifest
 from ..errors import ShardioError
 from ..stores.url import as_url
 from ..system.file_systems import file_system

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _datasets import files
 
 import shardio
 from shardio.care.clean import Cleaned, clean_output
@@ -70,22 +71,19 @@ def removed(store: MemoryStore, days: float = 0.0, **options: bool) -> set[str]:
     return {f"photos/{info.name}" for info in clean(store, days, **options).removed}
 
 
-def test_a_dataset_stays(store: MemoryStore) -> None:
-    """`clean` keeps all objects that the manifest names, however old they are, also with `everything`."""
+@pytest.mark.parametrize("inline", [10_000, 3])
+def test_a_dataset_stays(store: MemoryStore, inline: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`clean` keeps all objects that the manifest names, however old they are, also with `everything`.
+
+    So it does with the table of many shards; that of a replaced dataset goes with its shards.
+    """
+    monkeypatch.setattr(manifest, "MOST_INLINE", inline)
     write()
     before = names(store)
-    assert clean(store, 1000) == Cleaned((), ())
-    assert clean(store, everything=True) == Cleaned((), ())
+    assert clean(store, 1000) == clean(store, everything=True) == Cleaned((), ())
     assert names(store) == before
-
-
-def test_a_dataset_of_many_shards_stays(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So does the table of its shards; that of a replaced dataset goes."""
-    monkeypatch.setattr(manifest, "MOST_INLINE", 3)
-    write()
-    old = names(store) - {"photos/shardio.json"}
     write(overwrite=True, limit=100)
-    assert removed(store, 2) == old
+    assert removed(store, 2) == before - {"photos/shardio.json"}
     assert clean(store, 2) == Cleaned((), ())
 
 
@@ -236,10 +234,6 @@ def clean_folder(folder: Path, days: float = 0.0, *, everything: bool = False) -
     return {info.name for info in clean_output(FolderOutput(folder), since=since).removed}
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def killed(code: str, folder: Path) -> None:
     """Run Python code on a directory, `out`, in a process that is killed at its end."""
     begin = f"import os, signal, shardio; out = {str(folder)!r}\n"
@@ -264,7 +258,7 @@ Directory.rename = stopping
 CONVERSION = """
 def progress(what, done, total):
     os.kill(os.getpid(), signal.SIGKILL)
-shardio.convert(out, out, shard_size=100, overwrite=True, progress=progress)
+shardio.convert(out, out, shard_size=100, overwrite=True, progress=progress, workers=1)
 """
 
 
@@ -282,7 +276,7 @@ def test_what_a_killed_process_left_in_a_folder(folder: Path, code: str) -> None
 
 
 @pytest.mark.parametrize(
-    "code", [f"{WRITER}writer.close()", "shardio.convert(out, out, shard_size=100, overwrite=True)"]
+    "code", [f"{WRITER}writer.close()", "shardio.convert(out, out, shard_size=100, overwrite=True, workers=1)"]
 )
 def test_a_publication_that_was_cut_off_in_a_folder(folder: Path, code: str) -> None:
     """If a writer is killed while it replaces a dataset, the shards that it had put in place go too."""
@@ -301,7 +295,6 @@ def test_a_live_writer_in_a_folder_is_left_alone(folder: Path) -> None:
         begin = f"import time, shardio; out = {str(folder)!r}\ndef wait():\n    print(flush=True); time.sleep(600)\n"
         with subprocess.Popen([sys.executable, "-c", f"{begin}{code}\nwait()"], stdout=subprocess.PIPE) as process:
             try:
-                assert process.stdout is not None
                 process.stdout.readline()
                 before = files(folder)
                 found = clean_output(FolderOutput(folder), since=None)

@@ -97,41 +97,35 @@ def forge(dataset: shardio.Dataset) -> None:
             told["shards"]["bytes"][number], told["shards"]["checksums"][number] = checksums.of_files(files)
 
 
-@pytest.mark.parametrize("container", [*CONTAINERS, "memory"])
-def test_a_whole_dataset_has_no_problems(tmp_path: Path, container: str) -> None:
-    """An intact dataset has no problems, with and without the compiled part, and all samples are counted."""
-    ds = write(tmp_path / "d", container)
-    assert verify(ds, deep=True) == Verification(len(ds.manifest.shards), 40, ())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "library", lambda: None)
-        assert verify(ds, deep=True).found == ()
-
-
-BYTES = {
-    "image": lambda: (sample(17)["image"][-40:], bytes(40)),
-    "key": lambda: (b"key-0017", b"key-9917"),
-    "grid": lambda: (sample(17)["grid"].tobytes(), bytes(24)),
-    "points": lambda: (sample(17)["points"].tobytes(), bytes(10)),
-    "blob": lambda: (b"blob-0017", b"blob-9917"),
-    "note": lambda: (b"note-0017", b"note-9917"),
-}
+def change(field: str, number: int) -> tuple[bytes, bytes]:
+    """Bytes of a sample's field, and others of the same size."""
+    one = sample(number)
+    match field:
+        case "image":
+            return one["image"][-40:], bytes(40)
+        case "grid" | "points":
+            return one[field].tobytes(), bytes(one[field].nbytes)
+    return f"{field}-{number:04d}".encode(), f"{field}-99{number}".encode()
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-@pytest.mark.parametrize("field", BYTES)
-def test_changed_bytes_are_found_in_their_sample(tmp_path: Path, container: str, field: str) -> None:
+def test_changed_bytes_are_found_in_their_sample(tmp_path: Path, container: str) -> None:
     """A changed value is reported for its file and, with --deep, for its sample by shard, row, number and key."""
     ds = write(tmp_path / "d", container)
-    replace_in(ds, 17, *BYTES[field]())
-    shard, row = ds.locate(17).shard, ds.locate(17).row
-    of_file, of_sample = deep(tmp_path / "d").found
-    assert (of_file.shard, of_file.location) == (shard, None)
-    assert of_file.reason.startswith("checksum ")
-    key = "key-9917" if field == "key" else "key-0017"
-    assert f"{of_sample}".startswith(f"{shard}, row {row} (sample 17, key {key}): checksum ")
+    wrong = dict(enumerate(("image", "key", "grid", "points", "blob", "note"), 17))
+    for number, field in wrong.items():
+        replace_in(ds, number, *change(field, number))
+    found = deep(tmp_path / "d").found
+    of_files = [problem for problem in found if problem.location is None]
+    of_samples = tuple(problem for problem in found if problem.location is not None)
+    assert [problem.shard for problem in of_files] == sorted({ds.locate(number).shard for number in wrong})
+    assert all(problem.reason.startswith("checksum ") for problem in of_files)
+    for problem, (number, field) in zip(of_samples, wrong.items(), strict=True):
+        place, key = ds.locate(number), f"key-{'99' if field == 'key' else '00'}{number}"
+        assert f"{problem}".startswith(f"{place.shard}, row {place.row} (sample {number}, key {key}): checksum ")
     forge(ds)
     assert verify(shardio.open(tmp_path / "d")).problems == ()
-    assert deep(tmp_path / "d").found == (of_sample,)
+    assert deep(tmp_path / "d").found == of_samples
 
 
 def set_number(ds: shardio.Dataset, number: int, column: str, value: int) -> None:
@@ -183,7 +177,7 @@ def test_values_that_were_stored_bad_are_found(tmp_path: Path, field: str, value
     assert problem.reason.startswith(f"field {field!r}: {told}")
 
 
-@pytest.mark.parametrize("size", [1, 4000, 1 << 20])
+@pytest.mark.parametrize("size", [1, 4000])
 def test_only_some_bad_samples_of_a_shard_are_listed(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,13 +278,6 @@ def test_linked_files_are_named_where_they_are(tmp_path: Path) -> None:
         shardio.open(out)[6]
 
 
-def test_a_missing_index_is_named(tmp_path: Path) -> None:
-    """A missing index file is reported once, with its shard."""
-    ds = write(tmp_path / "d", "tar", 4)
-    (tmp_path / "d" / "shard-000000.idx.npy").unlink()
-    assert verify(ds).problems == deep(tmp_path / "d").problems == ("shard-000000.idx.npy is missing",)
-
-
 def test_threads_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread and eight report the same problems in the same order, and the same progress."""
     monkeypatch.setattr("shardio.care.examine.BLOCK_BYTES", 4000)
@@ -341,20 +328,6 @@ def test_another_count_of_samples_is_found(tmp_path: Path, container: str) -> No
     assert all("samples, but the manifest says" in problem for problem in problems)
 
 
-def test_a_result_is_json(tmp_path: Path) -> None:
-    """Each problem has its shard, row, sample and key, or null."""
-    ds = write(tmp_path / "d", "lmdb")
-    replace_in(ds, 17, b"blob-0017", b"BLOB-0017")
-    told = json.loads(json.dumps(deep(tmp_path / "d").to_dict()))
-    location = ds.locate(17)
-    of_file, of_sample = told.pop("problems")
-    assert told == {"shards": len(ds.manifest.shards), "samples": 40, "count": 2}
-    assert of_file.pop("reason").startswith("checksum ")
-    assert of_file == {"shard": location.shard, "row": None, "sample": None, "key": None, "count": 1}
-    assert of_sample.pop("reason").startswith("checksum ")
-    assert of_sample == {"shard": location.shard, "row": location.row, "sample": 17, "key": "key-0017", "count": 1}
-
-
 def test_a_size_that_all_images_share_is_compared(tmp_path: Path) -> None:
     """The common image size in the manifest is checked, too."""
     packed(tmp_path / "d", [{"image": jpeg(8, 9)}], {"image": "image"})
@@ -372,7 +345,7 @@ def test_a_shortage_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         verify(ds, deep=True)
 
 
-@pytest.mark.parametrize("options", [{"workers": 0}, {"workers": -1}, {"workers": True}, {"most": -1}])
+@pytest.mark.parametrize("options", [{"workers": 0}, {"workers": True}, {"most": -1}])
 def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     """Each message names the argument."""
     with pytest.raises(ConfigError, match=f"{next(iter(options))} must be at least"):
@@ -384,28 +357,17 @@ LARGE = jpeg(200, 300, seed=3)
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(
-    ("image", "height", "width"),
-    [
-        (LARGE, 200, 300),
-        (jpeg(40, 30, 1), 40, 30),
-        (jpeg(1, 50), 1, 50),
-        (jpeg(50, 1), 50, 1),
-        (CMYK_JPEG, 2, 3),  # the compiled part does not support it
-        (png(dtype=np.uint16), 12, 16),
-        (webp(), 12, 16),
-        (bmp(), 12, 16),
-    ],
-)
-def test_a_whole_image_passes(image: bytes, height: int, width: int, channels: int) -> None:
-    """An intact image of any format, channels and size passes; another size in the index does not."""
-    image_decoding.check(image, channels, (height, width))
-    with pytest.raises(BadSample, match=rf"the image is {height} x {width} pixels, \d+ x \d+ were stored"):
-        image_decoding.check(image, channels, (height, width + 1))
-
-
-@pytest.mark.parametrize(
     ("image", "size", "message"),
     [
+        (LARGE, (200, 300), ""),
+        (jpeg(40, 30, 1), (40, 30), ""),
+        (jpeg(1, 50), (1, 50), ""),
+        (jpeg(50, 1), (50, 1), ""),
+        (CMYK_JPEG, (2, 3), ""),  # the compiled part does not support it
+        (png(dtype=np.uint16), (12, 16), ""),
+        (webp(), (12, 16), ""),
+        (bmp(), (12, 16), ""),
+        (webp(), (12, 17), "the image is 12 x 16 pixels, 12 x 17 were stored"),
         (b"", (200, 300), "the image is empty"),
         (b"no image at all, though it is of some length", (200, 300), "not a JPEG, PNG, WebP or BMP image"),
         (spoiled(LARGE), (200, 300), "the jpeg image of .* bytes does not decode"),
@@ -415,13 +377,12 @@ def test_a_whole_image_passes(image: bytes, height: int, width: int, channels: i
         (LARGE, (0, 0), "the image is 200 x 300 pixels"),
         (LARGE, (-1, 300), "the image is 200 x 300 pixels"),
         (LARGE, (2**31 - 1, 2**31 - 1), "the image is 200 x 300 pixels"),
-        (LARGE, (70_000, 300), "the image is 200 x 300 pixels"),
     ],
 )
-def test_a_damaged_image_does_not_pass(image: bytes, size: tuple[int, int], message: str) -> None:
-    """A damaged image, or one of another size, fails with a message that says what is wrong."""
-    with pytest.raises(BadSample, match=message):
-        image_decoding.check(image, 3, size)
+def test_whole_images_pass_and_others_do_not(image: bytes, size: tuple[int, int], message: str, channels: int) -> None:
+    """An intact image of any format and size passes; a damaged one, or one of another size, fails in words."""
+    with pytest.raises(BadSample, match=message) if message else nullcontext():
+        image_decoding.check(image, channels, size)
 
 
 hears_libjpeg = pytest.mark.skipif(native.library() is None, reason="not compiled: nobody hears libjpeg's warnings")

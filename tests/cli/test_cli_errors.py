@@ -1,6 +1,5 @@
 """Whatever is wrong with a dataset or a disk, every command ends in one line of words and the documented exit code."""
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _small_disk import small_disk
 
 import shardio
 from shardio.cli import main
@@ -77,14 +77,8 @@ def test_a_manifest_that_is_refused(
 
 def test_a_full_disk_is_named(tmp_path: Path, dataset: Path, failed: Command) -> None:
     """A file that cannot be written because the disk is full is named, whichever command writes it."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if os.system(f"mount -t tmpfs -o size=16k tmpfs {disk} 2>/dev/null"):
-        pytest.skip("no right to mount here")
-    try:
+    with small_disk(tmp_path / "disk", "16k") as disk:
         (disk / "fill").write_bytes(bytes(16 << 10))
         report = disk / "report.json"
         for command in ("stats", "verify"):
             assert failed(command, dataset, "--json", report) == f"shardio: {report}: No space left on device"
-    finally:
-        os.system(f"umount {disk}")

@@ -18,7 +18,6 @@ from PIL import Image
 import shardio
 from shardio import Field
 from shardio.dataset import notebook
-from shardio.errors import ShardCorrupt
 
 PICTURE = re.compile(r'<img src="data:image/jpeg;base64,([^"]*)"')
 
@@ -66,7 +65,7 @@ def rows(count: int) -> list[dict[str, Any]]:
             "label": n % 2,
             "key": f"cats/{n}.jpg",
             "target": np.array([n, 0.5], np.float32),
-            "volume": np.zeros((2, 9, 9), np.float32),
+            "volume": np.zeros((2, 90, 90), np.float32),
             "note": {"n": n},
             "blob": b"\x00" * 9,
         }
@@ -78,7 +77,7 @@ def test_fields_and_samples_are_shown() -> None:
     """Each field with its kind, four samples spread over the dataset, class names, and undistorted pictures."""
     data = shardio.from_samples(rows(31), metadata={"classes": ["cat", "dog"]})
     text = shown(data).text
-    parts = ["31", "classes: 2: cat, dog", "image, RGB", "array, float32, [2, 9, 9]", "0 (cat)", "[10.   0.5]"]
+    parts = ["31 samples in 1 memory shards", "image, RGB", "array, float32, [2, 90, 90]", "0 (cat)", "[10.   0.5]"]
     for part in [*parts, "{'n': 20}", *(f"cats/{n}.jpg" for n in (0, 10, 20, 30))]:
         assert part in text
     found = pictures(data)
@@ -88,26 +87,21 @@ def test_fields_and_samples_are_shown() -> None:
         assert np.abs(np.asarray(image, float) - np.asarray(whole, float)).mean() < 12
 
 
-def test_stored_and_grey_pixels_are_shown() -> None:
-    """Images stored as pixels, grey ones too, are pictures; small ones are shown larger, pixel by pixel."""
-    fields = {
-        "color": shardio.Field("pixels", shape=(12, 16)),
-        "grey": shardio.Field("pixels", shape=(12, 16), channels=1),
-        "label": "int64",
-    }
-    samples = [{"color": pixels(), "grey": pixels(channels=1)[..., None], "label": 0}]
-    data = shardio.from_samples(samples, fields=fields)
-    assert [(image.mode, image.size) for image in pictures(data)] == [("RGB", (16, 12)), ("L", (16, 12))]
-    assert 'width="96" height="72"' in data._repr_html_()
-
-
-def test_masks_are_shown_in_colours() -> None:
-    """Numbers of classes have colours that can be told apart, whether they are stored as files or as pixels."""
+def test_pixels_and_masks_are_shown() -> None:
+    """Images stored as pixels, grey ones too, are pictures; masks have colours, as files and as pixels."""
     numbers = np.zeros((96, 96), np.uint8)
     numbers[:48] = 2
-    fields = {"file": Field("image", role="mask"), "pixels": Field("pixels", shape=(96, 96), role="mask")}
-    sample = {"file": grey_png(numbers.astype(np.uint16)), "pixels": numbers[..., None]}
-    for picture in pictures(shardio.from_samples([sample], fields)):
+    fields = {
+        "color": Field("pixels", shape=(12, 16)),
+        "grey": Field("pixels", shape=(12, 16), channels=1),
+        "file": Field("image", role="mask"),
+        "mask": Field("pixels", shape=(96, 96), role="mask"),
+    }
+    sample = {"color": pixels(), "grey": pixels(channels=1)[..., None], "mask": numbers[..., None]}
+    sample["file"] = grey_png(numbers.astype(np.uint16))
+    color, grey, *masks = pictures(shardio.from_samples([sample], fields))
+    assert [(image.mode, image.size) for image in (color, grey)] == [("RGB", (16, 12)), ("L", (16, 12))]
+    for picture in masks:
         assert picture.size == (96, 96)
         assert np.abs(np.array(picture.getpixel((50, 20))) - (0, 128, 0)).max() < 20
         assert np.array(picture.getpixel((50, 80))).max() < 20
@@ -120,32 +114,24 @@ def test_text_is_escaped() -> None:
     samples = [{"label": 0, "key": evil, "note": {evil: 1}}]
     data = shardio.from_samples(samples, fields=fields, metadata={"classes": [evil, 'b" onload="x']})
     read = shown(data)
-    assert read.tags <= {"div", "strong", "br", "table", "thead", "tbody", "tr", "th", "td", "em", "p"}
+    assert read.tags <= {"div", "strong", "br", "table", "tr", "td", "em"}
     assert read.text.count(evil) >= 3
     half = shardio.from_samples([{"label": 0}], metadata={"classes": ["\ud800"]})
-    half._repr_html_().encode()
+    assert "0 (?)" in shown(half).text
 
 
-def test_damaged_samples_are_named_in_their_place() -> None:
-    """An image that does not decode is said so, and the other samples are shown."""
-    samples = rows(4)
-    samples[0]["image"] = spoiled(jpeg(300, 200))
-    samples[2]["image"] = spoiled(jpeg(40, 40))
-    text = shown(data := shardio.from_samples(samples)).text
-    assert text.count("cannot be shown") == 2
-    assert len(pictures(data)) == 2
-
-
-@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
-def test_lost_shards_are_named(tmp_path: Path, container: str) -> None:
-    """Shards that are cut short or gone leave the fields and the reason."""
-    packed(tmp_path / "d", rows(12), container=container, shard_size="100KB")
-    shards = sorted(path for path in (tmp_path / "d").iterdir() if path.suffix in (".tar", ".h5", ".lmdb"))
+def test_damaged_and_lost_samples_are_named_in_their_place(tmp_path: Path) -> None:
+    """An image that does not decode, and a shard that is cut short or gone, are said so; the rest is shown."""
+    samples = rows(12)
+    samples[3]["image"] = spoiled(jpeg(300, 200))
+    data = packed(tmp_path / "d", samples, shard_size="100KB")
+    shards = sorted((tmp_path / "d").glob("*.tar"))
+    assert (shown(data).text.count("cannot be shown"), len(pictures(data))) == (1, 3)
     shards[0].write_bytes(shards[0].read_bytes()[:1000])
     shards[-1].unlink()
     read = shown(shardio.open(tmp_path / "d"))
     assert "int64" in read.text
-    assert "cannot be shown" in read.text
+    assert read.text.count("cannot be shown") > 3
 
 
 def test_few_values_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +147,7 @@ def test_few_values_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(data), "select", counted)
     data._repr_html_()
     assert set(asked) == {(0,), (66,), (132,), (199,)}
-    assert len(asked) == 4 * 5  # fields that are shown
+    assert len(asked) == 4 * 6  # fields that are shown
     asked.clear()
     clock = iter([0.0, *[9.0] * 99])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
@@ -169,43 +155,19 @@ def test_few_values_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not asked
 
 
-def test_many_fields_and_classes_are_cut_short() -> None:
-    """Thirty fields and ten classes are listed, and the rest is counted."""
-    names = [f"class {n}" for n in range(1000)]
-    data = shardio.from_samples([{f"f{n}": n for n in range(40)}], metadata={"classes": names})
-    text = shown(data).text
-    assert "1,000: class 0" in text
-    assert "class 9 and 990 more" in text
-    assert "f29" in text
-    assert "f30" not in text
-    assert "and 10 more fields" in text
-
-
 def test_an_interrupt_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors are shown, whatever they are; an interrupt ends the call."""
     data = shardio.from_samples(rows(2))
-    for error in (ShardCorrupt("x"), MemoryError("x"), RuntimeError("x")):
-        monkeypatch.setattr(notebook, "_picture", lambda *_, error=error: (_ for _ in ()).throw(error))
-        assert f"{type(error).__name__}: x" in shown(data).text
+    monkeypatch.setattr(notebook, "_picture", lambda *_: (_ for _ in ()).throw(MemoryError("x")))
+    assert "MemoryError: x" in shown(data).text
     monkeypatch.setattr(notebook, "_picture", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         data._repr_html_()
 
 
-@pytest.mark.parametrize(
-    ("metadata", "expected"),
-    [
-        ({"classes": ["cat", "dog"]}, ["cat", "dog"]),
-        ({"classes": []}, None),
-        ({"classes": [1, 2]}, None),  # no names
-        ({"classes": "cat"}, None),
-    ],
-)
-def test_classes_are_names_by_label(metadata: dict[str, Any], expected: Any) -> None:
+def test_classes_are_names_by_label() -> None:
     """`classes` is the list of names in the metadata; None without one."""
-    data = shardio.from_samples([{"label": 1}], metadata=metadata)
-    assert data.classes == expected
-    assert shown(data)
-    if data.classes:
-        data.classes.append("bird")
+    for classes, expected in ((["cat", "dog"], ["cat", "dog"]), ([], None), ([1, 2], None), ("cat", None)):
+        data = shardio.from_samples([{"label": 1}], metadata={"classes": classes})
         assert data.classes == expected
+        assert shown(data)

@@ -28,15 +28,15 @@ def replace(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-DAMAGES: list[tuple[str, Callable[[bytes], bytes]]] = [
-    ("a byte", lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:]),
-    ("cut short", lambda data: data[: len(data) // 2]),
-    ("empty", lambda data: b""),
-    ("the header", lambda data: b"X" + data[1:]),
-]
-
-
-@pytest.mark.parametrize("damage", [damage for _, damage in DAMAGES], ids=[name for name, _ in DAMAGES])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-9] + bytes([data[-9] ^ 1]) + data[-8:],
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: b"X" + data[1:],
+    ],
+)
 def test_a_damaged_table_in_the_cache(store: MemoryStore, tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     """A table that is damaged in the cache is fetched again; only one that is damaged in the store is an error."""
     cache = tmp_path / "cache"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import shardio
-from shardio.dataset.epoch_cost import EpochCost, Prices, epoch_cost
+from shardio.dataset.epoch_cost import epoch_cost
 from shardio.format.manifest import Manifest
 from shardio.format.pieces import PIECE
 from shardio.format.shard_table import ShardTable, TextColumn
@@ -54,14 +54,8 @@ def test_block_shuffle_needs_fewer_requests_and_a_smaller_cache() -> None:
         assert blocks.later.bytes == pytest.approx(0.9 * blocks.first.bytes, rel=0.01)
 
 
-def test_money_is_that_of_the_prices() -> None:
-    """Without prices there is no money; with them it is that of all nodes; wrong ones are refused by name."""
-    (free, _) = epoch_cost(described(3_000), nodes=2)
-    assert free.first_price is None
-    cost: EpochCost = epoch_cost(described(3_000), nodes=2, prices=Prices(2.0, 0.5))[0]
-    job = cost.to_json()["first_of_all_nodes"]
-    assert cost.first_price == pytest.approx(job["requests"] / 1000 * 2 + job["bytes"] / 1e9 * 0.5)
-    with pytest.raises(shardio.ConfigError, match="price_per_gb must be 0 or more, got -1"):
-        Prices(per_gb=-1)
+def test_what_is_counted_is_at_least_one() -> None:
+    """Counts below 1 are refused by name; a tar that is smaller than its index costs something all the same."""
     with pytest.raises(shardio.ConfigError, match="nodes must be at least 1, got 0"):
         epoch_cost(described(3_000), nodes=0)
+    assert epoch_cost(described(1, "tar"), nodes=2)[1].first.requests == SHARDS + 1

@@ -12,7 +12,7 @@ from shardio.system.optional import load
 @pytest.mark.parametrize(
     ("extra", "distribution", "command"),
     [
-        ("report", "shardio-data", r"pip install 'matplotlib>=[\d.]+'"),
+        ("zarr", "shardio-data", r"pip install 'zarr>=[\d.]+'"),
         (
             "cuda13",
             "shardio-data",

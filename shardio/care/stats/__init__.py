@@ -1,8 +1,8 @@
 """Statistics of a dataset: sizes, labels and image sizes of all samples, pixels and values of some.
 
 The shards' indexes are counted for every sample, block by block and in bounded memory. Images, texts and arrays are
-read and decoded of a random sample only. `figures` holds the results, `counting` computes them, `report` and `picture`
-show them as text and as a PNG. These are `DatasetStats`; the statistics of a running loader are `shardio.LoaderStats`.
+read and decoded of a random sample only. `figures` holds the results, `counting` computes them, `report` shows them
+as text. These are `DatasetStats`; the statistics of a running loader are `shardio.LoaderStats`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,12 @@ def stats(
     with opened(dataset, StoreAccess(cache, cache_size, store_options)) as source:
         seen = views(source.fields, fill_values or {}, channel_axis or {})
         counters = {name: FieldCounter(name, field, len(source), seen[name]) for name, field in source.fields.items()}
-        _count(source, counters, report_progress)
+        for first in range(0, len(source), _COUNTED_SAMPLES):
+            last = min(first + _COUNTED_SAMPLES, len(source))
+            selection = source.select(np.arange(first, last))
+            for counter in counters.values():
+                counter.count(selection)
+            report_progress("counting", last, len(source))
         most = len(source) if sample == "all" else min(sample, len(source))
         sampled, bad = _inspect(source, counters, seen, most, seed, thread_count, report_progress)
         manifest = source.manifest
@@ -95,15 +100,6 @@ def stats(
                 for name, counter in counters.items()
             },
         )
-
-
-def _count(dataset: Dataset, counters: Mapping[str, FieldCounter], progress: Progress) -> None:
-    for first in range(0, len(dataset), _COUNTED_SAMPLES):
-        last = min(first + _COUNTED_SAMPLES, len(dataset))
-        selection = dataset.select(np.arange(first, last))
-        for counter in counters.values():
-            counter.count(selection)
-        progress("counting", last, len(dataset))
 
 
 def _inspect(

@@ -16,13 +16,12 @@ from ...format.fields import Field, present_column, shape_column
 from ...system.optional import cv2
 from ..examine import decode
 from .field_view import FieldView
-from .figures import Channel, Classes, FieldStats, Grid, Histogram, ImageStats, Spread, Values
+from .figures import Channel, Classes, FieldStats, Histogram, ImageStats, Spread, Values
 
 MOST_DIFFERENT = 1 << 18  # different values that are counted exactly
 MOST_CLASSES = 10_000  # different integers that are taken for classes; more if the metadata names more
 MOST_COMMON = 10  # sizes of images and shapes of arrays to list
-BINS = 20
-_GRID_CELLS = 40
+BINS = 12
 _GROWING_RATIO = 50  # from this ratio of the largest value to the smallest on, bins may grow with the value
 _MANTISSA = 52  # bits of a float64
 _LARGEST_INTEGER = 2.0**63 - 2**10  # the largest float64 below 2^63
@@ -351,7 +350,6 @@ class FieldCounter:
             **{name: spread_of(values, counts, growing=True) for name, values in spreads.items()},
             sizes=len(counts),
             common=tuple((int(heights[i]), int(widths[i]), int(counts[i])) for i in most),
-            grid=_grid(heights, widths, counts),
             encodings=dict(self._encodings.most_common()),
             jpeg_codings=dict(self._jpeg_codings.most_common()),
             channels=tuple(map(_channel, self._levels / decoded, errors)) if decoded and not classes else (),
@@ -392,7 +390,10 @@ def inspect(field: Field, stored: Any, view: FieldView) -> Any:
     match field.kind:
         case "image":
             encoding = images.sniff(stored) or "other"
-            coding = _jpeg_coding(stored) if encoding == "jpeg" and field.role != "mask" else None
+            coding = None
+            if encoding == "jpeg" and field.role != "mask":
+                found = images.jpeg_coding(stored)
+                coding = "baseline" if found.baseline else "progressive" if found.process == _PROGRESSIVE else "other"
             return 1, encoding, coding, *_pixels(field, value[None])
         case "text":
             return len(value)
@@ -439,24 +440,9 @@ def _shares(values: NDArray[np.uint8]) -> NDArray[np.float64]:
     return np.asarray(levels, np.float64).reshape(-1) / values.size
 
 
-def _jpeg_coding(stored: bytes) -> str:
-    coding = images.jpeg_coding(stored)
-    return "baseline" if coding.baseline else "progressive" if coding.process == _PROGRESSIVE else "other"
-
-
 def _channel(shares: NDArray[np.float64], error: float | None) -> Channel:
     mean = float(_SCALE @ shares)
     return Channel(mean, float(np.sqrt((_SCALE - mean) ** 2 @ shares)), tuple(shares.tolist()), error)
-
-
-def _grid(heights: NDArray[np.int64], widths: NDArray[np.int64], counts: NDArray[np.int64]) -> Grid:
-    edges = []
-    for sides in (heights, widths):
-        low, high = int(sides.min()), int(sides.max())
-        step = -(-(high - low + 1) // _GRID_CELLS)
-        edges.append(np.arange(low, high + step + 1, step))
-    cells = np.rint(np.histogram2d(heights, widths, bins=edges, weights=counts)[0]).astype(np.int64)
-    return Grid(tuple(edges[1].tolist()), tuple(edges[0].tolist()), tuple(map(tuple, cells.tolist())))
 
 
 # An image size is packed into one number, so that its counts are those of sizes; all figures of sizes follow from them.

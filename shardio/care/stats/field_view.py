@@ -48,24 +48,18 @@ def views(
             if name not in fields or fields[name].kind not in ("array", "scalar"):
                 raise ConfigError(f"{option}: {name!r} is no field of numbers; there are {describe_fields(fields)}")
     return {
-        name: FieldView(
-            _chosen_axis(name, field, channel_axis[name]) if name in channel_axis else _usual_axis(field),
-            _fill_values(name, field, fill_values.get(name)),
-        )
+        name: FieldView(_axis(name, field, channel_axis), _fill_values(name, field, fill_values.get(name)))
         for name, field in fields.items()
     }
 
 
-def _usual_axis(field: Field) -> int | None:
-    if field.kind != "array" or not field.shape or field.row_dtype.kind == "c":
-        return None
-    return 0 if field.shape[0] <= MOST_CHANNELS else None
-
-
-def _chosen_axis(name: str, field: Field, axis: int | None) -> int | None:
-    if axis is None:
-        return None
+def _axis(name: str, field: Field, chosen: Mapping[str, int | None]) -> int | None:
     count = len(field.shape or ())
+    if name not in chosen:
+        usual = field.kind == "array" and field.shape and field.row_dtype.kind != "c"
+        return 0 if usual and field.row_shape[0] <= MOST_CHANNELS else None
+    if (axis := chosen[name]) is None:
+        return None
     if isinstance(axis, bool) or not isinstance(axis, int) or not -count <= axis < count:
         raise ConfigError("{channel_axis}: field {!r} is {}, which has no axis {!r}", name, describe(field), axis)
     return axis % count

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...dataset.location import Location
+from ...dataset.readable import Location
 from ...format.fields import Field
 
 
@@ -109,20 +109,6 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
-    """A two-dimensional histogram of image sizes.
-
-    Attributes:
-        widths, heights: edges of the bins in pixels, as in `Histogram`.
-        counts: the number of images in each bin, [heights, widths].
-    """
-
-    widths: tuple[float, ...]
-    heights: tuple[float, ...]
-    counts: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ImageStats:
     """Sizes of all images of one field, and pixels of the sampled ones.
 
@@ -132,7 +118,6 @@ class ImageStats:
         megapixels: in 10^6 pixels.
         sizes: the number of different sizes.
         common: the most common sizes: height, width, number of images.
-        grid: the histogram of widths and heights.
         encodings: sampled images by encoding: `jpeg`, `png`, `webp`, `bmp`, or `pixels`.
         jpeg_codings: sampled JPEGs by coding: `baseline` (the one that hardware decodes), `progressive`, `other`.
         channels: R, G and B, or grey alone, of the sampled images; empty if none was sampled, and of masks.
@@ -147,7 +132,6 @@ class ImageStats:
     megapixels: Spread
     sizes: int
     common: tuple[tuple[int, int, int], ...]
-    grid: Grid
     encodings: Mapping[str, int]
     jpeg_codings: Mapping[str, int]
     channels: tuple[Channel, ...]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...system.units import counted, format_size
-from .figures import Channel, Classes, DatasetStats, FieldStats, Histogram, ImageStats, Spread, Values
+from .figures import Classes, DatasetStats, FieldStats, Histogram, ImageStats, Spread, Values
 
 BAR_WIDTH = 40  # characters
 MOST_LISTED = 20  # classes, and bad values
@@ -13,7 +13,6 @@ _MOST_CHANNELS = 16  # whose mean and standard deviation stand on one line
 _MOST_COMMON = 5  # image sizes and array shapes
 _LEAST_ERROR = 1e-12  # below it, a standard error is rounding
 _LEAST, _LARGEST = 1e-37, 3e38  # about the ends of float32
-_HISTOGRAM_LINES = 12  # a histogram of more bins shows every two as one
 
 Row = tuple[str, str]
 """A label and its figure; a row without a label continues the one above."""
@@ -27,13 +26,8 @@ def text(stats: DatasetStats) -> str:
     return "\n".join(lines)
 
 
-def normalize(channels: Sequence[Channel]) -> str:
-    """Return Python code of the transform that gives such images mean 0 and standard deviation 1."""
-    return _normalize([f"{channel.mean:.4f}" for channel in channels], [f"{channel.std:.4f}" for channel in channels])
-
-
 def normalize_arrays(channels: Sequence[Values]) -> str | None:
-    """Return Python code of the transform that gives such arrays mean 0 and standard deviation 1.
+    """Return Python code of the transform that gives arrays of such channels mean 0 and standard deviation 1.
 
     The values of a channel that are all the same become 0. None if a figure is missing, or too large for float32.
     """
@@ -47,17 +41,6 @@ def normalize_arrays(channels: Sequence[Values]) -> str | None:
 def _normalize(means: Sequence[str], stds: Sequence[str]) -> str:
     mean, std = (part[0] if len(part) == 1 else f"({', '.join(part)})" for part in (means, stds))
     return f"shardio.Normalize({mean}, {std})"
-
-
-def class_name(classes: Classes, position: int) -> str:
-    """Return the name of the class at a position of `classes.values`; characters that cannot be printed are escaped."""
-    name = str(classes.values[position]) if classes.names is None else classes.names[position]
-    return name if name.isprintable() else ascii(name)[1:-1]
-
-
-def lists_classes(name: str, field: FieldStats) -> bool:
-    """Whether to show a field class by class: many integers without names are better shown as a distribution."""
-    return field.classes is not None and (name == "label" or len(field.classes.values) <= MOST_LISTED)
 
 
 def _aligned(rows: Iterable[Row], indent: str = "") -> list[str]:
@@ -101,7 +84,8 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
         yield "classes", f"{len(classes.values):,}, {balance}"
         if classes.empty:
             yield "empty classes", f"{classes.empty:,}"
-    if classes is not None and lists_classes(name, field):
+    # Many integers without names are better shown as a distribution.
+    if classes is not None and (name == "label" or len(classes.values) <= MOST_LISTED):
         yield from _listed(classes)
     elif field.spread is not None:
         yield from _spread("values", field.spread)
@@ -113,7 +97,6 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
             figures = {"min": values.min, "max": values.max, "mean": values.mean, "std": values.std}
             words = [f"{key} {_number(value)}" for key, value in figures.items() if value is not None]
             yield "values *", "  ".join(words) + (f"  (mean +- {values.error:.2g})" if values.error else "")
-        if sampled and values.count:
             yield from _channels(name, field)
         if values.filled:
             fills = ", ".join(map(_number, field.fill_values))
@@ -167,7 +150,8 @@ def _images(images: ImageStats) -> Iterator[Row]:
     if images.pixel_classes:
         yield from _pixel_classes(images.pixel_classes)
     if images.channels:
-        yield "mean, std *", normalize(images.channels)
+        means, stds = [f"{c.mean:.4f}" for c in images.channels], [f"{c.std:.4f}" for c in images.channels]
+        yield "mean, std *", _normalize(means, stds)
         yield from _errors([channel.error for channel in images.channels])
 
 
@@ -183,11 +167,14 @@ def _pixel_classes(shares: Mapping[int, float]) -> Iterator[Row]:
 
 
 def _listed(classes: Classes) -> Iterator[Row]:
+    every = [str(value) for value in classes.values] if classes.names is None else classes.names
+    printable = [name if name.isprintable() else ascii(name)[1:-1] for name in every]
+
     def bars(positions: Sequence[int]) -> Iterator[Row]:
         counts = [classes.counts[position] for position in positions]
-        return _bars([class_name(classes, position) for position in positions], counts, classes.largest)
+        return _bars([printable[position] for position in positions], counts, classes.largest)
 
-    positions = range(len(classes.values))
+    positions = range(len(printable))
     if len(positions) <= MOST_LISTED:
         yield from bars(positions)
         return
@@ -211,9 +198,6 @@ def _spread(label: str, spread: Spread, unit: str = "", *, bars: bool = True) ->
 
 def _histogram(histogram: Histogram, high: float, unit: str) -> Iterator[Row]:
     edges, counts = histogram.edges, histogram.counts
-    if len(counts) > _HISTOGRAM_LINES:
-        edges = (*edges[:-1:2], edges[-1])
-        counts = tuple(sum(counts[first : first + 2]) for first in range(0, len(counts), 2))
     integers = all(isinstance(edge, int) for edge in edges) and (not unit or edges[-1] < 1000)
     last = [min(edge - integers, high) for edge in edges[1:]]  # of integers, the last one that the bin includes
     distinct = len(set(map(format_size, edges))) == len(edges)  # as rounded sizes

@@ -65,9 +65,8 @@ def fill_alone(rows: Rows, row: int, *, images_on_host: bool = True) -> None:
                 _mask(rows, row)
                 _record(rows, row, index, first, None)
                 return
-        where = spec.dataset.where(index)
         raise BadSample(
-            f"{where} is bad, and so are {REPLACEMENTS} samples in its place; its error: {first}"
+            f"{spec.dataset.locate(index)} is bad, and so are {REPLACEMENTS} samples in its place; its error: {first}"
         ) from first
     finally:
         # The error's traceback refers to this frame, and its callers hold the batch: without this cycle the memory

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...containers.row_locator import PackedValues
-from ...dataset.readable import SelectedSamples
+from ...dataset.readable import SelectedSamples, decoded
 from ...engines.array_transforms import first_overflow, transform_arrays
 from ...engines.cpu import BadImage
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
@@ -50,7 +50,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 elif name in spec.arrays:
                     _transform_arrays(rows, name, stored[name])
                 elif not kind.fixed:
-                    values = dataset.decode(name, stored[name], indices, rows.present.get(name))
+                    values = decoded(dataset, name, stored[name], indices, rows.present.get(name))
                     rows.lists[name] = _tensors(rows, name, values) if kind.kind == "array" else values
             for name, there in rows.present.items():  # transforms may have made something of zeros
                 if name in rows.arrays and not there.all():

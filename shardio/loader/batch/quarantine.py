@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, final, get_args
 
 from ...dataset.bad_budget import allowance, check_max_bad
-from ...dataset.location import Location
+from ...dataset.readable import Location
 from ...errors import ConfigError, DatasetError, MapError, Option, TooManyBad
 from ...order.world import World
 from ...system.os_errors import naming

@@ -169,7 +169,7 @@ class BatchSpec:
 
     def place_of(self, index: int | np.integer[Any]) -> str:
         """Return the path of a sample's shard, with its row and key, for messages."""
-        return str(self.dataset.path / self.dataset.where(int(index)))
+        return str(self.dataset.path / f"{self.dataset.locate(int(index))}")
 
     def stacked(self, name: str) -> bool:
         """Whether a batch has one tensor of a field's values, and not a list of them."""

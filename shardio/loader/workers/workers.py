@@ -99,7 +99,8 @@ class Workers:
 
     def fetch_ahead(self, plan: Order, schedule: Schedule) -> FetchAhead | None:
         """Begin to fetch what an epoch will read; None if the dataset is local."""
-        return self._spec.dataset.fetch_ahead(self._spec.columns, plan, schedule)
+        spec = self._spec
+        return FetchAhead(spec.dataset, spec.columns, plan, schedule) if spec.dataset.in_store else None
 
     def end_loop(self) -> None:
         """Take the memory of batches back as they are dropped, because no batch is made any more."""
