@@ -11,7 +11,7 @@ from types import ModuleType
 from .. import __version__, native
 from ..errors import MissingDependency
 from ..system.optional import load
-from .finding import Finding
+from .machine import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,7 @@ PACKAGES = (
         *("arrays read from files straight to a GPU (gpu_direct=True)", "kvikio-cu13, or kvikio-cu12"),
     ),
     Package("hdf5plugin", "hdf5plugin", ("hdf5plugin",), "zstd, lz4, bitshuffle and blosc in HDF5 files"),
-    Package(
-        "webdataset",
-        "webdataset",
-        ("webdataset",),
-        "other programs that read shardio's tars; shardio itself does without it",
-    ),
+    Package("webdataset", "webdataset", ("webdataset",), "other programs that read shardio's tars, not shardio"),
     Package("pyarrow", "pyarrow", ("pyarrow",), "Parquet and Arrow files"),
     Package("datasets", "datasets", ("datasets",), "data sets of Hugging Face"),
     Package("google-crc32c", "google_crc32c", ("google-crc32c",), "the checksums of TFRecord files"),
