@@ -11,14 +11,7 @@ from torch.nn import functional
 from ..dataset.dataset import Dataset, with_classes_alike
 from ..errors import ConfigError
 from ..format.fields import describe_fields
-from ..transforms import (
-    CenterCrop,
-    Normalize,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-    Transform,
-)
+from ..transforms import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, Transform
 from .config import TrainConfig
 from .distributed import Job
 

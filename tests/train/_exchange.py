@@ -1,10 +1,11 @@
-"""Ranks that train by local SGD, each comparing its weights after every step with those of a simulation.
+"""Two ranks that train by local SGD as a simulation does, and measure a noise scale that is known; rank 0 prints both.
 
-The simulation holds the models of all ranks, and does with plain torch what they are to do.
+The simulation holds the models of all ranks, and does with plain torch what they are to do. The noise scale is that of
+a quadratic problem: the loss of a sample x is |w - x|^2 / 2, so its gradient is w - x. Samples have the variance 1 / 64
+in each of 1024 dimensions and a mean of length 1: at w = 0 the noise is 16, the signal 1, the noise scale 16 samples.
 """
 
 import json
-import sys
 from typing import Any
 
 import torch
@@ -12,18 +13,23 @@ from _ends import fail_if_threads_stay, watch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from shardio.order.world import World
 from shardio.train import TrainConfig
 from shardio.train.distributed import Job, join
+from shardio.train.gradient_exchange import GradientExchange
 from shardio.train.image_classification import ImageClassification
 from shardio.train.learner import Learner
+from shardio.train.noise_scale import NoiseScaleMeter
 
-STEPS, BATCH, LR, NODE = 12, 4, 0.1, 2
+RANKS, STEPS, BATCH, LR = 2, 12, 4, 0.1
+START, PERIOD = 4, 3
 DECAY = 5e-4
+SIZE, LARGE_BATCH, MANY_STEPS = 1024, 16, 150
+NOISE_SCALE = 16.0
+NONE: Any = {"train": "none", "output": "none"}
 
 
 def model() -> nn.Module:
-    """A small model, whose convolution has channels last, as torch's averages do not keep them."""
+    """A small model, whose convolution has channels last, as averages should keep them."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 3)).to(
         memory_format=torch.channels_last  # type: ignore[call-overload]  # torch's hints lack it
@@ -41,9 +47,8 @@ def batch(step: int, rank: int) -> dict[str, Tensor]:
 class Simulation:
     """All ranks of the job, in one process."""
 
-    def __init__(self, config: TrainConfig, ranks: int, node: int) -> None:
-        self.config, self.ranks, self.node = config, ranks, node
-        self.models = [model() for _ in range(ranks)]
+    def __init__(self) -> None:
+        self.models = [model() for _ in range(RANKS)]
         self.optimizers = [
             torch.optim.SGD(
                 [{"params": [w], "weight_decay": DECAY if w.ndim > 1 else 0.0} for w in m.parameters()],
@@ -61,88 +66,91 @@ class Simulation:
             given = batch(step, rank)
             network.train()
             functional.cross_entropy(network(given["image"]), given["label"]).backward()
-        config = self.config
-        if step < config.local_sgd_start:
-            self.average_gradients(self.ranks)
-        elif config.local_sgd_node_period == 1:
-            self.average_gradients(self.node)
+        if step < START:
+            average([[weight.grad for weight in network.parameters()] for network in self.models])
         for optimizer in self.optimizers:
             optimizer.step()
-        period, nodes = config.local_sgd_period, config.local_sgd_node_period
-        assert period is not None
-        if step < config.local_sgd_start:
-            return
-        if (step - (0 if nodes and nodes > 1 else config.local_sgd_start)) % period == 0:
-            self.average_models(self.ranks)
-        elif nodes and nodes > 1 and step % nodes == 0:
-            self.average_models(self.node)
+        if step >= START and (step - START) % PERIOD == 0:
+            average([self.state(rank) for rank in range(RANKS)])
 
-    def average_gradients(self, size: int) -> None:
-        """Average within groups of ranks."""
-        for first in range(0, self.ranks, size):
-            for weights in zip(*(m.parameters() for m in self.models[first : first + size]), strict=True):
-                mean = torch.stack([weight.grad for weight in weights if weight.grad is not None]).mean(0)
-                for weight in weights:
-                    weight.grad = mean.clone()
-
-    @torch.no_grad()
-    def average_models(self, size: int) -> None:
-        """Average within groups of ranks, with momentum and running statistics."""
-        for first in range(0, self.ranks, size):
-            members = range(first, first + size)
-            lists = [
-                [
-                    *self.models[r].parameters(),
-                    *(buffer for buffer in self.models[r].buffers() if buffer.is_floating_point()),
-                    *(self.optimizers[r].state[w]["momentum_buffer"] for w in self.models[r].parameters()),
-                ]
-                for r in members
-            ]
-            for tensors in zip(*lists, strict=True):
-                mean = torch.stack(tensors).mean(0)
-                for tensor in tensors:
-                    tensor.copy_(mean)
+    def state(self, rank: int) -> list[Tensor]:
+        """The weights of a rank, its running statistics and its momentum."""
+        network, optimizer = self.models[rank], self.optimizers[rank]
+        statistics = (buffer for buffer in network.buffers() if buffer.is_floating_point())
+        momentum = (optimizer.state[weight]["momentum_buffer"] for weight in network.parameters())
+        return [*network.parameters(), *statistics, *momentum]
 
 
-def main() -> None:
-    """Train in each of the given ways on nodes of two ranks; print after which steps the ranks were equal."""
-    fixed: Any = {"train": "none", "output": "none", "batch_size": BATCH, "lr": LR}
-    with join("cpu", 60) as joined:
-        world = World(joined.world.rank, joined.world.size, joined.world.rank % NODE, NODE)
-        for options in json.loads(sys.argv[1]):
-            agreed = train(TrainConfig(**fixed, **options), Job(world, joined.device))
-            if world.rank == 0:
-                print(json.dumps(agreed))
+@torch.no_grad()
+def average(ranks: list[list[Any]]) -> None:
+    """Give the tensors of all ranks their mean."""
+    for tensors in zip(*ranks, strict=True):
+        mean = torch.stack(tensors).mean(0)
+        for tensor in tensors:
+            tensor.copy_(mean)
 
 
-def train(config: TrainConfig, job: Job) -> list[int]:
-    """Train, and compare; return after which steps the ranks were equal."""
-    world = job.world
-    simulation, learner = (
-        Simulation(config, world.size, NODE),
-        Learner(config, job, model(), 1000, ImageClassification(3, 2)),
-    )
+def local_sgd(job: Job) -> list[int]:
+    """Train by local SGD, and compare; return after which steps the ranks were equal."""
+    config = TrainConfig(batch_size=BATCH, lr=LR, local_sgd_period=PERIOD, local_sgd_start=START, **NONE)
+    simulation, learner = Simulation(), Learner(config, job, model(), 1000, ImageClassification(3, 2))
     agreed = []
     for step in range(STEPS):
-        learner.step(batch(step, world.rank), lr=LR, count=world.size * BATCH, last=True)
+        learner.step(batch(step, job.world.rank), lr=LR, count=RANKS * BATCH, last=True)
         simulation.step(step)
-        for mine, expected in zip(learner.model.parameters(), simulation.models[world.rank].parameters(), strict=True):
-            torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
-            assert mine.stride() == expected.stride()
-        if learner.agreed:
+        expected = simulation.models[job.world.rank].parameters()
+        for mine, theirs in zip(learner.model.parameters(), expected, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+            assert mine.stride() == theirs.stride()
+        if learner.exchange.agreed:
             agreed.append(step)
-            check_equal(learner, world.size)
-    learner.agree()
-    check_equal(learner, world.size)
+            check_equal(learner)
+    learner.exchange.agree()
+    check_equal(learner)
     return agreed
 
 
-def check_equal(learner: Learner, ranks: int) -> None:
+def check_equal(learner: Learner) -> None:
     """All ranks have the same weights, to the bit."""
     for weight in learner.model.parameters():
-        all_of_them = [torch.empty_like(weight) for _ in range(ranks)]
+        all_of_them = [torch.empty_like(weight) for _ in range(RANKS)]
         torch.distributed.all_gather(all_of_them, weight.detach().contiguous())
         assert all(torch.equal(other, all_of_them[0]) for other in all_of_them)
+
+
+class Quadratic(nn.Module):
+    """The quadratic problem, in two parameters, so that there may be two buckets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = (nn.Parameter(torch.zeros(SIZE // 2)) for _ in range(2))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """The mean loss of samples [B, SIZE]."""
+        losses: Tensor = (torch.cat((self.left, self.right)) - samples).square().sum(dim=1) / 2
+        return losses.mean()
+
+
+def noise_scale(job: Job, hook: Any) -> float:
+    """Return the noise scale of the quadratic problem that the ranks measure; some steps are part of a batch."""
+    config = TrainConfig(hook=hook, bucket_mb=0.0001, **NONE)
+    random = torch.Generator().manual_seed(job.world.rank)
+    meter = NoiseScaleMeter(job, LARGE_BATCH)
+    parallel = GradientExchange(Quadratic(), config, job, tuple, meter).parallel
+    for step in range(MANY_STEPS):
+        samples = torch.randn(LARGE_BATCH, SIZE, generator=random) / 8 + SIZE**-0.5
+        parallel.zero_grad()
+        parallel(samples).backward()
+        meter.end_step(whole=step % 50 != 49)
+    return meter.estimate.batch  # type: ignore[union-attr]  # there is one after ten steps
+
+
+def main() -> None:
+    """Do both on this rank."""
+    with join("cpu", 60) as job:
+        found = {"agreed": local_sgd(job), "noise": {hook: noise_scale(job, hook) for hook in ("none", "fp16")}}
+        if job.leads:
+            print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from _datasets import packed
 from torch import nn
 
 import shardio
-from shardio.train import TrainConfig, checkpoint
+from shardio.train import TrainConfig, checkpoint, run
 from shardio.train.learner import Learner
 
 CLASSES = 3
@@ -125,8 +125,8 @@ class Stopped(Exception):
     """Simulate whatever ends a process in the middle of an epoch."""
 
 
-def stop_before_step(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """End training before step `number`, counted from 0."""
+def run_until(made: TrainConfig, number: int) -> None:
+    """Train until before step `number`, counted from 0, as if something had ended the process there."""
     steps, step = iter(range(1000)), Learner.step
 
     def until(self: Learner, batch: Any, **options: Any) -> torch.Tensor:
@@ -134,4 +134,7 @@ def stop_before_step(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
             raise Stopped
         return step(self, batch, **options)
 
-    monkeypatch.setattr(Learner, "step", until)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Learner, "step", until)
+        with pytest.raises(Stopped):
+            run(made)
