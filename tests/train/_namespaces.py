@@ -17,12 +17,7 @@ INTERFACE = "eth0"
 @final
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A network namespace.
-
-    Attributes:
-        name: the namespace's name.
-        address: the IPv4 address of its end of the cable.
-    """
+    """A network namespace, and the IPv4 address of its end of the cable."""
 
     name: str
     address: str
@@ -32,7 +27,6 @@ class Machine:
         return ["ip", "netns", "exec", self.name, *arguments]
 
     def ip(self, *arguments: str) -> None:
-        """Run `ip` on this machine."""
         _ip("-n", self.name, *arguments)
 
 

@@ -66,12 +66,7 @@ PartitionName=all Nodes=ALL Default=YES
 @final
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster of one node.
-
-    Attributes:
-        folder: its configuration, state and logs.
-        environ: the variables of the commands that use it, and of their jobs.
-    """
+    """A cluster of one node: where its state and logs are, and the variables of commands that use it and of jobs."""
 
     folder: Path
     environ: dict[str, str]
@@ -110,7 +105,6 @@ class Cluster:
             time.sleep(0.1)
 
     def is_idle(self) -> bool:
-        """Whether the node is ready for a job."""
         asked = subprocess.run(["sinfo", "-h", "-o", "%t"], env=self.environ, capture_output=True, text=True)
         return asked.stdout.strip() == "idle"
 
@@ -124,25 +118,17 @@ class Cluster:
 @final
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """A job of sbatch.
-
-    Attributes:
-        cluster: where it runs.
-        number: its number.
-        output: the file that it writes to.
-    """
+    """A job of sbatch, and the file that it writes to."""
 
     cluster: Cluster
     number: str
     output: Path
 
     def facts(self) -> dict[str, str]:
-        """Return Slurm's description of the job."""
         told = self.cluster.run("scontrol", "show", "job", "--oneliner", self.number)
         return dict(re.findall(r"(\w+)=(\S+)", told))
 
     def signal(self, name: str) -> None:
-        """Send a signal to its steps."""
         self.cluster.run("scancel", f"--signal={name}", self.number)
 
     def wait_for_requeue(self, restarts: int) -> None:
@@ -172,7 +158,6 @@ class BatchJob:
         self.cluster.wait(what, holds_or_ended, seconds)
 
     def wait_for_end(self) -> None:
-        """Wait until the job has succeeded."""
         self.wait(f"end of job {self.number}", lambda: self.facts()["JobState"] == "COMPLETED")
 
 
@@ -188,11 +173,9 @@ def missing() -> str | None:
 
 @contextmanager
 def cluster(folder: Path, variables: dict[str, str]) -> Iterator[Cluster]:
-    """Start a cluster, wait until it is ready, and end it and its jobs at the end of the `with` block.
+    """Start a cluster in an empty folder, whose path is short as it will hold a socket; end it and its jobs at the end.
 
-    Args:
-        folder: an empty folder, with a short path as it will hold a socket.
-        variables: variables of all its jobs, besides those of this process.
+    Its jobs have these variables besides those of this process.
     """
     for name in ("state", "spool"):
         (folder / name).mkdir()

@@ -29,11 +29,11 @@ def same(one: TrainConfig, other: TrainConfig, **tolerance: float) -> None:
         torch.testing.assert_close(weights(other)[name], value, **{"rtol": 1e-4, "atol": 1e-6} | tolerance)
 
 
-@pytest.mark.parametrize(("batch_size", "accumulate"), [(6, 2), (1, 12)])
-def test_accumulation_is_a_larger_batch(batch_size: int, accumulate: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("accumulate", [2, 12])
+def test_accumulation_is_a_larger_batch(accumulate: int, tmp_path: Path) -> None:
     """Gradients of several batches give the step of one, also where the epoch ends in the middle of a step."""
     whole = config(tmp_path, train=dataset(tmp_path / "data", 53), output=tmp_path / "whole", epochs=4)
-    parts = replace(whole, output=str(tmp_path / "parts"), batch_size=batch_size, accumulate=accumulate)
+    parts = replace(whole, output=str(tmp_path / "parts"), batch_size=12 // accumulate, accumulate=accumulate)
     run(whole)
     run(parts)
     same(whole, parts)
@@ -127,10 +127,9 @@ def test_advice() -> None:
     [
         {"optimizer": "adam", "lr": 0.01, "clip_norm": 0.5},
         {"optimizer": "adamw", "lr": 0.01, "ema": 0.5},
-        {"optimizer": "lars", "lr": 5.0},
+        {"optimizer": "lars", "lr": 5.0, "precision": "bf16"},
         {"optimizer": "larc", "lr": 1.0, "trust_coefficient": 0.02, "lr_schedule": "step", "lr_decay_epochs": 1},
         {"optimizer": "lamb", "lr": 0.05, "channels_last": True},
-        {"precision": "bf16"},
         {"precision": "fp16"},
     ],
     ids=str,

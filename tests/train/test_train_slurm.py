@@ -51,14 +51,6 @@ def whole(number: int) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.cluster
-def test_srun_needs_no_other_variables(slurm: Cluster, tmp_path: Path) -> None:
-    """Two ranks find each other by what srun tells them."""
-    run = two_ranks(tmp_path)
-    slurm.run("srun", "--ntasks", 2, *command(run))
-    assert epochs(run) == whole(2)
-
-
-@pytest.mark.cluster
 def test_an_interactive_shell_is_one_process(slurm: Cluster) -> None:
     """The shell that salloc opens is no rank of several, though its variables tell of two tasks."""
     code = "import os, shardio; print(os.environ['SLURM_NTASKS'], shardio.World.detect().size)"
@@ -68,7 +60,10 @@ def test_an_interactive_shell_is_one_process(slurm: Cluster) -> None:
 
 @pytest.mark.cluster
 def test_a_job_queues_itself_again_and_resumes(slurm: Cluster, tmp_path: Path) -> None:
-    """examples/slurm/train.sbatch goes on after the signal that announces its end, and after Slurm has requeued it."""
+    """examples/slurm/train.sbatch goes on after the signal that announces its end, and after Slurm has requeued it.
+
+    Its two ranks find each other by what srun tells them.
+    """
     run = two_ranks(tmp_path, epochs=30, model="_launched:slow_at_first")
     job = slurm.submit(*ONE_NODE, EXAMPLES / "train.sbatch", *arguments(run))
 
