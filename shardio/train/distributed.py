@@ -67,12 +67,6 @@ class Job:
         """Return the maximum of each value over all ranks. All ranks must call it."""
         return self._reduce(values, dist.ReduceOp.MAX)
 
-    def share_buffers(self, model: torch.nn.Module) -> None:
-        """Copy the buffers of rank 0 to every rank: each rank keeps running means and variances of its own samples."""
-        if self.world.size > 1:
-            for buffer in model.buffers():
-                dist.broadcast(buffer, 0)
-
     def wait(self) -> None:
         """Wait for all ranks to call this."""
         self.total(0.0)

@@ -38,14 +38,8 @@ class GradientExchange:
     """Keeps the copies of a model that the ranks train one model.
 
     Gradients are sent while the backward pass goes on, in buckets of `config.bucket_mb`, through `config.hook`, and are
-    measured by `meter` if there is one. A single rank exchanges nothing.
-
-    Args:
-        model: the model, the same on all ranks.
-        config: the configuration of the run.
-        job: this process's place in the job.
-        shared: returns what local SGD averages: the weights, running statistics and the optimizer's state.
-        meter: what measures the gradient noise scale.
+    measured by `meter` if there is one. A single rank exchanges nothing. `shared` returns what local SGD averages: the
+    weights, running statistics and the optimizer's state.
 
     Attributes:
         parallel: the model, wrapped in DDP if there are several ranks.

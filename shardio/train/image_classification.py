@@ -93,7 +93,7 @@ class ImageClassification:
         )
 
     def prepare(self, inputs: Tensor) -> Tensor:
-        """Return the images as the transforms made them."""
+        """Return what the model takes: the images as the transforms made them."""
         return inputs
 
     def losses(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -105,7 +105,7 @@ class ImageClassification:
         return (outputs.argmax(dim=1) == targets).float()
 
     def describe(self) -> dict[str, Any]:
-        """Return what must be the same on resuming."""
+        """Return what must be the same on resuming, plain values."""
         return {"num_classes": self.outputs, "channels": self.channels}
 
 

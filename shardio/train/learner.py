@@ -9,6 +9,7 @@ from types import NoneType
 from typing import Any, final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -45,12 +46,7 @@ class Evaluation:
 class Learner:
     """A model that all ranks train together: each on its own samples, with the mean of the gradients of all samples.
 
-    Args:
-        config: the configuration of the run.
-        job: this process's place in the job.
-        model: the model on the job's device, the same on all ranks.
-        samples: number of samples in the training set.
-        task: what it learns.
+    The model is given on the job's device, the same on all ranks; the training set has so many `samples`.
 
     Attributes:
         model: the model that is trained, without what distributes or compiles it.
@@ -194,7 +190,9 @@ class Learner:
         Sums, not means, are added over the ranks, so the counts equal those of a single process.
         """
         model, job = self.model if self.average is None else self.average, self._job
-        job.share_buffers(self.model)
+        if job.world.size > 1:  # each rank keeps running means and variances of its own samples: take those of rank 0
+            for buffer in self.model.buffers():
+                dist.broadcast(buffer, 0)
         if self.average is not None:
             for mine, theirs in zip(self.average.module.buffers(), self.model.buffers(), strict=True):
                 mine.copy_(theirs)

@@ -25,36 +25,19 @@ TENSORBOARD = "tensorboard"
 
 BAR_SECONDS = 0.5  # not at every step, because reading the loss waits for the device
 
-_STEP_TAGS = {
-    "loss": "train/loss",
-    "accuracy": "train/accuracy",
-    "explained": "train/explained",
-    "lr": "train/lr",
-    "gradient_norm": "train/gradient_norm",
-    "samples_per_second": "speed/samples_per_second",
-    "samples_per_second_per_rank": "speed/samples_per_second_per_rank",
-    "starved": "speed/starved",
-}
-_EPOCH_TAGS = {
-    "val_loss": "val/loss",
-    "val_accuracy": "val/accuracy",
-    "val_explained": "val/explained",
-    "train_loss": "epoch/train_loss",
-    "train_accuracy": "epoch/train_accuracy",
-    "train_explained": "epoch/train_explained",
-    "noise_scale": "train/noise_scale",
-}
+_SCORES = ("loss", "accuracy", "explained")
+_SPEEDS = ("samples_per_second", "samples_per_second_per_rank", "starved")
+_STEP_TAGS = {name: f"train/{name}" for name in (*_SCORES, "lr", "gradient_norm")}
+_STEP_TAGS |= {name: f"speed/{name}" for name in _SPEEDS}
+_EPOCH_TAGS = {f"val_{name}": f"val/{name}" for name in _SCORES}
+_EPOCH_TAGS |= {f"train_{name}": f"epoch/train_{name}" for name in _SCORES} | {"noise_scale": "train/noise_scale"}
 
 
 @final
 class Records:
-    """The records of a run, which one process writes.
+    """The records of a run, which one process writes into its folder.
 
-    Args:
-        output: the folder of the run.
-        epochs: the number of epochs that the run has behind it; lines of later ones, of a run that was killed, go.
-        step: the number of steps that it has behind it.
-        tensorboard: whether to write for TensorBoard, too.
+    The run has so many epochs and steps behind it: lines of later ones, of a run that was killed, go.
 
     Raises MissingDependency if tensorboard is not installed.
     """
@@ -135,12 +118,8 @@ def profiling(path: Path | None) -> Iterator[Callable[[], None]]:
 
 @final
 class Display:
-    """Shows the progress of training on rank 0: a bar for each epoch on a terminal, plain lines elsewhere.
-
-    Args:
-        leads: whether this is rank 0; other ranks show nothing, but are due as often.
-        log_every: seconds between lines if `console` is not a terminal.
-        console: the console to write to; None for standard output.
+    """Shows the progress of training on rank 0: a bar for each epoch on a terminal, a line each `log_every` seconds
+    elsewhere. Other ranks show nothing, but are due as often.
     """
 
     def __init__(self, leads: bool, log_every: float, console: Console | None = None) -> None:

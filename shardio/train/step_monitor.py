@@ -103,9 +103,6 @@ def slowest(times: Sequence[StepTimes], hosts: Sequence[str]) -> Straggler | Non
 class StragglerWatch:
     """Tells persistently slow ranks from chance: a straggler is one in three looks after one another.
 
-    Args:
-        hosts: the name of each rank's host.
-
     Attributes:
         straggler: the rank that is slow now; None if there is none.
     """
@@ -131,12 +128,8 @@ class StragglerWatch:
 def ring_seconds(leaders: Sequence[int], rank: int, group: dist.ProcessGroup) -> list[float]:
     """Return the seconds that 256 KiB take from each leader to the next one and back, at best of three.
 
-    Neighbours are asked in pairs, so that no link serves two of them at a time.
-
-    Args:
-        leaders: one rank of each node, three nodes at least.
-        rank: the number of this rank.
-        group: the ranks, all of which must call this.
+    Neighbours are asked in pairs, so that no link serves two of them at a time. `leaders` has one rank of each node,
+    three at least. All ranks of the group must call this, with their own number.
     """
     count, seconds = len(leaders), torch.zeros(len(leaders), dtype=torch.float64)
     pairs = [(number, (number + 1) % count) for number in range(count)]
@@ -165,11 +158,7 @@ def _trip(data: torch.Tensor, other: int, group: dist.ProcessGroup, *, begins: b
 
 
 def slow_node(ring: Sequence[float]) -> tuple[int, float] | None:
-    """Return the number of the node both of whose links are slow, and its excess in seconds; None if there is none.
-
-    Args:
-        ring: the seconds from each node to the next one, as `ring_seconds` gives them.
-    """
+    """Return the number of the node both of whose links are slow, and its excess in seconds; None if there is none."""
     both = [min(ring[number - 1], ring[number]) for number in range(len(ring))]
     worst = max(range(len(ring)), key=lambda number: both[number])
     usual = median(value for number, value in enumerate(ring) if number not in (worst, (worst - 1) % len(ring)))
@@ -197,15 +186,8 @@ class StepMonitor:
     """Looks at every `config.metrics_every_steps`th step of all ranks, without making any of them wait.
 
     A step's figures are copied from the device behind its work, read when the next step has begun, and those of other
-    ranks at the step after that.
-
-    Args:
-        config: the configuration of the run.
-        job: this process's place in the job.
-        learner: what does the steps.
-        metric: what the score is.
-        records: where the metrics of a step go; None on other ranks than 0.
-        say: takes a line about a straggler, on rank 0.
+    ranks at the step after that. On rank 0 the metrics go to `records`, and lines about stragglers to `say`; on others
+    there are no `records`.
     """
 
     def __init__(

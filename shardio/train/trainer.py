@@ -203,8 +203,7 @@ class _Run:
             late: whether one was due after an earlier step.
             last: whether the step is the epoch's last one. Validation follows, and a checkpoint with its result.
 
-        Returns:
-            Whether one is still due.
+        Returns whether one is still due.
         """
         every, place, signal = self._config.checkpoint_every_steps, self._place, self._stop.agreed()
         due = (late or (every is not None and place.step % every == 0)) and not last
