@@ -15,7 +15,6 @@ from shardio.system import control_groups, file_systems
 
 
 def by_name(findings: list[Finding]) -> dict[str, Finding]:
-    """The findings by name."""
     return {finding.name: finding for finding in findings}
 
 

@@ -39,11 +39,9 @@ class Kept:
         self.closed = 0
 
     def write(self, figures: InputFigures) -> None:
-        """Keep them."""
         self.all.append(figures)
 
     def close(self) -> None:
-        """Count it."""
         self.closed += 1
 
 
@@ -101,7 +99,6 @@ def test_an_interval_has_all_statistics() -> None:
 
 
 def test_json_lines_have_a_file_for_each_rank(tmp_path: Path) -> None:
-    """Each rank adds lines to a file of its own."""
     for rank in range(2):
         loader = load(world=shardio.World(rank, 2))
         with shardio.monitor(loader, every=10, jsonl=tmp_path / "input.jsonl"):
@@ -209,6 +206,5 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """Every monitor ends its thread."""
     yield
     assert not [thread for thread in threading.enumerate() if thread.name == "shardio monitor"]

@@ -37,7 +37,6 @@ def model() -> nn.Module:
 
 
 def batch(step: int, rank: int) -> dict[str, Tensor]:
-    """Return the batch that a rank trains on."""
     random = torch.Generator().manual_seed(100 * step + rank)
     images = torch.randn(BATCH, 2, 8, 8, generator=random)
     labels = torch.randint(0, 3, (BATCH,), generator=random)
@@ -60,7 +59,6 @@ class Simulation:
         ]
 
     def step(self, step: int) -> None:
-        """Do a step on each rank."""
         for rank, (network, optimizer) in enumerate(zip(self.models, self.optimizers, strict=True)):
             optimizer.zero_grad()
             given = batch(step, rank)
@@ -111,7 +109,6 @@ def local_sgd(job: Job) -> list[int]:
 
 
 def check_equal(learner: Learner) -> None:
-    """All ranks have the same weights, to the bit."""
     for weight in learner.model.parameters():
         all_of_them = [torch.empty_like(weight) for _ in range(RANKS)]
         torch.distributed.all_gather(all_of_them, weight.detach().contiguous())
@@ -146,7 +143,6 @@ def noise_scale(job: Job, hook: Any) -> float:
 
 
 def main() -> None:
-    """Do both on this rank."""
     with join("cpu", 60) as job:
         found = {"agreed": local_sgd(job), "noise": {hook: noise_scale(job, hook) for hook in ("none", "fp16")}}
         if job.leads:

@@ -39,7 +39,6 @@ def arguments(config: TrainConfig) -> list[str]:
 
 
 def command(config: TrainConfig) -> list[str]:
-    """The whole command."""
     return [sys.executable, "-m", "shardio", "train", *arguments(config), "--resume", "auto"]
 
 

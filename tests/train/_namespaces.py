@@ -23,7 +23,6 @@ class Machine:
     address: str
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """Return the command that runs a command on this machine."""
         return ["ip", "netns", "exec", self.name, *arguments]
 
     def ip(self, *arguments: str) -> None:

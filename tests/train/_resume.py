@@ -22,7 +22,6 @@ WEIGHTS = 64 * 3 + 3
 
 
 def main() -> None:
-    """Train in each way."""
     dist.init_process_group("gloo")
     described = json.loads(sys.argv[1])
     for number, (options, stop) in enumerate(described["ways"]):

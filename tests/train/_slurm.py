@@ -91,7 +91,6 @@ class Cluster:
         return done.stdout
 
     def submit(self, *command: object) -> "BatchJob":
-        """Submit a job with options of sbatch, a script and its arguments."""
         output = self.folder / f"job-{secrets.token_hex(4)}.out"
         number = self.run("sbatch", "--parsable", "--output", output, *command).strip()
         return BatchJob(self, number, output)

@@ -33,7 +33,6 @@ def slow(num_classes: int, channels: int) -> nn.Module:
 
 
 def main() -> None:
-    """Train."""
     sys.modules["_stragglers"] = sys.modules["__main__"]
     waiting, iterate = Loader.stats, Loader.__iter__
 

@@ -31,7 +31,6 @@ PLACE = {"epoch": 1, "samples": 24, "step": 6, "loss": 0.0, "score": 0.0, "bad":
 
 
 def made(**overrides: Any) -> Checkpoint:
-    """A minimal checkpoint."""
     values: dict[str, Any] = {
         "place": TrainingPosition(epoch=1, samples=24, step=6, best_score=0.5),
         "model": {"weight": torch.arange(3.0)},
@@ -63,7 +62,6 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> TrainConfig:
 
 
 def damage(path: Path, at: int = -200) -> None:
-    """Flip one bit of a file."""
     content = bytearray(path.read_bytes())
     content[at] ^= 4
     path.write_bytes(content)
@@ -163,7 +161,6 @@ def test_a_save_that_fails_leaves_the_old_checkpoints(
 def test_a_full_disk_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A disk that is full at a checkpoint ends the command in one line that names the file."""
     train, disk = dataset(tmp_path / "train"), tmp_path / "disk"
     disk.mkdir()
     if os.system(f"mount -t tmpfs -o size=200k tmpfs {disk} 2>/dev/null"):

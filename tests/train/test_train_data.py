@@ -17,7 +17,6 @@ from shardio.train.data import open_data
 from shardio.train.distributed import Job, choose_device
 from shardio.train.image_classification import ImageClassification, count_classes
 from shardio.train.model import ResNet, load_model
-from shardio.train.volume_regression import VolumeRegression
 from shardio.transforms.recipe import Recipe
 
 JOB = Job(World(), torch.device("cpu"))
@@ -75,7 +74,6 @@ def test_sets_of_grey_and_colour_are_refused(tmp_path: Path) -> None:
 
 
 def named(path: Path, classes: list[str] | None, labels: list[int], dtype: str = "int64") -> str:
-    """A dataset at `path` of grey images with these labels and class names."""
     fields = {"image": shardio.Field("image", channels=1), "label": dtype}
     metadata = {} if classes is None else {"classes": classes}
     packed(path, [{"image": png(8, 8, 1), "label": label} for label in labels], fields, metadata=metadata)
@@ -132,7 +130,6 @@ def test_labels_that_the_model_cannot_tell_are_refused(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    """A missing GPU is refused with the number of GPUs."""
     assert choose_device(None, World()) == torch.device("cpu")
     with pytest.raises(ConfigError, match="cuda:1 must be one of this node's 0 GPUs"):
         choose_device("cuda", World(1, 2, 1, 2))
@@ -173,13 +170,6 @@ def test_wrong_configurations_are_refused(values: dict[str, Any], message: str) 
     assert str(caught.value) == message
 
 
-def test_paths_become_plain_strings(tmp_path: Path) -> None:
-    """Paths become strings, so that a checkpoint loads without custom classes."""
-    made = config(tmp_path).to_dict()
-    assert made["train"] == str(tmp_path / "data" / "train")
-    assert {type(value) for value in made.values()} <= {str, int, float, bool, type(None)}
-
-
 @pytest.mark.parametrize(
     ("size", "channels"),
     [
@@ -213,11 +203,3 @@ def test_a_model_that_is_not_there_is_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_model(name, ImageClassification(3, 1, (28, 28)))
     assert str(caught.value) == message
-
-
-def test_volumes_have_a_model_of_their_own() -> None:
-    """`cnn3d` takes volumes of any size."""
-    task = VolumeRegression("x", "y", (2, 9, 16, 20), (0.0,) * 3, (1.0,) * 3, (0.0,) * 2, (1.0,) * 2)
-    assert load_model("cnn3d", task)(torch.zeros(4, 2, 9, 16, 20)).shape == (4, 3)
-    with pytest.raises(ConfigError, match="model must be 'cnn3d' or 'module:function', got 'resnet'"):
-        load_model("resnet", task)

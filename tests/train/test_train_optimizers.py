@@ -16,7 +16,6 @@ LR, MOMENTUM, DECAY, TRUST = 0.5, 0.9, 0.1, 0.02
 
 
 def recipe(**options: Any) -> TrainConfig:
-    """A configuration with these options."""
     given = {"lr": LR, "momentum": MOMENTUM, "weight_decay": DECAY, "trust_coefficient": TRUST}
     return TrainConfig(train="none", output="none", **given | options)
 

@@ -24,7 +24,6 @@ TASK = ImageClassification(3, 1, (8, 8))
 
 
 def same(one: TrainConfig, other: TrainConfig, **tolerance: float) -> None:
-    """Both runs end with the same weights, to rounding."""
     for name, value in weights(one).items():
         torch.testing.assert_close(weights(other)[name], value, **{"rtol": 1e-4, "atol": 1e-6} | tolerance)
 

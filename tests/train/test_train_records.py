@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from _tiny import assert_same_weights, config, dataset, records, run_until
 
-import shardio
 from shardio.errors import MissingDependency, StateMismatch
 from shardio.train import checkpoint, run
 from shardio.train.records import Records
@@ -98,21 +97,6 @@ def test_a_trace_and_the_ceiling_change_nothing(tmp_path: Path, capsys: pytest.C
     names = [event.get("name", "") for event in trace["traceEvents"]]
     assert sum(name.startswith("ProfilerStep#") for name in names) >= 10
     assert "aten::linear" in names
-
-
-def test_the_ceiling_lists_no_bad_samples(tmp_path: Path) -> None:
-    """A bad sample in the batch that the ceiling is measured with is listed once, as without the measurement."""
-    path = Path(dataset(tmp_path / "data" / "train"))
-    shard = path / shardio.open(path).manifest.shards.names[0]
-    content = shard.read_bytes()
-    whole = content.split(b"IDAT", 3)
-    shard.write_bytes(b"IDAT".join(whole[:2]) + b"XDAT" + b"IDAT".join(whole[2:]))
-    given = {"on_bad_sample": "replace", "max_bad": 5, "epochs": 1, "batch_size": 48}
-    for name, synthetic in (("plain", False), ("with", True)):
-        made = config(tmp_path, output=tmp_path / name, synthetic=synthetic, **given)
-        run(made)
-        (record,) = records(made)
-        assert record["bad_samples"] == len(records(made, "bad.jsonl")) == 1
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -46,7 +46,6 @@ def start(made: TrainConfig, ranks: int, *extra: object) -> list[subprocess.Pope
 
 
 def await_epoch(made: TrainConfig, number: int, limit: float = 60) -> None:
-    """Wait until a run has ended an epoch."""
     wait_until(lambda: len(epochs(made)) >= number, "no epoch ended", limit)
 
 

@@ -33,7 +33,6 @@ ONE_NODE = ["--nodes", "1", "--ntasks-per-node", "2", "--gpus-per-node", "2", "-
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of one node."""
     if (reason := missing()) is not None:
         pytest.skip(reason)
     with cluster(tmp_path_factory.mktemp("slurm"), VARIABLES) as made:
@@ -41,7 +40,6 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def two_ranks(folder: Path, **changes: object) -> TrainConfig:
-    """Two epochs of four steps on two ranks."""
     return config(folder, batch_size=6, **changes)
 
 
@@ -162,7 +160,6 @@ OPENMPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX
 
 
 def host_and_port(environ: dict[str, str]) -> tuple[str, int]:
-    """The address and the port that the variables lead to."""
     found = re.fullmatch(r"tcp://(.+):(\d+)", init_method(environ))
     assert found
     return found[1], int(found[2])

@@ -84,7 +84,6 @@ def test_a_slow_node_has_two_slow_links(ring: list[float], slow: int | None) -> 
 
 @pytest.mark.cluster
 def test_a_slow_network_is_named(tmp_path: Path) -> None:
-    """Of three machines, the one that sends slowly is named."""
     made = config(tmp_path, epochs=4, batch_size=4, model="_tiny:wide", metrics_every_steps=2)
     described = tmp_path / "run.json"
     described.write_text(json.dumps(made.to_dict()))

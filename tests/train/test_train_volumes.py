@@ -39,7 +39,6 @@ def volumes(path: Path, samples: int = 24, shape: tuple[int, ...] = (2, 8, 8, 8)
 
 
 def regression(root: Path, **overrides: Any) -> TrainConfig:
-    """A run on volumes in `root/train`."""
     path = root / "train"
     if not path.exists():
         volumes(path)
@@ -100,7 +99,7 @@ def test_volumes_are_cropped_flipped_and_turned(crop: int | None, sides: tuple[i
 
 
 def test_only_square_planes_are_turned(tmp_path: Path) -> None:
-    """Volumes whose sides differ are turned in the planes where they do not."""
+    """Volumes whose sides differ are turned in the planes where they do not; `cnn3d` takes them, too."""
     made = regression(tmp_path, train=volumes(tmp_path / "flat", shape=(1, 4, 8, 8)))
     train, _ = open_data(made, JOB).task.transforms()
     assert [getattr(step, "axes", None) for step in train] == [(-3, -2, -1), (-2, -1)]
