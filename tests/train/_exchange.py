@@ -22,7 +22,6 @@ from shardio.train.noise_scale import NoiseScaleMeter
 
 RANKS, STEPS, BATCH, LR = 2, 12, 4, 0.1
 START, PERIOD = 4, 3
-DECAY = 5e-4
 SIZE, LARGE_BATCH, MANY_STEPS = 1024, 16, 150
 NOISE_SCALE = 16.0
 NONE: Any = {"train": "none", "output": "none"}
@@ -48,15 +47,7 @@ class Simulation:
 
     def __init__(self) -> None:
         self.models = [model() for _ in range(RANKS)]
-        self.optimizers = [
-            torch.optim.SGD(
-                [{"params": [w], "weight_decay": DECAY if w.ndim > 1 else 0.0} for w in m.parameters()],
-                lr=LR,
-                momentum=0.9,
-                nesterov=True,
-            )
-            for m in self.models
-        ]
+        self.optimizers = [torch.optim.SGD(m.parameters(), lr=LR, momentum=0.9, nesterov=True) for m in self.models]
 
     def step(self, step: int) -> None:
         for rank, (network, optimizer) in enumerate(zip(self.models, self.optimizers, strict=True)):
@@ -90,7 +81,8 @@ def average(ranks: list[list[Any]]) -> None:
 
 def local_sgd(job: Job) -> list[int]:
     """Train by local SGD, and compare; return after which steps the ranks were equal."""
-    config = TrainConfig(batch_size=BATCH, lr=LR, local_sgd_period=PERIOD, local_sgd_start=START, **NONE)
+    options: Any = {"local_sgd_period": PERIOD, "local_sgd_start": START, "weight_decay": 0.0}
+    config = TrainConfig(batch_size=BATCH, lr=LR, **options, **NONE)
     simulation, learner = Simulation(), Learner(config, job, model(), 1000, ImageClassification(3, 2))
     agreed = []
     for step in range(STEPS):

@@ -136,7 +136,7 @@ def test_advice() -> None:
 def test_every_part_of_the_recipe_learns_and_goes_on(options: dict[str, Any], tmp_path: Path) -> None:
     """A run with it learns the brightness of images; stopped and resumed, it ends with the same weights, to the bit."""
     data = {"train": dataset(tmp_path / "train", 96), "val": dataset(tmp_path / "val", 30, seed=1)}
-    values: dict[str, Any] = {"lr": 0.05, "lr_reference_batch": 12, "checkpoint_every_steps": 3} | options
+    values: dict[str, Any] = {"lr": 0.05, "lr_reference_batch": 12, "checkpoint_every_steps": 10} | options
     whole = config(tmp_path, **data, model="_tiny:normalised", epochs=4, **values)
     assert run(whole).score > 0.8
     halves = replace(whole, output=str(tmp_path / "halves"))
