@@ -150,10 +150,10 @@ def _each(call: Callable[[], Any], device: str, seconds: float) -> float:
     return (time.perf_counter() - begun) / count
 
 
-def tensors(arrays: str, device: str, seconds: float, straight: bool) -> dict[str, float]:
+def tensors(arrays: str, device: str, seconds: float) -> dict[str, float]:
     """GB/s of HDF5 arrays to the device, and of copies of pinned memory of that size; medians of alternating runs."""
     batch_size = 16
-    made = shardio.Loader(arrays, batch_size, device=device, world=shardio.World(), prefetch=6, gpu_direct=straight)
+    made = shardio.Loader(arrays, batch_size, device=device, world=shardio.World(), prefetch=6)
     batches = endless(made)
     size = next(batches)["array"].nbytes
     pinned = device != "cpu"

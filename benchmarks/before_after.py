@@ -9,6 +9,8 @@ there is a tmpfs. Figures are medians over rounds of the rate after divided by t
     photos      random resized crop to 224 and flip, uint8, batch 256, of a tar     images/s
     tensors     uint16 arrays of 2 MiB as they are, batch 16, of HDF5               arrays/s
     records     3,072 bytes each, batch 512, of HDF5                                records/s
+    remote      the photos in a bucket of an S3 server on this machine, into an
+                empty cache in memory, and then from it                             images/s
     conversion  a folder of photos to tar shards by `shardio convert`, 2 workers    commands/s
     start-1, start-2, start-4
                 1, 2 or 4 workers with isolate=True that are given 1 MB each,
@@ -17,11 +19,13 @@ there is a tmpfs. Figures are medians over rounds of the rate after divided by t
 
 import argparse
 import io
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -33,6 +37,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LOADED = ("photos", "tensors", "records")
 STARTED = {"start-1": 1, "start-2": 2, "start-4": 4}
+MEMORY = Path("/dev/shm")  # a disk's noise would be larger than what is measured
 LEAST_SECONDS = 2.0  # of one run; short epochs are repeated
 
 
@@ -53,7 +58,21 @@ def starts(workers: int) -> float:
     return 1 / (time.perf_counter() - begun)
 
 
-def serve(work: Path) -> None:
+def remote_rate(options: dict[str, str]) -> float:
+    """Images per second of the photos in the bucket: an epoch into an empty cache, and one from it."""
+    import shardio
+
+    crop: list[Any] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as cache:
+        begun, samples = time.perf_counter(), 0
+        dataset = shardio.open("s3://test/photos", cache=cache, store_options=options)
+        loader = shardio.Loader(dataset, 256, transforms=crop, threads=2, world=shardio.World())
+        for _ in range(2):
+            samples += sum(len(batch["index"]) for batch in loader)
+        return samples / (time.perf_counter() - begun)
+
+
+def serve(work: Path, options: dict[str, str]) -> None:
     """Load a workload for each line of standard input, and print its rate; runs with either version."""
     import shardio
 
@@ -62,6 +81,9 @@ def serve(work: Path) -> None:
         name = line.strip()
         if name in STARTED:
             print(starts(STARTED[name]), flush=True)
+            continue
+        if name == "remote":
+            print(remote_rate(options), flush=True)
             continue
         if name not in loaders:
             crop: list[Any] = [shardio.RandomResizedCrop(224), shardio.RandomHorizontalFlip()]
@@ -93,8 +115,9 @@ def prepare(work: Path, photos: Path, names: Iterable[str]) -> None:
     import shardio
     from benchmarks._workloads import WORKLOADS, arrays, encoded, make_arrays
 
-    for name in names:
-        if name not in LOADED or (work / name / "shardio.json").exists():
+    for name in LOADED:
+        wanted = name in names or (name == "photos" and "remote" in names)
+        if not wanted or (work / name / "shardio.json").exists():
             continue
         workload = WORKLOADS["exact" if name == "photos" else name]
         if name == "photos":
@@ -109,6 +132,21 @@ def prepare(work: Path, photos: Path, names: Iterable[str]) -> None:
         ) as writer:
             for array in arrays(workload, work / f"{name}.npy"):
                 writer.append({"array": array})
+
+
+@contextmanager
+def bucket_of(photos: Path, folder: Path) -> Iterator[dict[str, str]]:
+    """Run an S3 server with a dataset as `s3://test/photos`; yield the store options that lead to it."""
+    import obstore
+
+    from tests._s3 import s3_server
+
+    with s3_server(folder) as server:
+        options: Any = server.options
+        store = obstore.store.S3Store("test", config=options, client_options={"allow_http": True})
+        for path in photos.iterdir():
+            obstore.put(store, f"photos/{path.name}", path)
+        yield server.options
 
 
 def environment(root: Path) -> dict[str, str]:
@@ -156,13 +194,13 @@ def main() -> None:
     parser.add_argument("--photos", type=Path, default=Path("/tmp/photos"), help="made by benchmarks/photos.py")
     parser.add_argument("--work", type=Path, default=Path("/tmp/before-after"))
     parser.add_argument("--rounds", type=int, default=9)
-    every = (*LOADED, "conversion", *STARTED)
+    every = (*LOADED, "remote", "conversion", *STARTED)
     parser.add_argument("--only", nargs="+", choices=every, default=every, metavar="NAME")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve is not None:
-        serve(options.serve)
+        serve(Path(options.serve[0]), json.loads(options.serve[1]))
         return
     sys.path[:0] = [str(ROOT)]
     from benchmarks._results import finish
@@ -171,12 +209,14 @@ def main() -> None:
     revisions = {"before": options.before, "after": options.after}
     roots = {side: installed(revision, options.work, side) for side, revision in revisions.items()}
     prepare(options.work, options.photos, options.only)
-    memory = Path("/dev/shm")  # a disk's noise would be larger than what is measured
-    scratch = options.work if not memory.is_dir() else memory / options.work.name
+    scratch = options.work if not MEMORY.is_dir() else MEMORY / options.work.name
     scratch.mkdir(exist_ok=True)
     rates: dict[str, dict[str, list[float]]] = {name: {side: [] for side in roots} for name in options.only}
-    command = [sys.executable, str(Path(__file__)), "--serve", str(options.work)]
     with ExitStack() as started:
+        store: dict[str, str] = {}
+        if "remote" in options.only:
+            store = started.enter_context(bucket_of(options.work / "photos", scratch / "s3"))
+        command = [sys.executable, str(Path(__file__)), "--serve", str(options.work), json.dumps(store)]
         ask = {
             side: started.enter_context(rates_of(command, options.work, environment(root)))
             for side, root in roots.items()

@@ -6,7 +6,7 @@
 - load: the same of DALI with other shares of images for the GPU's JPEG decoder, `hw_decoder_load`;
 - overlap: the share of the copies' time that is hidden behind the consumer's work;
 - train: ResNet-50 in bfloat16, channels_last: synthetic input, shardio's engines, DALI alone with its file reader;
-- tensors: HDF5 arrays to the device beside copies of page-locked memory, and by GPUDirect Storage where that is.
+- tensors: HDF5 arrays to the device beside copies of page-locked memory.
 Every measurement is a process of its own. Measurements that cannot run are listed with the reason. Without a GPU the
 operators for the CPU are measured, and training is left out. It takes under nine minutes and needs no network.
 """
@@ -144,11 +144,10 @@ def measure(args: argparse.Namespace, work: Path) -> dict[str, Any]:
     result["decode"] = {e: {count: median(found) for count, found in by.items()} for e, by in rates_of.items()}
     result["rounds"] = rates_of
     arrays = str(_gpu_data.arrays(work, args.arrays_count))
-    result["tensors"] = session.measure("tensors", "tensors", arrays=arrays, **common, straight=False)
+    result["tensors"] = session.measure("tensors", "tensors", arrays=arrays, **common)
     if device == "cpu":
-        session.skipped |= dict.fromkeys(("train", "overlap", "gpu_direct"), "there is no GPU")
+        session.skipped |= dict.fromkeys(("train", "overlap"), "there is no GPU")
     else:
-        result["gpu_direct"] = session.measure("gpu_direct", "tensors", arrays=arrays, **common, straight=True)
         result["overlap"] = session.measure("overlap", "overlap", arrays=arrays, **common)
         result["train"] = {
             feed: session.measure(

@@ -1,36 +1,5 @@
 """The exceptions and warnings that shardio raises on purpose.
 
-ShardioError
-├── ConfigError (ValueError)        an argument breaks a rule
-├── MissingDependency (ImportError) an optional package is not installed
-├── DatasetError
-│   ├── NotADataset                 a path holds no manifest
-│   ├── ManifestError               a manifest cannot be trusted
-│   ├── ShardCorrupt                a shard differs from what the manifest says
-│   ├── BadSample                   one sample cannot be stored or decoded
-│   └── TooManyBad                  more samples are bad than the limit allows
-├── MapError (RuntimeError)         the user's own map function failed
-├── SourceError                     a converter cannot convert its input
-├── StoreError (OSError)            a store did not do what it was asked for
-│   ├── StoreUnavailable            it, or the network to it, fails for now
-│   ├── ObjectNotFound              it has no such object
-│   ├── AccessDenied (PermissionError) the store refuses the credentials
-│   └── ObjectChanged               the object is not the one that it was
-├── CacheError                      the cache of a node cannot be used
-├── StateMismatch (ValueError)      a loader's state belongs to another dataset, seed or version
-├── PipelineStalled (TimeoutError)  no batch arrived within the time limit
-├── WorkerDied (RuntimeError)       a worker process ended unexpectedly
-├── PipelineClosed (RuntimeError)   a closed iterator was asked for a batch
-└── Preempted (RuntimeError)        a signal asked a training run to stop
-
-CacheWarning (UserWarning)          the cache of a node does with less, or lies in memory
-EngineWarning (UserWarning)         an engine refused a batch of good images, or gives other pixels
-MaskWarning (UserWarning)           a field of images looks like masks, and is resized with a filter
-NativeWarning (UserWarning)         the compiled part is missing: everything works, more slowly
-PairingWarning (UserWarning)        two fields have random moves of one kind, but draw different ones; or one view twice
-SourceWarning (UserWarning)         a conversion leaves some of its source out, or renames it
-StateWarning (UserWarning)          what `strict=False` gives up; loops that deliver one batch again; Lightning's count
-
 Every message names the rule, the value and the place. Options in it stay values: see `Option` and `Message`.
 """
 

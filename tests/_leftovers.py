@@ -1,7 +1,8 @@
-"""Files that a test leaves in /dev/shm."""
+"""What a test leaves: files in /dev/shm, and processes."""
 
 import os
 import time
+from pathlib import Path
 
 FOLDER = "/dev/shm"
 
@@ -18,3 +19,11 @@ def left_behind(before: set[str], seconds: float = 60.0) -> set[str]:
         time.sleep(0.1)
         left &= names()
     return left
+
+
+def running(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

@@ -212,7 +212,6 @@ def _noted_shape(hint: Mapping[str, Any], dimensions: int) -> tuple[int | None, 
 
 
 def _number_field(kind: Any) -> Field | None:
-    """The scalar field of numbers of the type `kind`; None if they are not numbers."""
     types = arrow().types
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         return array_field(np.dtype(kind.to_pandas_dtype()), ())
@@ -249,7 +248,6 @@ def _wrapped_type(kind: Any) -> Any:
 
 
 def _storage_type(kind: Any) -> Any:
-    """The type below all extensions and dictionaries."""
     while (inner := _wrapped_type(kind)) is not None:
         kind = inner
     return kind
@@ -260,45 +258,42 @@ def _storage_type(kind: Any) -> Any:
 
 def _column_converter(column: Column, kind: Any, read_file: ReadFile) -> Convert:
     """The conversion of scalars of the type `kind`, which may differ from the type that `column` was made from."""
+    convert: Convert = _python_value  # of scalars, too: NaN and infinities are numbers; only JSON has none
     match column.field.kind:
+        case "json":
+            return _json_converter(kind) or _python_value
+        case "text":
+            convert = _storage_converter(_storage_type(kind)) or _python_value
         case "array":
-            convert: Convert = partial(_array, column.field, column.lengths)
-        case "image" | "bytes" if column.root is not None:
-            convert = partial(_listed_file, column.root, column.field, _is_media(_storage_type(kind)))
+            convert = partial(_array, column.field, column.lengths)
         case "image" | "bytes":
-            convert = partial(_media_bytes, read_file) if _is_media(_storage_type(kind)) else _python_value
-            convert = partial(_image, convert) if column.field.kind == "image" else convert
-        case "scalar":  # NaN and infinities are numbers; only JSON has none
-            convert = _python_value
-        case _:
-            nulls = _null_as_none if column.field.kind == "json" else _not_null
-            return partial(nulls, _json_converter(kind) or _python_value)
-    return partial(_not_null, _unwrapping(kind, convert))
-
-
-def _null_as_none(convert: Convert, scalar: Any) -> Any:
-    """None for a null, which only JSON can hold."""
-    return convert(scalar) if scalar.is_valid else None
-
-
-def _not_null(convert: Convert, scalar: Any) -> Any:
-    if not scalar.is_valid:
-        raise BadSample("null")
-    return convert(scalar)
+            read = read_file if column.root is None else partial(read_listed, column.root, field=column.field)
+            if _is_media(_storage_type(kind)):
+                convert = partial(_media_bytes, read)
+            elif column.root is not None:
+                convert = partial(_listed_file, read)
+            if column.field.kind == "image" and column.root is None:
+                convert = partial(_image, convert)
+    return _unwrapping(kind, convert)
 
 
 def _unwrapping(kind: Any, convert: Convert) -> Convert:
-    """`convert`, applied to the value within scalars of the type `kind`, if that is an extension or a dictionary."""
-    inner = _wrapped_type(kind)
-    return convert if inner is None else partial(_unwrapped, _unwrapping(inner, convert))
+    """`convert`, applied to the scalar within extensions and dictionaries of the type `kind`; BadSample for a null."""
+    depth = 0
+    while (inner := _wrapped_type(kind)) is not None:
+        kind, depth = inner, depth + 1
 
+    def unwrapped(scalar: Any) -> Any:
+        for _ in range(depth):
+            scalar = scalar.value if scalar.is_valid else scalar
+        if not scalar.is_valid:
+            raise BadSample("null")
+        return convert(scalar)
 
-def _unwrapped(convert: Convert, scalar: Any) -> Any:
-    return _not_null(convert, scalar.value)
+    return unwrapped
 
 
 def _python_value(scalar: Any) -> Any:
-    """A number, text or bytes."""
     try:
         return scalar.as_py()
     except UnicodeDecodeError as error:
@@ -327,10 +322,8 @@ def _media_bytes(read_file: ReadFile, scalar: Any) -> bytes:
     return read_file(path) if data is None else cast(bytes, data)
 
 
-def _listed_file(root: Path, field: Field, is_media: bool, scalar: Any) -> bytes:
-    """The file that a text, or the path in a struct of `bytes` and `path`, names."""
-    read = partial(read_listed, root, field=field)
-    return _media_bytes(read, scalar) if is_media else read(_python_value(scalar))
+def _listed_file(read: ReadFile, scalar: Any) -> bytes:
+    return read(_python_value(scalar))
 
 
 def _array(field: Field, lengths: tuple[int, ...], scalar: Any) -> NDArray[Any]:
@@ -352,53 +345,44 @@ def _array(field: Field, lengths: tuple[int, ...], scalar: Any) -> NDArray[Any]:
 
 
 def _json_converter(kind: Any) -> Convert | None:
-    """The conversion to text, a number, or a JSON value made of these; None if there is none for the type `kind`."""
-    convert = _storage_converter(_storage_type(kind))
-    return convert and _unwrapping(kind, convert)
+    """The conversion to a JSON value, None for a null; None if there is no conversion of the type `kind`."""
+    if (plain := _storage_converter(_storage_type(kind))) is None:
+        return None
+    convert = _unwrapping(kind, plain)
+    return lambda scalar: convert(scalar) if scalar.is_valid else None
 
 
 def _storage_converter(kind: Any) -> Convert | None:
+    """The conversion of valid scalars to text, a number, or a JSON value made of these; None if there is none."""
     types = arrow().types
     if types.is_floating(kind):
         return _finite
     if _number_field(kind) or types.is_null(kind) or _type_name(kind) in _TEXTS:
         return _python_value
     if types.is_decimal(kind):
-        return _decimal
+        return lambda scalar: format(scalar.as_py(), "f")
     if types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind):
         return partial(_iso_8601, kind)
     if types.is_struct(kind):
         parts = {field.name: part for field in kind if (part := _json_converter(field.type))}
-        return partial(_struct, parts) if len(parts) == kind.num_fields else None
+        whole = len(parts) == kind.num_fields
+        return (lambda scalar: {name: part(scalar[name]) for name, part in parts.items()}) if whole else None
     if types.is_map(kind):
         key, item = _json_converter(kind.key_type), _json_converter(kind.item_type)
         text_keys = _type_name(_storage_type(kind.key_type)) in _TEXTS
         return partial(_map, key, item, text_keys) if key and item else None
     inner = _json_converter(kind.value_type) if _type_name(kind) in _LISTS else None
-    return inner and partial(_list, inner)
-
-
-def _struct(parts: Mapping[str, Convert], scalar: Any) -> dict[str, Any]:
-    return {name: _null_as_none(convert, scalar[name]) for name, convert in parts.items()}
-
-
-def _list(convert: Convert, scalar: Any) -> list[Any]:
-    return [_null_as_none(convert, value) for value in scalar.values]
+    return inner and (lambda scalar: list(map(inner, scalar.values)))
 
 
 def _map(key: Convert, item: Convert, text_keys: bool, scalar: Any) -> dict[str, Any] | list[list[Any]]:
     """An object of a map with text keys; pairs of any other."""
-    pairs: Any = [[key(pair[0]), _null_as_none(item, pair[1])] for pair in scalar.values]
+    pairs = [[key(pair[0]), item(pair[1])] for pair in scalar.values]
     if not text_keys:
-        return cast(list[list[Any]], pairs)
-    found: dict[str, Any] = dict(pairs)
-    if len(found) < len(pairs):
+        return pairs
+    if len(found := dict(pairs)) < len(pairs):
         raise BadSample("a map has a key twice")
     return found
-
-
-def _decimal(scalar: Any) -> str:
-    return format(scalar.as_py(), "f")
 
 
 def _iso_8601(kind: Any, scalar: Any) -> str:

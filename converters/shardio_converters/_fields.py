@@ -16,9 +16,9 @@ from shardio.source import Field, Missing, probe_image, sniff_image
 
 T = TypeVar("T")
 
-_LISTED = 20  # the most arrays that a message names
+_MOST = 20  # arrays in a message, and remarks of one kind
 _SNIFFED = 16  # the most rows to search for an image
-_REMARKS = 20  # the most remarks of one kind
+_LAST_CHARACTER = 0x10FFFF
 
 
 def choose_fields(given: str | Mapping[str, str] | None, available: Iterable[str], place: object) -> dict[str, str]:
@@ -42,6 +42,7 @@ def choose_fields(given: str | Mapping[str, str] | None, available: Iterable[str
         pairs = list(given.items())
     chosen: dict[str, str] = {}
     for field, name in pairs:
+        name = name if name in known else name.removeprefix(".")  # of an extension
         if name not in known:
             swapped = f"; the field's name comes first: {name}={field}" if field in known else ""
             raise ConfigError(f"{place} has no {name!r}; there are {', '.join(known) or 'none'}{swapped}")
@@ -78,8 +79,8 @@ def rename_remarks(given: str | Mapping[str, str] | None, chosen: Mapping[str, s
 
 def shortened(remarks: Sequence[str], rest: str) -> tuple[str, ...]:
     """The first 20 remarks, and one that counts the others, such as `3 more columns are renamed`."""
-    more = [f"{len(remarks) - _REMARKS} more {rest}"] if len(remarks) > _REMARKS else []
-    return (*remarks[:_REMARKS], *more)
+    more = [f"{len(remarks) - _MOST} more {rest}"] if len(remarks) > _MOST else []
+    return (*remarks[:_MOST], *more)
 
 
 def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
@@ -123,20 +124,34 @@ def remark_on_packing(name: str, changes: Mapping[str, Any]) -> str:
     )
 
 
+def unheld(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    """The reason why no field holds an array."""
+    return f"holds {list(shape)} of {dtype_in_words(dtype)}, which no field holds"
+
+
 def dtype_in_words(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype that no field holds, with advice for a long double."""
+    """The name of a dtype that no field holds, with advice for dates and a long double."""
+    if dtype.kind in "Mm":
+        return f"{dtype} (x.astype('int64') makes numbers of it)"
     advice = " (a long double, which differs from machine to machine: write it as float64)"
     return f"{dtype}{advice if dtype.kind in 'fc' and dtype.char in 'gG' else ''}"
 
 
-def listed_shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Arrays and their shapes as text for a message, at most 20."""
-    lines = [f"{name} {list(shape)}" for name, shape in shapes.items()]
-    more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
-    return ", ".join(lines[:_LISTED] + more) or "none"
+def listed_shapes(columns: Mapping[str, Any]) -> str:
+    """The names of columns, which have a `shape`, and their shapes as text for a message, at most 20."""
+    lines = [f"{name} {list(column.shape)}" for name, column in columns.items()]
+    more = [f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
+    return ", ".join(lines[:_MOST] + more) or "none"
 
 
-_LAST_CHARACTER = 0x10FFFF
+def check_same_rows(columns: Mapping[str, Any], place: str) -> None:
+    """Raise SourceError unless the columns, which have a `shape`, have the same number of rows."""
+    if len({column.shape[0] for column in columns.values()}) > 1:
+        raise SourceError(
+            "{}: what is taken must have the same number of rows; choose some with {fields}: {}",
+            place,
+            listed_shapes(columns),
+        )
 
 
 def check_characters(rows: NDArray[Any]) -> NDArray[Any]:
@@ -230,7 +245,6 @@ def evenly_spaced(count: int, most: int = 100) -> list[int]:
 
 
 def decode_utf8(data: bytes) -> str:
-    """Decode UTF-8; BadSample if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -42,20 +42,15 @@ def file_size(path: str | Path) -> int:
         return 0
 
 
-def read_head(path: str, most: int) -> bytes:
-    """The file's first `most` bytes; BadSample, naming it, if it cannot be read."""
-    return _read(path, most, image=False)
-
-
 def read_image(path: str) -> bytes:
     """A whole file; BadSample, naming it, if it cannot be read or is too large for an image."""
-    return _read(path, None, image=True)
+    return read_file(path, image=True)
 
 
 def read_listed(root: Path, path: str, field: Field) -> bytes:
     """The file at `path`, which may be absolute or leave `root`; BadSample if it cannot be read, or is no image."""
     place = os.fspath(root / path)
-    data = _read(place, None, image=field.kind == "image")
+    data = read_file(place, image=field.kind == "image")
     if field.kind == "image":
         try:
             probe_image(data)
@@ -87,7 +82,8 @@ def read_images(paths: Sequence[str], sizes: NDArray[np.int64]) -> Iterator[byte
         start = stop
 
 
-def _read(path: str, most: int | None, *, image: bool) -> bytes:
+def read_file(path: str, most: int | None = None, *, image: bool = False) -> bytes:
+    """A file, or its first `most` bytes; BadSample, naming it, if it cannot be read, or is too large for an image."""
     try:
         descriptor = open_regular(path, os.O_RDONLY)
         try:
@@ -118,7 +114,6 @@ def parse_json(text: bytes | str, *, nan: bool = True) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The value in a JSON file; SourceError if it cannot be read."""
     with source_errors(path, ValueError):
         return parse_json(strict_json.read_bytes(path))
 

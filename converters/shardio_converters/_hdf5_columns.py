@@ -15,6 +15,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardio.errors import Message
 from shardio.format import cf
 from shardio.format.fields import CHECKSUM, present_column, shape_column
 from shardio.source import Field
@@ -62,11 +63,6 @@ class Column:
     decoded: bool = False
     units_from: str = ""
 
-    @property
-    def plain(self) -> bool:
-        """Whether its rows are numbers of one shape, and those of a whole dataset."""
-        return self.field.fixed and not self.members
-
 
 @final
 class Contents:
@@ -81,7 +77,6 @@ class Contents:
         columns: the columns by name, which is the path, and for members `path/member`.
         attributes: by path of a dataset, its attributes of netCDF that say what its numbers mean.
         external: what is left out because it is in other files or virtual, and in which, or what is wrong with those.
-        follow: whether other files belong to it.
     """
 
     def __init__(self, file: Any, path: Path, external_links: bool) -> None:
@@ -89,7 +84,7 @@ class Contents:
         self.external: dict[str, str] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
         self._h5py: Any = importlib.import_module("h5py")
-        self.follow = external_links
+        self._follow = external_links
         self._links: dict[str, str] = {}
         self._seen: dict[tuple[int, int], str] = {}  # objects that have a name already
         self._walk(file["/"], "", path)
@@ -100,17 +95,19 @@ class Contents:
                 for name, column in self.columns.items()
             }
 
-    @property
-    def elsewhere(self) -> bool:
-        """Whether anything of `external` is in other files, and not just virtual."""
-        return any(what != _VIRTUAL for what in self.external.values())
+    def where(self) -> str:
+        """What is in other files or virtual, in words that follow the file's name, and how it is read."""
+        named = ", ".join(f"{name!r} ({what})" for name, what in self.external.items())
+        virtual = all(what == _VIRTUAL for what in self.external.values())
+        told = "has virtual datasets, which may lead to other files" if virtual else "keeps data in other files"
+        advice = Message("; `shardio convert hdf5 --external-links` ({external_links:True}) reads them")
+        return Message("{}: {}{}", told, named, "" if self._follow else advice)
 
     def default_columns(self) -> dict[str, Column]:
         """The columns to take when none are chosen: all that can be fields, without shardio's own hidden columns."""
         return {name: c for name, c in self.columns.items() if not c.problem and not _is_hidden(name)}
 
     def left_out(self) -> dict[str, str]:
-        """The columns that no field can hold, and why."""
         return {name: c.problem for name, c in self.columns.items() if c.problem and not _is_hidden(name)}
 
     def all_columns(self) -> dict[str, Column]:
@@ -146,7 +143,7 @@ class Contents:
                 self._links[name] = posixpath.normpath(target).lstrip("/")
             elif kind == h5l.TYPE_EXTERNAL:
                 filename, target = (os.fsdecode(part) for part in links.get_val(raw))
-                if not self.follow:
+                if not self._follow:
                     self.external[name] = f"an external link to {target} in {filename}"
                     continue
                 try:
@@ -168,8 +165,8 @@ class Contents:
             others = _other_files(found)
             # HDF5 reads fill values instead of missing files, and replaces a percent sign in a name by numbers.
             missing = [other for other in others if "%" not in other and not (path.parent / other).exists()]
-            if missing or (others and not self.follow):
-                what = f"{', '.join(missing)}, which is missing" if self.follow else ", ".join(others)
+            if missing or (others and not self._follow):
+                what = f"{', '.join(missing)}, which is missing" if self._follow else ", ".join(others)
                 self.external[name] = f"kept in {what}" if others != ["."] else _VIRTUAL
             else:
                 self.columns |= _of_dataset(found, name)

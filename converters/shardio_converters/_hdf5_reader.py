@@ -17,19 +17,18 @@ from shardio.containers.hdf5 import is_raw
 from shardio.containers.hdf5_chunks import ChunkedRows, chunked_rows
 from shardio.containers.store import open_hdf5
 from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError
-from shardio.foreign.hdf5 import LibraryFile, RawFile, Unreadable, missing_filter, resolve
+from shardio.foreign.hdf5 import LibraryFile, RawFile, Unreadable, missing_filter, open_in_helper, resolve
 from shardio.foreign.names import printable
 from shardio.format import cf
 
-from ._blocks import BlockCache, rows_at_once
 from ._fields import array_field, sample_value
 from ._files import source_errors
-from ._hdf5_columns import Column, cf_attributes
+from ._hdf5_columns import Column, Contents, cf_attributes
+from ._source_base import BlockCache, rows_at_once
 
 DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, ArithmeticError, MemoryError)
 """The errors that h5py raises for unreadable data; MemoryError where damage is taken for a length."""
 
-_SERVICE = "shardio_converters._hdf5_service"
 _VARYING = 256  # the most rows of varying size to read at once
 _LARGEST_CHUNK = 64 << 20  # bytes of a chunk to decompress in this process, whose memory is not limited
 _MOST_CHUNKS = 1 << 16  # the most chunks to find when a file is opened: more would take seconds
@@ -42,12 +41,12 @@ def try_in_helper(path: Path, read_timeout: float, function: str, **arguments: A
     Args:
         path: the file.
         read_timeout: seconds that this may take.
-        function: the function of `_hdf5_service` that does it.
+        function: the function below that does it.
         arguments: its arguments.
 
     Raises SourceError if it does not come to an end.
     """
-    called = f"{_SERVICE}:{function}"
+    called = f"{__name__}:{function}"
     try:
         LibraryFile(path, read_timeout).call(called, [called], **arguments)
     except Unreadable as error:
@@ -57,7 +56,6 @@ def try_in_helper(path: Path, read_timeout: float, function: str, **arguments: A
 
 
 def open_file(path: Path) -> Any:
-    """Open an h5py.File; SourceError if that fails."""
     try:
         path.stat()  # so that the system says why it cannot be opened
         return open_hdf5(path)
@@ -91,16 +89,15 @@ class Reader:
         self._heads: dict[str, list[str]] = {}  # the members to read of each compound dataset
         self._means: dict[str, int] = {}
         self._in_process: dict[str, Callable[[int, int], NDArray[Any]]] = {}
-        self._attributes: dict[str, dict[str, Any]] = {}  # of the datasets that are decoded
-        self._decodings: dict[str, cf.Decoding] = {}
+        self._packed: dict[str, tuple[dict[str, Any], cf.Decoding]] = {}  # attributes of datasets that are decoded
         columns = tuple(columns)
         self._file = open_file(path)
         try:
             with source_errors(path, *DAMAGE, ShardCorrupt):
                 self._library = LibraryFile(path, read_timeout)
                 for name in datasets_of(columns):
-                    self._datasets[name] = take(self._file, name, path, external_links)
-                    if (read := reader_in_process(self._datasets[name], name)) is not None:
+                    self._datasets[name] = _take(self._file, name, path, external_links)
+                    if (read := _reader_in_process(self._datasets[name], name)) is not None:
                         self._in_process[name] = read
                 for column in columns:
                     self._add(column)
@@ -115,18 +112,18 @@ class Reader:
 
     def packing(self) -> dict[str, dict[str, Any]]:
         """The attributes of each dataset whose values are not the numbers that are stored, see `cf.to_json`."""
-        return {path: cf.to_json(self._attributes[path]) for path in self._decodings}
+        return {path: cf.to_json(attributes) for path, (attributes, _) in self._packed.items()}
 
     def _add(self, column: Column) -> None:
         if column.decoded:
             dataset = self._datasets[column.path]
             attributes = cf_attributes(dataset)
             if column.units_from:
-                times = take(self._file, column.units_from, self._path, self._external_links)
+                times = _take(self._file, column.units_from, self._path, self._external_links)
                 attributes = cf.with_units_of(attributes, cf_attributes(times))
             how = cf.decoding(attributes, dataset.dtype)
             if not how.idle:
-                self._attributes[column.path], self._decodings[column.path] = attributes, how
+                self._packed[column.path] = attributes, how
         for path in datasets_of([column]):
             self._means[path] = self._means.get(path, 0) + column.mean
         if column.members:
@@ -188,16 +185,16 @@ class Reader:
         return rows_at_once(row_bytes, dataset.chunks, dataset.shape)
 
     def _read(self, path: str, start: int, stop: int) -> NDArray[Any]:
-        rows, how = self._stored(path, start, stop), self._decodings.get(path)
-        return rows if how is None else how.apply(rows)
+        rows = self._stored(path, start, stop)
+        return self._packed[path][1].apply(rows) if path in self._packed else rows
 
     def _stored(self, path: str, start: int, stop: int) -> NDArray[Any]:
         if (read := self._in_process.get(path)) is not None:
-            with reading():
+            with _reading():
                 return read(start, stop)
         try:
             parts = self._library.call(
-                f"{_SERVICE}:block",
+                f"{__name__}:block",
                 [self._key(path, start, stop)],
                 name=path,
                 heads=self._heads.get(path, []),
@@ -207,7 +204,7 @@ class Reader:
             )
         except Unreadable as error:
             raise BadSample(str(error)) from error
-        return _decoded(parts)
+        return _restore(json.loads(parts[0]), iter(parts[1:]))
 
     def _key(self, path: str, start: int, stop: int) -> tuple[str, int, int]:
         """Return the rows that fail together: those asked for or, if one chunk holds them, all rows of that chunk."""
@@ -231,7 +228,7 @@ def datasets_of(columns: Iterable[Column]) -> list[str]:
     return sorted({column.path + part for column in columns for part in parts[column.ragged]})
 
 
-def reader_in_process(dataset: Any, name: str) -> Callable[[int, int], NDArray[Any]] | None:
+def _reader_in_process(dataset: Any, name: str) -> Callable[[int, int], NDArray[Any]] | None:
     """Return a function that reads rows `start` to `stop` of a dataset in this process, which damage cannot hold there.
 
     None if libhdf5 would have to find chunks, undo filters or convert values, other than in contiguous numbers.
@@ -241,7 +238,7 @@ def reader_in_process(dataset: Any, name: str) -> Callable[[int, int], NDArray[A
         return None
     h5d, properties = importlib.import_module("h5py").h5d, dataset.id.get_create_plist()
     if properties.get_layout() == h5d.CONTIGUOUS and not properties.get_external_count():
-        return partial(read_rows, dataset, ())
+        return partial(_read_rows, dataset, ())
     if not dataset.chunks or math.prod(dataset.chunks) * dataset.dtype.itemsize > _LARGEST_CHUNK:
         return None
     if math.prod(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)) > _MOST_CHUNKS:
@@ -263,7 +260,7 @@ def _read_chunks(chunks: ChunkedRows, start: int, stop: int) -> NDArray[Any]:
     return out
 
 
-def take(file: Any, name: str, path: Path, external_links: bool) -> Any:
+def _take(file: Any, name: str, path: Path, external_links: bool) -> Any:
     """Return the dataset at `name` in an open file.
 
     Raises:
@@ -278,14 +275,13 @@ def take(file: Any, name: str, path: Path, external_links: bool) -> Any:
     return found
 
 
-def read_rows(dataset: Any, heads: Sequence[str], start: int, stop: int) -> NDArray[Any]:
-    """Return rows of an h5py dataset; of a compound dataset only the members `heads`."""
+def _read_rows(dataset: Any, heads: Sequence[str], start: int, stop: int) -> NDArray[Any]:
     values: NDArray[Any] = (dataset.fields(list(heads)) if heads else dataset)[start:stop]
     return values
 
 
 @contextlib.contextmanager
-def reading() -> Iterator[None]:
+def _reading() -> Iterator[None]:
     """Turn what h5py raises for unreadable data into BadSample."""
     try:
         yield
@@ -293,20 +289,35 @@ def reading() -> Iterator[None]:
         raise BadSample(f"damaged, h5py says: {error}") from error
 
 
-def encode_rows(values: NDArray[Any]) -> Iterator[bytes | memoryview]:
-    """Yield an array as bytes: a description in JSON, then the parts that it names.
+# Functions that the helper process runs: damage may hold or crash it.
 
-    Args:
-        values: numbers, objects that are all bytes, all text or all arrays of one dtype, or a structure of these.
+
+def walk(path: str, inode: Sequence[int], external_links: bool) -> Iterator[bytes]:
+    """Take in the contents of a file, to see that it comes to an end; yield nothing."""
+    Contents(open_in_helper(path, inode), Path(path), external_links)
+    yield from ()
+
+
+def open_datasets(path: str, inode: Sequence[int], names: Sequence[str], external_links: bool) -> Iterator[bytes]:
+    """Open datasets of a file, to see that it comes to an end; yield nothing."""
+    for name in names:
+        _reader_in_process(_take(open_in_helper(path, inode), name, Path(path), external_links), name)
+    yield from ()
+
+
+def block(
+    path: str, inode: Sequence[int], name: str, heads: Sequence[str], start: int, stop: int, external_links: bool
+) -> Iterator[bytes | memoryview]:
+    """Yield rows of the dataset at `name`: a description in JSON, then the parts that it names.
+
+    Of a compound dataset, these are only the members `heads`. Raises BadSample if they cannot be read.
     """
+    with _reading():
+        dataset = _take(open_in_helper(path, inode), name, Path(path), external_links)
+        rows = _read_rows(dataset, heads, start, stop)
     parts: list[bytes | memoryview] = []
-    yield json.dumps(_describe(values, parts)).encode()
+    yield json.dumps(_describe(rows, parts)).encode()
     yield from parts
-
-
-def _decoded(parts: Sequence[bytes | bytearray]) -> NDArray[Any]:
-    """Return the array that `encode_rows` yielded, with text as UTF-8."""
-    return _restore(json.loads(parts[0]), iter(parts[1:]))
 
 
 def _describe(values: NDArray[Any], parts: list[bytes | memoryview]) -> dict[str, Any]:
@@ -328,6 +339,7 @@ def _describe(values: NDArray[Any], parts: list[bytes | memoryview]) -> dict[str
 
 
 def _restore(described: dict[str, Any], parts: Iterator[bytes | bytearray]) -> NDArray[Any]:
+    """Return the array of this description, with text as UTF-8."""
     if "members" in described:
         members = {name: _restore(member, parts) for name, member in described["members"].items()}
         count = len(next(iter(members.values())))

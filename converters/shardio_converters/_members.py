@@ -20,6 +20,7 @@ A name before the extension is the field's: `mask.png` is the image `mask`, `cap
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +57,26 @@ class MemberField:
         return next((extension for extension in self.extensions if extension in extensions), None)
 
     def decode(self, data: bytes) -> Any:
-        """Return the value in a file; BadSample if the file does not decode."""
-        return _value(self.extensions[0], self.field, data)
+        match self.field.kind:
+            case "image":
+                probe_image(data)
+                return data
+            case "text":
+                return decode_utf8(data)
+            case "json":
+                return _json(data, nan=False)
+            case "bytes":
+                return data
+        type_ = self.extensions[0].rpartition(".")[2]
+        if type_ == "npy":
+            array = _array(data)
+            return array.item() if self.field.kind == "scalar" and not array.shape else array
+        if type_ == "json":
+            return _number(data, str(self.field.dtype))
+        try:
+            return int(data)
+        except ValueError as error:
+            raise BadSample(f"not a whole number: {data[:40]!r}") from error
 
     def stored_span(self, data: bytes) -> tuple[int, int]:
         """Return the offset and size of the stored bytes in a file; a fixed array is stored without its .npy header."""
@@ -143,22 +162,19 @@ def _is_name(data: bytes) -> bool:
 
 def _json_field(values: Sequence[bytes]) -> Field:
     """Return a scalar field if all values are numbers or all are booleans, as shardio writes scalars; else json."""
-    found = [value for data in values if (value := _try_json(data)) is not None]
-    match {type(value) for value in found}:
+    found = []
+    for data in values:
+        with suppress(BadSample):
+            found.append(_json(data, nan=True))
+    numbers = [value for value in found if value is not None]
+    match {type(value) for value in numbers}:
         case kinds if kinds == {bool}:
             return Field("scalar", dtype="bool")
         case kinds if kinds == {int}:
-            return Field("scalar", dtype="int64" if max(found) <= _LARGEST_INT64 else "uint64")
+            return Field("scalar", dtype="int64" if max(numbers) <= _LARGEST_INT64 else "uint64")
         case kinds if kinds and kinds <= {int, float}:
             return Field("scalar", dtype="float64")
     return Field("json")
-
-
-def _try_json(data: bytes) -> Any:
-    try:
-        return _json(data, nan=True)
-    except BadSample:
-        return None
 
 
 def _array_field(values: Sequence[bytes]) -> Field:
@@ -178,29 +194,6 @@ def _array_field(values: Sequence[bytes]) -> Field:
         return Field("array", dtype=dtype, shape=arrays[0].shape if len(shapes) == 1 else None)
     except (ConfigError, TypeError) as error:  # TypeError: dtypes without a common one
         raise SourceError(str(error)) from error
-
-
-def _value(extension: str, field: Field, data: bytes) -> Any:
-    match field.kind:
-        case "image":
-            probe_image(data)
-            return data
-        case "text":
-            return decode_utf8(data)
-        case "json":
-            return _json(data, nan=False)
-        case "bytes":
-            return data
-    type_ = extension.rpartition(".")[2]
-    if type_ == "npy":
-        array = _array(data)
-        return array.item() if field.kind == "scalar" and not array.shape else array
-    if type_ == "json":
-        return _number(data, str(field.dtype))
-    try:
-        return int(data)
-    except ValueError as error:
-        raise BadSample(f"not a whole number: {data[:40]!r}") from error
 
 
 def _json(data: bytes, *, nan: bool) -> Any:

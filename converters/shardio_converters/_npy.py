@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from shardio.errors import SourceError
 from shardio.foreign.names import printable
 from shardio.system.npy import read_array, read_header
-from shardio.system.regular_files import check_regular, open_regular
+from shardio.system.regular_files import open_regular
 
 from ._files import source_errors
 
@@ -37,7 +37,7 @@ _DAMAGE = (
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class NpyArray:
     """An array in a file, by its header.
 
@@ -62,7 +62,6 @@ class NpyArray:
 
     @property
     def stop(self) -> int:
-        """The offset of the end of the numbers."""
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
     def map(self) -> NDArray[Any]:
@@ -84,12 +83,22 @@ class NpyArray:
             with open(self.path, "rb", opener=open_regular) as file:
                 yield file
             return
-        check_regular(self.path)
         with tempfile.TemporaryFile() as file:
-            with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as member:
+            with _archive(self.path) as (_, archive), archive.open(self.member) as member:
                 shutil.copyfileobj(member, file, _CHUNK)
             file.flush()
             yield file
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[tuple[IO[bytes], zipfile.ZipFile]]:
+    """A file and the zip archive in it, open; errors in the context are SourceErrors."""
+    with (
+        source_errors(path, *_DAMAGE),
+        open(path, "rb", opener=open_regular) as file,
+        zipfile.ZipFile(file) as archive,
+    ):
+        yield file, archive
 
 
 def is_npz(path: Path) -> bool:
@@ -114,11 +123,7 @@ def read_npz_headers(path: Path) -> dict[str, NpyArray]:
     Members that are not arrays are ignored.
     """
     found = {}
-    with (
-        source_errors(path, *_DAMAGE),
-        open(path, "rb", opener=open_regular) as file,
-        zipfile.ZipFile(path) as archive,
-    ):
+    with _archive(path) as (file, archive):
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
                 continue
@@ -126,8 +131,7 @@ def read_npz_headers(path: Path) -> dict[str, NpyArray]:
                 header = read_header(member)
             compressed = info.compress_type != zipfile.ZIP_STORED
             before = 0 if compressed else _start(file, info)
-            start, dtype, shape, fortran = before + header.start, header.dtype, header.shape, header.fortran
-            array = NpyArray(path, info.filename, compressed, start, dtype, shape, fortran)
+            array = NpyArray(path, info.filename, compressed, before + header.start, *header[1:4])
             if array.stop != before + info.file_size and not array.dtype.hasobject:
                 raise SourceError(f"{array} must hold {array.stop - before} bytes, it holds {info.file_size}")
             found[info.filename.removesuffix(".npy")] = array
@@ -140,11 +144,7 @@ def read_npz(path: Path, names: Iterable[str]) -> dict[str, NDArray[Any]]:
     Raises SourceError for what cannot be read, and arrays of Python objects.
     """
     found = {}
-    with (
-        source_errors(path, *_DAMAGE),
-        open(path, "rb", opener=open_regular) as file,
-        zipfile.ZipFile(file) as archive,
-    ):
+    with _archive(path) as (_, archive):
         members = set(archive.namelist())
         for name in names:
             if (member := f"{name}.npy") in members:

@@ -68,13 +68,11 @@ def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def int32(data: bytes, record: Record) -> int:
-    """Decode a field of type int32."""
     value = varint(data, record.start, record.end)[0] & 0xFFFFFFFF
     return value - (value >> 31 << 32)
 
 
 def joined(data: bytes, spans: Iterator[Span] | tuple[Span, ...] | list[Span]) -> bytes:
-    """Return the bytes of all spans, end to end."""
     return b"".join(data[start : start + size] for start, size in spans)
 
 
@@ -97,7 +95,6 @@ def int64s(data: bytes) -> NDArray[np.int64]:
 
 
 def floats(data: bytes) -> NDArray[np.float32]:
-    """Decode the floats of a packed field, `[n]`."""
     if len(data) % 4:
         raise ValueError(f"floats take 4 bytes each, got {len(data)} bytes")
     return np.frombuffer(data, "<f4").astype(np.float32)

@@ -1,9 +1,11 @@
-"""Base classes of sources: pickling, and the members of sources whose samples are rows of columns."""
+"""Base classes of sources, and how they read large arrays: in blocks of rows, and one file open at a time."""
 
 import dataclasses
+import math
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +13,28 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, SourceError
 from shardio.source import Field
 
+_BLOCK = 1 << 20  # bytes per read: enough to outweigh the cost of a call, and no loss if the rest is not used
+_BAND = 16 << 20  # the most bytes of adjacent chunks to read whole for one of their rows
 
-class PicklesFields:
-    """A dataclass that pickles without what it caches, and without `remarks` and `hints`, which workers do not need."""
+
+class DataclassSource:
+    """A dataclass that pickles without what it caches, and without `remarks` and `hints`, which workers do not need.
+
+    Attributes:
+        source: the converter's name.
+        remarks, hints: if there are such attributes, see `shardio.source.HasRemarks`, `HasHints`.
+        classes: if there is such an attribute, the class names, or what the metadata holds of them.
+    """
+
+    source: str
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The converter's name, and the class names where they are known."""
+        classes = getattr(self, "classes", ())
+        if classes and not isinstance(classes, Mapping):
+            classes = {"classes": list(classes)}
+        return {"source": self.source, **dict(classes)}
 
     def __getstate__(self) -> dict[str, Any]:
         fields: Any = self
@@ -21,7 +42,7 @@ class PicklesFields:
         return {name: getattr(self, name) for name in kept}
 
 
-class ColumnSource(PicklesFields, ABC):
+class ColumnSource(DataclassSource, ABC):
     """A dataclass whose samples are rows of columns.
 
     Attributes:
@@ -45,7 +66,6 @@ class ColumnSource(PicklesFields, ABC):
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """A field for each column."""
         return {name: column.field for name, column in self.columns.items()}
 
     def sizes(self) -> NDArray[np.int64]:
@@ -71,4 +91,72 @@ class ColumnSource(PicklesFields, ABC):
         """This source with the kinds and average sizes of columns that vary from row to row, from reading some rows."""
         source: Any = self
         found: Self = dataclasses.replace(source, columns={n: self._measured(c) for n, c in self.columns.items()})
+        return found
+
+
+def rows_at_once(row_bytes: int, chunks: tuple[int, ...] | None = None, shape: tuple[int, ...] = ()) -> int:
+    """The number of rows to read at once: about a megabyte, in whole chunks unless adjacent chunks are too large.
+
+    Args:
+        row_bytes: the bytes of one row.
+        chunks: the shape of the array's chunks, or None.
+        shape: the array's shape.
+    """
+    row_bytes = max(1, row_bytes)
+    if not chunks:
+        return max(1, _BLOCK // row_bytes)
+    beside = math.prod(-(-size // chunk) for size, chunk in zip(shape[1:], chunks[1:], strict=True))
+    band = chunks[0] * row_bytes
+    if band > _BAND and beside > 1:
+        return max(1, _BAND // row_bytes)
+    return chunks[0] * max(1, _BLOCK // band)
+
+
+@final
+class BlockCache:
+    """Rows of arrays or tables, read in blocks. The latest block of each is kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[int, Any]] = {}
+
+    def row(self, name: str, row: int, count: int, step: int, read: Callable[[int, int], Any]) -> Any:
+        """Row `row` of the array `name`, which has `count` rows; `read(start, stop)` reads blocks of `step` rows.
+
+        Raises BadSample only if `read` does for this row alone: one damaged row must not spoil the others in its block.
+        """
+        low, block = self._kept.get(name, (0, ()))
+        if not low <= row < low + len(block):
+            self._kept.pop(name, None)  # frees its memory before the next block is read
+            low = row // step * step
+            try:
+                block = read(low, min(low + step, count))
+            except BadSample:
+                if step == 1:
+                    raise
+                return read(row, row + 1)[0]
+            self._kept[name] = low, block
+        return block[row - low]
+
+
+_T = TypeVar("_T")
+
+
+@final
+class OneOpenFile(Generic[_T]):
+    """Numbered files with a method `close`, one open at a time. A forked child uses none that it inherited."""
+
+    def __init__(self, opens: Callable[[int], _T]) -> None:
+        self._opens = opens
+        self._open: Any = None
+        self._key = (0, -1)
+
+    def get(self, number: int) -> _T:
+        """Open file `number`, or return it if it is open; the one before is closed."""
+        if self._open is None or self._key != (os.getpid(), number):
+            if self._open is not None:
+                self._open.close()
+                self._open = None  # in case opening the next one fails
+            self._open = self._opens(number)
+            self._key = (os.getpid(), number)
+        found: _T = self._open
         return found

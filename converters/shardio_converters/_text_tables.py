@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -25,10 +25,13 @@ from ._string_array import StringArray
 
 _MOST = 16 << 20  # characters of one cell: an unclosed quote must not exhaust memory
 
-# Numbers in their usual form. `007`, `+49` and `1_000` stay text, because numbers would lose part of them.
-_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
-_NUMBER = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|-?inf|nan", re.IGNORECASE)
-_EXACT = 15  # digits of a whole number that float64 always holds exactly
+# Numbers in their usual form, and as floats no whole ones of more digits than float64 always holds exactly. `007`,
+# `+49` and `1_000` stay text, because numbers would lose part of them.
+_FLOAT = r"(?!-?[0-9]{16,}\Z)-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:e[+-]?[0-9]+)?|-?inf|nan"
+_FORMS: tuple[tuple[Any, Callable[[str], Any], Callable[[str], Any]], ...] = (
+    (np.int64, int, re.compile(r"-?(?:0|[1-9][0-9]*)").fullmatch),
+    (np.float64, float, re.compile(_FLOAT, re.IGNORECASE).fullmatch),
+)
 
 Rows: TypeAlias = Generator[tuple[int, Mapping[str, Any]], None, None]
 """The number of the line that each row begins on, and the row's cells by column."""
@@ -119,7 +122,8 @@ class TextTable:
                     except KeyError as error:
                         raise SourceError(f"{self}, line {line}: has no {name!r}") from error
                     except (TypeError, ValueError) as error:
-                        raise SourceError(f"{self._cell(line, name)}: {_reason(error)}") from error
+                        reason = "not UTF-8" if isinstance(error, UnicodeEncodeError) else error
+                        raise SourceError(f"{self._cell(line, name)}: {reason}") from error
         return {name: taken[name].texts for name in paths}, {name: self._column(name, taken[name]) for name in others}
 
     def _cell(self, line: int, name: str) -> str:
@@ -194,14 +198,12 @@ class _Cells:
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def _reason(error: Exception) -> str:
-    return "not UTF-8" if isinstance(error, UnicodeEncodeError) else str(error)
-
-
 def _records(table: TextTable) -> Rows:
     """Yield the rows of a table with a header, skipping empty lines."""
     header: list[str] = []
-    with _opened(table) as file, _long_cells():
+    before = csv.field_size_limit()
+    with _opened(table) as file:
+        csv.field_size_limit(max(before, _MOST))  # instead of 128 KiB per cell
         # Strict: otherwise a stray quote would silently swallow the rest of the file into one cell.
         reader = csv.reader(file, delimiter=table.delimiter or ",", strict=True)
         line = 1
@@ -216,19 +218,17 @@ def _records(table: TextTable) -> Rows:
                 line = reader.line_num + 1
         except csv.Error as error:
             raise SourceError(f"{table}, line {line}: {error}") from error
+        finally:
+            csv.field_size_limit(before)
 
 
 def _checked(header: list[str], table: TextTable) -> list[str]:
-    if not all(map(_is_text, header)):
+    # Text in another encoding, such as UTF-16, has null characters or bytes that are not UTF-8.
+    if any(letter == "\0" or "\ud800" <= letter <= "\udfff" for name in header for letter in name):
         raise SourceError(f"{table}: columns' names must be UTF-8, got {str(header)[:80]}")
     if twice := [name for number, name in enumerate(header) if name in header[:number]]:
         raise SourceError(f"{table}: columns must have different names, {twice[0]!r} appears twice")
     return header
-
-
-def _is_text(name: str) -> bool:
-    # Text in another encoding, such as UTF-16, has null characters or bytes that are not UTF-8.
-    return "\0" not in name and not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _objects(table: TextTable) -> Rows:
@@ -257,38 +257,13 @@ def _opened(table: TextTable) -> Iterator[Iterable[str]]:
         yield file
 
 
-@contextmanager
-def _long_cells() -> Iterator[None]:
-    """Raise the limit of the `csv` module, 128 KiB per cell."""
-    before = csv.field_size_limit()
-    csv.field_size_limit(max(before, _MOST))
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
 def _numbers(texts: StringArray) -> NDArray[Any] | None:
     """The cells that are not empty as int64 or float64; None if one of them is not a number, or all are empty."""
-    for dtype, parse in ((np.int64, _whole), (np.float64, _fraction)):
-        try:
-            values = np.fromiter((parse(text) for text in texts if text), dtype)
-        except (ValueError, OverflowError):
-            continue
-        return values if len(values) else None
+    for dtype, parse, fits in _FORMS:
+        with suppress(ValueError, OverflowError):  # of parsing "", which is no number
+            values = np.fromiter((parse(text if fits(text) else "") for text in texts if text), dtype)
+            return values if len(values) else None
     return None
-
-
-def _whole(text: str) -> int:
-    if not _WHOLE.fullmatch(text):
-        raise ValueError(text)
-    return int(text)
-
-
-def _fraction(text: str) -> float:
-    if not _NUMBER.fullmatch(text) or (len(text) > _EXACT and _WHOLE.fullmatch(text)):
-        raise ValueError(text)
-    return float(text)
 
 
 def _of_json(cells: _Cells) -> Column:

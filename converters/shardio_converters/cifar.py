@@ -7,10 +7,9 @@ and 1024 of blue, row by row, after the label (CIFAR-10), or the coarse and the 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +27,7 @@ _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     """One of the two data sets.
 
     Attributes:
@@ -42,10 +39,6 @@ class _Kind:
     folder: str
     files: Mapping[str, str]
     labels: Mapping[str, str]
-
-    def takes(self, name: str) -> bool:
-        """Whether a file of this name is one of the data set's."""
-        return any(re.fullmatch(pattern, name) for pattern in self.files.values())
 
 
 _KINDS = (
@@ -116,19 +109,11 @@ class Cifar(LocatedSource):
 
     def __init__(self, places: ValueLocations, labels: NDArray[np.uint8], names: Mapping[str, tuple[str, ...]]) -> None:
         super().__init__(places)
-        self._labels, self._names = labels, dict(names)
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """`image`, 32x32 and RGB, `label`, and for CIFAR-100 `coarse_label`."""
-        image = Field("image", shape=(_SIDE, _SIDE), channels=3)
-        return {"image": image, **{field: Field("scalar", dtype="int64") for field in reversed(self._names)}}
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the known class names as `classes` and `coarse_classes`."""
+        self._labels, self._names = labels, list(names)
         keys = {"label": "classes", "coarse_label": "coarse_classes"}
-        return {"source": "cifar", **{keys[field]: list(names) for field, names in self._names.items() if names}}
+        self.metadata = {"source": "cifar", **{keys[name]: list(own) for name, own in names.items() if own}}
+        self.fields = {"image": Field("image", shape=(_SIDE, _SIDE), channels=3)}
+        self.fields |= {name: Field("scalar", dtype="int64") for name in reversed(self._names)}
 
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of the raw pixels, `[n]`: more than their PNG takes, unless they are noise."""
@@ -144,10 +129,9 @@ class Cifar(LocatedSource):
         return {"image": encode_png(planes.transpose(1, 2, 0), place), **dict(reversed(labels.items()))}
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: the labels."""
         if name not in self._names:
             return None
-        return self._labels[:, [*self._names].index(name)].astype(np.int64)
+        return self._labels[:, self._names.index(name)].astype(np.int64)
 
 
 def _find(root: Path) -> tuple[Path, _Kind]:
@@ -155,7 +139,12 @@ def _find(root: Path) -> tuple[Path, _Kind]:
     if root.is_file():
         raise SourceError(f"cifar takes a directory, {printable(root)} is a file; unpack an archive with tar -xzf")
     below = [root / kind.folder for kind in _KINDS if (root / kind.folder).is_dir()]
-    found = [(folder, kind) for folder in (root, *below) for kind in _KINDS if any(map(kind.takes, _names(folder)))]
+    found = [
+        (folder, kind)
+        for folder in (root, *below)
+        for kind in _KINDS
+        if any(re.fullmatch("|".join(kind.files.values()), name) for name in _names(folder))
+    ]
     if len(found) > 1:
         listed = ", ".join(f"{kind.folder} in {printable(folder)}" for folder, kind in found)
         raise SourceError(f"{printable(root)} holds more than one data set: {listed}; point at one of them")
@@ -185,7 +174,6 @@ def _lines(path: Path) -> tuple[str, ...]:
 
 
 def _mapped(path: Path, width: int) -> NDArray[np.uint8]:
-    """The records of a file, `[n, width]`, memory-mapped."""
     with source_errors(path):
         size = check_regular(path).st_size
         if not size or size % width:

@@ -1,7 +1,8 @@
 """Lists of files: CSV, TSV or JSON lines with a row for each sample, which holds its files' paths and other values."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -17,8 +18,8 @@ from shardio.foreign.names import field_name, printable
 from shardio.source import Field, Sample, check_index, listed_names, local_path, with_optional
 
 from ._fields import choose_fields, image_or_bytes, rename_remarks
-from ._files import file_size, read_head, read_listed
-from ._source_base import PicklesFields
+from ._files import file_size, read_file, read_listed
+from ._source_base import DataclassSource
 from ._string_array import StringArray
 from ._text_tables import Column, TextTable
 
@@ -76,7 +77,9 @@ def filelist(
     if not folder.is_dir():
         raise SourceError("{root} must be a folder, got {}", printable(folder))
     names = table.names()
-    wanted = _default_path_column(names, table) if path is None else path
+    wanted = next((name for name in PATHS if name in names), None) if path is None else path
+    if wanted is None:
+        raise ConfigError(f"{table} has no column {', '.join(PATHS)}; choose with path among {', '.join(names)}")
     alone = isinstance(wanted, str) and wanted in names  # one column, and no word of what to call its field
     only = field_name(path) if isinstance(path, str) and alone and path not in PATHS else "bytes"
     chosen = choose_fields({"file": str(wanted)} if alone else wanted, names, table)
@@ -87,59 +90,49 @@ def filelist(
         lacked.append("file")
     lacking = [name for field, name in (chosen | others).items() if field in lacked]
     texts, columns = table.read(chosen.values(), others.values(), lacking, all_columns=fields is None)
-    files = {name: _Files(image_or_bytes(_heads(folder, texts[own])), texts[own]) for name, own in chosen.items()}
+    paths = {name: texts[own] for name, own in chosen.items()}
+    files = {name: _field(folder, listed) for name, listed in paths.items()}
     if alone:
-        files = {"image" if file.field.kind == "image" else only: file for file in files.values()}
+        name = "image" if files["file"].kind == "image" else only
+        files, paths = {name: files["file"]}, {name: paths["file"]}
     taken = {name: columns[own] for name, own in others.items()}
     labels: tuple[str, ...] = ()
     if classes is not None:
         taken, labels = _with_labels(taken, classes, table)
-    fields_of = with_optional({name: part.field for name, part in (files | taken).items()}, optional)
-    files = {name: replace(file, field=fields_of[name]) for name, file in files.items()}
+    fields_of = with_optional(files | {name: column.field for name, column in taken.items()}, optional)
+    files = {name: fields_of[name] for name in files}
     taken = {name: replace(column, field=fields_of[name]) for name, column in taken.items()}
     if both := files.keys() & taken.keys():
         raise ConfigError(f"{table}: two columns would be the field {min(both)!r}; rename one with path or fields")
     remarks = (*(() if alone else rename_remarks(wanted, chosen)), *rename_remarks(fields, others))
-    return FileList(folder, files, taken, labels, remarks)
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Files:
-    """A field of files, one per row: the field, of kind `image` or `bytes`, and the paths."""
-
-    field: Field
-    paths: StringArray
-
-    def read(self, root: Path, row: int) -> bytes | None:
-        """Return the file of a row; None if the field is optional and the row names none."""
-        path = self.paths[row]
-        return None if self.field.optional and not path else read_listed(root, path, self.field)
+    return FileList(folder, files, paths, taken, labels, remarks)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class FileList(PicklesFields):
+class FileList(DataclassSource):
     """The rows of a list. It pickles as columns, so that a worker needs the files but not the list.
 
     Attributes:
         root: the folder that relative paths start from.
-        files: the files, by field.
+        files: the fields of kind `image` or `bytes` that hold files.
+        paths: the path of the file in each row, by field.
         columns: the other values, by field.
         classes: the class names, where they are known.
-        remarks: see `shardio.source.HasRemarks`; workers do not need them.
     """
 
     root: Path
-    files: Mapping[str, _Files]
+    files: Mapping[str, Field]
+    paths: Mapping[str, StringArray]
     columns: Mapping[str, Column]
     classes: tuple[str, ...]
     remarks: tuple[str, ...] = ()
+    source = "filelist"
     threads = True
 
     @property
     def _keys(self) -> StringArray:
-        return next(iter(self.files.values())).paths
+        return next(iter(self.paths.values()))
 
     @property
     def _has_key(self) -> bool:
@@ -149,13 +142,7 @@ class FileList(PicklesFields):
     def fields(self) -> Mapping[str, Field]:
         """The files, the other columns, and `key`, the path as listed, if each sample has one file."""
         key = {"key": Field("text")} if self._has_key else {}
-        files, columns = self.files.items(), self.columns.items()
-        return {**{name: file.field for name, file in files}, **{name: c.field for name, c in columns}, **key}
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the class names where they are known."""
-        return {"source": "filelist", **({"classes": list(self.classes)} if self.classes else {})}
+        return {**self.files, **{name: column.field for name, column in self.columns.items()}, **key}
 
     def sizes(self) -> NDArray[np.int64]:
         """The files' sizes in bytes, `[n]`, 0 for missing files; read from the file system once."""
@@ -170,19 +157,21 @@ class FileList(PicklesFields):
             rows = range(start, min(start + _AT_ONCE, count))
             return [file_size(os.path.join(self.root, paths[row])) for row in rows]
 
-        parts = [(file.paths, start) for file in self.files.values() for start in range(0, count, _AT_ONCE)]
+        parts = [(paths, start) for paths in self.paths.values() for start in range(0, count, _AT_ONCE)]
         found = np.concatenate(scan_files(parts, sizes)).reshape(len(self.files), count)
         total: NDArray[np.int64] = found.sum(axis=0, dtype=np.int64)
         return total
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._keys))
-        sample = {name: file.read(self.root, index) for name, file in self.files.items()}
-        sample = sample | {name: column[index] for name, column in self.columns.items()}
+        sample: dict[str, Any] = {}
+        for name, field in self.files.items():
+            path = self.paths[name][index]
+            sample[name] = None if field.optional and not path else read_listed(self.root, path, field)
+        sample |= {name: column[index] for name, column in self.columns.items()}
         return {**sample, "key": printable(self._keys[index])} if self._has_key else sample
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: any column of numbers or booleans."""
         column = self.columns.get(name)
         if column is None or column.missing is not None or not isinstance(column.values, np.ndarray):
             return None
@@ -203,13 +192,6 @@ def _table(path: Path, delimiter: str | None) -> TextTable:
             f"a delimiter must be one character other than a quote or the end of a line, got {delimiter!r}"
         )
     return TextTable(path, one)
-
-
-def _default_path_column(names: list[str], table: TextTable) -> str:
-    for name in PATHS:
-        if name in names:
-            return name
-    raise ConfigError(f"{table} has no column {', '.join(PATHS)}; choose with path among {', '.join(names)}")
 
 
 def _with_labels(
@@ -243,10 +225,10 @@ def _with_labels(
     return {"label" if n == own else n: changed if n == own else c for n, c in columns.items()}, tuple(known)
 
 
-def _heads(root: Path, paths: StringArray) -> Iterator[bytes]:
-    """Yield the first bytes of the first files that can be read."""
+def _field(root: Path, paths: StringArray) -> Field:
+    """The field that the first of the files tells that can be read and is not empty."""
     for path in islice(paths, _SNIFFED):
-        try:
-            yield read_head(os.fspath(root / path), 64)
-        except BadSample:
-            continue
+        with suppress(BadSample):
+            if head := read_file(os.fspath(root / path), 64):
+                return image_or_bytes([head])
+    return Field("bytes")

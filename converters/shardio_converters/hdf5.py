@@ -6,7 +6,6 @@ The format is described at https://support.hdfgroup.org/documentation/hdf5/lates
 import contextlib
 import math
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,10 +20,10 @@ from shardio.foreign.files import Sort, order_hints, other_files
 from shardio.foreign.formats import find_hdf5
 from shardio.foreign.names import Paths, printable
 from shardio.format import cf
-from shardio.source import Field, Sample, check_index, describe_field, label_as_int64, listed_names
+from shardio.source import Sample, check_index, describe_field, label_as_int64, listed_names
 
-from ._blocks import OneOpenFile
 from ._fields import (
+    check_same_rows,
     choose_fields,
     listed_shapes,
     measure,
@@ -36,10 +35,9 @@ from ._fields import (
 from ._files import source_errors
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import DAMAGE, Reader, datasets_of, open_file, try_in_helper
-from ._source_base import ColumnSource
+from ._source_base import ColumnSource, OneOpenFile
 
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
-_MOST_NAMED = 10  # columns in a message
 _FEW_ROWS = 1 << 24  # rows that may occupy no bytes in the file: of chunks that were never written
 
 
@@ -105,15 +103,22 @@ def hdf5(
     lost: dict[str, str] = {}
     no_effect: dict[str, str] = {}
     for path in paths:
-        contents = _contents(path, external_links, read_timeout)
-        if fields is None:
-            _check_whole(contents, path)
-            lost = contents.left_out() | lost
+        try_in_helper(path, read_timeout, "walk", external_links=external_links)
+        with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
+            contents = Contents(file, path, external_links)
+        usual = contents.default_columns()
+        if fields is None and contents.external:
+            raise SourceError("{} {}; or choose others with {fields}", printable(path), contents.where())
+        if fields is None and not usual:
+            raise SourceError(f"{printable(path)} holds no datasets with rows: {listed_shapes(contents.columns)}")
+        lost = contents.left_out() | lost if fields is None else {}
         names = names or _choose(fields, contents, path)
-        if fields is None:
-            _check_same_names(names.values(), contents, path, paths[0])
+        if fields is None and (extra := usual.keys() - names.values()):
+            raise SourceError(f"files must agree: {printable(path)} has {min(extra)!r}, {printable(paths[0])} has not")
         found = _take(names, contents, path, paths[0], decode_cf, no_effect)
-        found |= {name: _ragged(found[name]) for name in listed_names(ragged) if name in found}
+        for name in listed_names(ragged):
+            if name in found and found[name].field.kind == "array":
+                found[name] = replace(found[name], field=replace(found[name].field, shape=None))
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
@@ -139,7 +144,6 @@ class Hdf5(ColumnSource):
         starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
         external_links: whether to read data in other files that they name.
         read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
-        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
     files: tuple[Path, ...]
@@ -149,6 +153,7 @@ class Hdf5(ColumnSource):
     read_timeout: float
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    source = "hdf5"
     container = "hdf5"
 
     @property
@@ -172,7 +177,6 @@ class Hdf5(ColumnSource):
 
     @property
     def decode_cf(self) -> bool:
-        """See `shardio.conversion.source.HasPacking`."""
         return any(column.decoded for column in self.columns.values())
 
     @property
@@ -181,15 +185,13 @@ class Hdf5(ColumnSource):
         return {"decode_cf": True} if self.decode_cf else {}
 
     def packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
-        """See `shardio.conversion.source.HasPacking`."""
         packed = self._readers.get(number).packing() if self.decode_cf else {}
         return {name: packed[column.path] for name, column in self.columns.items() if column.path in packed}
 
     @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the class names where the labels are an enumeration of 0, 1, 2..."""
-        classes = self.columns["label"].classes if "label" in self.columns else ()
-        return {"source": "hdf5", **({"classes": list(classes)} if classes else {})}
+    def classes(self) -> Sequence[str]:
+        """The class names where the labels are an enumeration of 0, 1, 2..."""
+        return self.columns["label"].classes if "label" in self.columns else ()
 
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of each sample, `[n]`: exact for numbers and offsets, an average over up to 100 rows for others."""
@@ -218,39 +220,13 @@ class Hdf5(ColumnSource):
         return measure(column, self._count, read, 0 if column.ragged else 100)
 
 
-def _contents(path: Path, external_links: bool, read_timeout: float) -> Contents:
-    try_in_helper(path, read_timeout, "walk", external_links=external_links)
-    with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
-        return Contents(file, path, external_links)
-
-
-def _check_whole(contents: Contents, path: Path) -> None:
-    """Raise SourceError unless everything in the file at `path` can be converted together."""
-    if contents.external:
-        raise SourceError("{} {}; or choose others with {fields}", printable(path), _elsewhere(contents))
-    usual = contents.default_columns()
-    if not usual:
-        raise SourceError(f"{printable(path)} holds no datasets with rows: {_listed(contents.columns)}")
-    if len({column.shape[0] for column in usual.values()}) > 1:
-        counts = Counter(column.shape[0] for column in usual.values())
-        rows, several = counts.most_common(1)[0]
-        alike = ",".join(name for name, column in usual.items() if column.shape[0] == rows)
-        offered = Message(", such as those of {} rows: {}", rows, Option("fields", alike)) if several > 1 else ""
-        raise SourceError(
-            "{}: datasets differ in their number of rows; choose some with {fields}{}; there are {}",
-            printable(path),
-            offered,
-            _listed(usual),
-        )
-
-
 def _choose(fields: str | Mapping[str, str] | None, contents: Contents, path: Path) -> dict[str, str]:
     available = contents.default_columns() if fields is None else contents.all_columns()
     try:
         return choose_fields(fields, available, printable(path))
     except ConfigError as error:
         if contents.external:
-            raise ConfigError("{}; the file {}", error, _elsewhere(contents)) from error
+            raise ConfigError("{}; the file {}", error, contents.where()) from error
         raise
 
 
@@ -277,9 +253,7 @@ def _take(
         if remark:
             remarks.setdefault(column.path, remark)
         found[field] = replace(column, field=label_as_int64(field, column.field))
-    if len({column.shape[0] for column in found.values()}) > 1:
-        listed = _listed({name: available[name] for name in names.values()})
-        raise SourceError(f"{printable(path)}: what is chosen must have the same number of rows: {listed}")
+    check_same_rows({name: available[name] for name in names.values()}, printable(path))
     return found
 
 
@@ -288,7 +262,7 @@ def _described(column: Column, attributes: Mapping[str, Any], decode_cf: bool) -
 
     Raises SourceError, in words that follow the column's name, if its numbers cannot be decoded.
     """
-    if column.plain:
+    if column.field.fixed and not column.members:
         field, remark = with_attributes(column.field, attributes, column.path, decode_cf)
         return replace(column, field=field, decoded=decode_cf), remark
     if not (changes := cf.changes(cf.stated(attributes))) or column.field.kind not in ("array", "scalar"):
@@ -306,36 +280,19 @@ def _count(columns: Mapping[str, Column], path: Path, external_links: bool) -> i
     return rows
 
 
-def _check_same_names(expected: Collection[str], contents: Contents, path: Path, first: Path) -> None:
-    """Raise SourceError, which names the columns that both files have, unless all their columns have the same names."""
-    usual, known = contents.default_columns(), contents.all_columns()
-    missing, extra = [name for name in expected if name not in known], usual.keys() - expected
-    if not missing and not extra:
-        return
-    has = [f"has {_quoted(sorted(extra))}, which {printable(first)} has not"] if extra else []
-    lacks = [f"has no {_quoted(missing)}, which {printable(first)} has"] if missing else []
-    common = [name for name in expected if name in usual]
-    advice = f"; choose what both have with fields: {', '.join(common)}" if common else ""
-    raise SourceError(f"files must agree: {printable(path)} {', and '.join(lacks + has)}{advice}")
-
-
-def _quoted(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(map(repr, names[:_MOST_NAMED])) + more
-
-
 def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], path: Path, first: Path) -> None:
     for name, column in found.items():
         if _form(column) != _form(expected[name]):
-            ours, others = (describe_field(c.field) for c in (column, expected[name]))
+            ours, others = column.field, expected[name].field
+            alike = ours.shape != others.shape and replace(ours, shape=others.shape) == others
             raise SourceError(
                 "files must agree: field {!r} is {} in {}, and {} in {}{}",
                 name,
-                ours,
+                describe_field(ours),
                 printable(path),
-                others,
+                describe_field(others),
                 printable(first),
-                _on_other_numbers(name, column.field, expected[name].field),
+                Message("; converted with {}, shapes may differ", Option("ragged", name)) if alike else "",
             )
         if difference := cf.difference(column.field.attributes, expected[name].field.attributes):
             raise SourceError(
@@ -349,27 +306,3 @@ def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], pat
 def _form(column: Column) -> Column:
     """A column without what files of one form may differ in."""
     return replace(column, shape=(), field=replace(column.field, attributes=None))
-
-
-def _ragged(column: Column) -> Column:
-    return replace(column, field=replace(column.field, shape=None)) if column.field.kind == "array" else column
-
-
-def _on_other_numbers(name: str, field: Field, expected: Field) -> str:
-    """The end of a message that says what to do about files whose numbers differ in shape or in dtype alone."""
-    if field.shape != expected.shape and replace(field, shape=expected.shape) == expected:
-        return Message("; converted with {}, shapes may differ", Option("ragged", name))
-    if field == expected or replace(field, dtype=expected.dtype) != expected:
-        return ""
-    return "; convert each file by itself, all with one dtype for the field, and `shardio merge` the datasets"
-
-
-def _elsewhere(contents: Contents) -> str:
-    named = ", ".join(f"{name!r} ({what})" for name, what in contents.external.items())
-    what = "keeps data in other files" if contents.elsewhere else "has virtual datasets, which may lead to other files"
-    advice = Message("; `shardio convert hdf5 --external-links` ({external_links:True}) reads them")
-    return Message("{}: {}{}", what, named, "" if contents.follow else advice)
-
-
-def _listed(columns: Mapping[str, Column]) -> str:
-    return listed_shapes({name: column.shape for name, column in columns.items()})

@@ -16,10 +16,9 @@ from shardio.foreign.names import printable
 from shardio.source import Sample, check_index, load_optional, local_path
 
 from ._arrow import MOST_ROWS, Column, Rows, classes, columns, damage, scalar_column
-from ._blocks import BlockCache, rows_at_once
 from ._fields import choose_fields, measure, rename_remarks
 from ._files import read_image
-from ._source_base import ColumnSource
+from ._source_base import BlockCache, ColumnSource, rows_at_once
 
 _COLUMN_ROWS = 1 << 16  # rows of scalars to read at once
 
@@ -67,7 +66,6 @@ class HuggingFace(ColumnSource):
         dataset: the Dataset, formatted to give tables of the chosen columns.
         columns: the columns to read, by field.
         classes: the class names, as metadata has them.
-        remarks: see `shardio.source.HasRemarks`.
     """
 
     place: str
@@ -75,6 +73,7 @@ class HuggingFace(ColumnSource):
     columns: Mapping[str, Column]
     classes: Mapping[str, list[str]]
     remarks: tuple[str, ...] = ()
+    source = "huggingface"
     threads = True  # see `shardio.source.Source`: Arrow's tables are immutable
 
     @property
@@ -87,13 +86,7 @@ class HuggingFace(ColumnSource):
 
     @cached_property
     def _step(self) -> int:
-        """The number of rows to read at once."""
         return min(MOST_ROWS, rows_at_once(sum(column.mean for column in self.columns.values())))
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the class names where the Dataset states them."""
-        return {"source": "huggingface", **self.classes}
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, self._count)

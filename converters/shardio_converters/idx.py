@@ -25,7 +25,7 @@ from shardio.source import Field, Sample, check_index, encode_png, listed_names,
 from shardio.system.regular_files import open_regular
 
 from ._files import source_errors
-from ._source_base import PicklesFields
+from ._source_base import DataclassSource
 
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -52,7 +52,10 @@ def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str 
         ConfigError: `classes` are given, but there are no labels.
     """
     root = local_path(src).absolute()
-    found = _find(root, "" if subset is None else f"{subset}-")
+    place, prefix = printable(root), "" if subset is None else f"{subset}-"
+    with source_errors(f"idx takes a directory, {place}"), os.scandir(root) as entries:
+        paths = sorted(Path(entry) for entry in entries if entry.name.startswith(prefix) and not entry.is_dir())
+    found = [file for path in paths if (file := _header(path))]
     pictures = [file for file in found if file.holds_images]
     labels = [file for file in found if file.holds_labels]
     if others := [file for file in found if not file.holds_images and not file.holds_labels]:
@@ -61,12 +64,12 @@ def idx(src: str | os.PathLike[str], *, subset: str | None = None, classes: str 
             f" it holds {others[0].dtype} {list(others[0].shape)}"
         )
     if not pictures:
-        named = f" whose name begins with {subset + '-'!r}" if subset else ""
-        raise SourceError(f"{root} holds no IDX file of images{named}")
+        named = f" whose name begins with {prefix!r}" if subset else ""
+        raise SourceError(f"{place} holds no IDX file of images{named}")
     if len(pictures) > 1 or len(labels) > 1:
-        listed = ", ".join(file.path.name for file in found)
+        listed = ", ".join(printable(file.path.name) for file in found)
         raise SourceError(
-            f"{root} holds more than one pair of IDX files: {listed};"
+            f"{place} holds more than one pair of IDX files: {listed};"
             ' point at a directory with one pair, or take one by its prefix, such as subset="train"'
         )
     source = Idx(pictures[0], labels[0] if labels else None, tuple(listed_names(classes)))
@@ -107,12 +110,13 @@ class _File:
 
 @final
 @dataclass(frozen=True)
-class Idx(PicklesFields):
+class Idx(DataclassSource):
     """The images of one IDX file and the labels of another. It pickles as paths; each worker reads the files itself."""
 
     _images: _File
     _labels: _File | None
-    _classes: tuple[str, ...]
+    classes: tuple[str, ...]
+    source = "idx"
     threads = True
 
     def check(self) -> None:
@@ -121,16 +125,18 @@ class Idx(PicklesFields):
         if not count * height * width:
             raise SourceError(f"{self._images} holds no images: {list(self._images.shape)}")
         if self._labels is None:
-            if self._classes:
-                raise ConfigError("{classes} need labels, {} holds no IDX file of labels", self._images.path.parent)
+            if self.classes:
+                raise ConfigError(
+                    "{classes} need labels, {} holds no IDX file of labels", printable(self._images.path.parent)
+                )
         elif self._labels.shape[0] != count:
             raise SourceError(
                 f"every image must have a label: {self._images} holds {count} images,"
                 f" {self._labels} {self._labels.shape[0]} labels"
             )
-        elif self._classes and not 0 <= self._numbers.min() <= self._numbers.max() < len(self._classes):
+        elif self.classes and not 0 <= self._numbers.min() <= self._numbers.max() < len(self.classes):
             raise SourceError(
-                f"{self._labels}: with {len(self._classes)} classes labels must be in [0, {len(self._classes)}),"
+                f"{self._labels}: with {len(self.classes)} classes labels must be in [0, {len(self.classes)}),"
                 f" got {self._numbers.min()} to {self._numbers.max()}"
             )
         _ = self._pixels, self._numbers
@@ -150,11 +156,6 @@ class Idx(PicklesFields):
         image = Field("image", shape=(height, width), channels=3 if colors else 1)
         return {"image": image, "label": Field("scalar", dtype="int64")} if self._labels else {"image": image}
 
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the class names if they were given."""
-        return {"source": "idx", **({"classes": list(self._classes)} if self._classes else {})}
-
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of the raw pixels, `[n]`: more than their PNG takes, unless they are tiny or noise."""
         count, *shape = self._images.shape
@@ -166,15 +167,7 @@ class Idx(PicklesFields):
         return {"image": encode_png(self._pixels[index], f"{self._images}, image {index}"), **label}
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: the labels."""
         return self._numbers.astype(np.int64) if name == "label" and self._labels else None
-
-
-def _find(root: Path, prefix: str) -> list[_File]:
-    """The IDX files in `root` whose names begin with `prefix`, sorted by name."""
-    with source_errors(f"idx takes a directory, {printable(root)}"), os.scandir(root) as entries:
-        paths = sorted(Path(entry) for entry in entries if entry.name.startswith(prefix) and not entry.is_dir())
-    return [file for path in paths if (file := _header(path))]
 
 
 def _header(path: Path) -> _File | None:

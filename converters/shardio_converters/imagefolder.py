@@ -21,6 +21,7 @@ from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, listed_names, local_path
 
 from ._files import read_image, read_images, source_errors
+from ._source_base import DataclassSource
 from ._string_array import StringArray
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
@@ -67,7 +68,10 @@ def imagefolder(
             without `allow_empty`.
         ConfigError: `extensions` names no suffix.
     """
-    suffixes, key = _suffixes(EXTENSIONS if extensions is None else extensions), order_key(sort)
+    named = {suffix.lower().lstrip(".") for suffix in listed_names(EXTENSIONS if extensions is None else extensions)}
+    suffixes, key = tuple(f".{suffix}" for suffix in sorted(named - {""})), order_key(sort)
+    if not suffixes:
+        raise ConfigError("{extensions} must name at least one suffix, got {!r}", extensions)
     root = local_path(src).absolute()
     tops = sorted(_scan(root), key=lambda entry: key(entry.name))
     for folder in (root, *(root / entry.name for entry in tops)):
@@ -75,10 +79,11 @@ def imagefolder(
             raise SourceError(f"{printable(folder)} is a dataset of shardio already, no folder of image files")
     real = Path(os.path.realpath(root))
     above = frozenset(map(_identity, (real, *real.parents)))
-    classes = [entry.name for entry in tops if _is_dir(entry, suffixes) and not _leads_to(entry, above)]
-    others = [entry for entry in tops if not _is_dir(entry, suffixes)]
-    beside = [(entry.name, _size(entry)) for entry in others if _takes(entry, suffixes)]
-    left_out = Counter(_kind(entry) for entry in others if not _takes(entry, suffixes))
+    folders = [entry for entry in tops if _is_dir(entry, suffixes)]
+    classes = [one.name for one in folders if not (one.is_symlink() and _identity(Path(one.path)) in above)]
+    others = [(entry, _size(entry, suffixes)) for entry in tops if not _is_dir(entry, suffixes)]
+    beside = [(entry.name, size) for entry, size in others if size is not None]
+    left_out = Counter(_kind(entry) for entry, size in others if size is None)
     if not classes and not beside:
         raise SourceError(f"{printable(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
     paths, sizes, counts, empty = StringArray(), array("q"), list[int](), list[str]()
@@ -113,8 +118,8 @@ def imagefolder(
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class ImageFolder:
+@dataclass(frozen=True, eq=False)
+class ImageFolder(DataclassSource):
     """The image files below `root`, by number.
 
     Attributes:
@@ -123,7 +128,6 @@ class ImageFolder:
         file_sizes: the bytes of each file, `[n]`; 0 for a broken link.
         classes: the class names.
         starts: the number of each class's first image.
-        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
     root: Path
@@ -133,6 +137,7 @@ class ImageFolder:
     starts: tuple[int, ...]
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    source = "imagefolder"
     threads = True
 
     @property
@@ -141,13 +146,7 @@ class ImageFolder:
         label = {"label": Field("scalar", dtype="int64")} if self.classes else {}
         return {"image": Field("image"), **label, "key": Field("text")}
 
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the class names if there are classes."""
-        return {"source": "imagefolder", **({"classes": list(self.classes)} if self.classes else {})}
-
     def sizes(self) -> NDArray[np.int64]:
-        """The files' sizes in bytes, `[n]`."""
         return self.file_sizes
 
     def __getitem__(self, index: int) -> Sample:
@@ -170,13 +169,6 @@ class ImageFolder:
         if name != "label" or not self.classes:
             return None
         return np.repeat(np.arange(len(self.classes)), np.diff([*self.starts, len(self.paths)]))
-
-
-def _suffixes(extensions: str | Iterable[str]) -> tuple[str, ...]:
-    found = {suffix.lower().lstrip(".") for suffix in listed_names(extensions)} - {""}
-    if not found:
-        raise ConfigError("{extensions} must name at least one suffix, got {!r}", extensions)
-    return tuple(f".{suffix}" for suffix in sorted(found))
 
 
 def _remarks(suffixes: tuple[str, ...], left_out: Mapping[str, int], beside: int) -> tuple[str, ...]:
@@ -215,8 +207,8 @@ def _walk(
             path = f"{folder}/{entry.name}"
             if _is_dir(entry, suffixes):
                 waiting.append((path, above | {identity}))
-            elif _takes(entry, suffixes):
-                yield path, _size(entry)
+            elif (size := _size(entry, suffixes)) is not None:
+                yield path, size
             else:
                 left_out[_kind(entry)] += 1
 
@@ -224,10 +216,6 @@ def _walk(
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
     with source_errors(folder), os.scandir(folder) as entries:
         return list(entries)
-
-
-def _leads_to(entry: os.DirEntry[str], folders: frozenset[_Id]) -> bool:
-    return entry.is_symlink() and _identity(Path(entry.path)) in folders
 
 
 def _identity(folder: Path) -> _Id:
@@ -247,18 +235,12 @@ def _is_dir(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
         raise unreadable(Path(entry.path), error) from error
 
 
-def _takes(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
+def _size(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> int | None:
+    """The bytes of an image file, 0 if that cannot be told; None for anything else."""
     if not entry.name.lower().endswith(suffixes):
-        return False
+        return None
     try:
-        # Opening a named pipe would block until somebody writes to it.
-        return stat.S_ISREG(entry.stat().st_mode)
-    except OSError:
-        return True
-
-
-def _size(entry: os.DirEntry[str]) -> int:
-    try:
-        return entry.stat().st_size
+        status = entry.stat()
     except OSError:
         return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else None  # opening a named pipe would block

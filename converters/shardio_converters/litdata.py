@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.files import open_file
+from shardio.foreign.files import File, open_file
 from shardio.foreign.names import printable
 from shardio.source import load_optional, local_path
 
-from ._blocks import OneOpenFile
 from ._files import parse_json, plain_name, read_json
-from ._source_base import PicklesFields
+from ._source_base import DataclassSource, OneOpenFile
 from .torch import MapStyle, map_style
 
 _INDEX = "index.json"
@@ -88,7 +87,7 @@ def litdata(
 
 @final
 @dataclass(frozen=True)
-class _Samples(PicklesFields):
+class _Samples(DataclassSource):
     """The samples of a directory, as a Dataset. It pickles as a path; each worker opens the chunks itself, one by one.
 
     Attributes:
@@ -113,9 +112,16 @@ class _Samples(PicklesFields):
     @cached_property
     def _chunks(self) -> "OneOpenFile[_Chunk | _TokensChunk]":
         (config, chunks), root, block_size = self._index, self.root, self.block_size
-        if config.get("item_loader") == _TOKENS:
-            return OneOpenFile(lambda number: _TokensChunk(root, config, chunks[number], block_size))
-        return OneOpenFile(lambda number: _Chunk(root, config, chunks[number]))
+        whole = config.get("compression_level") in (None, "", "chunk")  # else samples or batches are compressed
+        packed = ("zstd",) if config.get("compression") and whole else ()
+
+        def opened(number: int) -> _Chunk | _TokensChunk:
+            file = open_file(root / chunks[number]["filename"], packed)
+            if config.get("item_loader") == _TOKENS:
+                return _TokensChunk(file, config, chunks[number], block_size)
+            return _Chunk(file, config, chunks[number])
+
+        return OneOpenFile(opened)
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -129,7 +135,7 @@ class _Samples(PicklesFields):
 class _Chunk:
     """An open chunk of samples, which LitData reads; unpacked if it is compressed as a whole."""
 
-    def __init__(self, root: Path, config: Mapping[str, Any], chunk: Mapping[str, Any]) -> None:
+    def __init__(self, file: File, config: Mapping[str, Any], chunk: Mapping[str, Any]) -> None:
         class AsBytes(_package("litdata.streaming.serializers").BytesSerializer):  # type: ignore[misc]  # the package has no types
             """Gives files as they are, where LitData would decode them."""
 
@@ -138,7 +144,7 @@ class _Chunk:
 
         serializers = _package("litdata.streaming.serializers")._get_serializers({kind: AsBytes() for kind in _FILES})
         spec = _package("litdata.utilities._pytree").treespec_loads(config["data_spec"])
-        self._file = open_file(root / chunk["filename"], ("zstd",) if _is_packed(config) else ())
+        self._file = file
         # LitData unpacks chunks into their own directory, and removes the packed ones, so it gets no path of these.
         self._path = f"/proc/self/fd/{self._file.fileno()}"
         self._loader = _package("litdata.streaming.item_loader").PyTreeLoader()
@@ -156,9 +162,8 @@ class _Chunk:
 class _TokensChunk:
     """An open chunk of tokens: the number of documents, the offset of each and of the end (uint32), and the tokens."""
 
-    def __init__(self, root: Path, config: Mapping[str, Any], chunk: Mapping[str, Any], block_size: int | None) -> None:
-        self._file = open_file(root / chunk["filename"], ("zstd",) if _is_packed(config) else ())
-        self._dtype = _tokens_dtype(config)
+    def __init__(self, file: File, config: Mapping[str, Any], chunk: Mapping[str, Any], block_size: int | None) -> None:
+        self._file, self._dtype = file, _tokens_dtype(config)
         head = np.frombuffer(self._file.read(0, 4 * (chunk["chunk_size"] + 2)), "<u4").astype(np.int64)
         if len(head) < chunk["chunk_size"] + 2 or head[0] != chunk["chunk_size"] or (np.diff(head[1:]) < 0).any():
             raise BadSample(f"{chunk['filename']}: damaged: it does not begin with the offsets of its documents")
@@ -187,11 +192,6 @@ def _types(layout: Mapping[str, Any]) -> Iterator[Any]:
     yield layout["type"]
     for part in layout["children_spec"]:
         yield from _types(part)
-
-
-def _is_packed(config: Mapping[str, Any]) -> bool:
-    """Whether whole chunks are compressed, and not the samples or batches in them."""
-    return bool(config.get("compression")) and config.get("compression_level") in (None, "", "chunk")
 
 
 def _tokens_dtype(config: Mapping[str, Any]) -> np.dtype[Any]:

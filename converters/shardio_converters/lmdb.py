@@ -4,7 +4,6 @@ Source: src/caffe/proto/caffe.proto of https://github.com/BVLC/caffe. `shardio.c
 """
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -21,10 +20,10 @@ from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_index, encode_png, local_path, probe_image, sniff_image
 
 from . import _protobuf
+from ._fields import readable
 from ._protobuf import BYTES, FIXED32, VARINT, Record, Span
 
 Layout: TypeAlias = Literal["auto", "datum", "image"]
-_PROBES = 100
 _SHARDIOS = b"\xff" * 8 + b"_"  # how the last keys in a shard of shardio begin
 
 
@@ -54,25 +53,24 @@ def lmdb(src: str | os.PathLike[str], *, layout: Layout = "auto", bgr: bool = Tr
     """
     if layout not in get_args(Layout):
         raise ConfigError("{layout} must be one of {}, got {!r}", ", ".join(get_args(Layout)), layout)
-    if (Path(src) / "shardio.json").exists():
-        raise _shardios(src)
-    file = open_lmdb(local_path(src).absolute())
+    root, own = local_path(src).absolute(), "was written by shardio; its datasets are copied by `shardio reshard`"
+    if (root / "shardio.json").exists():
+        raise SourceError(f"{printable(root)} {own}")
+    file = open_lmdb(root)
     entries = scan(file)
     if not len(entries):
         raise SourceError(f"{printable(file.path)} holds no entries")
     last = file.read_exactly(int(entries[-1]["key"]), int(entries[-1]["key_size"]))
     if last.startswith(_SHARDIOS):
-        raise _shardios(file.path)
+        raise SourceError(
+            f"{printable(file.path)} was written by shardio; its datasets are copied by `shardio reshard`"
+        )
     spans = entries["offset"].copy(), entries["size"].astype(np.int64)
     places, keys = ValueLocations([file.path], [spans], open_lmdb), repack_fields(entries[["key", "key_size"]])
     source = Lmdb(places, keys, Field("image"), datums=False, bgr=bgr)
     if layout == "image" or (layout == "auto" and _holds_images(source)):
         return source
-    return Lmdb(places, keys, _field(source), datums=True, bgr=bgr)
-
-
-def _shardios(path: str | os.PathLike[str]) -> SourceError:
-    return SourceError(f"{printable(path)} was written by shardio; its datasets are copied by `shardio reshard`")
+    return Lmdb(places, keys, _field(source, places), datums=True, bgr=bgr)
 
 
 def open_lmdb(path: Path) -> File:
@@ -124,11 +122,6 @@ class Datum:
         if self.data is not None and self.data[1]:
             return self.data
         return self.floats[0] if len(self.floats) == 1 else None
-
-    def bytes_of(self, record: bytes) -> bytes:
-        """Return the `data` bytes; b"" if there are none."""
-        start, size = self.data or (0, 0)
-        return record[start : start + size]
 
     def array(self, record: bytes) -> NDArray[Any]:
         """Return the values, uint8 or float32 `[channels, height, width]`; BadSample if they do not fill that shape."""
@@ -185,12 +178,8 @@ class Lmdb(LocatedSource):
     def __init__(self, places: ValueLocations, keys: NDArray[Any], field: Field, *, datums: bool, bgr: bool) -> None:
         super().__init__(places)
         self._keys, self._field, self._datums, self._bgr = keys, field, datums, bgr
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """`image` or `array`, `label` of a Datum, and `key`."""
-        label = {"label": Field("scalar", dtype="int64")} if self._datums else {}
-        return {self._field.kind: self._field, **label, "key": Field("text")}
+        label = {"label": Field("scalar", dtype="int64")} if datums else {}
+        self.fields = {field.kind: field, **label, "key": Field("text")}
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._places))
@@ -230,8 +219,8 @@ class Lmdb(LocatedSource):
         if (kind := _kind(datum)) != self._field.kind:
             raise BadSample(f"its Datum holds an {kind}, expected an {self._field.kind}")
         if datum.encoded:
-            data = datum.bytes_of(record)
-            probe_image(data)
+            start, size = datum.data or (0, 0)
+            probe_image(data := record[start : start + size])
             return data
         pixels = datum.array(record)
         if kind == "array":
@@ -261,26 +250,18 @@ def _holds_images(source: Lmdb) -> bool:
     return False
 
 
-def _field(source: Lmdb) -> Field:
-    """The field of the pixels, from the first and the last Datum that can be read."""
-    count = len(source.sizes())
-    first = _first_array(source, range(min(count, _PROBES)))
+def _field(source: Lmdb, places: ValueLocations) -> Field:
+    """The field of the pixels, from the first Datum that can be read, and the last of those that fields come from."""
+
+    def array(number: int) -> NDArray[Any] | None:
+        _, value, place = source.entry(number)
+        with bad_samples_at(place):
+            datum = parse_datum(value)
+            return None if _kind(datum) == "image" else datum.array(value)
+
+    arrays = [found for _, found in readable(places.probes().tolist(), array, "Datum")]
+    first, last = arrays[0], arrays[-1]
     if first is None:
         return Field("image")
-    last = _first_array(source, range(count - 1, max(count - 1 - _PROBES, -1), -1))
     alike = last is not None and last.shape == first.shape
     return Field("array", dtype=first.dtype.name, shape=first.shape if alike else None)
-
-
-def _first_array(source: Lmdb, numbers: range) -> NDArray[Any] | None:
-    """The array in the first Datum of these that can be read; None if it holds an image."""
-    wrong = None
-    for number in numbers:
-        try:
-            _, value, place = source.entry(number)
-            with bad_samples_at(place):
-                datum = parse_datum(value)
-                return None if _kind(datum) == "image" else datum.array(value)
-        except BadSample as error:
-            wrong = wrong or error
-    raise SourceError(f"no Datum can be read; {wrong}") from wrong

@@ -8,11 +8,10 @@ little-endian), a header that nothing needs, and the samples: the sizes of the c
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,15 +75,18 @@ def mds(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None =
     if not (root / _INDEX).is_file() and (splits := sorted(p.parent.name for p in root.glob(f"*/{_INDEX}"))):
         raise SourceError(f"{printable(root)} holds the splits {', '.join(splits)}: name one of them")
     columns, shards = _read_index(root)
-    names = choose_fields(fields, [column.name for column in columns], printable(root))
-    numbers = {column.name: number for number, column in enumerate(columns)}
-    taken = {field: numbers[name] for field, name in names.items()}
+    own = [column.name for column in columns]
+    names = choose_fields(fields, own, printable(root))
+    taken = {field: own.index(name) for field, name in names.items()}
     for number in taken.values():
         _field(columns[number], (), printable(root))  # refuses before the shards are scanned
     places = ValueLocations([path for path, _ in shards], scan_files(shards, _scan), _open)
     if not len(places):
         raise SourceError(f"{printable(root)} holds no samples")
-    first = list(_first_samples(places, columns))
+    first = []
+    for sample in range(min(_PROBED, len(places))):
+        with contextlib.suppress(BadSample):
+            first.append(_read(places, sample, columns)[0])
     chosen = {}
     for field, number in taken.items():
         found = _field(columns[number], [values[number] for values in first], printable(root))
@@ -92,9 +94,7 @@ def mds(src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None =
     return Mds(places, columns, taken, chosen, rename_remarks(fields, names))
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Column:
+class _Column(NamedTuple):
     """A column: its name, how its values are encoded, and the bytes of each value if that is always the same."""
 
     name: str
@@ -120,12 +120,12 @@ class Mds(LocatedSource):
         self,
         places: ValueLocations,
         columns: tuple[_Column, ...],
-        taken: Mapping[str, int],
-        fields: Mapping[str, Field],
+        taken: dict[str, int],
+        fields: dict[str, Field],
         remarks: Sequence[str],
     ) -> None:
         super().__init__(places, remarks)
-        self._columns, self._taken, self.fields = columns, dict(taken), dict(fields)
+        self._columns, self._taken, self.fields = columns, taken, fields
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._places))
@@ -207,13 +207,6 @@ def _scan(shard: tuple[Path, int]) -> Spans:
     return ends[:-1], np.diff(ends)
 
 
-def _first_samples(places: ValueLocations, columns: Sequence[_Column]) -> Iterator[list[bytes]]:
-    """Yield the values of those of the first samples that can be read."""
-    for number in range(min(_PROBED, len(places))):
-        with contextlib.suppress(BadSample):
-            yield _read(places, number, columns)[0]
-
-
 def _read(places: ValueLocations, index: int, columns: Sequence[_Column]) -> tuple[list[bytes], str]:
     """Return the bytes of each column of a sample, and its name in messages; BadSample if it is damaged."""
     file, row, offset, size = places.locate(index)
@@ -243,8 +236,10 @@ def _field(column: _Column, values: Sequence[bytes], place: str) -> Field:
         return image_or_bytes(values)
     if encoding in _FIELDS:
         return _FIELDS[encoding]
-    if encoding == "ndarray" and values:
-        return Field("array", dtype=_array(values[0], encoding).dtype.name)
+    if encoding == "ndarray":
+        for value in values:
+            with contextlib.suppress(BadSample):
+                return Field("array", dtype=_array(value, encoding).dtype.name)
     reason = "pickles are never loaded" if encoding == "pkl" else "no field holds it"
     if encoding.partition(":")[0] == "ndarray":
         try:

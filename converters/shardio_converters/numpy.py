@@ -5,33 +5,42 @@ The format is described at https://numpy.org/doc/stable/reference/generated/nump
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, final
+from pathlib import Path
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import Sort, find_files
-from shardio.foreign.names import printable
+from shardio.foreign.files import Sort, find_files, order_hints
+from shardio.foreign.locations import scan_files
+from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
+from shardio.system.units import counted
 
 from ._fields import (
     array_field,
     check_characters,
+    check_same_rows,
     choose_fields,
-    dtype_in_words,
     rename_remarks,
     sample_value,
     shortened,
+    unheld,
 )
-from ._npy import NpyArray, is_npz, read_npy_header, read_npz_headers
-from ._npz_folder import NpzFolder, npz_folder
-from ._source_base import ColumnSource
+from ._files import file_size
+from ._npy import NpyArray, is_npz, read_npy_header, read_npz, read_npz_headers
+from ._source_base import ColumnSource, DataclassSource
+from ._string_array import StringArray
 
 _UNKNOWN = Field("bytes")
+_PICKLES = "holds Python objects, which are pickles and never loaded"
+
+_Headers: TypeAlias = Mapping[str, NpyArray]
+"""The arrays in a .npz, by name."""
 
 
 def numpy(
@@ -77,7 +86,7 @@ def numpy(
     files = find_files(root, lambda name: name.lower().endswith((".npy", ".npz")), "*.npy or *.npz files", sort)
     samples = [path for path in files if path.name.lower().endswith(".npz")]
     if files != [root] and len(samples) == len(files):
-        return npz_folder(root, files, fields)
+        return _npz_folder(root, files, fields)
     left_out = [f"left out {len(samples)} .npz files beside the .npy files"] if files != [root] and samples else []
     if files != [root]:
         files = [path for path in files if path not in samples]
@@ -86,7 +95,7 @@ def numpy(
         stored = read_npz_headers(root)
     else:
         lone = read_npy_header(root)
-        field = _field(_Column(lone, (), lone.dtype, lone.shape))
+        field = _field(lone.dtype, lone.shape[1:])
         stored = {field.kind if field else "array": lone}
     columns = {name: column for own, array in stored.items() for name, column in _columns(own, array)}
     if not columns:
@@ -97,9 +106,7 @@ def numpy(
         left_out += shortened([f"left out {name!r}: it {why}" for name, why in lost.items()], "arrays are left out")
     names = choose_fields(fields, columns, printable(root))
     chosen = {field: _chosen(field, columns[own]) for field, own in names.items()}
-    if len({column.shape[0] for column in chosen.values()}) > 1:
-        listed = ", ".join(f"{name} {column.shape[0]}" for name, column in chosen.items())
-        raise SourceError(f"arrays must have the same number of rows, they have {listed}; choose some with fields")
+    check_same_rows({own: columns[own] for own in names.values()}, printable(root))
     return Arrays(chosen, (*left_out, *rename_remarks(fields, names)))
 
 
@@ -127,6 +134,14 @@ class _Column:
         """The bytes of one row; of strings, with their padding."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
+    @property
+    def own_field(self) -> Field | None:
+        """The field that holds the rows, before it is chosen; None if there is none."""
+        return _field(self.dtype, self.shape[1:])
+
+    def __str__(self) -> str:
+        return ".".join([str(self.stored), *self.names])
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -135,20 +150,17 @@ class Arrays(ColumnSource):
 
     columns: Mapping[str, _Column]
     remarks: tuple[str, ...] = ()
+    source = "numpy"
     threads = True
     plain_values = True
-    metadata = {"source": "numpy"}
 
     @property
     def _count(self) -> int:
         return next(iter(self.columns.values())).shape[0]
 
     @cached_property
-    def _mapped(self) -> dict[NpyArray, NDArray[Any]]:
-        return {}
-
-    @cached_property
-    def _views(self) -> dict[str, NDArray[Any]]:
+    def _mapped(self) -> dict[NpyArray | str, NDArray[Any]]:
+        """Arrays of files, and the columns in them by field."""
         return {}
 
     def __getitem__(self, index: int) -> Sample:
@@ -159,22 +171,21 @@ class Arrays(ColumnSource):
                 (element,) = check_characters(self._values(name)[index : index + 1])
                 sample[name] = sample_value(element, column.field)
             except (BadSample, ValueError) as error:
-                raise BadSample(f"{_name(column)}, row {index}: {error}") from error
+                raise BadSample(f"{column}, row {index}: {error}") from error
         return sample
 
     def _fill(self, name: str, out: NDArray[Any]) -> None:
         out[:] = self._values(name)
 
     def _values(self, name: str) -> NDArray[Any]:
-        if name not in self._views:
+        if name not in self._mapped:
             column = self.columns[name]
             if column.stored not in self._mapped:  # members of a structured array share one
                 self._mapped[column.stored] = column.stored.map()
-            view = self._mapped[column.stored]
+            self._mapped[name] = self._mapped[column.stored]
             for member in column.names:
-                view = view[member]
-            self._views[name] = view
-        return self._views[name]
+                self._mapped[name] = self._mapped[name][member]
+        return self._mapped[name]
 
 
 def _columns(name: str, stored: NpyArray) -> Iterator[tuple[str, _Column]]:
@@ -191,42 +202,143 @@ def _columns(name: str, stored: NpyArray) -> Iterator[tuple[str, _Column]]:
     return members(name, (), stored.dtype, stored.shape)
 
 
-def _name(column: _Column) -> str:
-    return ".".join([str(column.stored), *column.names])
-
-
-def _field(column: _Column) -> Field | None:
-    """The field that holds the rows of a column; None if there is none."""
-    if column.dtype.kind in "SU":
-        return Field("text") if len(column.shape) == 1 else None
-    return array_field(column.dtype, column.shape[1:])
+def _field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
+    """The field of values of this dtype and shape; None if there is none."""
+    if dtype.kind in "SU":
+        return None if shape else Field("text")
+    return array_field(dtype, shape)
 
 
 def _chosen(name: str, column: _Column) -> _Column:
     """The column as the field `name`; SourceError if no field holds its rows."""
-    reason, field = _refusal(column), _field(column)
-    if reason or field is None:
-        raise SourceError(f"{_name(column)} {reason}; others can be chosen with fields")
-    return replace(column, field=label_as_int64(name, field))
-
-
-def _refusal(column: _Column) -> str:
-    """The reason why the rows of a column cannot be samples; empty if they can."""
+    reason, field = _unsuited(column), column.own_field
     if column.stored.dtype.hasobject:
-        return "holds Python objects, which are pickles and never loaded"
-    if column.shape and (not column.shape[0] or not column.mean):
-        return f"holds no rows, or empty ones: {list(column.shape)} of {column.dtype}"
-    return _unsuited(column)
+        reason = _PICKLES
+    elif column.shape and not (column.shape[0] and column.mean):
+        reason = f"holds no rows, or empty ones: {list(column.shape)} of {column.dtype}"
+    if reason or field is None:
+        raise SourceError(f"{column} {reason}; others can be chosen with fields")
+    return replace(column, field=label_as_int64(name, field))
 
 
 def _unsuited(column: _Column) -> str:
     """The reason why a column is left out, unless it is chosen or the only one; empty if its rows can be samples."""
     if column.stored.dtype.hasobject:
         return ""  # refused in any case
-    if column.dtype.kind in "Mm":
-        return f"holds {column.dtype}, which no field holds; x.astype('int64') makes numbers of it"
     if not column.shape:
         return "is a single value, it has no rows"
-    if not _field(column):
-        return f"holds {list(column.shape)} of {dtype_in_words(column.dtype)}, which no field holds"
-    return ""
+    return "" if column.own_field else unheld(column.dtype, column.shape)
+
+
+def _npz_folder(root: Path, paths: Sequence[Path], fields: str | Mapping[str, str] | None) -> "NpzFolder":
+    """The files at `paths` as samples, whose fields are chosen by `fields` among the arrays of the first."""
+    scanned = scan_files(paths, _try_headers)
+    headers = {path: found for path, found in zip(paths, scanned, strict=True) if not isinstance(found, SourceError)}
+    if not headers:
+        raise scanned[0]
+    first = next(iter(headers.values()))
+    if not first:
+        raise SourceError(f"{printable(paths[0])} holds no arrays")
+    held = {name for name, array in first.items() if array.dtype.hasobject or _field(array.dtype, array.shape)}
+    refused = [] if fields is not None else [name for name in first if name not in held]
+    names = choose_fields(fields, [name for name in first if name not in refused] or first, printable(root))
+    chosen = {}
+    for name, own in names.items():
+        chosen[name] = label_as_int64(name, _field_of_all([found[own] for found in headers.values() if own in found]))
+    lost = [f"left out {name!r}: it {unheld(first[name].dtype, first[name].shape)}" for name in refused]
+    missing = []
+    for own in names.values():
+        if lacking := [path for path, found in headers.items() if own not in found]:
+            named = f"{lacking[0]}, ..." if len(lacking) > 1 else lacking[0]
+            missing.append(f"bad samples, as they lack {own!r}: {counted(len(lacking), 'file')}, {printable(named)}")
+    remarks = (
+        *shortened(lost + ([] if fields is not None else _left_out(headers)), "arrays are left out"),
+        *rename_remarks(fields, names),
+        *shortened(missing, "arrays are missing in some files"),
+    )
+    folder = Path(os.path.commonpath([path.parent for path in paths]))
+    below = StringArray(str(path.relative_to(folder)) for path in paths)
+    return NpzFolder(folder, below, names, chosen, remarks, order_hints(paths))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NpzFolder(DataclassSource):
+    """The .npz files in a folder, one of them a sample, as the DLIO benchmark writes them for its model unet3d.
+
+    Attributes:
+        root: the folder.
+        paths: the files' paths below it.
+        names: the array of each field.
+        arrays: the fields of the arrays.
+    """
+
+    root: Path
+    paths: StringArray
+    names: Mapping[str, str]
+    arrays: Mapping[str, Field]
+    remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    source = "numpy"
+    threads = True
+    plain_values = True
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """A field for each array, and `key`, the name of the file, unless an array has this name."""
+        return {"key": Field("text")} | dict(self.arrays)
+
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes of each file, `[n]`; 0 for one that is missing."""
+        return np.array(scan_files([self.root / path for path in self.paths], file_size), np.int64)
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, len(self.paths))
+        path = self.root / self.paths[index]
+        try:
+            found = read_npz(path, self.names.values())
+        except SourceError as error:
+            raise BadSample(str(error)) from error
+        sample: dict[str, Any] = {"key": printable(self.paths[index])}
+        for name, own in self.names.items():
+            if own not in found:
+                raise BadSample(f"{printable(path)}: it has no array {own!r}")
+            with bad_samples_at(f"{printable(path)}, {own}"):
+                sample[name] = _value(found[own], self.arrays[name])
+        return sample
+
+
+def _try_headers(path: Path) -> _Headers | SourceError:
+    try:
+        return read_npz_headers(path)
+    except SourceError as error:  # reported as a bad sample when the conversion reaches it
+        return error
+
+
+def _field_of_all(arrays: Sequence[NpyArray]) -> Field:
+    """The field for an array that several files have: of the first one's type, of one shape if all agree."""
+    first, alike = arrays[0], len({array.shape for array in arrays}) == 1
+    if first.dtype.hasobject:
+        raise SourceError(f"{first} {_PICKLES}")
+    found = _field(first.dtype, first.shape)
+    if found is None or (found.kind == "text" and not alike):
+        raise SourceError(f"{first} {unheld(first.dtype, first.shape)}; others can be chosen with fields")
+    return found if alike else Field("array", dtype=found.dtype)
+
+
+def _left_out(headers: dict[Path, _Headers]) -> list[str]:
+    """A remark for each array that the first file lacks and another has."""
+    first = next(iter(headers.values()))
+    where = {name: path for path, found in reversed(headers.items()) for name in found if name not in first}
+    reason = "which the first file lacks"
+    return [f"left out {name!r}, {reason}: {printable(path)} is the first that has it" for name, path in where.items()]
+
+
+def _value(array: NDArray[Any], field: Field) -> Any:
+    """An array as the value of a field; BadSample if it is another kind of value."""
+    if (array.dtype.kind in "SU") != (field.kind == "text") or (field.kind in ("text", "scalar") and array.shape):
+        raise BadSample(f"expected {field.kind}, got {list(array.shape)} of {array.dtype}")
+    if field.kind == "text":
+        (element,) = check_characters(array.reshape(1))
+        return sample_value(element, field)
+    return array.item() if field.kind == "scalar" else array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +35,9 @@ from ._arrow import (
     path_column,
     scalar_column,
 )
-from ._blocks import OneOpenFile, rows_at_once
 from ._fields import choose_fields, evenly_spaced, measure, rename_remarks
 from ._files import source_errors
-from ._source_base import ColumnSource
+from ._source_base import ColumnSource, OneOpenFile, rows_at_once
 
 _KEPT = 64 << 20  # the most bytes of a row group to keep
 _BUFFER = 256 << 10  # bytes to read at once of each column
@@ -100,12 +99,13 @@ def parquet(
     if both := others.keys() & listed.keys():
         raise ConfigError(f"{place}: two columns would be the field {min(both)!r}; rename one with path or fields")
     names, roots = others | listed, dict.fromkeys(listed, _root(root, listed))
-    first = _layout(schema, names, roots, paths[0])
     with ThreadPoolExecutor(_THREADS) as pool:
-        read = partial(_footer, names=names, roots=roots, all_columns=fields is None, first=first)
-        footers = list(pool.map(read, paths))
-    groups = [(number, group) for number, rows in enumerate(footers) for group in range(len(rows))]
-    starts = np.cumsum([0, *chain.from_iterable(footers)], dtype=np.int64)
+        footers = list(pool.map(partial(_footer, names=names, roots=roots), paths))
+    first = footers[0]
+    for footer in footers[1:]:
+        _check_same(footer, first, all_columns=fields is None)
+    groups = [(number, group) for number, footer in enumerate(footers) for group in range(len(footer.rows))]
+    starts = np.cumsum([0, *chain.from_iterable(footer.rows for footer in footers)], dtype=np.int64)
     places = np.array(groups, np.int64).reshape(-1, 2)
     renamed = (*rename_remarks(fields, others), *rename_remarks(path, listed))
     remarks = (*other_files(src, paths, "Parquet files"), *renamed)
@@ -124,7 +124,6 @@ class Parquet(ColumnSource):
         classes: the class names, as metadata has them.
         groups: the file of each row group, and its number within the file, `[groups, 2]`.
         starts: the number of each row group's first sample, followed by the number of samples, `[groups + 1]`.
-        remarks, hints: see `shardio.source.HasRemarks`, `HasHints`.
     """
 
     files: tuple[Path, ...]
@@ -134,7 +133,7 @@ class Parquet(ColumnSource):
     starts: NDArray[np.int64]
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-
+    source = "parquet"
     threads = True  # see `shardio.source.Source`: each copy opens the files itself
 
     @property
@@ -146,14 +145,8 @@ class Parquet(ColumnSource):
         files, found = self.files, self.columns  # a closure over self would keep the open file alive in a cycle
         return OneOpenFile(lambda number: _Reader(files[number], found))
 
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The converter's name, and the class names where the files state them."""
-        return {"source": "parquet", **self.classes}
-
     @cached_property
     def _step(self) -> int:
-        """The number of rows to read at once."""
         mean = sum(column.mean for column in self.columns.values())
         return min(MOST_ROWS, rows_at_once(mean)) if mean else _FIRST
 
@@ -288,48 +281,38 @@ def _opened(path: Path) -> Iterator[Any]:
         file.close(force=True)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """The content of a file: the chosen columns, their class names, and the names of all columns."""
+class _Footer(NamedTuple):
+    """A file's chosen columns, their class names, the names of all its columns, and the rows of its row groups."""
 
     path: Path
     columns: Mapping[str, Column]
     classes: Mapping[str, list[str]]
     names: tuple[str, ...]
+    rows: list[int]
 
 
-def _layout(schema: Any, names: Mapping[str, str], roots: Mapping[str, Path], path: Path) -> _Layout:
-    features = noted_features(schema, printable(path))
-    found = columns(names, schema, features, printable(path))
-    found |= {name: path_column(found[name], root, printable(path)) for name, root in roots.items()}
-    return _Layout(path, found, classes(found, features), tuple(schema.names))
-
-
-def _footer(
-    path: Path, names: Mapping[str, str], roots: Mapping[str, Path], all_columns: bool, first: _Layout
-) -> list[int]:
-    """The number of rows in each row group; SourceError unless the file has the same columns as the first."""
+def _footer(path: Path, names: Mapping[str, str], roots: Mapping[str, Path]) -> _Footer:
+    place = printable(path)
     with _opened(path) as file:
-        _check_same(_layout(file.schema_arrow, names, roots, path), first, all_columns)
+        schema = file.schema_arrow
+        features = noted_features(schema, place)
+        found = columns(names, schema, features, place)
+        found |= {name: path_column(found[name], root, place) for name, root in roots.items()}
         # The metadata of a row group's columns is not touched: where it is damaged, pyarrow crashes the process.
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         if sum(rows) != file.metadata.num_rows or min(rows, default=0) < 0:
-            raise SourceError(f"{printable(path)} is damaged: its row groups do not have {file.metadata.num_rows} rows")
-        return rows
+            raise SourceError(f"{place} is damaged: its row groups do not have {file.metadata.num_rows} rows")
+        return _Footer(path, found, classes(found, features), tuple(schema.names), rows)
 
 
-def _check_same(found: _Layout, first: _Layout, all_columns: bool) -> None:
-    """Raise SourceError unless both files have the same chosen columns and class names."""
+def _check_same(found: _Footer, first: _Footer, all_columns: bool) -> None:
     ours, others = printable(found.path), printable(first.path)
     if all_columns and (extra := set(found.names) - set(first.names)):
         raise SourceError(f"files must agree: {ours} has {min(extra)!r}, {others} has not")
     for name, column in found.columns.items():
         if column != first.columns[name]:
-            told = (
-                f"{describe_field(column.field)} in {ours}, and {describe_field(first.columns[name].field)} in {others}"
-            )
-            raise SourceError(f"files must agree: field {name!r} is {told}")
+            kind, other = (describe_field(one.field) for one in (column, first.columns[name]))
+            raise SourceError(f"files must agree: field {name!r} is {kind} in {ours}, and {other} in {others}")
     if found.classes != first.classes:
         raise SourceError(f"files must agree: the class names differ between {ours} and {others}")
 

@@ -6,17 +6,15 @@ Source: tensorflow/core/example/feature.proto and example.proto.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, Message, SourceError
 from shardio.foreign.files import Sort, check_uncompressed, find_files, other_files
-from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
+from shardio.foreign.locations import LocatedSource, ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
-from shardio.foreign.tfrecord import is_tfrecord_name, open_tfrecord, read_record
-from shardio.foreign.tfrecord import scan as scan_file
+from shardio.foreign.tfrecord import is_tfrecord_name, open_tfrecord, read_record, scan
 from shardio.source import Field, Missing, Sample, check_index, probe_image, sniff_image, with_optional
 
 from . import _protobuf
@@ -73,7 +71,7 @@ def tfrecord(
         ConfigError: `fields` names a feature that none of the first records has.
     """
     paths = find_files(src, is_tfrecord_name, "TFRecord files (*.tfrecord* or *-00000-of-00001)", sort)
-    spans, damage = scan_damaged_files(paths, _scan, on_error)
+    spans, damage = scan_damaged_files(paths, lambda path, damage: scan(open_tfrecord(path), damage), on_error)
     places = ValueLocations(paths, spans, open_tfrecord, damage)
     if not len(places):
         raise SourceError(f"{printable(src)} holds no records")
@@ -183,7 +181,7 @@ def _feature(data: bytes, parts: list[Record]) -> Feature | None:
 
 @final
 class TFRecord(LocatedSource):
-    """The records of TFRecord files."""
+    """The records of TFRecord files: `fields` are the chosen features, and `names` what the files call them."""
 
     metadata = {"source": "tfrecord"}
 
@@ -197,17 +195,7 @@ class TFRecord(LocatedSource):
         crc: bool,
     ) -> None:
         super().__init__(places, remarks)
-        self._names, self._fields, self._crc = dict(names), dict(fields), crc
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """The chosen features."""
-        return self._fields
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """The feature of each field."""
-        return self._names
+        self.names, self.fields, self._crc = dict(names), dict(fields), crc
 
     def places(self, index: int) -> dict[str, tuple[int, int]]:
         """See `shardio.source.HasPlaces`: lone bytes values and lists of floats lie there as shardio stores them."""
@@ -216,11 +204,11 @@ class TFRecord(LocatedSource):
         record = self._places.locate(index)
         check_uncompressed(record.file)
         found = {}
-        for name, own in self._names.items():
-            if self._fields[name].kind == "scalar":
+        for name, own in self.names.items():
+            if self.fields[name].kind == "scalar":
                 continue
             feature = features.get(own)
-            if self._fields[name].optional and (feature is None or not len(feature.spans)):
+            if self.fields[name].optional and (feature is None or not len(feature.spans)):
                 continue
             span = feature.span if feature is not None else None
             if span is None:
@@ -232,9 +220,9 @@ class TFRecord(LocatedSource):
         check_index(index, len(self._places))
         data, features, place = _read(self._places, index, self._crc)
         sample: dict[str, Any] = {}
-        for name, own in self._names.items():
+        for name, own in self.names.items():
             with bad_samples_at(f"{place}, feature {own!r}"):
-                value = _value(data, features.get(own), self._fields[name])
+                value = _value(data, features.get(own), self.fields[name])
                 lacks = f"{place}, feature {own!r}: the record lacks it, or it has no values"
                 sample[name] = Missing(lacks) if value is None else value
         return sample
@@ -249,10 +237,6 @@ class _Seen:
     count: int
     image: bool
     text: bool
-
-
-def _scan(path: Path, damage: list[str]) -> Spans:
-    return scan_file(open_tfrecord(path), damage)
 
 
 def _read(places: ValueLocations, index: int, crc: bool) -> tuple[bytes, dict[str, Feature], str]:

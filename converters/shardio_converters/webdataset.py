@@ -4,10 +4,9 @@ The convention is that of https://github.com/webdataset/webdataset. `shardio.for
 what is refused, `_members` the meaning of extensions.
 """
 
-import re
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -25,8 +24,6 @@ from ._fields import choose_fields, readable, rename_remarks, shortened
 from ._members import MemberField
 
 _KEY_DIGITS = 12
-_MOST_FOLDERS = 1000  # to note of a tar
-_SHOWN_FOLDERS = 3
 
 
 def webdataset(
@@ -78,7 +75,6 @@ def webdataset(
     if not len(places):
         raise SourceError(f"{printable(src)} holds no samples: no files whose names have an extension")
     layouts = _layouts(places, found)
-    fields = _without_dots(fields, layouts)
     parts = _parts(places, layouts, fields, optional, printable(src))
     if key and "key" in parts:
         raise ConfigError(
@@ -91,15 +87,12 @@ def webdataset(
     )
     remarks = (*other_files(src, paths, "tars"), *shortened(lost, "extensions are left out"), *names)
     adds_key = (not numbered and "key" not in parts) if key is None else key
-    hints = [] if "label" in parts else _folder_hints(found)
     split = next((scanned.split for scanned in found if scanned.split), "")
-    in_folders = any(folder for scanned in found for folder in scanned.folders)
-    return WebDataset(places, parts, remarks, hints, _Keys(split, in_folders) if adds_key else None)
+    keys = _Keys(split, any(scanned.in_folders for scanned in found))
+    return WebDataset(places, parts, remarks, keys if adds_key else None)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Keys:
+class _Keys(NamedTuple):
     """The keys of all samples: the first that its tar does not hold in one piece, and whether keys name folders."""
 
     split: str
@@ -108,7 +101,12 @@ class _Keys:
 
 @final
 class WebDataset(LocatedSource):
-    """The samples of tars. Only the location of each is kept; its headers are read again with the sample."""
+    """The samples of tars. Only the location of each is kept; its headers are read again with the sample.
+
+    Attributes:
+        fields: the chosen extensions, and `key`.
+        names: the extension of each field's file.
+    """
 
     metadata = {"source": "webdataset"}
 
@@ -117,11 +115,12 @@ class WebDataset(LocatedSource):
         places: ValueLocations,
         parts: Mapping[str, MemberField],
         remarks: Sequence[str],
-        hints: Sequence[str],
         keys: _Keys | None,
     ) -> None:
-        super().__init__(places, remarks, hints)
+        super().__init__(places, remarks)
         self._parts, self._keys = dict(parts), keys
+        self.fields = {name: part.field for name, part in parts.items()} | ({"key": Field("text")} if keys else {})
+        self.names = {name: part.extensions[0] for name, part in parts.items()}
 
     def in_place(self, key: bool | None) -> "WebDataset":
         """Return the samples as `shardio index` takes them: without keys that the tars do not hold in one piece.
@@ -135,22 +134,11 @@ class WebDataset(LocatedSource):
             hints.append(Message("the keys are left out; {key:True} takes them as the field key, as converting does"))
         else:
             return self
-        source = WebDataset(self._places, self._parts, remarks, (), None)
+        source = WebDataset(self._places, self._parts, remarks, None)
         source.hints = tuple(hints)
         return source
 
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """The chosen extensions, and `key`."""
-        return {n: part.field for n, part in self._parts.items()} | ({"key": Field("text")} if self._keys else {})
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """The extension of each field's file."""
-        return {name: part.extensions[0] for name, part in self._parts.items()}
-
     def places(self, index: int) -> dict[str, tuple[int, int]]:
-        """See `shardio.source.HasPlaces`."""
         check_index(index, len(self._places))
         files = _open(self._places, index)
         check_uncompressed(files.tar)
@@ -163,7 +151,7 @@ class WebDataset(LocatedSource):
                 )
             found["key"] = files.key_at, len(files.key.encode())
         for name, part in self._parts.items():
-            if part.field.kind != "scalar" and (extension := files.extension_of(part)) is not None:
+            if part.field.kind != "scalar" and (extension := part.find(files.places)) is not None:
                 offset, size = files.places[extension]
                 with bad_samples_at(f"{files}, .{extension}"):
                     start, size = part.stored_span(files.read(extension))
@@ -175,7 +163,7 @@ class WebDataset(LocatedSource):
         files = _open(self._places, index)
         sample: dict[str, Any] = {}
         for name, part in self._parts.items():
-            if (extension := files.extension_of(part)) is None:
+            if (extension := part.find(files.places)) is None:
                 sample[name] = Missing(f"{files}: it has no .{part.extensions[0]}, but .{', .'.join(files.places)}")
                 continue
             with bad_samples_at(f"{files}, .{extension}"):
@@ -183,9 +171,7 @@ class WebDataset(LocatedSource):
         return sample | ({"key": files.key} if self._keys else {})
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Files:
+class _Files(NamedTuple):
     """The files of one sample in an open tar, by extension."""
 
     tar: File
@@ -196,12 +182,7 @@ class _Files:
     def __str__(self) -> str:
         return f"{printable(self.tar.path)}, key {self.key!r}"
 
-    def extension_of(self, part: MemberField) -> str | None:
-        """The extension of a field's file; None if the sample has no such file."""
-        return part.find(self.places)
-
     def read(self, extension: str) -> bytes:
-        """Read the file with this extension."""
         offset, size = self.places[extension]
         data = self.tar.read_buffered(offset, size)
         if len(data) < size:
@@ -226,13 +207,10 @@ class _Layout(NamedTuple):
     key: str
 
     def and_also(self, other: "_Layout") -> "_Layout":
-        """Return the layout with later samples that have it."""
         return _Layout(self.first, other.last, self.samples + other.samples, self.key)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Scanned:
+class _Scanned(NamedTuple):
     """The samples of a tar, as its headers describe them.
 
     Attributes:
@@ -240,21 +218,21 @@ class _Scanned:
         running: whether the keys are running numbers, as shardio writes them.
         layouts: the extensions that samples have, and which samples of the tar have just these.
         split: the first key that the tar does not hold in one piece, "" if there is none.
-        folders: the folders of the first keys, at most 1,000.
+        in_folders: whether keys name folders.
     """
 
     spans: Spans
     running: bool
     layouts: Mapping[tuple[str, ...], _Layout]
     split: str
-    folders: frozenset[str]
+    in_folders: bool
 
 
 def _scan(path: Path, damage: list[str]) -> _Scanned:
     offsets, sizes = array("q"), array("q")
     layouts: dict[tuple[str, ...], _Layout] = {}
     running, first = True, 0
-    split, folders = "", set[str]()
+    split, in_folders = "", False
     for number, run in enumerate(scan(open_tar(path), damage)):
         extensions, own = tuple([member.extension for member in run.members]), _Layout(number, number, 1, run.key)
         layouts[extensions] = layouts[extensions].and_also(own) if extensions in layouts else own
@@ -264,22 +242,9 @@ def _scan(path: Path, damage: list[str]) -> _Scanned:
         first = first if number or not digits else int(run.key)
         running = running and digits and int(run.key) == first + number
         split = split or (run.key if run.key_at is None else "")
-        if len(folders) < _MOST_FOLDERS:
-            folders.add(run.key.rpartition("/")[0])
+        in_folders = in_folders or bool(run.key.rpartition("/")[0])
     spans = np.array(offsets, np.int64), np.array(sizes, np.int64)
-    return _Scanned(spans, running, layouts, split, frozenset(folders))
-
-
-def _folder_hints(found: Sequence[_Scanned]) -> list[str]:
-    """A hint if the keys are in folders, several samples in each, as those of a tar of class folders are."""
-    folders = sorted(set().union(*(scanned.folders for scanned in found)))
-    if len(folders) < 2 or 2 * len(folders) > sum(len(scanned.spans[0]) for scanned in found):
-        return []
-    shown = ", ".join(map(printable, folders[:_SHOWN_FOLDERS])) + (", ..." if len(folders) > _SHOWN_FOLDERS else "")
-    return [
-        f"no field is called label, and the samples are in folders, {shown}: if these are classes, only the keys tell "
-        "them; labels come from .cls files, or from `shardio convert imagefolder` of the unpacked tars"
-    ]
+    return _Scanned(spans, running, layouts, split, in_folders)
 
 
 def _layouts(places: ValueLocations, found: Sequence[_Scanned]) -> dict[tuple[str, ...], _Layout]:
@@ -302,7 +267,6 @@ def _left_out(
         for extension in dict.fromkeys(extensions):
             if extension not in taken:
                 having.setdefault(extension, []).append(layout)
-    named = members.field_names
     remarks: list[str] = []
     samples = sum(layout.samples for layout in layouts.values())
     for extension, those in having.items():
@@ -316,7 +280,7 @@ def _left_out(
                 count,
                 samples,
                 first,
-                Option("optional", list(named([extension]))),
+                Option("optional", list(members.field_names([extension]))),
             )
         )
     return remarks
@@ -340,7 +304,7 @@ def _parts(
     Without `given` these are the extensions of the first sample, and those of optional fields that it lacks.
     Only the first and the last sample that have an extension are read besides, where none of the others has it.
     """
-    probed = dict(_probe(places, places.probes().tolist()))
+    probed = _probe(places, places.probes().tolist())
     samples = list(probed.values())
     available = dict.fromkeys(extension for extensions in (*samples, *layouts) for extension in extensions)
     if given is None:
@@ -353,7 +317,9 @@ def _parts(
         having = [number for number, sample in probed.items() if extension in sample]
         try:
             if not having:
-                having = [number for number, _ in _probe(places, _ends(layouts, extension))]
+                those = [layout for extensions, layout in layouts.items() if extension in extensions]
+                ends = {min(layout.first for layout in those), max(layout.last for layout in those)}
+                having = list(_probe(places, sorted(ends)))
             with bad_samples_at("its first or last file"):
                 values = [_open(places, number).read(extension) for number in {having[0], having[-1]}]
             field = members.field_of(extension, values)
@@ -370,23 +336,6 @@ def _parts(
     return {name: replace(part, field=fields[name]) for name, part in parts.items()}
 
 
-def _without_dots(
-    fields: str | Mapping[str, str] | None, layouts: Iterable[tuple[str, ...]]
-) -> str | Mapping[str, str] | None:
-    """The user's choice of extensions, which may be given with a dot first, as in `seg=.seg.png`."""
-    if fields is None or any(extension.startswith(".") for extensions in layouts for extension in extensions):
-        return fields
-    if isinstance(fields, str):
-        return ",".join(re.sub(r"(^|=)\s*\.", r"\1", part.strip()) for part in fields.split(","))
-    return {name: extension.removeprefix(".") for name, extension in fields.items()}
-
-
-def _ends(layouts: Mapping[tuple[str, ...], _Layout], extension: str) -> list[int]:
-    """The numbers of the first and the last sample that have an extension."""
-    having = [layout for extensions, layout in layouts.items() if extension in extensions]
-    return sorted({min(layout.first for layout in having), max(layout.last for layout in having)})
-
-
-def _probe(places: ValueLocations, numbers: Iterable[int]) -> list[tuple[int, tuple[str, ...]]]:
-    """The numbers and extensions of those of these samples that can be read; SourceError if none can be."""
-    return readable(numbers, lambda number: tuple(_open(places, number).places), "sample")
+def _probe(places: ValueLocations, numbers: Iterable[int]) -> dict[int, tuple[str, ...]]:
+    """The extensions of those of these samples that can be read, by number; SourceError if none can be."""
+    return dict(readable(numbers, lambda number: tuple(_open(places, number).places), "sample"))

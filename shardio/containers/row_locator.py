@@ -257,22 +257,6 @@ def value_sizes(locator: RowLocator, rows: Rows) -> NDArray[np.int64] | None:
     return spans.sizes
 
 
-def fixed_offsets(locator: RowLocator, rows: Rows, size: int) -> NDArray[np.int64] | None:
-    """Return the offset in the file of each row of a fixed field of one shard, int64 [n].
-
-    Returns:
-        None unless all rows are within the field's data, `size` bytes each. Of a file with a table of spans, which may
-        have been cut short, rows beyond its end are given that end: who reads them finds that the file ends there.
-    """
-    shard_of = np.zeros(len(rows), np.int64)
-    spans = _locate([locator], shard_of, rows)
-    if spans is None or (spans.sizes != size).any():
-        return None
-    if isinstance(locator, SpanTable) and not locator.has_ends:
-        return np.where(within(spans.offsets, spans.sizes, 0, locator.limit), spans.offsets, locator.limit)
-    return spans.offsets if _all_within([locator], shard_of, spans) else None
-
-
 def read_ahead(locator: RowLocator, start: int, stop: int) -> None:
     """Ask the kernel to read rows start..stop-1 ahead, with whatever other fields lie between them."""
     shard_of, rows = np.zeros(2, np.int64), np.array([start, stop - 1])

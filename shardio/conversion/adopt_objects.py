@@ -23,7 +23,7 @@ from ..output.records import Record, Skipped
 from ..output.store import StoreOutput
 from ..stores.stream import download
 from ..system.directory import Directory
-from ..system.temporary_folder import remove_abandoned_folders, temporary_folder
+from ..system.replacement import remove_abandoned_folders, temporary_folder
 from .adopt import AdoptTask, index_of_places, is_index, write_sums
 from .found_objects import KINDS, FoundObjects
 from .masks import plan_of

@@ -15,7 +15,7 @@ from ..errors import BadSample, ConfigError, Option
 from ..format.images import ImageInfo, check_pixels, jpeg_coding, orientation, probe
 from ..format.limits import MAX_IMAGE_PIXELS, Limits
 from ..native import recode
-from ..system.opencv import cv2
+from ..system.optional import cv2
 
 Recompress: TypeAlias = Literal["never", "if-needed", "always"]
 

@@ -9,7 +9,7 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, final
+from typing import Any, final
 from uuid import uuid4
 
 import numpy as np
@@ -43,7 +43,6 @@ from ..output.shard_writer import ShardWriter, WrittenShard
 from ..stores import open_store
 from ..stores.url import Url, as_url
 from ..system import npy
-from ..system.did_you_mean import did_you_mean
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
 from .classes import KEY, Classes, Renumbering, names_in, numbered_alike
@@ -242,11 +241,6 @@ class Dataset:
         shards, rows = self.manifest.shards.locate(np.array([index]))
         return self.shards.refetch(int(shards[0]), int(rows[0]))
 
-    def check_local(self) -> None:
-        """Raise ConfigError if the shards are in a store, where nothing but shardio reads them."""
-        if self.shards.in_store:
-            raise ConfigError(f"gpu_direct reads local files, and {self.path} is in a store: leave it out")
-
     def decode(
         self, name: str, stored: Sequence[Buffer], indices: Indices, present: NDArray[np.bool_] | None = None
     ) -> list[Any]:
@@ -266,14 +260,6 @@ class Dataset:
             place = self.path / self.where(int(indices[len(values)]))
             raise ShardCorrupt(f"{place}, field {name!r}: not {field.kind}: {error}") from error
         return values
-
-    if not TYPE_CHECKING:  # to a type checker, it would be any attribute
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if hasattr(type(self), name):
-                object.__getattribute__(self, name)  # a property, whose own AttributeError it raises
-            advice = did_you_mean(name, "method")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{advice and f': {advice}'}")
 
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError if there is none."""

@@ -16,7 +16,6 @@ from ..format import manifest
 from ..format.fields import CHECKSUM_BYTES, Field
 from ..format.pieces import PIECE
 from ..system import processes
-from ..system.timing import StageClock
 from .shards import MOST_OPEN, Parts, RecentlyUsed, compare_files
 
 _NOTHING = nullcontext()
@@ -80,7 +79,7 @@ class LocalShards:
             wrong = "does not hold the checksums of its pieces" if files[0].with_name(name).exists() else "is missing"
             raise DatasetError(f"{name} {wrong}; `shardio repair` writes it anew")
 
-    def fetch(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> AbstractContextManager[None]:
+    def fetch(self, parts: Parts, names: Iterable[str]) -> AbstractContextManager[None]:
         return _NOTHING
 
     def prefetch(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:

@@ -25,14 +25,12 @@ from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.interleave import MixedPlan, rounded_shares, whole_weights
 from ..order.plan import Order, Plan, Schedule, Shuffle
-from ..system.timing import StageClock
 from ..system.types import Buffer, Column, Indices
 from .classes import KEY, Classes, named_field
 from .dataset import Dataset, with_classes_alike
 from .dataset import open as open_dataset
 from .fetch_ahead import FetchAhead
 from .location import Location
-from .readable import FileSpans
 from .selection import Selection
 from .store_access import StoreAccess
 
@@ -251,10 +249,6 @@ class Mixture:
         source, local = self._source_and_index(index)
         return self._datasets[source].refetch(local)
 
-    def check_local(self) -> None:
-        for dataset in self._datasets:
-            dataset.check_local()
-
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard as `source/shard`, without reading a file."""
         source, local = self._source_and_index(index)
@@ -291,11 +285,11 @@ class MixedSelection:
         self._field, self._count = field, count
 
     @contextmanager
-    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> Iterator[None]:
+    def fetch(self, names: Iterable[str]) -> Iterator[None]:
         """Return a `with` block as `Selection.fetch` does."""
         with ExitStack() as stack:
             for part, _ in self._parts:
-                stack.enter_context(part.fetch(names, clock))
+                stack.enter_context(part.fetch(names))
             yield
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -317,18 +311,6 @@ class MixedSelection:
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
-
-    def spans(self, name: str) -> FileSpans | None:
-        paths: list[str] = []
-        files, offsets = np.empty(self._count, np.int64), np.empty(self._count, np.int64)
-        for part, rows in self._parts:
-            spans = part.spans(name)
-            if spans is None:
-                return None
-            part_paths, part_files, part_offsets = spans
-            files[rows], offsets[rows] = part_files + len(paths), part_offsets
-            paths += part_paths
-        return paths, files, offsets
 
 
 def _listed(sources: Sequence[str]) -> str:

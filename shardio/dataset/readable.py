@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,23 +14,18 @@ from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Schedule, Shuffle
 from ..stores.url import Url
-from ..system.timing import StageClock
 from ..system.types import Buffer, Column, Indices
 from .fetch_ahead import FetchAhead
 from .location import Location
-
-FileSpans: TypeAlias = tuple[list[str], NDArray[np.int64], NDArray[np.int64]]
-"""Places of rows in files: the files' paths, the number of each row's file among them, and the offset of each row's
-first byte in its file, int64 [n] each."""
 
 
 class SelectedSamples(Protocol):
     """Some samples of a dataset. They are located in their shards once, for all fields that you read."""
 
-    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> AbstractContextManager[None]:
+    def fetch(self, names: Iterable[str]) -> AbstractContextManager[None]:
         """Return a `with` block in which some fields are local; it waits for those that come from a store.
 
-        That counts as the stage `fetch` of the clock.
+        That counts as the stage `fetch` of the clock whose stage the thread is in.
         """
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -41,12 +36,6 @@ class SelectedSamples(Protocol):
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
-
-    def spans(self, name: str) -> FileSpans | None:
-        """Return the places in files of the rows of a field of one size.
-
-        None unless the files hold every row byte for byte as it is delivered.
-        """
 
 
 class ReadableDataset(Protocol):
@@ -116,9 +105,6 @@ class ReadableDataset(Protocol):
 
     def refetch(self, index: int) -> bool:
         """Fetch a damaged sample from its store again; return whether reading it again is worth while."""
-
-    def check_local(self) -> None:
-        """Raise ConfigError if any shards are in a store, where nothing but shardio reads them."""
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the cache of the node has no room for `window` samples of each dataset in a store."""

@@ -28,7 +28,7 @@ from ..stores.retrying import RetryingStore
 from ..stores.stream import checksum_of
 from ..stores.url import Url
 from ..system import background, forks, processes
-from ..system.timing import StageClock
+from ..system.timing import stage_within
 from ..system.types import Rows
 from ..system.units import format_size
 from .fetch_ahead import FREE_SHARE
@@ -144,8 +144,8 @@ class RemoteShards:
         self._files.clear()
 
     @contextmanager
-    def fetch(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> Iterator[None]:
-        with nullcontext() if clock is None else clock.stage("fetch"):
+    def fetch(self, parts: Parts, names: Iterable[str]) -> Iterator[None]:
+        with stage_within("fetch"):
             shards, wanted, kept = self._wanted(parts, list(names))  # noqa: RUF059  # open and kept until the end
             hold = self._fetcher.fetch(wanted) if wanted else nullcontext()
         with hold:

@@ -15,10 +15,8 @@ from ..containers.row_locator import Scratch
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
 from ..native.rows import MappedFileLost
-from ..system.timing import StageClock
 from ..system.types import Buffer, Rows
 from .classes import Renumbering
-from .readable import FileSpans
 from .shards import Shards
 
 SMALL_ROW = 4096  # bytes; up to this size, one call for many rows and a second copy cost less than a call per row
@@ -60,9 +58,9 @@ class Selection:
         return [self._shards[number] for number in self._numbers] if few else None
 
     @contextmanager
-    def fetch(self, names: Iterable[str], clock: StageClock | None = None) -> Iterator[None]:
+    def fetch(self, names: Iterable[str]) -> Iterator[None]:
         """Return a `with` block in which some fields are where the readers read them; it waits for them to come."""
-        with self._shards.fetch(self._parts(), names, clock):
+        with self._shards.fetch(self._parts(), names):
             self._fetched = frozenset(names)
             try:
                 yield
@@ -154,34 +152,13 @@ class Selection:
             sizes[places] = _measured(reader, rows, name) if known is None else known
         return sizes
 
-    def spans(self, name: str) -> FileSpans | None:
-        """Return the places in files of the rows of a field of one size, as a `readable.FileSpans`.
-
-        None unless local files hold every row byte for byte as it is delivered.
-        """
-        if self._shards.in_store or name in self._renumbered:
-            return None
-        size, offsets = self._field(name).row_bytes, np.empty(len(self._rows), np.int64)
-        if native.library() is None:
-            return None
-        for number, (reader, places) in zip(self._numbers, self._groups(), strict=True):
-            locator = reader.locator(name)
-            try:
-                starts = None if locator is None else row_locator.fixed_offsets(locator, self._rows[places], size)
-            except MappedFileLost as error:
-                raise _cut_short(self._shards.path(number), name) from error
-            if starts is None:
-                return None
-            offsets[places] = starts
-        return [self._shards.path(number) for number in self._numbers], self._which, offsets
-
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 
     def _fetch_field(self, name: str) -> AbstractContextManager[object]:
         """Return a `with` block in which what reading a field needs is where the readers read it."""
-        return _NOTHING if name in self._fetched else self._shards.fetch(self._parts(), [name], None)
+        return _NOTHING if name in self._fetched else self._shards.fetch(self._parts(), [name])
 
     def _parts(self) -> Iterator[tuple[int, Rows]]:
         """Yield the number of each shard, and the rows to read of it."""

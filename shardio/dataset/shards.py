@@ -15,7 +15,6 @@ from ..containers.base import Reader
 from ..errors import DatasetError
 from ..format.shard_table import ShardTable
 from ..system import forks
-from ..system.timing import StageClock
 from ..system.types import Rows
 
 MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
@@ -51,10 +50,10 @@ class Shards(Protocol):
     def check_files(self, number: int) -> None:
         """Raise DatasetError unless a shard's files have the size and the checksum that the manifest says."""
 
-    def fetch(self, parts: Parts, names: Iterable[str], clock: StageClock | None) -> AbstractContextManager[None]:
+    def fetch(self, parts: Parts, names: Iterable[str]) -> AbstractContextManager[None]:
         """Return a `with` block in which fields or hidden columns of some rows are in files that their readers read.
 
-        Waiting for them counts as the stage `fetch` of `clock`, if one is given.
+        Waiting for them counts as the stage `fetch` of the clock whose stage the thread is in.
         """
 
     def prefetch(self, parts: Parts, names: Iterable[str], share: float) -> list[Hold] | None:

@@ -56,10 +56,6 @@ PACKAGES = (
         *("nvImageCodec", "nvidia.nvimgcodec", ("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12")),
         *("images decoded on a GPU", "'nvidia-nvimgcodec-cu13[all]', or 'nvidia-nvimgcodec-cu12[all]'"),
     ),
-    Package(
-        *("kvikio", "kvikio", ("kvikio-cu13", "kvikio-cu12")),
-        *("arrays read from files straight to a GPU (gpu_direct=True)", "kvikio-cu13, or kvikio-cu12"),
-    ),
     Package("hdf5plugin", "hdf5plugin", ("hdf5plugin",), "zstd, lz4, bitshuffle and blosc in HDF5 files"),
     Package("webdataset", "webdataset", ("webdataset",), "other programs that read shardio's tars, not shardio"),
     Package("pyarrow", "pyarrow", ("pyarrow",), "Parquet and Arrow files"),

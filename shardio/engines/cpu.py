@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import BadSample, ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS
-from ..system.opencv import cv2
+from ..system.optional import cv2
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps, fuse
 from ..transforms.recipe import Recipe
@@ -42,7 +42,6 @@ class _Given:
     orientations: Orientations | None
 
     def row(self, row: int) -> "_Given":
-        """Return one of the images."""
         rows = slice(row, row + 1)
         turns = None if self.orientations is None else self.orientations[rows]
         stored = self.stored[rows] if isinstance(self.stored, np.ndarray) else [self.stored[row]]
@@ -164,7 +163,6 @@ class CpuEngine:
                 self._erase(erasing, row, out[row])
 
     def _convert(self, pixels: PixelArray, sizes: Sizes, out: NDArray[Any]) -> None:
-        """Convert pixels of one size to floats."""
         if self._fused_floats is None:
             for row in range(len(pixels)):
                 self._write(pixels[row], out[row])

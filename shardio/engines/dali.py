@@ -95,7 +95,6 @@ class DaliEngine:
         self._pending: deque[_PendingBatch] = deque()
 
     def begin(self, encoded: Sequence[Buffer], sizes: Sizes, steps: Sequence[Step]) -> None:
-        """Start on a batch; return before it is finished."""
         graph_steps = steps[: len(steps) - self._recipe.erasings + self._graph_recipe.erasings]
         self._guard.enter()
         self._structure = self._structure or [rows_of(step, slice(0, 1)) for step in graph_steps]
@@ -142,7 +141,6 @@ class DaliEngine:
         self._guard.check()
 
     def close(self) -> None:
-        """Release threads and memory. Further calls do nothing."""
         if self._guard.forked:  # they are the parent's
             return
         self._pending.clear()

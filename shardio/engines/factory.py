@@ -1,7 +1,7 @@
 """The choice of a loader's engine, by what is installed, the batches' device and their transforms."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, get_args
 
@@ -57,43 +57,15 @@ def choose_engine(
     return name
 
 
-def make_engine(
-    name: str,
-    recipe: Recipe,
-    *,
-    channels: int,
-    batch_size: int,
-    device: torch.device,
-    threads: int,
-    decode: Decode,
-    channels_last: bool,
-    options: Mapping[str, Any],
-) -> BatchEngine:
+def make_engine(name: str, recipe: Recipe, *, batch_size: int, **options: Any) -> BatchEngine:
     """Create the whole-batch engine `name` for one image field; for the arguments, see the engine."""
     if name == "dali":
         from .dali import DaliEngine
 
-        return DaliEngine(
-            recipe,
-            channels=channels,
-            batch_size=batch_size,
-            device=device,
-            threads=threads,
-            decode=decode,
-            channels_last=channels_last,
-            options=options,
-        )
+        return DaliEngine(recipe, batch_size=batch_size, **options)
     from .nvimgcodec import NvImageCodecEngine
 
-    return NvImageCodecEngine(
-        recipe,
-        channels=channels,
-        device=device,
-        threads=threads,
-        decode=decode,
-        channels_last=channels_last,
-        options=options,
-    )
+    return NvImageCodecEngine(recipe, **options)
 
 
 def _filters(recipes: Sequence[Recipe]) -> set[str]:

@@ -15,7 +15,7 @@ from ..format import images
 from ..format.fields import Field
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..native.damage import find_damage
-from ..system.opencv import cv2
+from ..system.optional import cv2
 
 Levels: TypeAlias = NDArray[Any]
 """The numbers that the pixels of masks are, uint8 or uint16."""

@@ -118,7 +118,6 @@ class NvImageCodecEngine:
         self._guard.check()
 
     def close(self) -> None:
-        """Release memory."""
         self._pending.clear()
 
     def _make(

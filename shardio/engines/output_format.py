@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import BadSample
-from ..system.opencv import cv2
+from ..system.optional import cv2
 from ..transforms.recipe import Recipe
 
 PixelArray: TypeAlias = NDArray[np.uint8]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from .. import native
-from ..system.opencv import cv2
+from ..system.optional import cv2
 from ..transforms.fuse import FusedSteps
 from ..transforms.steps import Interpolation
 from .fused_images import FusedImages

@@ -219,17 +219,13 @@ def order_hints(names: Iterable[str | Path], what: str = "files") -> tuple[str, 
         what: what the names are of, for the message.
     """
     first = [str(name) for name in islice(names, _MOST_COMPARED)]
+    if first != sorted(first):  # the user's own order
+        return ()
     for one, other in pairwise(first):
-        before, after = _NUMBER.split(one), _NUMBER.split(other)
-        if before[::2] == after[::2] and one < other and _natural(one) > _natural(other):
-            if first != sorted(first):  # the user's own order
-                break
+        if _NUMBER.split(one)[::2] == _NUMBER.split(other)[::2] and _natural(one) > _natural(other):
             found = f"{printable(Path(one).name)} comes before {printable(Path(other).name)}"
-            return (
-                Message(
-                    "the {} are in the order of their names, where {}; {sort:natural} goes by the numbers", what, found
-                ),
-            )
+            told = "the {} are in the order of their names, where {}; {sort:natural} goes by the numbers"
+            return (Message(told, what, found),)
     return ()
 
 
@@ -321,22 +317,19 @@ def _folders_in(path: Path) -> str:
 
 def expanded(text: str) -> Iterator[str]:
     """Expand numeric ranges: `a{08..10}` to `a08`, `a09`, `a10`."""
-    ranges = [(int(low), int(high), _width(low, high)) for low, high in _RANGE.findall(text)]
+    widths = [max(map(len, ends)) if any(end.startswith("0") for end in ends) else 0 for ends in _RANGE.findall(text)]
+    ranges = [(int(low), int(high)) for low, high in _RANGE.findall(text)]
     count = 1
-    for low, high, _ in ranges:
+    for low, high in ranges:
         if high < low:
             raise SourceError(f"{text}: a range begins with its smaller number, got {{{low}..{high}}}")
         count *= high - low + 1
     if count > _MOST_NAMES:
         raise SourceError(f"{text} names {count} files, at most {_MOST_NAMES} are allowed")
     parts = _RANGE.split(text)[::3]
-    for numbers in product(*(range(low, high + 1) for low, high, _ in ranges)):
-        digits = [f"{number:0{width}d}" for number, (_, _, width) in zip(numbers, ranges, strict=True)]
+    for numbers in product(*(range(low, high + 1) for low, high in ranges)):
+        digits = [f"{number:0{width}d}" for number, width in zip(numbers, widths, strict=True)]
         yield "".join(part + number for part, number in zip(parts, [*digits, ""], strict=True))
-
-
-def _width(low: str, high: str) -> int:
-    return max(len(low), len(high)) if low.startswith("0") or high.startswith("0") else 0
 
 
 def _globbed(text: str) -> list[str]:

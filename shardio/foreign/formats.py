@@ -1,8 +1,9 @@
 """Files that shardio can read in place, found by their content, whatever their names are."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 
 from ..containers import index_suffixes
@@ -129,9 +130,7 @@ def _content(path: Path) -> _Content:
     compression = None if kind else compression_of(head)
     if compression:
         kind = _kind(peek(path, compression, _HEAD))
-        # What cannot be unpacked here may still say by its name what it is.
-        return _Content(kind or named_kind(path.name), compression)
-    return _Content(kind or named_kind(path.name))
+    return _Content(kind or named_kind(path.name), compression)  # by its name what cannot be unpacked here, too
 
 
 def _kind(head: bytes) -> str | None:
@@ -156,11 +155,5 @@ def named_kind(name: str) -> str | None:
 
 def _is_hdf5(file: File) -> bool:
     """Return whether HDF5's signature stands where a user block may end: at byte 512, 1024, 2048 and so on."""
-    return any(file.read(at, len(_HDF5)) == _HDF5 for at in _user_block_ends(file.size))
-
-
-def _user_block_ends(size: int) -> Iterator[int]:
-    at = 512
-    while at < size:
-        yield at
-        at *= 2
+    ends = takewhile(lambda at: at < file.size, (512 << times for times in count()))
+    return any(file.read(at, len(_HDF5)) == _HDF5 for at in ends)

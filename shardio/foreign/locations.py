@@ -59,7 +59,9 @@ class ValueLocations:
         self, paths: Sequence[Path], spans: Sequence[Spans], opener: Opener, damage: Sequence[str | None] = ()
     ) -> None:
         reasons = {file: reason for file, reason in enumerate(damage) if reason is not None}
-        spans = [_with_lost(span) if file in reasons else span for file, span in enumerate(spans)]
+        spans = [
+            (np.append(at, 0), np.append(n, 0)) if file in reasons else (at, n) for file, (at, n) in enumerate(spans)
+        ]
         self.paths = tuple(paths)
         self.starts = np.cumsum([0, *(len(offsets) for offsets, _ in spans)], dtype=np.int64)
         self.offsets = np.concatenate([offsets for offsets, _ in spans])
@@ -89,7 +91,6 @@ class ValueLocations:
         return ValueLocation(file, index - int(self.starts[number]), int(self.offsets[index]), int(self.sizes[index]))
 
     def path_of(self, index: int) -> Path:
-        """Return the path of the file that holds record `index`."""
         return self.paths[self._file_of(index)]
 
     def _file_of(self, index: int) -> int:
@@ -100,39 +101,28 @@ class ValueLocations:
         return np.unique(np.append(np.arange(min(100, len(self))), len(self) - 1))
 
 
-def _with_lost(spans: Spans) -> Spans:
-    """Return the spans with an empty one at their end."""
-    offsets, sizes = spans
-    return np.append(offsets, 0), np.append(sizes, 0)
-
-
 class LocatedSource:
     """The base of sources whose samples are records in files: an `shardio.source.Adoptable` except for the fields.
 
     Args:
         places: where the records are.
         remarks: see `shardio.source.HasRemarks`.
-        hints: see `shardio.source.HasHints`; files in another order than their numbers are told besides.
+
+    Attributes:
+        hints: see `shardio.source.HasHints`: files in another order than their numbers are told.
     """
 
     threads = True
     container = "indexed"
 
-    def __init__(self, places: ValueLocations, remarks: Sequence[str] = (), hints: Sequence[str] = ()) -> None:
+    def __init__(self, places: ValueLocations, remarks: Sequence[str] = ()) -> None:
         self._places = places
         self.remarks = tuple(remarks)
-        self.hints = (*order_hints(places.paths), *hints)
-
-    @property
-    def files(self) -> Sequence[Path]:
-        return self._places.paths
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        return self._places.starts
+        self.hints = order_hints(places.paths)
+        self.files: Sequence[Path] = places.paths
+        self.starts = places.starts
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return the size in bytes of each record, `[n]`."""
         return self._places.sizes
 
 

@@ -3,13 +3,13 @@
 import operator
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
 from ..dataset.dataset import open as open_dataset
 from ..dataset.readable import ReadableDataset
@@ -19,7 +19,6 @@ from ..format.manifest import FILE_NAME
 from ..order.world import World, rank_in_torch_distributed
 from ..system.did_you_mean import did_you_mean, for_paths
 
-_MOST_BITS = 1024
 _P = ParamSpec("_P")
 
 
@@ -50,16 +49,11 @@ def torch_device(device: torch.device | str | None) -> torch.device:
 
 
 def whole_number(value: int, name: str) -> int:
-    """Return `value` as an int; raise ConfigError unless it is a whole number of any integer type, up to 1,024 bits."""
+    """Return `value` as an int; raise ConfigError unless it is a whole number of any integer type."""
     try:
-        number = operator.index(value)
+        return operator.index(value)
     except TypeError:
         raise ConfigError("{} must be a whole number, got {!r}", Option(name), value) from None
-    if (bits := number.bit_length()) > _MOST_BITS:  # Python writes no number of 4300 digits into a state
-        raise ConfigError(
-            "{} must be a whole number of at most {} bits, got one of {} bits", Option(name), _MOST_BITS, bits
-        )
-    return number
 
 
 def check_switches(arguments: Mapping[str, Any], *names: str) -> None:
@@ -143,42 +137,17 @@ def _advice(dataset: Any) -> str:
     """Say what to do with an object that is no dataset of shardio; "" for one that holds no samples."""
     if isinstance(dataset, DataLoader):
         return "a Loader takes the place of a DataLoader, so give it the DataLoader's dataset"
-    if isinstance(dataset, Subset) and _is_readable(getattr(dataset.dataset, "dataset", dataset.dataset)):
-        return (
-            "shardio.convert(PATH, OUT, numbers=subset.indices) writes the chosen samples of a dataset as one of their "
-            "own; or read them with a TorchDataset and torch's SubsetRandomSampler(subset.indices)"
-        )
-    if _are_paths(dataset) and (advice := for_paths(dataset, FILE_NAME)):
-        return advice
-    if _are_datasets(dataset.datasets if isinstance(dataset, ConcatDataset) else dataset):
-        return "shardio.mix({'a': ..., 'b': ...}) makes one dataset of several"
-    if _is_readable(getattr(dataset, "dataset", None)):  # a Loader, a TorchDataset
-        return f"give the dataset that the {type(dataset).__name__} reads, its attribute `dataset`"
-    if isinstance(dataset, Sequence) and dataset and isinstance(dataset[0], Mapping):
-        return "shardio.from_samples(samples) makes a dataset of a list of dicts"
-    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") and not isinstance(dataset, Mapping):
+    if isinstance(dataset, list | tuple | Mapping):
+        parts = list(dataset.values() if isinstance(dataset, Mapping) else dataset)
+        are_paths = all(isinstance(part, str | os.PathLike) for part in parts)
+        if are_paths and (advice := for_paths(parts, FILE_NAME)):
+            return advice
+        if parts and all(isinstance(part, str | os.PathLike) or _is_readable(part) for part in parts):
+            return "shardio.mix({'a': ..., 'b': ...}) makes one dataset of several"
+    if hasattr(dataset, "__getitem__") or isinstance(dataset, Iterable):
         return (
             "shardio.convert(samples, OUT, converter='torch') writes any object with a length and samples by number, "
-            "such as a Dataset of PyTorch, to files that a Loader reads; or leave it to torch's DataLoader"
-        )
-    if isinstance(dataset, Iterable) and not isinstance(dataset, Mapping):
-        return (
-            "shardio.create(OUT) writes dicts that come one by one to files, and shardio.from_samples(samples) keeps "
-            "a few of them in memory"
+            "such as a Dataset of PyTorch, to files that a Loader reads; shardio.create(OUT) writes dicts that come "
+            "one by one, and shardio.from_samples(samples) keeps a few of them in memory"
         )
     return ""
-
-
-def _are_paths(values: Any) -> bool:
-    return isinstance(values, list | tuple) and all(isinstance(value, (str, os.PathLike)) for value in values)
-
-
-def _are_datasets(values: Any) -> bool:
-    """Whether `values` is a list of datasets or paths, or a dict of them."""
-    if not isinstance(values, list | tuple | Mapping):
-        return False
-    kinds = [
-        isinstance(value, (str, os.PathLike)) or _is_readable(value)
-        for value in (values.values() if isinstance(values, Mapping) else values)
-    ]
-    return bool(kinds) and all(kinds)

@@ -24,7 +24,7 @@ from .batch.quarantine import Quarantine
 from .device.prefetcher import DevicePrefetcher
 from .state import EpochProgress
 from .stats import Meter
-from .workers.workers import BatchPipeline, StepTimer, Workers
+from .workers.workers import BatchPipeline, Workers
 
 
 @final
@@ -74,7 +74,6 @@ class EpochIterator(Iterator[Batch]):
         self._meter = Meter(self._source_names, self._workers.fetched)
         self._ahead = self._workers.fetch_ahead(plan, schedule)
         self._pipeline = self._workers.begin(plan, schedule, self._meter.clock)
-        self._timer = StepTimer(self._workers, self._pipeline)
         self._running = RunningEpoch(
             self._pipeline, self._prefetcher, self._workers, self._meter, self._ahead, progress
         )
@@ -124,7 +123,7 @@ class EpochIterator(Iterator[Batch]):
             self._running.taking_thread = None
             self._meter.end_wait()
         self._meter.count(len(result.batch["index"]), result.stored_bytes, self._sources.popleft())
-        self._timer.step()
+        self._workers.record_step(self._pipeline)
         self._first_batch.look(result.batch)
         return result.batch
 

@@ -6,7 +6,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, final
+from typing import Any, Literal, NoReturn, final
 
 import torch.utils.data
 
@@ -18,7 +18,6 @@ from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
 from ..order.world import World
 from ..system import cpus
-from ..system.did_you_mean import did_you_mean
 from ..transforms import Mixer
 from .arguments import (
     check_not_in_a_dataloader,
@@ -33,11 +32,10 @@ from .arguments import (
     whole_number,
 )
 from .batch.field_warnings import FirstBatch
-from .batch.map_function import MapBy, UserFunction, as_map_function
+from .batch.map_function import MapBy, MapFunction, UserFunction
 from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
-from .device.gpu_direct import check_gpu_direct
-from .device.prefetcher import MOST_HELD, prefetcher_for
+from .device.prefetcher import MOST_HELD, DevicePrefetcher
 from .epoch import EpochIterator, RunningEpoch
 from .lightning_epochs import BatchSampler
 from .state import EpochProgress, LoaderState
@@ -101,8 +99,6 @@ class Loader:
         channels_last: store float images pixel by pixel (`torch.channels_last`) instead of channel by channel.
         mixing: `MixUp`, `CutMix`, or a list of them, one of which is chosen for each batch. It mixes the images of a
             batch with one another, and the field `label` becomes float32 [B, num_classes].
-        gpu_direct: read large arrays of one shape from their files straight to the GPU (GPUDirect Storage, with
-            kvikio). The host reads batches that cannot be read that way, unless `on_bad_sample` is `"raise"`.
         fields: the fields to deliver; None delivers all.
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values). It returns a dict of the same kind; a field that
@@ -158,7 +154,6 @@ class Loader:
         engine_options: Mapping[str, Any] | None = None,
         channels_last: bool = False,
         mixing: Mixer | Sequence[Mixer] | None = None,
-        gpu_direct: bool = False,
         fields: Sequence[str] | None = None,
         map: UserFunction | None = None,
         map_by: MapBy = "batch",
@@ -175,7 +170,7 @@ class Loader:
         store_options: Mapping[str, str] | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self" and name not in KEYWORDS}
-        check_switches(self._arguments, "orient", "channels_last", "gpu_direct", "verify", "isolate")
+        check_switches(self._arguments, "orient", "channels_last", "verify", "isolate")
         self.dataset = readable(dataset, StoreAccess(cache, cache_size, store_options))
         self.world = rank_and_size(world)
         self._world_detected = world is None
@@ -187,12 +182,7 @@ class Loader:
             engine=engine,
             engine_options=dict(engine_options or {}),
             channels_last=channels_last,
-            gpu_direct=gpu_direct,
         )
-        if gpu_direct:
-            needs_host = {"map": map is not None, "isolate": isolate, "verify": verify}
-            others = [name for name, given in needs_host.items() if given]
-            check_gpu_direct(target.device, self.dataset, others=others)
         self._quarantine = Quarantine(on_bad_sample, max_bad, quarantine_file, self.world)
         build_spec = partial(
             batch_spec,
@@ -204,7 +194,7 @@ class Loader:
                 decode=decode,
                 orient=orient,
                 mixing=mixing,
-                map_function=as_map_function(map, map_by),
+                map_function=None if map is None else MapFunction(map, map_by),
                 on_bad_sample=on_bad_sample,
                 verify=verify,
                 limits=Limits(max_image_pixels, max_value_bytes),
@@ -228,13 +218,15 @@ class Loader:
             name=f"shardio rank {self.world.rank}",
         )
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
-        self._prefetcher = prefetcher_for(spec, target, threads=self._workers.threads)
+        self._prefetcher = DevicePrefetcher(spec, target, threads=self._workers.threads)
         self._sources = self.dataset.id_columns.get("source", ())
         self._state = LoaderState(order, schedule, self.dataset.digest, self._sources)
         self._meters = Meters()
         arrays = [name for name, kind in spec.fields.items() if kind.kind == "array"]
         first_of_node = self.world.local_rank == 0
-        self._first_batch = FirstBatch(self.dataset, spec.drawn_alike, spec.limits, arrays if first_of_node else ())
+        self._first_batch = FirstBatch(
+            self.dataset, spec.drawn_alike, spec.options.limits, arrays if first_of_node else ()
+        )
         self._running: RunningEpoch | None = None
         self._loop: weakref.ref[EpochIterator] | None = None
         if first_of_node:
@@ -318,13 +310,14 @@ class Loader:
         """
         return BatchSampler(self._state, self.set_epoch)
 
-    if not TYPE_CHECKING:  # to a type checker, it would be any attribute
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if hasattr(type(self), name):
-                object.__getattribute__(self, name)  # a property, whose own AttributeError it raises
-            advice = did_you_mean(name, "method")
-            raise AttributeError(f"'Loader' object has no attribute {name!r}{advice and f': {advice}'}")
+    @property
+    def sampler(self) -> NoReturn:
+        """None: libraries look for one to skip batches with it."""
+        raise AttributeError(
+            "a Loader divides the samples among the ranks itself, and instead of skipping batches it resumes with "
+            "load_state_dict(state). Give it to no DataLoader and no skip_first_batches; transformers' Trainer leaves "
+            "resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
+        )
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(

@@ -159,7 +159,7 @@ class LoaderState:
     def save(self) -> dict[str, Any]:
         """Return the state; see `Loader.state_dict`."""
         place, own_batch = self.place, self.schedule.global_batch
-        drawn = drawn_by_source(self._order, self._sources, place.epoch, place.position)
+        drawn = self._drawn(place.epoch, place.position)
         return {
             "version": VERSION,
             "digest": self._digest,
@@ -174,80 +174,65 @@ class LoaderState:
 
     def load(self, state: Mapping[str, Any], *, strict: bool) -> None:
         """Stand where a saved state stands; see `Loader.load_state_dict`."""
-        self._progress = EpochProgress(checked_state(state, self.save(), self._order, self._sources, strict))
+        self._progress = EpochProgress(self._checked(state, strict))
         saved = state.get("global_batch", self.schedule.global_batch)
         self._saved_batch = saved if saved != self.schedule.global_batch else None
 
+    def _drawn(self, epoch: int, position: int) -> dict[str, int]:
+        """Return how many samples of each source of a weighted mixture come before a place; {} for other orders."""
+        return dict(zip(self._sources, self._order.drawn(epoch * self._order.n + position), strict=False))
 
-def drawn_by_source(order: Order, sources: Sequence[str], epoch: int, position: int) -> dict[str, int]:
-    """Return how many samples of each source of a weighted mixture come before a place; {} for other orders."""
-    return dict(zip(sources, order.drawn(epoch * order.n + position), strict=False))
+    def _checked(self, state: Mapping[str, Any], strict: bool) -> EpochPlace:
+        """Check a state and return the place to resume from.
 
-
-def checked_state(
-    state: Mapping[str, Any], current: Mapping[str, Any], order: Order, sources: Sequence[str], strict: bool
-) -> EpochPlace:
-    """Check a state and return the place to resume from.
-
-    Args:
-        state: the state to load.
-        current: the loader's current state, to compare it with.
-        order: the order of any epoch.
-        sources: the names of the sources of a mixture; () for other datasets.
-        strict: whether to raise StateMismatch for the state of another dataset, seed or order; False warns instead.
-
-    Raises StateMismatch for what is no state, for one of another version, and for values that are no position.
-    """
-    _check_form(state, current)
-    epoch, position = state["epoch"], state["position"]
-    if not all(0 <= number < _LIMIT for number in (epoch, position)):
-        raise StateMismatch(f"not a position in an epoch: epoch {shown(epoch)}, position {shown(position)}")
-    try:
-        order.at_epoch(epoch)
-    except ConfigError as error:
-        raise StateMismatch(f"not a state of this loader: {error}") from error
-    differing = [name for name in ("digest", "samples", "seed", "order") if state[name] != current[name]]
-    message = "; ".join(
-        f"the state's {name} is {shown(state[name])}, this loader's is {shown(current[name])}" for name in differing
-    )
-    restarts = "samples" in differing
-    loss = f"epoch {shown(epoch)} {'starts over' if restarts else 'may deliver samples twice or not at all'}"
-    if differing and strict:
-        raise StateMismatch(
-            f"{message}. loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; "
-            "docs/resuming.md tells more, also of Lightning's checkpoints"
+        Raises StateMismatch for what is no state, for one of another version, and for values that are no position. So
+        does the state of another dataset, seed or order, unless `strict` is False, which warns instead.
+        """
+        current, order = self.save(), self._order
+        _check_form(state, current)
+        epoch, position = state["epoch"], state["position"]
+        if not all(0 <= number < _LIMIT for number in (epoch, position)):
+            raise StateMismatch(f"not a position in an epoch: epoch {shown(epoch)}, position {shown(position)}")
+        try:
+            order.at_epoch(epoch)
+        except ConfigError as error:
+            raise StateMismatch(f"not a state of this loader: {error}") from error
+        differing = [name for name in ("digest", "samples", "seed", "order") if state[name] != current[name]]
+        message = "; ".join(
+            f"the state's {name} is {shown(state[name])}, this loader's is {shown(current[name])}" for name in differing
         )
-    if position > order.n and not restarts:
-        raise StateMismatch(f"not a position in an epoch of {order.n}: epoch {epoch}, position {position}")
-    position = 0 if restarts else position
-    if differing:
-        if not {"seed", "order"} & {*differing}:
-            loss += _again(state.get("drawn", {}), order, sources, epoch, position)
-        warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=4)
-    return EpochPlace(epoch, position, resumed=True)
+        restarts = "samples" in differing
+        loss = f"epoch {shown(epoch)} {'starts over' if restarts else 'may deliver samples twice or not at all'}"
+        if differing and strict:
+            raise StateMismatch(
+                f"{message}. loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; "
+                "docs/resuming.md tells more, also of Lightning's checkpoints"
+            )
+        if position > order.n and not restarts:
+            raise StateMismatch(f"not a position in an epoch of {order.n}: epoch {epoch}, position {position}")
+        position = 0 if restarts else position
+        if differing:
+            if not {"seed", "order"} & {*differing}:
+                loss += self._again(state.get("drawn", {}), epoch, position)
+            warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=4)
+        return EpochPlace(epoch, position, resumed=True)
 
+    def _again(self, before: Mapping[str, int], epoch: int, position: int) -> str:
+        """Say which sources of a mixture with other weights repeat samples, and which leave some out.
 
-def _again(before: Mapping[str, int], order: Order, sources: Sequence[str], epoch: int, position: int) -> str:
-    """Say which sources of a mixture with other weights repeat samples, and which leave some out, as a message's end.
-
-    Each source goes through an order of its own, which its turns count through: a source that has had more turns than
-    the new weights give it before the same position repeats the last of them.
-
-    Args:
-        before: how many samples of each source the state's loader has drawn.
-        order, sources: the new order, and its sources.
-        epoch, position: where the loader resumes.
-    """
-    now = drawn_by_source(order, sources, epoch, position)
-    if list(before) != list(now):
-        return ""
-    differences = {name: before[name] - now[name] for name in now}
-    parts = [
-        f"{name!r} {'repeats' if more > 0 else 'leaves out'} {counted(abs(more), 'sample', ',')}"
-        for name, more in differences.items()
-        if more
-    ]
-    return f"; if only the weights have changed, {', '.join(parts) or 'no source repeats a sample'}"
+        Each source goes through an order of its own, which its turns count through: a source that has had more turns
+        (`before`) than the new weights give it before the same position repeats the last of them.
+        """
+        now = self._drawn(epoch, position)
+        if list(before) != list(now):
+            return ""
+        differences = {name: before[name] - now[name] for name in now}
+        parts = [
+            f"{name!r} {'repeats' if more > 0 else 'leaves out'} {counted(abs(more), 'sample', ',')}"
+            for name, more in differences.items()
+            if more
+        ]
+        return f"; if only the weights have changed, {', '.join(parts) or 'no source repeats a sample'}"
 
 
 def _check_form(state: Any, current: Mapping[str, Any]) -> None:

@@ -110,11 +110,9 @@ class Meter:
                 self._sources[name] += int(count)
 
     def begin_wait(self) -> None:
-        """The consumer begins to wait for a batch."""
         self._wait = self._wait[0], time.monotonic()
 
     def end_wait(self) -> None:
-        """The consumer's wait is over."""
         self._wait = self._waited(time.monotonic()), None
 
     def _waited(self, now: float) -> float:

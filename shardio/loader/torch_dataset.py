@@ -118,7 +118,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             raise IndexError(f"index must be in [0, {len(self)}), got {outside[0]}")
         asked %= max(1, len(self))
         if self._spec.drawn_alike and len(asked) and self._epoch.is_first_batch():
-            warn_of_equal_views(self.dataset, self._spec.drawn_alike, asked, self._spec.limits, stacklevel=4)
+            warn_of_equal_views(self.dataset, self._spec.drawn_alike, asked, self._spec.options.limits, stacklevel=4)
         if self._plan.epoch != self._epoch.number:
             self._plan = self._plan.at_epoch(self._epoch.number)
         keys = self._repeats.keys(asked, self._plan.n, self._epoch.calls) if repeats else asked
@@ -198,7 +198,6 @@ class _SharedEpoch:
 
     @property
     def number(self) -> int:
-        """The epoch."""
         return int(self._numbers[0])
 
     @property

@@ -32,7 +32,7 @@ from ..stores.unharmed import read_unharmed
 from ..stores.url import Url
 from ..system import background
 from ..system.directory import Directory
-from ..system.temporary_folder import remove_abandoned_folders, temporary_folder
+from ..system.replacement import remove_abandoned_folders, temporary_folder
 from ..system.threads import in_order
 from . import leftovers, records
 from .base import Beat, Leftovers, RankState

@@ -79,7 +79,6 @@ class Call:
         self._outcome: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
 
     def run(self) -> None:
-        """Call the function."""
         try:
             self._outcome.put((self._function(), None))
         except BaseException as error:  # noqa: BLE001  # raised in the thread that waits
@@ -248,16 +247,12 @@ class _Keeper:
                 self._ended.put(None)
                 return
             except BaseException as error:  # noqa: BLE001  # nobody waits for a finalizer
-                _report(error)
+                sys.excepthook(type(error), error, error.__traceback__)
             del function, arguments  # while the thread waits, it must keep nothing alive
 
 
 class _Token:
     """An object that nobody keeps."""
-
-
-def _report(error: BaseException) -> None:
-    sys.excepthook(type(error), error, error.__traceback__)
 
 
 _keeper: _Keeper | None = None

@@ -10,9 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
-Asked: TypeAlias = Literal[
-    "kind of field", "converter", "argument of convert", "argument of Loader", "method", "transform"
-]
+Asked: TypeAlias = Literal["kind of field", "converter", "argument of convert", "argument of Loader", "transform"]
 """What a word is used for."""
 
 OF_YOUR_OWN = (
@@ -21,7 +19,6 @@ OF_YOUR_OWN = (
     "isolate=True (see 'A transform of your own' in docs/tutorials/from-imagefolder.md)"
 )
 """What to do with a transform that shardio lacks."""
-_MAP = "a Loader's map= takes a function of whole batches, or with map_by='sample' of samples"
 _DIVIDES = "leave it out: a Loader divides the samples among the ranks itself, whatever the number of shards"
 
 _WORDS: dict[Asked, dict[str, str]] = {
@@ -51,7 +48,7 @@ _WORDS: dict[Asked, dict[str, str]] = {
         "num_workers": "threads= takes its place, or with isolate=True processes; leave it out for 'auto'",
         "prefetch_factor": "prefetch= takes its place, in batches of all workers; leave it out for 'auto'",
         "drop_last": "tail= takes its place: 'drop' is the default, 'pad' delivers every sample",
-        "collate_fn": f"{_MAP} before they are collated",
+        "collate_fn": "map= takes a function of whole batches, or with map_by='sample' of samples",
         "generator": "seed= takes its place",
         "worker_init_fn": "map= takes a function with the parameter rng, which is the same on every worker",
         "multiprocessing_context": "isolate=True takes processes instead of threads",
@@ -67,21 +64,6 @@ _WORDS: dict[Asked, dict[str, str]] = {
         "nodesplitter workersplitter empty_check": _DIVIDES,
         "handler": "on_bad_sample= takes its place: 'replace' or 'mask', with max_bad=",
         "cache_dir": "cache= takes its place, for a dataset at a URL; local shards are read from where they lie",
-    },
-    "method": {
-        "shuffle": "a Loader's shuffle= is 'global' by default: each epoch is another permutation of all samples",
-        "batched": "a Loader's batch_size= takes its place",
-        "with_epoch": "a Loader's epoch is len(loader) steps on every rank, and every sample comes once",
-        "decode": "a Loader decodes images by itself, and its transforms= says what becomes of them",
-        "map map_tuple map_dict": _MAP,
-        "to_tuple": "a Loader's batch is a dict by field, of which fields= chooses some",
-        "select": "where= of shardio.convert chooses samples by their scalar fields",
-        # Libraries look for a sampler to skip batches with it.
-        "sampler": (
-            "a Loader divides the samples among the ranks itself, and instead of skipping batches it resumes with "
-            "load_state_dict(state). Give it to no DataLoader and no skip_first_batches; transformers' Trainer leaves "
-            "resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
-        ),
     },
     "transform": {
         "ToTensor ToDtype ConvertImageDtype ConvertDtype": "shardio.ToFloat takes its place",
@@ -118,41 +100,36 @@ def did_you_mean(word: str, use: Asked, known: Collection[str] = (), cutoff: flo
     return near if not known or near in known else ""
 
 
-class _Files(NamedTuple):
-    """A kind of files that shardio makes datasets of: what one and several are called, and the command, with `{}`."""
+_INDEX = "shardio index {} -o OUT"
 
-    one: str
+
+class _Files(NamedTuple):
+    """A kind of files that shardio makes datasets of: what they are called, and the command, with `{}`."""
+
     many: str
     suffixes: tuple[str, ...]
-    command: str = "shardio index {} -o OUT"
+    command: str = _INDEX
 
-    @property
-    def stay(self) -> bool:
-        """Whether shardio reads them in place."""
-        return self.command.startswith("shardio index")
-
-    def makes(self, path: object, made: str) -> str:
+    def makes(self, path: Path, made: str) -> str:
         """Return the command for a path, and what it makes."""
-        return f"`{self.command.format(shlex.quote(str(path)))}` makes {made}"
+        return f"`{self.command.format(_quoted(path))}` makes {made}"
 
 
-_IMAGES = _Files("an image", "images", (".jpg", ".jpeg", ".png", ".webp", ".bmp"), "shardio convert imagefolder {} OUT")
-_LMDB = _Files("an LMDB", "an LMDB", (".mdb",))
-_TARS = _Files("a tar file", "tar files", (".tar",))
+_IMAGES = _Files("images", (".jpg", ".jpeg", ".png", ".webp", ".bmp"), "shardio convert imagefolder {} OUT")
+_TARS = _Files("tar files", (".tar",))
 _KINDS = (
     _IMAGES,
     _TARS,
     _Files(
-        "a compressed tar file",
         "compressed tar files",
         (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"),
         "shardio convert webdataset {} OUT",
     ),
-    _Files("a TFRecord file", "TFRecord files", (".tfrecord", ".tfrecords")),
-    _Files("an HDF5 file", "HDF5 files", (".h5", ".hdf5")),
-    _LMDB,
-    _Files("a Parquet file", "Parquet files", (".parquet",), "shardio convert parquet {} OUT"),
-    _Files("a NumPy file", "NumPy files", (".npy", ".npz"), "shardio convert numpy {} OUT"),
+    _Files("TFRecord files", (".tfrecord", ".tfrecords")),
+    _Files("HDF5 files", (".h5", ".hdf5")),
+    _Files("an LMDB", (".mdb",)),
+    _Files("Parquet files", (".parquet",), "shardio convert parquet {} OUT"),
+    _Files("NumPy files", (".npy", ".npz"), "shardio convert numpy {} OUT"),
 )
 _MAGIC = re.compile(r"[*?\[]|\{\d+\.\.\d+\}")  # what `shardio index` takes as a pattern
 _MOST_ENTRIES, _MOST_NAMED = 200, 5
@@ -172,28 +149,16 @@ def for_folder(folder: Path, manifest_name: str) -> str:
     if kind := _kind_of(names):
         return f"it holds {kind.many}: {kind.makes(folder, 'a dataset of them')}"
     folders = sorted(name for name in names if not name.startswith(".") and (folder / name).is_dir())
-    inner = {name: list(_entries(folder / name)) for name in folders[:_MOST_ENTRIES]}
-    if kind := _kind_of(name for entries in inner.values() for name in entries):
-        return _for_subfolders(folder, kind, inner)
+    inner = {name: kind for name in folders[:_MOST_ENTRIES] if (kind := _kind_of(_entries(folder / name)))}
+    for first, kind in inner.items():
+        if kind is _IMAGES:  # a folder for each class
+            return f"it holds images: {kind.makes(folder, 'a dataset of them')}"
+        made = kind.makes(folder / first, f"a dataset of those in {first}")
+        return f"it holds {kind.many} in {_listed([name for name in inner if inner[name] is kind])}: {made}"
     if folders:
         return f"it holds no shards, but folders: {_listed(folders)}"
     empty = all(name.startswith(".") for name in names)
     return "it is empty: a conversion may have been cut off" if empty else "it holds no shards"
-
-
-def _for_subfolders(folder: Path, kind: _Files, inner: Mapping[str, Sequence[str]]) -> str:
-    """Return what the folders in `folder` hold, whose first file of a known kind is of this one."""
-    if kind is _IMAGES:  # a folder for each class
-        return f"it holds images: {kind.makes(folder, 'a dataset of them')}"
-    holders = [name for name, entries in inner.items() if _of(kind, entries)]
-    if len(holders) == 1:
-        made = kind.makes(folder / holders[0], "a dataset of them")
-        return f"its folder {holders[0]} holds {kind.many}: {made}"
-    if kind.stay and kind is not _LMDB:
-        made = kind.makes(folder / "*" / f"*{Path(_of(kind, inner[holders[0]])).suffix}", "one dataset of them")
-    else:
-        made = kind.makes(folder / holders[0], "a dataset of the first")
-    return f"its folders {_listed(holders)} hold {kind.many}: {made}"
 
 
 def for_links(folder: Path, name: str) -> str:
@@ -213,8 +178,9 @@ def for_file(path: Path, manifest_name: str) -> str | None:
     kind = _kind_of([path.name])
     if kind is None:
         return "this file is of another kind"
-    given, made = (path.parent, "its folder") if kind is _IMAGES else (path, "it")
-    return f"it is {kind.one}: {kind.makes(given, f'a dataset of {made}')}"
+    if kind is _IMAGES:
+        return kind.makes(path.parent, "a dataset of its folder")
+    return kind.makes(path, "a dataset of it")
 
 
 def for_pattern(path: Path) -> str:
@@ -223,9 +189,8 @@ def for_pattern(path: Path) -> str:
         return ""
     kind = _kind_of([path.name]) or _TARS
     if kind is _IMAGES:
-        above = next(folder for folder in path.parents if not _MAGIC.search(str(folder)))
-        return f"patterns name no dataset; {kind.makes(above, 'one of a folder of images')}"
-    return f"patterns name no dataset; {kind.makes(path, 'one of the files that fit')}"
+        path = next(folder for folder in path.parents if not _MAGIC.search(str(folder)))
+    return f"patterns name no dataset; {kind.makes(path, f'one of {kind.many}')}"
 
 
 def for_paths(paths: Sequence[str | os.PathLike[str]], manifest_name: str) -> str | None:
@@ -234,29 +199,23 @@ def for_paths(paths: Sequence[str | os.PathLike[str]], manifest_name: str) -> st
     if not any(path.name != manifest_name and (path.is_file() or _MAGIC.search(str(path))) for path in given):
         return None
     kind = _kind_of([given[0].name]) or _TARS
-    if not kind.stay:
-        return kind.makes("SRC", f"a dataset of {kind.many}")
-    named = [*map(_quoted, given[:_MOST_NAMED]), *["..."][: len(given) - _MOST_NAMED]]
-    return f"`{kind.command.format(' '.join(named))}` makes one dataset of such files"
+    more = " ..." if len(given) > _MOST_NAMED else ""
+    sources = " ".join(map(_quoted, given[:_MOST_NAMED])) + more if kind.command == _INDEX else "SRC"
+    return f"`{kind.command.format(sources)}` makes one dataset of {kind.many}"
 
 
 def to_convert(paths: Iterable[Path]) -> str:
     """Return the end of a message on files that can only be converted, told by their names; "" if none can."""
     for path in paths:
         kind = _kind_of(_entries(path) if path.is_dir() else [path.name])
-        if kind is not None and not kind.stay and (kind is not _IMAGES or path.is_dir()):  # it takes folders
+        if kind and kind.command != _INDEX and (kind is not _IMAGES or path.is_dir()):  # it takes folders
             return f"; `{kind.command.format(_quoted(path))}` takes {kind.many}"
     return ""
 
 
 def _kind_of(names: Iterable[str]) -> _Files | None:
     """Return the kind of the first file that is of a known one, by its name."""
-    return next((kind for name in names for kind in _KINDS if _of(kind, [name])), None)
-
-
-def _of(kind: _Files, names: Iterable[str]) -> str:
-    """Return the first name of a file of this kind; "" if there is none."""
-    return next((name for name in names if name.lower().endswith(kind.suffixes)), "")
+    return next((kind for name in names for kind in _KINDS if name.lower().endswith(kind.suffixes)), None)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -52,7 +52,6 @@ class Directory:
         raise TypeError("a Directory belongs to its process: open its path again")
 
     def directory(self, name: str) -> "Directory":
-        """Open a directory in this one."""
         with self._entry(name):
             descriptor = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._descriptor)
         opened = object.__new__(Directory)
@@ -60,7 +59,6 @@ class Directory:
         return opened
 
     def make(self, name: str, *, exist_ok: bool = False) -> "Directory":
-        """Create a directory and open it."""
         with self._entry(name):
             try:
                 os.mkdir(name, dir_fd=self._descriptor)
@@ -149,7 +147,6 @@ class Directory:
                 raise
 
     def link(self, name: str, to: str | os.PathLike[str]) -> None:
-        """Create a symbolic link."""
         with self._entry(name):
             os.symlink(to, name, dir_fd=self._descriptor)
 

@@ -1,4 +1,4 @@
-"""Optional packages: imported on first use, with an error that says how to install a missing one."""
+"""Optional packages, and OpenCV: imported on first use, with an error that says how to install a missing one."""
 
 import importlib
 import importlib.metadata
@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingDependency
 
@@ -41,3 +42,24 @@ def _packages(distribution: str, extra: str) -> str:
         package.strip() for package, _, marker in (r.partition(";") for r in requirements) if marked.search(marker)
     ]
     return " ".join(map(shlex.quote, packages or [f"{distribution}[{extra}]"]))
+
+
+if TYPE_CHECKING:
+    import cv2 as cv2
+else:
+
+    class _OpenCV:
+        """The module cv2; an attribute that was looked up once is found as fast as a module's."""
+
+        def __getattr__(self, name: str) -> Any:
+            try:
+                import cv2 as module
+            except ImportError as error:
+                raise MissingDependency(
+                    f"images need OpenCV, which cannot be imported ({error}): pip install opencv-python-headless"
+                ) from error
+            value = getattr(module, name)
+            setattr(self, name, value)
+            return value
+
+    cv2 = _OpenCV()

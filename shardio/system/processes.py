@@ -42,15 +42,13 @@ def is_of_a_session(thing: Any) -> bool:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this child process when its parent ends, however that happens (Linux only)."""
+    """Ask the kernel to kill this child process when its parent ends, however that happens."""
     parent = multiprocessing.parent_process()
     die_with(os.getppid() if parent is None or parent.pid is None else parent.pid)
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent, the process `parent`, ends (Linux only)."""
-    if not sys.platform.startswith("linux"):
-        return
+    """Ask the kernel to kill this process when its parent, the process `parent`, ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the call
         os._exit(1)

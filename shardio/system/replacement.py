@@ -1,6 +1,6 @@
-"""Files that are replaced whole, by way of temporary files that are known to be abandoned once their process is gone.
+"""Files that are replaced whole, and temporary folders: what killed processes leave of both is known to be abandoned.
 
-The process that writes a temporary file holds a lock on it, which ends with the process.
+The process that uses a temporary file or folder holds a lock on it, which ends with the process.
 """
 
 import contextlib
@@ -9,6 +9,8 @@ import fcntl
 import os
 import re
 import secrets
+import shutil
+import tempfile
 import time
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]+\.tmp")
 _ABANDONED_SECONDS = 24 * 3600
 """Age after which a temporary file counts as abandoned where there are no locks: its writer changes it all the time."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
@@ -67,8 +70,34 @@ def remove_abandoned(folder: Path, names: Container[str]) -> None:
         ]
     for path in found:
         # Another process may remove it first, and what another user wrote is left to that user.
-        with naming(path), contextlib.suppress(FileNotFoundError, PermissionError):
-            _remove_if_abandoned(path)
+        with (
+            naming(path),
+            contextlib.suppress(FileNotFoundError, PermissionError),
+            _opened(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC) as descriptor,
+        ):
+            if _is_abandoned(descriptor):
+                os.unlink(path)  # while it is locked: see `_is_held`
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Make an empty folder for the `with` block, whose name begins with `prefix`, and remove it at the end."""
+    path, descriptor = _make_folder(prefix)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(descriptor)
+
+
+def remove_abandoned_folders(prefix: str) -> None:
+    """Remove the folders that killed processes of this user left; on a file system without locks, none."""
+    for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        # Another process may remove it first, and what another user wrote is left to that user.
+        with contextlib.suppress(OSError), _opened(path, _FOLDER) as descriptor:
+            if os.fstat(descriptor).st_uid == os.getuid():
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)  # while it is locked: see `_is_held`
 
 
 def _create_temporary(path: Path) -> tuple[Path, BinaryIO]:
@@ -77,22 +106,40 @@ def _create_temporary(path: Path) -> tuple[Path, BinaryIO]:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         file = os.fdopen(descriptor, "w+b")
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                file.close()
-                temporary.unlink(missing_ok=True)
-                raise
-        if os.fstat(descriptor).st_nlink:  # else it was taken for abandoned before it was locked
-            return temporary, file
+            if _is_held(descriptor):
+                return temporary, file
+        except OSError:
+            file.close()
+            temporary.unlink(missing_ok=True)
+            raise
         file.close()
 
 
-def _remove_if_abandoned(path: str) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+def _make_folder(prefix: str) -> tuple[Path, int]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=prefix))
+        with contextlib.suppress(FileNotFoundError):  # taken for abandoned already
+            descriptor = os.open(path, _FOLDER)
+            if _is_held(descriptor):
+                return path, descriptor
+            os.close(descriptor)
+
+
+def _is_held(descriptor: int) -> bool:
+    """Lock a new file or folder; return whether nobody took it for abandoned before it was locked."""
     try:
-        if _is_abandoned(descriptor):
-            os.unlink(path)  # while it is locked: see `_create_temporary`
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    return os.fstat(descriptor).st_nlink > 0
+
+
+@contextmanager
+def _opened(path: str | Path, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags)
+    try:
+        yield descriptor
     finally:
         os.close(descriptor)
 

@@ -29,22 +29,18 @@ class StageClock:
         return _Stage(self, name)
 
     def count_unpacked(self, size: int) -> None:
-        """Add bytes that were decompressed."""
         with self._lock:
             self._unpacked_bytes += size
 
     def unpacked_bytes(self) -> int:
-        """Return the bytes that were decompressed in `unpacking` blocks."""
         return self._unpacked_bytes
 
     def begin(self, name: str, thread: int) -> None:
-        """Note that a thread begins a stage."""
         self.doing[thread] = name
         if self._on_stage is not None:
             self._on_stage(name)
 
     def end(self, name: str, thread: int, seconds: float, cpu_seconds: float) -> None:
-        """Note that a thread ends a stage, and add its times."""
         self.doing.pop(thread, None)
         with self._lock:
             self._seconds[name] = self._seconds.get(name, 0.0) + seconds
@@ -107,7 +103,12 @@ def unpacking(size: int) -> AbstractContextManager[None]:
     """Return a `with` block that decompresses `size` bytes: a stage `decompress` of the clock whose stage this thread
     is in, if it is in one."""
     outer: _Stage | None = getattr(_current, "stage", None)
-    if outer is None:
-        return nullcontext()
-    outer.clock.count_unpacked(size)
-    return _Stage(outer.clock, "decompress")
+    if outer is not None:
+        outer.clock.count_unpacked(size)
+    return stage_within("decompress")
+
+
+def stage_within(name: str) -> AbstractContextManager[None]:
+    """Return a `with` block that is a stage of the clock whose stage this thread is in, if it is in one."""
+    outer: _Stage | None = getattr(_current, "stage", None)
+    return nullcontext() if outer is None else _Stage(outer.clock, name)

@@ -73,7 +73,6 @@ class RandomSpatialCrop:
         object.__setattr__(self, "size", _as_size(self.size))
 
     def moves(self, shape: Shape, generator: RandomGenerator) -> tuple[Move, ...]:
-        """Return a crop for arrays of this shape."""
         size = self.block(shape)
         room = np.array(shape[-len(size) :]) - size + 1
         return (ArrayCrop(np.floor(generator.uniform(len(size)) * room).astype(np.int64), size),)
@@ -108,7 +107,6 @@ class CenterSpatialCrop:
         object.__setattr__(self, "size", _as_size(self.size))
 
     def moves(self, shape: Shape, generator: RandomGenerator) -> tuple[Move, ...]:
-        """Return a crop for arrays of this shape."""
         size = _block_size(self.size, shape)
         corner = (np.array(shape[-len(size) :]) - size) // 2
         return (ArrayCrop(np.tile(corner.astype(np.int64), (len(generator.indices), 1)), size),)
@@ -139,13 +137,11 @@ class RandomAxisFlip:
         object.__setattr__(self, "axes", _as_axes(self.axes))
 
     def moves(self, shape: Shape, generator: RandomGenerator) -> tuple[Move, ...]:
-        """Return a flip for each axis."""
         axes = _as_axes(self.axes)
         masks = generator.uniform(len(axes)) < self.p
         return tuple(ArrayFlip(mask, axis) for mask, axis in zip(masks.T, axes, strict=True))
 
     def out_shape(self, shape: Shape) -> Shape:
-        """Return `shape`. Raise ConfigError if it lacks one of the axes."""
         _check_axes_exist(_as_axes(self.axes), shape)
         return shape
 
@@ -174,7 +170,6 @@ class RandomRotate90:
             raise ConfigError(f"axes must be two, got {self.axes!r}")
 
     def moves(self, shape: Shape, generator: RandomGenerator) -> tuple[Move, ...]:
-        """Return a rotation."""
         random = generator.uniform(2)
         quarters = np.where(random[:, 0] < self.p, 1 + np.floor(random[:, 1] * 3), 0)
         return (ArrayRotate90(quarters.astype(np.int64), self.axes),)

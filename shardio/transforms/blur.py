@@ -36,7 +36,6 @@ class GaussianBlur:
         object.__setattr__(self, "sigma", as_positive_range(sigma, "sigma"))
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[SizePreservingStep, ...]:
-        """Return a blur."""
         low, high = self.sigma  # type: ignore[misc]  # a pair since __post_init__
         sigmas = (low + (high - low) * generator.uniform(1)[:, 0]).astype(np.float32)
         return (Blur(np.ones(len(sizes), np.bool_), sigmas, as_pair(self.kernel_size, "kernel_size")),)

@@ -97,5 +97,4 @@ class RandomGrayscale:
         check_probability(self.p)
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[SizePreservingStep, ...]:
-        """Return a blend."""
         return (restrict(blend(OWN_GREY, np.zeros(len(sizes))), generator.uniform(1)[:, 0] < self.p),)

@@ -50,7 +50,6 @@ class RandomErasing:
         object.__setattr__(self, "value", channel_values)
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Erase, ...]:
-        """Return the boxes to erase in images of these sizes."""
         random = generator.uniform(2 * ATTEMPTS + 3)
         height, width = (sizes[:, i, None].astype(np.float64) for i in (0, 1))
         heights, widths = random_sides(height * width, random, self.scale, self.ratio)

@@ -52,13 +52,11 @@ class RandomResizedCrop:
         check_resize(self.interpolation, self.antialias)
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
-        """Return a crop and a resize for images of these sizes."""
         boxes = random_boxes(sizes, generator, self.scale, self.ratio)
         targets = np.full_like(sizes, self.size)
         return Crop(boxes, inside=True), Scale(targets, self.interpolation or "bilinear", self.antialias)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return `size`, whatever the images' size."""
         return self.size  # type: ignore[return-value]  # a pair since __post_init__
 
 
@@ -125,7 +123,6 @@ class CenterCrop:
         object.__setattr__(self, "size", as_pair(self.size, "size"))
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
-        """Return a crop for images of these sizes."""
         size = np.full_like(sizes, self.size)
         space = sizes - size
         # torchvision pads a small image first, with the smaller half before it; a crop rounds half to even.
@@ -133,7 +130,6 @@ class CenterCrop:
         return (Crop(np.concatenate((corner, size), axis=1)),)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return `size`, whatever the images' size."""
         return self.size  # type: ignore[return-value]  # a pair since __post_init__
 
 
@@ -160,7 +156,6 @@ class Resize:
         check_resize(self.interpolation, self.antialias)
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
-        """Return a resize for images of these sizes."""
         return (Scale(self._targets(sizes), self.interpolation or "bilinear", self.antialias),)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -198,7 +193,6 @@ class RandomHorizontalFlip:
         check_probability(self.p)
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[SizePreservingStep, ...]:
-        """Return a flip."""
         return (Flip(generator.uniform(1)[:, 0] < self.p),)
 
 
@@ -225,14 +219,12 @@ class RandomCrop:
             raise ConfigError(f"padding must be a whole number of at least 0, got {self.padding!r}")
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
-        """Return a crop for images of these sizes."""
         size = np.full_like(sizes, self.size)
         border = np.maximum(self.padding, -(-(size - sizes) // 2))
         corners = np.floor(generator.uniform(2) * (sizes + 2 * border - size + 1)).astype(np.int32) - border
         return (Crop(np.concatenate((corners, size), axis=1).astype(np.int32)),)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Return `size`, whatever the images' size."""
         return self.size  # type: ignore[return-value]  # a pair since __post_init__
 
 
@@ -262,7 +254,6 @@ class RandomRotation:
         check_interpolation(self.interpolation, ("nearest", "bilinear"))
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[SizePreservingStep, ...]:
-        """Return a warp for images of these sizes."""
         low, high = self.degrees  # type: ignore[misc]  # a pair since __post_init__
         angles = low + (high - low) * generator.uniform(1)[:, 0]
         return (rotation(sizes, angles, bilinear=self.interpolation == "bilinear"),)

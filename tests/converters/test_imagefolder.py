@@ -1,10 +1,7 @@
 """Folders of images become samples by torchvision's rules; damaged files become bad samples."""
 
 import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +15,6 @@ from shardio.errors import BadSample, ConfigError, DatasetError, SourceError
 from shardio.format.fields import Field
 from shardio.source import Source
 from shardio_converters.imagefolder import ImageFolder, imagefolder
-
-NOBODY = 65534
 
 
 def listing(source: ImageFolder) -> list[tuple[str, int | None]]:
@@ -122,11 +117,10 @@ class TestLayouts:
         (tmp_path / "flat" / "c.tif").write_bytes(b"")
         assert imagefolder(tmp_path / "flat").remarks == (f"left out 1 files that are not {kinds}: .tif 1",)
 
-    @pytest.mark.parametrize("extensions", ["png,.WEBP", ["png", "webp"], " .png , webp"])
-    def test_extensions_choose_the_files(self, tmp_path: Path, extensions: str | list[str]) -> None:
-        """Extensions are given as text or a list, with or without a dot, in any case; there must be one."""
+    def test_extensions_choose_the_files(self, tmp_path: Path) -> None:
+        """Extensions are given with or without a dot, in any case; there must be one."""
         class_folders(tmp_path)
-        assert listing(imagefolder(tmp_path, extensions=extensions)) == [("cat/b.png", 0), ("dog/c.webp", 1)]
+        assert listing(imagefolder(tmp_path, extensions=" png,.WEBP")) == [("cat/b.png", 0), ("dog/c.webp", 1)]
         with pytest.raises(ConfigError, match="at least one suffix"):
             imagefolder(tmp_path, extensions=[])
 
@@ -213,41 +207,17 @@ class TestRefusals:
         assert remark == "the classes are Val, train; if these are parts of a data set, convert them one by one"
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that other users can enter, unlike pytest's own."""
-    with tempfile.TemporaryDirectory() as name:
-        os.chmod(name, 0o755)
-        yield Path(name)
-
-
-SCAN = """
-import os, sys
-from shardio_converters.imagefolder import imagefolder
-from shardio.errors import SourceError
-if os.getuid() == 0:
-    os.setuid(int(sys.argv[1]))  # root may read everything
-for folder in sys.argv[2:]:
-    try:
-        imagefolder(folder)
-    except SourceError as error:
-        print(error)
-"""
-
-
-@pytest.mark.slow
-def test_a_folder_that_may_not_be_read(open_folder: Path) -> None:
+@pytest.mark.parametrize("closed", ["", "cat", "cat/old"])
+def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
     """A folder without read permission is refused by name, so that its images are not silently missing."""
-    # the folder itself, a class folder, and one inside it
-    closed = [open_folder / name for name in ("1", "2/cat", "3/cat/old")]
-    for number in "123":
-        class_folders(open_folder / number, {"cat": ["a.jpg", "old/b.jpg"]})
-    for folder in closed:
-        folder.chmod(0o000)
-    command = [sys.executable, "-c", SCAN, str(NOBODY), *(str(open_folder / number) for number in "123")]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    finally:
-        for folder in closed:
-            folder.chmod(0o755)
-    assert found.stdout.splitlines() == [f"{folder} cannot be read: Permission denied" for folder in closed]
+    class_folders(tmp_path / "in", {"cat": ["a.jpg", "old/b.jpg"]})
+    folder, scandir = tmp_path / "in" / closed, os.scandir
+
+    def refuse(path: str | Path) -> object:
+        if Path(path) == folder:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(SourceError, match=f"^{folder} cannot be read: Permission denied$"):
+        imagefolder(tmp_path / "in")

@@ -11,8 +11,7 @@ import pytest
 from _sources import changed
 
 import shardio
-from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.format.fields import Field
+from shardio.errors import BadSample, SourceError
 from shardio.format.images import sniff
 from shardio.testing import check_source
 from shardio_converters.mds import Mds, mds
@@ -66,32 +65,6 @@ def test_every_encoding(name: str, tmp_path: Path) -> None:
     kinds |= {"meta": "json", "str_int": "int64", "text": "text", "tokens": {"kind": "array", "dtype": "int64"}}
     check_source(source, expected_of(source), tmp_path / "out", **kinds)
     assert source.metadata == {"source": "mds"}
-
-
-def test_fields_are_chosen(tmp_path: Path) -> None:
-    """`fields` chooses and names columns; without it, a column whose name no field can have is told."""
-    source = mds(FILES / "plain", fields="image=lossless,label=bool")
-    assert dict(source.fields) == {"image": Field("image"), "label": Field("scalar", dtype="int64")}
-    assert [source[number]["label"] for number in range(5)] == [0, 1, 0, 1, 0]
-    with pytest.raises(ConfigError, match="has no 'x'; there are arrays, bool"):
-        mds(FILES / "plain", fields="x")
-
-    def rename(index: Any) -> None:
-        for shard in index["shards"]:
-            shard["column_names"][0] = "a b"
-
-    (remark,) = mds(changed(FILES / "plain", tmp_path, rename)).remarks
-    assert remark.startswith("'a b' becomes the field 'a_b'")
-
-
-def test_bytes_that_are_images(tmp_path: Path) -> None:
-    """A column of bytes becomes images if its first value begins like one."""
-
-    def as_bytes(index: Any) -> None:
-        for shard in index["shards"]:
-            shard["column_encodings"][5] = "bytes"
-
-    assert mds(changed(FILES / "plain", tmp_path, as_bytes)).fields["image"] == Field("image")
 
 
 def test_a_shard_that_lies_there_unpacked_is_taken(tmp_path: Path) -> None:
@@ -150,5 +123,9 @@ def test_damage_is_named(tmp_path: Path) -> None:
     message = r"shard.00001.mds, sample 1, column 'meta': not json: NaN is not JSON"
     with pytest.raises(BadSample, match=message):
         mds(out)[3]
-    made = shardio.convert(out, tmp_path / "made", converter=mds, on_error="skip", max_bad=1)
-    assert len(shardio.open(made.path)) == 4
+    first = out / "shard.00000.mds"
+    first.write_bytes(first.read_bytes().replace(b"\x11\x08\x02\x01", b"\xff\x08\x02\x01", 1))  # an unknown dtype
+    with pytest.raises(BadSample, match=r"shard.00000.mds, sample 0, column 'arrays': damaged: not an array"):
+        mds(out)[0]
+    made = shardio.convert(out, tmp_path / "made", converter=mds, on_error="skip", max_bad=2)
+    assert len(shardio.open(made.path)) == 3

@@ -1,6 +1,5 @@
 """The protobuf wire reader agrees with protobuf's own runtime, and refuses invalid messages."""
 
-import struct
 from contextlib import suppress
 from typing import Any
 
@@ -62,26 +61,19 @@ class TestNumbers:
         found = protobuf.int64s(data)
         assert (found.dtype, found.tolist()) == (np.int64, numbers)
 
-    @pytest.mark.parametrize("data", [b"\x80", b"\x01\xff", b"\xff" * 9])
-    def test_cut_short(self, data: bytes) -> None:
-        """A last varint without its last byte is refused."""
-        with pytest.raises(ValueError, match="cut short"):
+    @pytest.mark.parametrize(
+        ("data", "told"),
+        [
+            *((data, "cut short") for data in (b"\x80", b"\xff" * 9)),
+            *((data, "more than 10 bytes") for data in (b"\x80" * 10 + b"\0", b"\xff" * 11 + b"\1")),
+        ],
+    )
+    def test_what_is_no_number(self, data: bytes, told: str) -> None:
+        """A varint without its last byte, or of more than ten bytes, is refused."""
+        with pytest.raises(ValueError, match=told):
             protobuf.int64s(data)
-        with pytest.raises(ValueError, match="cut short"):
-            protobuf.varint(data[-1:], 0, 1)
-
-    @pytest.mark.parametrize("data", [b"\x80" * 10 + b"\0", b"\xff" * 11 + b"\1"])
-    def test_too_long(self, data: bytes) -> None:
-        """A varint of more than ten bytes is refused."""
-        with pytest.raises(ValueError, match="more than 10 bytes"):
-            protobuf.int64s(data)
-        with pytest.raises(ValueError, match="byte 0: a number has more than 10 bytes"):
+        with pytest.raises(ValueError, match=f"byte 0: a number .*{told}"):
             protobuf.varint(data, 0, len(data))
-
-    def test_ten_bytes(self) -> None:
-        """The largest and smallest number, -1, and a zero padded to ten bytes are read."""
-        data = b"\xff" * 8 + b"\x7f" + b"\xff" * 9 + b"\1" + b"\x80" * 9 + b"\1" + b"\x80" * 9 + b"\0"
-        assert protobuf.int64s(data).tolist() == [2**63 - 1, -1, -(2**63), 0]
 
 
 class TestMessages:
@@ -146,7 +138,7 @@ class TestExamples:
 
     def test_the_last_of_two_features_counts(self) -> None:
         """The last of two features with one name counts, as in concatenated messages."""
-        data = example({"a": [1, 2], "b": [1]}) + example({"a": [b"x"], "c": [0.5]})
+        data = example({"a": [1, 2], "b": [1], "d": [1]}) + example({"a": [b"x"], "c": [0.5], "d": None})
         assert values(data) == {"a": [b"x"], "b": [1], "c": [0.5]} == by_protobuf(data)
 
     def test_the_last_of_two_kinds_counts(self) -> None:
@@ -162,11 +154,6 @@ class TestExamples:
             data = nested(1, nested(1, nested(1, b"a") + nested(2, feature)))
             assert values(data) == {"a": expected} == by_protobuf(data)
 
-    def test_a_feature_without_a_kind(self) -> None:
-        """A later feature without a kind replaces an earlier one."""
-        data = example({"a": [1]}) + example({"a": None})
-        assert values(data) == {} == by_protobuf(data)
-
     def test_fields_that_nobody_knows(self) -> None:
         """Unknown fields are skipped, as in protobuf."""
         strange = b"\x98\x06\x05" + nested(100, b"x") + b"\xa5\x06abcd" + b"\xa1\x06abcdefgh"
@@ -174,26 +161,17 @@ class TestExamples:
         data = strange + nested(1, strange + nested(1, nested(1, b"a") + nested(2, feature)))
         assert values(data) == {"a": [2]} == by_protobuf(data)
 
-    def test_names_that_are_not_utf8(self) -> None:
-        """A name that is not UTF-8 is refused."""
-        with pytest.raises(BadSample, match=r"not a tf.train.Example: .*utf-8"):
-            tfrecord.parse_example(nested(1, nested(1, nested(1, b"\xff"))))
-
-    def test_floats_of_a_wrong_length(self) -> None:
-        """A float of three bytes is refused."""
-        data = nested(1, nested(1, nested(1, b"a") + nested(2, nested(2, nested(1, b"abc")))))
-        with pytest.raises(BadSample, match="floats take 4 bytes each, got 3 bytes"):
-            values(data)
-
-    def test_places(self) -> None:
-        """A single bytes value and packed floats have an offset in the record, where they can be read directly."""
-        data = example({"a": [b"hello"], "b": [0.5, 1.5], "c": [1, 2], "d": [b"x", b"y"]})
-        features = tfrecord.parse_example(data)
-        start, size = features["a"].span or (0, 0)
-        assert data[start : start + size] == b"hello"
-        start, size = features["b"].span or (0, 0)
-        assert struct.unpack("<2f", data[start : start + size]) == (0.5, 1.5)
-        assert features["c"].span is features["d"].span is None
+    @pytest.mark.parametrize(
+        ("feature", "told"),
+        [
+            (nested(1, b"\xff"), r"not a tf.train.Example: .*utf-8"),
+            (nested(1, b"a") + nested(2, nested(2, nested(1, b"abc"))), "floats take 4 bytes each, got 3 bytes"),
+        ],
+    )
+    def test_features_that_are_none(self, feature: bytes, told: str) -> None:
+        """A name that is not UTF-8 and a float of three bytes are refused."""
+        with pytest.raises(BadSample, match=told):
+            values(nested(1, nested(1, feature)))
 
 
 class TestDatums:
@@ -211,18 +189,17 @@ class TestDatums:
         message.float_data.extend(floats)
         record = message.SerializeToString()
         found = lmdb.parse_datum(record)
-        assert (found.shape, found.label, found.encoded, found.bytes_of(record)) == (shape, label, encoded, data)
+        value = protobuf.joined(record, (found.data,)) if found.data else b""
+        assert (found.shape, found.label, found.encoded, value) == (shape, label, encoded, data)
         assert protobuf.floats(protobuf.joined(record, found.floats)).tolist() == floats
 
     def test_what_is_not_said(self) -> None:
-        """Missing fields have their defaults, and missing pixels are a bad sample."""
+        """Missing fields have their defaults."""
         found = lmdb.parse_datum(b"")
         assert (found.shape, found.label, found.encoded, found.data, found.floats) == ((0, 0, 0), 0, False, None, ())
-        with pytest.raises(BadSample, match="a Datum of 0 x 0 x 0 holds 0 values"):
-            found.array(b"")
 
     @pytest.mark.parametrize(
-        ("shape", "size"), [((3, 2, 2), 11), ((3, 2, 2), 13), ((-1, -1, 4), 4), ((1 << 30,) * 3, 4)]
+        ("shape", "size"), [((0, 0, 0), 0), ((3, 2, 2), 11), ((3, 2, 2), 13), ((-1, -1, 4), 4), ((1 << 30,) * 3, 4)]
     )
     def test_shapes_that_are_wrong(self, shape: tuple[int, int, int], size: int) -> None:
         """A Datum whose values are not channels x height x width, all positive, is refused."""

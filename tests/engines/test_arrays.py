@@ -8,6 +8,7 @@ import pytest
 import torch
 from _builders import jpeg, spoiled
 from _datasets import load as load_of_one_rank
+from _device import device as device
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as hypothesis_arrays
@@ -21,9 +22,7 @@ from shardio.engines.array_transforms import (
     transform_tensor,
 )
 from shardio.errors import BadSample, ConfigError
-from shardio.loader.device.copier import BlockingCopier
 from shardio.transforms import ArrayRecipe
-from shardio.transforms.arrays import ArrayCrop, ArrayFlip, ArrayRotate90
 
 VOLUME = (2, 6, 8, 8)
 FIELD = np.zeros(VOLUME, np.float32)
@@ -39,12 +38,10 @@ def volumes(count: int, shape: tuple[int, ...] = VOLUME) -> shardio.Dataset:
 
 
 def load(data: Any, batch_size: int = 4, **options: Any) -> shardio.Loader:
-    """A loader of one rank."""
     return load_of_one_rank(data, batch_size, **{"transforms": {"field": ALL}, "seed": 3} | options)
 
 
 def recipe_of(transforms: Sequence[Any], shape: tuple[int, ...], dtype: str = "float32") -> ArrayRecipe:
-    """The recipe for arrays of this shape and dtype."""
     return ArrayRecipe.of(transforms, shape, np.dtype(dtype))
 
 
@@ -114,7 +111,6 @@ def test_two_fields_that_show_one_view(data: Any, one: Sequence[Any], other: Seq
 
 
 def test_a_torch_dataset_warns_of_one_view() -> None:
-    """It looks at the first samples that it is asked for, once."""
     dataset = shardio.TorchDataset(PHOTOS, transforms={"one": VIEW, "other": VIEW})
     assert dataset.__getitems__([]) == []
     with pytest.warns(shardio.PairingWarning, match="fields 'one' and 'other' hold the same bytes"):
@@ -162,10 +158,6 @@ def test_host_and_device_move_alike(shape: tuple[int, ...], cut: tuple[int, int]
     transform_arrays(arrays, recipe, moves, out)
     assert torch.equal(torch.from_numpy(out), transform_tensor(torch.from_numpy(arrays), recipe, moves))
     places, row, column, turn = moves
-    assert isinstance(places, ArrayCrop)
-    assert isinstance(row, ArrayFlip)
-    assert isinstance(column, ArrayFlip)
-    assert isinstance(turn, ArrayRotate90)
     for number, array in enumerate(arrays):
         y, x = places.corners[number].tolist()
         block = array[:, y : y + cut[0], x : x + cut[1]]
@@ -186,8 +178,6 @@ def test_one_number_is_the_length_of_every_axis_but_the_first(crop: Any) -> None
         assert recipe_of([crop(6)], shape).out_shape == recipe_of([each], shape).out_shape == wanted
         indices = np.arange(9)
         (one,), (other,) = (recipe_of([t], shape).moves(seed=1, epoch=0, indices=indices) for t in (crop(6), each))
-        assert isinstance(one, ArrayCrop)
-        assert isinstance(other, ArrayCrop)
         assert np.array_equal(one.corners, other.corners)
 
 
@@ -275,20 +265,12 @@ def test_numbers_that_overflow_make_a_bad_sample(transforms: Any, stored: str, b
                 next(iter(shardio.Loader(data, **shared)))
 
 
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A device whose tensors the test can read."""
-    copier = BlockingCopier(torch.device("cpu"))
-    monkeypatch.setattr("shardio.loader.device.prefetcher.copier_to", lambda device: copier)
-    return "meta"
-
-
 @pytest.mark.parametrize(
     ("transforms", "options"),
     [
         (ALL, {"threads": 3}),
         (ALL, {"verify": True}),
-        ([*ALL, shardio.Normalize((1000.0, 1400.0), (3.0, 7.0), dtype="bfloat16")], {"isolate": True}),
+        ([*ALL, shardio.Normalize((1000.0, 1400.0), (3.0, 7.0), dtype="bfloat16")], {"isolate": True, "threads": 1}),
         ([shardio.Normalize(10, 3)], {}),  # in place
         ([], {}),
         ([shardio.ToFloat("float16"), shardio.Normalize(0, 1)], {}),
@@ -321,22 +303,13 @@ def test_a_masked_array_is_zeros(device: str) -> None:
             assert (batch["field"][row] == ((index - 10) / 2 if index != 3 else 0)).all()
 
 
-def test_a_list_is_for_the_one_array_field() -> None:
-    """A list of transforms applies to the one array field of fixed shape if there is no image field."""
-    (batch, *_) = load(volumes(4), transforms=[shardio.CenterSpatialCrop((2, 2, 2))])
-    assert batch["field"].shape == (4, 2, 2, 2, 2)
-    assert batch["field"][0, 0, 0, 0, 0] == 2 * 64 + 3 * 8 + 3 + batch["index"][0]
-
-
 def test_axes_move_as_often_as_asked() -> None:
     """p is the share of arrays flipped along each axis; the three rotations are equally likely."""
     indices = np.arange(6000)
     flip = recipe_of([shardio.RandomAxisFlip(0.3, (-1, -2))], VOLUME).moves(seed=0, epoch=0, indices=indices)
     for mirror in flip:
-        assert isinstance(mirror, ArrayFlip)
         assert mirror.mask.mean() == pytest.approx(0.3, abs=0.03)
     (turn,) = recipe_of([shardio.RandomRotate90(0.6)], VOLUME).moves(seed=0, epoch=0, indices=indices)
-    assert isinstance(turn, ArrayRotate90)
     assert np.bincount(turn.quarters, minlength=4) / 6000 == pytest.approx([0.4, 0.2, 0.2, 0.2], abs=0.03)
 
 
@@ -344,11 +317,9 @@ def test_axes_move_as_often_as_asked() -> None:
     ("array", "transforms", "message"),
     [
         (FIELD, [shardio.RandomSpatialCrop((9, 9))], r"for 'field': a block of \(9, 9\) .* shape \(2, 6, 8, 8\)"),
-        (FIELD, [shardio.RandomSpatialCrop((1,) * 5)], "a block of"),  # more axes than the array has
         (FIELD, [shardio.RandomAxisFlip(0.5, (-5,))], "there is no axis -5"),
         (FIELD, [shardio.RandomRotate90(axes=(-3, -1))], "needs axes of one size"),
         (FIELD, [shardio.Normalize((1, 2, 3), 1)], r"mean must have 1 or 2 numbers, got 3: .* \(2, 6, 8, 8\)"),
-        (FIELD, [shardio.Normalize(1, (1,) * 8)], "std must have 1 or 2 numbers, got 8"),
         (FIELD, [shardio.ToFloat(), shardio.RandomRotate90()], "transform 1: RandomRotate90 must come before ToFloat"),
         (FIELD, [shardio.Normalize(0, 1), shardio.ToFloat()], "transform 1: ToFloat must come once, and before any"),
         (FIELD, [shardio.Normalize(0, 1)] * 2, "transform 1: Normalize must come once"),
@@ -358,7 +329,6 @@ def test_axes_move_as_often_as_asked() -> None:
         (FIELD.astype("complex64"), [shardio.ToFloat()], "transform 0: ToFloat takes real numbers, got .*complex64"),
         # Of arrays that can become images the message says how, and of others what to convert instead.
         (np.zeros((8, 8), np.uint8), [shardio.RandomHorizontalFlip()], "--as-image makes images"),
-        (np.zeros((3, 8, 8), np.uint8), [shardio.RandomHorizontalFlip()], "--as-image makes images"),
         (np.zeros((8, 8, 3), np.float32), [shardio.RandomHorizontalFlip()], "as they were before they became float32"),
     ],
 )
@@ -368,8 +338,11 @@ def test_what_does_not_fit_is_refused(array: Any, transforms: Any, message: str)
         load(shardio.from_samples([{"field": array}] * 4), transforms={"field": transforms})
 
 
-def test_a_list_goes_to_no_field_by_chance() -> None:
-    """Arrays whose shapes differ count as well: a list that may be meant for them goes to no other field."""
+def test_a_list_is_for_the_one_array_field() -> None:
+    """A list goes to the one array field if there is no image; arrays whose shapes differ count as well."""
+    (batch, *_) = load(volumes(4), transforms=[shardio.CenterSpatialCrop((2, 2, 2))])
+    assert batch["field"].shape == (4, 2, 2, 2, 2)
+    assert batch["field"][0, 0, 0, 0, 0] == 2 * 64 + 3 * 8 + 3 + batch["index"][0]
     kinds: Any = {"x": {"kind": "array", "dtype": "float32"}, "y": ("float32", (3,))}
     rows = [{"x": np.zeros((4, n + 1), np.float32), "y": np.zeros(3, np.float32)} for n in range(4)]
     data, crop = shardio.from_samples(rows, kinds), [shardio.RandomSpatialCrop((2,))]
@@ -386,19 +359,13 @@ def test_a_list_goes_to_no_field_by_chance() -> None:
     ("make", "message"),
     [
         (lambda: shardio.RandomSpatialCrop(0), "size must be whole numbers of at least 1, got 0"),
-        (lambda: shardio.RandomSpatialCrop(("a",)), "size must be"),  # type: ignore[arg-type]
-        (lambda: shardio.CenterSpatialCrop(()), r"size must be whole numbers of at least 1, got \(\)"),
         (lambda: shardio.Normalize("a", 1), "mean must be a finite number, or one for each channel, got 'a'"),  # type: ignore[arg-type]
-        (lambda: shardio.Normalize(0, ()), r"std must be a finite number, or one for each channel, got \(\)"),
-        (lambda: shardio.Normalize(0, float("inf")), "std must be a finite number"),
         (lambda: shardio.Normalize(1e39, 1), "mean must be a finite number"),  # float32 ends at 3.4e38
         (lambda: shardio.Normalize(0, 1e-50), "std must be above 0"),  # which is 0 as float32
         (lambda: shardio.RandomAxisFlip(axes=(1,)), "axes must be different whole numbers below 0"),
-        (lambda: shardio.RandomAxisFlip(axes=(-1, -1)), "axes must be different"),
         (lambda: shardio.RandomAxisFlip(axes=np.zeros((2, 1))), "axes must be different whole numbers below 0"),  # type: ignore[arg-type]
         (lambda: shardio.RandomAxisFlip((-1, -2)), r"p must be a probability in \[0, 1\], got \(-1, -2\)"),  # type: ignore[arg-type]
         (lambda: shardio.RandomRotate90(axes=-1), "axes must be two"),  # type: ignore[arg-type]
-        (lambda: shardio.RandomRotate90(p=2), "p must be a probability in"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Any, message: str) -> None:

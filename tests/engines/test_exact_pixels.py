@@ -58,7 +58,6 @@ def noise(height: int, width: int, seed: int, grain: int = 4) -> NDArray[np.uint
 
 
 def encode(pixels: NDArray[np.uint8], kind: str, mode: str = "RGB", **options: Any) -> bytes:
-    """Encode by Pillow in one of its modes."""
     file = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(file, kind, **options)
     return file.getvalue()
@@ -194,7 +193,6 @@ def test_crops_of_jpegs(sampling: int, progressive: int, restarts: int, channels
 
 
 def odd_png(mode: str, *, seed: int, chunks: dict[bytes, bytes] | None = None, **options: Any) -> bytes:
-    """A PNG with more chunks."""
     info = PngImagePlugin.PngInfo()
     for name, content in (chunks or {}).items():
         info.add(name, content)
@@ -295,7 +293,6 @@ def test_results_of_torchvision(number: int) -> None:
 
 
 def with_orientation(pixels: NDArray[np.uint8], kind: str, orientation: int, **options: Any) -> bytes:
-    """A file that an EXIF tag rotates or mirrors."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     return encode(pixels, kind, exif=exif.tobytes(), **options)

@@ -160,7 +160,6 @@ def test_dali_does_every_operation_nearly_the_same(number: int) -> None:
 def operation(
     number: int, size: tuple[int, int], strength: NDArray[np.float64], signed: NDArray[np.float64]
 ) -> SizePreservingStep:
-    """An operation of TrivialAugmentWide."""
     sizes = np.array([size] * len(strength), np.int32)
     translation = np.full(sizes.shape, 32.0)
     return operations(Ranges(0.99, 135, 0.99, 6), translation, sizes, strength, signed, bilinear=False)[number]
@@ -184,12 +183,10 @@ def shear(image: Image.Image, tangent: float) -> Image.Image:
 
 
 def row(value: float, dtype: Any = np.float32) -> NDArray[Any]:
-    """A step's array with the value for a single image."""
     return np.array([value], dtype)
 
 
 def size_of(image: Image.Image) -> NDArray[np.int32]:
-    """Height and width, int32 [1, 2]."""
     return np.array([image.size[::-1]], np.int32)
 
 

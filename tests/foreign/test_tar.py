@@ -52,19 +52,18 @@ class TestHeaders:
         assert samples(path) == by_webdataset(path.read_bytes())
 
     @pytest.mark.parametrize(
-        ("change", "signed", "folders"),
+        ("change", "folders"),
         [
             # V7: no magic, files of type NUL, directories that end in a slash
-            (lambda h: h[:156] + b"\0" + bytes(355), False, ["größe/"]),
-            (lambda h: h[:124] + b"\x80" + bytes(10) + b"\5" + h[136:], False, []),  # a binary size, as beyond 8 GiB
-            (lambda h: h, True, []),  # a checksum over signed bytes, as some old programs wrote it
+            (lambda h: h[:156] + b"\0" + bytes(355), ["größe/"]),
+            (lambda h: h[:124] + b"\x80" + bytes(10) + b"\5" + h[136:], []),  # a binary size, as beyond 8 GiB
         ],
     )
-    def test_old_and_large_ones(self, tmp_path: Path, change: Any, signed: bool, folders: list[str]) -> None:
-        """The oldest format, binary sizes and checksums over signed bytes are read."""
+    def test_old_and_large_ones(self, tmp_path: Path, change: Any, folders: list[str]) -> None:
+        """The oldest format and binary sizes are read."""
         members = [("größe/a.txt", b"hello"), ("größe/a.cls", b"world")]
         path = write_tar(tmp_path / "a.tar", [*((folder, b"") for folder in folders), *members])
-        path.write_bytes(changed(path.read_bytes(), change, signed=signed))
+        path.write_bytes(changed(path.read_bytes(), change))
         expected = [("größe/a", {"txt": b"hello", "cls": b"world"})]
         assert samples(path) == expected == by_webdataset(path.read_bytes())
 
@@ -82,22 +81,15 @@ class TestHeaders:
         (tmp_path / "a.tar").write_bytes(data)
         assert samples(tmp_path / "a.tar") == [("a", {"txt": b"x" * 700, "cls": b"x"})]
 
-    def test_a_global_comment(self, tmp_path: Path) -> None:
-        """A global comment, as `git archive` writes it, changes no member."""
-        with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.PAX_FORMAT, pax_headers={"comment": "x"}) as tar:
-            tar.addfile(tarfile.TarInfo("a.txt"), io.BytesIO())
-        assert samples(tmp_path / "a.tar") == [("a", {"txt": b""})]
 
-
-def changed(data: bytes | bytearray, change: Any, *, signed: bool = False) -> bytes:
+def changed(data: bytes | bytearray, change: Any) -> bytes:
     """A tar of members below one block each, every header changed and its checksum corrected."""
     blocks = [bytes(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK)]
     for number, block in enumerate(blocks):
         if block[257:262] == b"ustar":
             header = change(block)
             header = header[:148] + b" " * 8 + header[156:]
-            total = sum(header) - (256 * sum(byte > 127 for byte in header) if signed else 0)
-            blocks[number] = header[:148] + b"%06o\0 " % total + header[156:]
+            blocks[number] = header[:148] + b"%06o\0 " % sum(header) + header[156:]
     return b"".join(blocks)
 
 
@@ -131,15 +123,6 @@ class TestSamples:
         path = write_tar(tmp_path / "a.tar", [(name, b"") for name in names])
         assert samples(path) == [("a", {"jpg": b"", "cls": b""}), ("__a", {"b": b""})]
 
-    def test_the_end_of_a_run_is_its_last_member(self, tmp_path: Path) -> None:
-        """Skipped members after a sample are not part of it, and offsets are those of the data."""
-        path = write_tar(tmp_path / "a.tar", [("a.txt", b"x" * 600), ("README", b""), ("b.txt", b"y")])
-        file = open_tar(path)
-        first, second = scan(file)
-        assert (first.offset, first.size, second.offset) == (0, 3 * BLOCK, 4 * BLOCK)
-        assert first.places() == {"txt": (BLOCK, 600)}
-        assert path.read_bytes()[BLOCK : BLOCK + 600] == b"x" * 600
-
     @pytest.mark.parametrize("kind", FORMATS)
     @settings(max_examples=60, deadline=None)
     @given(data=st.data())
@@ -158,11 +141,9 @@ class TestRefusals:
         [
             (tarfile.SYMTYPE, "a symbolic link"),
             (tarfile.LNKTYPE, "a hard link"),
-            (tarfile.CHRTYPE, "a character device"),
-            (tarfile.BLKTYPE, "a block device"),
-            (tarfile.FIFOTYPE, "a named pipe"),
+            (tarfile.CHRTYPE, "of the type b'3'"),
             (tarfile.GNUTYPE_SPARSE, "a sparse file"),
-            (b"Q", "of the unknown type b'Q'"),
+            (b"Q", "of the type b'Q'"),
         ],
     )
     def test_what_is_not_a_file(self, tmp_path: Path, kind: bytes, told: str) -> None:
@@ -281,29 +262,25 @@ class TestDamage:
         with pytest.raises(SourceError, match=r"byte 5\d\d: damaged"):
             list(scan(open_tar(tmp_path / "a.tar")))
 
-    def test_an_extended_header_without_a_member(self, tmp_path: Path) -> None:
-        """An extended header without a member is refused."""
-        path = write_tar(tmp_path / "a.tar", [("x" * 200 + ".txt", b"")], "gnu")
-        data = path.read_bytes()
-        path.write_bytes(data[: 2 * BLOCK] + bytes(2 * BLOCK))
-        with pytest.raises(SourceError, match="byte 0: damaged: an extended header without a member"):
+    @pytest.mark.parametrize(
+        ("name", "change", "told"),
+        [
+            (
+                "x" * 200 + ".txt",
+                lambda data: data[: 2 * BLOCK] + bytes(2 * BLOCK),
+                "an extended header without a member",
+            ),
+            ("x" * (2 << 20), lambda data: data, "an extended header has at most 1048576 bytes, this one has 2097153"),
+            # the samples of another archive would be lost
+            ("a.txt", lambda data: data + data, "there is more data after the tar's end mark; 1 complete samples"),
+        ],
+    )
+    def test_what_no_tar_has(self, tmp_path: Path, name: str, change: Any, told: str) -> None:
+        """An extended header alone, one of megabytes, and data behind the end mark are refused."""
+        path = write_tar(tmp_path / "a.tar", [(name, b"")], "gnu")
+        path.write_bytes(change(path.read_bytes()))
+        with pytest.raises(SourceError, match=told):
             list(scan(open_tar(path)))
-
-    def test_a_huge_extended_header(self, tmp_path: Path) -> None:
-        """An extended header of megabytes is refused."""
-        path = write_tar(tmp_path / "a.tar", [("x" * (2 << 20), b"")], "gnu")
-        with pytest.raises(SourceError, match="an extended header has at most 1048576 bytes, this one has 2097153"):
-            list(scan(open_tar(path)))
-
-    def test_more_behind_the_end(self, tmp_path: Path) -> None:
-        """Concatenated tars are refused, because the samples of the second would be lost."""
-        path = write_tar(tmp_path / "a.tar", [("a.txt", b"1")])
-        whole = path.read_bytes()
-        path.write_bytes(whole + whole)
-        with pytest.raises(
-            SourceError, match=f"byte {len(whole)}: there is more data after the tar's end mark; 1 complete samples"
-        ):
-            list(scan(open_tar(path), damage=[]))
 
     def test_a_file_that_has_changed(self, tmp_path: Path) -> None:
         """An offset into a file that was rewritten gives a bad sample, not other data."""

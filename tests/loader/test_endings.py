@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _leftovers import left_behind, names
+from _leftovers import left_behind, names, running
+from _time_limit import wait_until
 from _workers import workers_of
 
 import shardio
@@ -74,7 +75,6 @@ def test_all_ends_with_the_job(tmp_path: Path, how: str, isolate: bool) -> None:
         env=os.environ | {"TMPDIR": str(tmp_path / "tmp")},
         start_new_session=True,
     )
-    assert job.stdout is not None
     workers = [int(pid) for pid in job.stdout.readline().split()]
     assert len(workers) == 2 * isolate
     if how.startswith("SIG"):
@@ -86,39 +86,24 @@ def test_all_ends_with_the_job(tmp_path: Path, how: str, isolate: bool) -> None:
     assert job.returncode == CODES[how], told
     assert ("KeyboardInterrupt" in told) == (how == "SIGINT")
     assert told == "" or how in ("raise", "SIGINT"), told
-    deadline = time.monotonic() + ENDS
-    while any(running(pid) for pid in workers) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(running(pid) for pid in workers)
+    wait_until(lambda: not any(running(pid) for pid in workers), seconds=ENDS)
     assert not left_behind(before)
     assert os.listdir(tmp_path / "tmp") == []
 
 
-def running(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def numbers() -> shardio.Dataset:
-    """Samples that hold their own number."""
     return shardio.from_samples([{"x": n} for n in range(64)], {"x": "int64"}, shard_samples=9)
 
 
 def make(**options: Any) -> shardio.Loader:
-    """A loader of these samples."""
     return shardio.Loader(numbers(), 4, **{"world": World(), "threads": 2, "seed": 5, "timeout": 30.0} | options)
 
 
 def epoch(loader: shardio.Loader) -> list[int]:
-    """The samples of the next epoch."""
     return [n for batch in loader for n in batch["x"].tolist()]
 
 
 def send_epoch(loader: shardio.Loader, pipe: Any) -> None:
-    """In a child process: send two epochs to the parent."""
     pipe.send((epoch(loader), epoch(loader)))
 
 
@@ -164,7 +149,7 @@ def test_pickling_keeps_where_it_stands() -> None:
 @pytest.mark.slow
 def test_worker_processes_outlive_the_thread_that_began_the_loop() -> None:
     """Worker processes survive the thread that began the loop, although the kernel ends children with their thread."""
-    loader = make(isolate=True)
+    loader = make(isolate=True, threads=1)
     found: list[int] = []
 
     def begin() -> None:

@@ -42,7 +42,6 @@ def png_claiming(height: int, width: int) -> bytes:
 def of_process(data: bytes, process: int) -> bytes:
     """A JPEG whose frame claims another coding process."""
     frame = re.search(rb"\xff[\xc0\xc2]", data)
-    assert frame
     return data[: frame.start() + 1] + bytes([0xC0 + process]) + data[frame.start() + 2 :]
 
 
@@ -69,13 +68,11 @@ IMAGES: dict[str, tuple[bytes, bool]] = {
 
 
 def photos(*images: bytes) -> shardio.Dataset:
-    """A dataset of images and their numbers."""
     rows = [{"image": image, "label": number} for number, image in enumerate(images)]
     return shardio.from_samples(rows, {"image": "image", "label": "int64"})
 
 
 def load(dataset: Any, **options: Any) -> dict[str, Any]:
-    """The first batch, in the stored order."""
     dataset = shardio.open(dataset) if isinstance(dataset, Path) else dataset
     given: dict[str, Any] = {"shuffle": None, "world": World(), "threads": 1, "max_bad": 0.99, "engine": "cpu"}
     return next(iter(shardio.Loader(dataset, len(dataset), **(given | options))))

@@ -17,21 +17,9 @@ from shardio.loader.workers.tuning import Setting, Tuner, Window
 from shardio.system import allocation
 
 
-def pool() -> BufferPool:
-    """A pool of 4 x 3 float32 arrays that keeps two."""
-    return BufferPool((4, 3), np.dtype(np.float32))
-
-
-def test_dropped_memory_is_used_again() -> None:
-    """Memory without references is lent again."""
-    lender = pool()
-    address = lender.lend().ctypes.data
-    assert lender.lend().ctypes.data == address
-
-
 def test_memory_in_use_is_left_alone() -> None:
     """A tensor, a view of it, or an array made from it each keep the memory in use, without the garbage collector."""
-    lender = pool()
+    lender = BufferPool((4, 3), np.dtype(np.float32))  # which keeps two
     gc.disable()
     try:
         keepers = []
@@ -48,16 +36,7 @@ def test_memory_in_use_is_left_alone() -> None:
         gc.enable()
 
 
-def test_nothing_to_lend() -> None:
-    """A shape with a 0 in it gives an empty array, for which no memory is made."""
-    lender = BufferPool((4, 0), np.dtype(np.int64))
-    assert lender.lend().shape == (4, 0)
-    lender.prepare(3)
-    assert lender.made == 0
-
-
 def arrays(path: Path, batch_bytes: int, count: int) -> Path:
-    """A dataset of `count` arrays, of which 16 have `batch_bytes`."""
     with shardio.create(path, container="hdf5", fields={"array": ("uint8", (batch_bytes // 16,))}) as writer:
         for number in range(count):
             writer.append({"array": np.full(batch_bytes // 16, number % 256, np.uint8)})

@@ -12,11 +12,12 @@ import pytest
 import torch
 from _builders import jpeg, spoiled
 from _datasets import tensors
+from _device import device as device
 
 import shardio
 from shardio.errors import BadSample
 from shardio.loader.batch.host_batch import Batch
-from shardio.loader.device.copier import BlockingCopier
+from shardio.loader.device.copier import DeviceCopier
 from shardio.loader.device.prefetcher import MOST_HELD
 
 
@@ -24,6 +25,8 @@ class LateCopier:
     """A copier whose copies happen as late as possible: when the host waits for them, which a consumer that works on
     the device never does.
     """
+
+    is_elsewhere = True
 
     def __init__(self) -> None:
         # Addresses: like a device's copy, they keep no memory alive.
@@ -37,7 +40,6 @@ class LateCopier:
     def __exit__(self, *_: object) -> None: ...
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Queue the copy."""
         made = torch.full_like(tensor, 0)
         assert tensor.is_contiguous()
         self.pending.append((tensor.data_ptr(), made))
@@ -60,7 +62,6 @@ class LateCopier:
         """Make the consumer's stream wait, which does not block the host."""
 
     def finish(self) -> None:
-        """Perform all copies."""
         self._work(self.begun)
 
     def done(self, mark: int, *, block: bool) -> bool:
@@ -72,7 +73,6 @@ class LateCopier:
 
 @pytest.fixture
 def copier(monkeypatch: pytest.MonkeyPatch) -> LateCopier:
-    """Give every loader this copier."""
     late = LateCopier()
     monkeypatch.setattr("shardio.loader.device.prefetcher.copier_to", lambda device: late)
     return late
@@ -81,7 +81,7 @@ def copier(monkeypatch: pytest.MonkeyPatch) -> LateCopier:
 load = partial(_datasets.load, batch_size=6, seed=3)
 
 
-@pytest.mark.parametrize("options", [{}, {"isolate": True}, {"prefetch": 1}])
+@pytest.mark.parametrize("options", [{}, {"isolate": True, "threads": 1}, {"prefetch": 1}])
 def test_memory_is_not_used_again_before_its_copy_is_over(copier: LateCopier, options: dict[str, Any]) -> None:
     """A batch is right however late it is copied."""
     data = tensors()
@@ -155,9 +155,9 @@ def test_floats_are_made_on_the_device(dtype: Any, channels_last: bool, monkeypa
         shardio.RandomErasing(1.0, value=1.0),
     ]
     copied: list[tuple[Any, ...]] = []
-    copy = BlockingCopier.copy
+    copy = DeviceCopier.copy
     monkeypatch.setattr(
-        BlockingCopier, "copy", lambda self, tensor: copied.append((tensor.dtype, tensor.dim())) or copy(self, tensor)
+        DeviceCopier, "copy", lambda self, tensor: copied.append((tensor.dtype, tensor.dim())) or copy(self, tensor)
     )
     options = {"device": "meta", "channels_last": channels_last, "engine": "cpu"}
     loader = load(shardio.from_samples(rows), batch_size=4, transforms=transforms, **options)
@@ -168,15 +168,6 @@ def test_floats_are_made_on_the_device(dtype: Any, channels_last: bool, monkeypa
         layout = torch.channels_last if channels_last else torch.contiguous_format
         assert image.is_contiguous(memory_format=layout)
     assert [dtype for dtype, dims in copied if dims == 4] == [torch.uint8] * 2
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A copier of a device whose tensors the test can read."""
-    monkeypatch.setattr(
-        "shardio.loader.device.prefetcher.copier_to", lambda device: BlockingCopier(torch.device("cpu"))
-    )
-    return "meta"
 
 
 NUMBERS = [

@@ -32,13 +32,11 @@ CROP = [shardio.RandomResizedCrop(8), shardio.RandomHorizontalFlip()]
 
 @cache
 def picture(number: int, broken: bool = False) -> bytes:
-    """A small JPEG."""
     whole = jpeg(20 + number % 3, 24, seed=number % 5)
     return spoiled(whole) if broken else whole
 
 
 def photos(count: int, bad: set[int], shard_samples: int = 7) -> shardio.Dataset:
-    """Photos with labels and keys; those in `bad` are damaged."""
     rows = [{"image": picture(n, n in bad), "label": n + 1, "key": f"k{n}"} for n in range(count)]
     return shardio.from_samples(rows, shard_samples=shard_samples)
 
@@ -144,8 +142,10 @@ def test_replacements_stay_the_same_on_resume(
         assert delivered(second, 1000) == whole[position:]
 
 
-@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
-@pytest.mark.parametrize("isolate", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("container", "isolate"),
+    [("tar", False), ("hdf5", False), ("lmdb", False), pytest.param("tar", True, marks=pytest.mark.slow)],
+)
 def test_what_was_damaged_on_disk_is_passed_over(tmp_path: Path, container: str, isolate: bool) -> None:
     """Images damaged on disk are reported with shard, row, key and reason, also in the file."""
     damage(tmp_path / "d", container, [5, 17], spoiled)
@@ -203,9 +203,9 @@ def test_checksums_of_every_kind_of_field(tmp_path: Path, container: str) -> Non
 
 @pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
 @pytest.mark.parametrize("how", ["missing", "empty", "cut"])
-@pytest.mark.parametrize("order", [{}, {"shuffle": "block", "block": 4, "window": 2}], ids=str)
-def test_a_lost_shard_is_passed_over(tmp_path: Path, container: str, how: str, order: dict[str, Any]) -> None:
+def test_a_lost_shard_is_passed_over(tmp_path: Path, container: str, how: str) -> None:
     """The samples of a missing, empty or truncated shard are bad, and all others are delivered."""
+    order = {} if how == "empty" else {"shuffle": "block", "block": 4, "window": 2}
     damage(tmp_path / "d", container, [], bytes)
     path = tmp_path / "d" / shardio.open(tmp_path / "d").manifest.shards.names[1]
     if how == "missing":
@@ -289,9 +289,8 @@ def test_more_than_allowed_ends_the_loop() -> None:
         list(loader)
     assert [one.location.index for one in loader.quarantine()] == [3, 11, 30]
     loader = load(dataset, 4, **options)
-    del options["on_bad_sample"]
     with pytest.raises(TooManyBad, match=r"2 bad samples, max_bad=0.01 allows 1"):
-        list(load(dataset, 4, on_bad_sample="mask", shuffle=None, max_bad=0.01))
+        list(load(dataset, 4, max_bad=0.01, **options))
     assert len(list(loader)) == len(list(loader)) == 10  # each epoch has its own count
     assert len(loader.quarantine()) == 6
 
@@ -305,14 +304,12 @@ def test_where_nothing_is_good_the_loop_ends() -> None:
 
 
 def fussy(sample: dict[str, Any]) -> dict[str, Any]:
-    """Fail for one sample."""
     if sample["label"] == 6:
         raise ValueError("six")
     return {"pixels": sample["image"].float(), "name": sample["key"], "twice": sample["label"] * 2, "any": None}
 
 
 def fussy_batch(batch: dict[str, Any]) -> dict[str, Any]:
-    """Fail for one sample of a batch."""
     if 6 in batch["label"].tolist():
         raise ValueError("six")
     return batch
@@ -360,17 +357,6 @@ def test_sizes_that_are_damaged(tmp_path: Path) -> None:
     loader = load(shardio.open(tmp_path / "d"), 6, on_bad_sample="mask", shuffle=None)
     assert not next(iter(loader))["valid"][3]
     assert "the image is 40 x 40 pixels, 4000 x 40 were stored" in loader.quarantine()[0].reason
-
-
-@pytest.mark.parametrize("header", [b"{'descr': '<U1', ", b"{'descr': '(((', ", b"{'descr': '<f4\0, ", b"}"])
-def test_headers_that_are_damaged(header: bytes) -> None:
-    """A damaged .npy header makes a bad sample, whatever NumPy raises."""
-    field = shardio.Field("array", dtype="float32")
-    good = bytes(field.encode(np.zeros((2, 3), np.float32)))
-    start = good.index(b"{")
-    bad = good[:start] + header + good[start + len(header) :]
-    with pytest.raises(ValueError, match=r"\w"):
-        field.decode(bad)
 
 
 def test_an_index_that_is_damaged(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ CROP = [shardio.RandomResizedCrop(8), shardio.RandomHorizontalFlip()]
 
 
 def write(path: Path, container: str = "tar", bad: int = -1) -> Path:
-    """Twenty photos on disk, in several shards; one of them may be damaged."""
     fields = {"image": "image", "label": "int64", "weight": "float32", "key": "text"}
     rows = (photo(n, classes=20, bad=n == bad) | {"weight": n / 2} for n in range(20))
     packed(path, rows, fields, container=container, shard_size=5000)

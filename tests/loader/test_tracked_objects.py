@@ -6,17 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import lmdb as library
 import numpy as np
 import pytest
-from _builders import jpeg
-from _foreign import Datum, example, write_tar, write_tfrecord
+from _foreign import write_tar
 
 import shardio
 from shardio.conversion.adopt import adopt
 from shardio_converters.hdf5 import hdf5
-from shardio_converters.lmdb import lmdb
-from shardio_converters.tfrecord import tfrecord
 from shardio_converters.webdataset import webdataset
 
 FEW, MANY = 1000, 3000  # several jobs of a loader each
@@ -33,12 +29,10 @@ def aside() -> Iterator[None]:
 
 
 def sample(number: int) -> dict[str, Any]:
-    """A sample with fields of one size, and of sizes of their own."""
     return {"label": number, "name": f"n{number}", "box": np.arange(4, dtype=np.float32)}
 
 
 def in_memory(folder: Path, count: int) -> shardio.Dataset:
-    """One shard in memory."""
     return shardio.from_samples(map(sample, range(count)), shard_samples=count)
 
 
@@ -55,30 +49,13 @@ def written(container: str) -> Callable[[Path, int], shardio.Dataset]:
 
 
 def tars(folder: Path, count: int) -> Any:
-    """A tar of WebDataset's kind."""
     parts = (
         (f"{n:05}.cls", b"%d" % n) if part else (f"{n:05}.txt", b"n%d" % n) for n in range(count) for part in (0, 1)
     )
     return webdataset(write_tar(folder / "a.tar", parts), key=False)
 
 
-def records(folder: Path, count: int) -> Any:
-    """A TFRecord file."""
-    made = [example({"label": [n], "name": [b"n%d" % n], "box": [0.5, float(n)]}) for n in range(count)]
-    return tfrecord(write_tfrecord(folder / "a.tfrecord", made))
-
-
-def datums(folder: Path, count: int) -> Any:
-    """An LMDB of Caffe's records."""
-    with library.open(str(folder / "db"), map_size=1 << 26) as environment, environment.begin(write=True) as writing:
-        for number in range(count):
-            record = Datum(encoded=True, data=jpeg(), label=number % 10)
-            writing.put(b"%06d" % number, record.SerializeToString())
-    return lmdb(folder / "db")
-
-
 def arrays(folder: Path, count: int) -> Any:
-    """An HDF5 file with numbers and texts."""
     with h5py.File(folder / "a.h5", "w") as file:
         file["label"] = np.arange(count)
         file.create_dataset("name", data=[f"n{n}" for n in range(count)], dtype=h5py.string_dtype())
@@ -116,9 +93,9 @@ def tracked(dataset: shardio.Dataset) -> list[int]:
     [
         in_memory,
         *map(written, ("tar", "hdf5", "lmdb")),
-        *map(adopted, (tars, records, datums, arrays)),
+        *map(adopted, (tars, arrays)),
     ],
-    ids=["memory", "tar", "hdf5", "lmdb", "adopted tar", "adopted tfrecord", "adopted lmdb", "adopted hdf5"],
+    ids=["memory", "tar", "hdf5", "lmdb", "adopted tar", "adopted hdf5"],
 )
 def test_the_collector_sees_no_samples(make: Callable[[Path, int], shardio.Dataset], tmp_path: Path) -> None:
     """Many samples are no more objects for the collector than a few, at rest and while they are read."""

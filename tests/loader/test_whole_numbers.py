@@ -48,7 +48,7 @@ load = partial(_datasets.load, batch_size=4, seed=3)
         {},
         {"verify": True},
         {"on_bad_sample": "mask"},
-        pytest.param({"isolate": True}, marks=pytest.mark.slow),
+        pytest.param({"isolate": True, "threads": 1}, marks=pytest.mark.slow),
     ],
 )
 def test_whole_numbers_become_int64(options: dict[str, Any]) -> None:
@@ -90,13 +90,8 @@ def test_a_list_and_a_torch_dataset() -> None:
 @pytest.mark.parametrize(
     ("fields", "transforms", "message"),
     [
-        (
-            {"x": ("float32", (3,))},
-            TO_INT64,
-            "transforms for 'x': transform 0: ToInt64 takes whole numbers, got float32",
-        ),
+        ({"x": ("float32", (3,))}, TO_INT64, "for 'x': transform 0: ToInt64 takes whole numbers, got float32"),
         ({"x": {"kind": "array", "dtype": "bool"}}, TO_INT64, "ToInt64 takes whole numbers, got bool"),
-        ({"x": "float64"}, TO_INT64, "ToInt64 takes whole numbers, got float64"),
         ({"x": ("uint16", (3,))}, [shardio.ToFloat(), *TO_INT64], "transform 1: ToInt64 takes .*, got floats"),
         ({"x": ("uint16", (3,))}, [*TO_INT64, shardio.ToFloat()], "transform 1: ToFloat must come before ToInt64"),
         ({"x": "int32"}, [shardio.ToFloat()], "transforms for 'x', .* and scalars, take only ToInt64"),
@@ -106,7 +101,7 @@ def test_a_list_and_a_torch_dataset() -> None:
 )
 def test_other_values_refuse_it(fields: Any, transforms: Any, message: str) -> None:
     """Floats, booleans, images and texts are not cast, and nothing follows the cast."""
-    values = {"image": jpeg(8, 8), "text": "a", "int32": 1, "float64": 1.0}
+    values = {"image": jpeg(8, 8), "text": "a", "int32": 1}
     kind = fields["x"]
     value = values[kind] if isinstance(kind, str) else np.zeros(3, kind["dtype"] if isinstance(kind, dict) else kind[0])
     with pytest.raises(ConfigError, match=message):

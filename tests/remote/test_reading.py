@@ -169,8 +169,6 @@ def test_what_a_store_does_not_know_is_refused(s3: S3Server, url: str, local: Pa
         assert words in f"{done.exception}", (line, done.exception)
     with pytest.raises(shardio.ConfigError, match="cache goes with the URL of a dataset, got Dataset"):
         shardio.Loader(shardio.open(local), 4, cache=tmp_path)
-    with pytest.raises(shardio.ConfigError, match="gpu_direct reads local files"):
-        shardio.Loader(url, 4, gpu_direct=True, **access(s3, tmp_path))
 
 
 def test_the_estimated_cost_is_what_an_epoch_takes(s3: S3Server, url: str, tmp_path: Path) -> None:

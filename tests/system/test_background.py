@@ -15,7 +15,7 @@ import pytest
 from _time_limit import wait_until
 
 from shardio.system import background
-from shardio.system.background import Departures, call, call_on_lasting_thread, call_when_gone
+from shardio.system.background import call, call_on_lasting_thread, call_when_gone
 
 
 class Thing:
@@ -84,20 +84,6 @@ def test_called_in_a_forked_child() -> None:
     assert os.read(reader, 10) == b"gone"
     os.close(reader)
     os.close(writer)
-
-
-def test_departures() -> None:
-    """The values of objects that are gone are collected once; what is forgotten is not."""
-    departures: Departures[str] = Departures()
-    things = [Thing() for _ in range(3)]
-    for number, thing in enumerate(things):
-        departures.watch(thing, f"thing {number}")
-    del thing, things[0]
-    assert list(departures.collect()) == ["thing 0"]
-    assert list(departures.collect()) == []
-    assert [value for _, value in departures.forget()] == ["thing 1", "thing 2"]
-    del things
-    assert list(departures.collect()) == []
 
 
 @pytest.mark.parametrize("way", ["when gone", "on its own", "with a call of its own"])

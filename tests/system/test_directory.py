@@ -30,7 +30,6 @@ CALLS: dict[str, Callable[[Directory, str], Any]] = {
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A directory that nothing may touch, with a file in it."""
     (tmp_path / "victim" / "deep").mkdir(parents=True)
     (tmp_path / "victim" / "file").write_text("mine")
     return tmp_path / "victim"
@@ -38,7 +37,6 @@ def victim(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Directory:
-    """A directory with a file in it."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_text("old")
     return Directory(tmp_path / "folder")

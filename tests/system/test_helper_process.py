@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _leftovers import running
 from _time_limit import wait_until
 
 from shardio.errors import ShardCorrupt
@@ -21,16 +22,7 @@ LONG = 60.0
 
 
 def call(function: str, limit: float = LONG, **arguments: Any) -> list[bytes]:
-    """Call a function of `_helper_calls`."""
     return list(map(bytes, helper_process.call(f"_helper_calls:{function}", arguments, limit)))
-
-
-def running(pid: int) -> bool:
-    """Whether a process exists and is not a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_values_and_errors_cross() -> None:
@@ -105,7 +97,6 @@ def test_an_interrupt() -> None:
 
 
 def send_pid(pipe: Any) -> None:
-    """In a child process: send the helper's process."""
     pipe.send(call("pid")[0])
 
 
@@ -165,7 +156,6 @@ def test_it_ends_with_its_process(tmp_path: Path, how: str) -> None:
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])},
         start_new_session=True,
     )
-    assert job.stdout is not None
     first, second = (int(job.stdout.readline()) for _ in range(2))
     assert first == second, "it ended with the thread that started it"
     assert job.stdout.readline() == "held\n"

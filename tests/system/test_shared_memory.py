@@ -16,7 +16,6 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def private_kib() -> int:
-    """The private memory of this process in KiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 

@@ -30,10 +30,8 @@ def test_json_is_read(value: Any) -> None:
     ("text", "message"),
     [
         (b'{"a": 1, "a": 1}', "the key 'a' occurs twice in one object"),
-        (b'[{"b": {"a": 1, "b": 2, "a": 3}}]', "the key 'a' occurs twice in one object"),
         (rb'{"a": 1, "\u0061": 2}', "the key 'a' occurs twice in one object"),
         ('{"a": 1}'.encode("utf-16"), "it looks like UTF-16"),
-        ('{"a": 1}'.encode("utf-16-le"), "it looks like UTF-16"),
         ('{"a": 1}'.encode("utf-16-be"), "it looks like UTF-16"),
         ('{"a": 1}'.encode("utf-32"), "it looks like UTF-16 or UTF-32"),
         (b'{"a": "\xe9"}', "not UTF-8"),

@@ -13,6 +13,7 @@ from shardio.errors import ConfigError
 from shardio.transforms import (
     CenterCrop,
     ColorJitter,
+    CutMix,
     GaussianBlur,
     MixUp,
     Normalize,
@@ -29,7 +30,6 @@ from shardio.transforms import (
 )
 from shardio.transforms.geometry import random_boxes
 from shardio.transforms.recipe import Recipe
-from shardio.transforms.steps import Crop, Flip, Scale
 
 
 def random_generator(count: int, **overrides: int) -> RandomGenerator:
@@ -38,7 +38,6 @@ def random_generator(count: int, **overrides: int) -> RandomGenerator:
 
 
 def sizes(height: int, width: int, count: int) -> np.ndarray:
-    """The sizes of `count` equal images."""
     return np.tile(np.array([height, width], np.int32), (count, 1))
 
 
@@ -70,7 +69,6 @@ def test_boxes_lie_where_they_may(shapes: list[tuple[int, int]], side: int, padd
         assert (found[:, :2] + found[:, 2:] <= within).all()
     assert not erase.boxes[~erase.mask].any()
     (crop,) = RandomCrop(side, padding).steps(size, generator)
-    assert isinstance(crop, Crop)
     border = np.maximum(padding, -(-(side - size) // 2))
     assert (crop.boxes[:, :2] >= -border).all()
     assert (crop.boxes[:, :2] + crop.boxes[:, 2:] <= size + border).all()
@@ -113,7 +111,6 @@ def test_random_boxes_fall_back_to_the_middle(size: tuple[int, int], expected: l
 def test_center_crop(image: tuple[int, int], expected: list[int]) -> None:
     """The crop is the centre of the image, or the image is centred in the crop."""
     (step,) = CenterCrop(24).steps(sizes(*image, 1), random_generator(1))
-    assert isinstance(step, Crop)
     assert step.boxes[0].tolist() == expected
 
 
@@ -129,7 +126,6 @@ def test_center_crop(image: tuple[int, int], expected: list[int]) -> None:
 def test_resize(size: int | tuple[int, int], image: tuple[int, int], expected: tuple[int, int]) -> None:
     """The sizes after Resize, as planned for the batch and as applied."""
     (step,) = Resize(size).steps(sizes(*image, 1), random_generator(1))
-    assert isinstance(step, Scale)
     assert tuple(step.sizes[0].tolist()) == expected == Resize(size).out_size(image)
 
 
@@ -137,7 +133,6 @@ def test_flips_are_as_frequent_as_asked() -> None:
     """p is the share of flipped images, exactly for 0 and 1."""
     for p in (0.0, 0.3, 1.0):
         (step,) = RandomHorizontalFlip(p).steps(sizes(8, 8, 4000), random_generator(4000))
-        assert isinstance(step, Flip)
         assert step.mask.mean() == pytest.approx(p, abs=0.03 if 0 < p < 1 else 0)
 
 
@@ -160,16 +155,13 @@ def test_values_of_other_libraries(dtype: Any) -> None:
 
 
 def recipe_of(*transforms: Any) -> Recipe:
-    """The recipe of transforms for images of three channels."""
     return Recipe.of(transforms, channels=3, size=None)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        # `type: ignore` marks arguments whose wrong type is tested.
         (lambda: RandomResizedCrop(0), "size must be one or two whole numbers of at least 1, got 0"),
-        (lambda: RandomResizedCrop((1, 2, 3)), "size must be"),  # type: ignore[arg-type]
         (lambda: RandomResizedCrop(8, scale=(0.5, 0.1)), "scale must be"),  # upside down
         (lambda: RandomResizedCrop(8, ratio=(0, 1)), "ratio must be"),  # no width
         (lambda: Resize(8, interpolation="area"), "got 'area'"),  # type: ignore[arg-type]
@@ -180,25 +172,23 @@ def recipe_of(*transforms: Any) -> Recipe:
         (lambda: Normalize(math.nan, 1), "mean must be a finite number"),
         (lambda: recipe_of(Normalize((0.5, 0.5), 1)), "1 or 3 numbers, got 2"),
         (lambda: recipe_of(ToFloat(), CenterCrop(8)), "CenterCrop must come before"),
-        (lambda: recipe_of(ToFloat(), ToFloat()), "ToFloat must come once"),
         (lambda: recipe_of(RandomErasing(value=(1, 2))), "must have 1 or 3 numbers"),
-        (lambda: recipe_of(RandomApply([RandomErasing(value=(1, 2))])), "1 or 3 numbers"),
         (lambda: recipe_of(RandomErasing(value=300)), "whole numbers from 0 to 255 before"),
         (lambda: recipe_of(RandomErasing(value=0.5), ToFloat()), r"before ToFloat .* got \(0.5,"),
         (lambda: recipe_of(RandomApply([RandomErasing(value=-1)])), "from 0 to 255 before"),
         (lambda: recipe_of(MixUp(5)), "transform 0: MixUp goes to mixing="),
         (lambda: recipe_of(print), "transform 0 must be a shardio image transform, got"),
         (lambda: RandomErasing(value="random"), "value must be a number, or one for each channel, got 'random'"),  # type: ignore[arg-type]
-        (lambda: RandomErasing(value="12"), "value must be a number, or one for each channel, got '12'"),  # type: ignore[arg-type]
         (lambda: RandomApply([RandomResizedCrop(8)]), "RandomApply, transform 0 must be one of"),  # type: ignore[list-item]
         (lambda: RandomApply(ColorJitter(0.5)), "RandomApply takes a list of transforms, got ColorJitter"),  # type: ignore[arg-type]
         (lambda: RandomChoice([]), "RandomChoice needs at least one transform"),
         (lambda: ColorJitter(brightness=-1), "brightness must be a number of at least 0"),
-        (lambda: ColorJitter(brightness=None), "brightness must be a number of at least 0 or"),  # type: ignore[arg-type]
         (lambda: ColorJitter(hue=0.7), "hue must be"),
         (lambda: GaussianBlur(4), "kernel_size must be odd, got 4"),
         (lambda: RandomRotation((30, 10)), "degrees must be"),
         (lambda: RandomCrop(8, padding=-1), "padding must be"),
+        (lambda: MixUp(0), "num_classes must be a whole number of at least 1, got 0"),
+        (lambda: CutMix(5, alpha=0), "alpha must be above 0, got 0"),
         (lambda: Normalize(0, 1, torch.float64), "dtype must be one of .*, got torch.float64"),  # type: ignore[arg-type]
         (lambda: ToFloat(np.int8), "dtype must be one of .*, got <class 'numpy.int8'>"),  # type: ignore[arg-type]
     ],

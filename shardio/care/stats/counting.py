@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...dataset.selection import Selection
 from ...format import images
 from ...format.fields import Field, present_column, shape_column
-from ...system.opencv import cv2
+from ...system.optional import cv2
 from ..examine import decode
 from .field_view import FieldView
 from .figures import Channel, Classes, FieldStats, Grid, Histogram, ImageStats, Spread, Values

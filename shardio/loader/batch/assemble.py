@@ -9,13 +9,12 @@ import torch
 
 from ...engines.array_transforms import transform_tensor
 from ...engines.torch_steps import convert_and_erase
-from ...errors import ConfigError
 from ...format.fields import presence
 from ...transforms.mixing import mixed_labels
 from .bad_samples import mapped_example
-from .host_batch import Batch, DeferredField, EncodedImages, FieldInFiles, HostBatch, TensorFunction
+from .host_batch import Batch, DeferredField, EncodedImages, HostBatch, TensorFunction
 from .map_function import MapFunction, collate
-from .mixing import LABEL
+from .mixing import LABEL, mix_field
 from .random_params import array_moves, erased_boxes, image_steps, mix_params
 from .rows import Rows
 
@@ -23,20 +22,19 @@ from .rows import Rows
 def assemble(rows: Rows, part: slice) -> HostBatch:
     """Return the batch of some rows, mapped and mixed if workers do that. Pure except for the user's own function."""
     spec, finish = rows.spec, None
-    if spec.map_function is not None:
-        batch = _mapped_batch(rows, part, spec.map_function)
+    if spec.options.map_function is not None:
+        batch = _mapped_batch(rows, part, spec.options.map_function)
     else:
         batch = _fields(rows, part) | _loader_columns(rows, part)
     if spec.mixing is not None:
         params = mix_params(spec.mixing.mixers, spec.mixing.size, rows.keys(part), rows.valid[part])
         shares = mixed_labels(batch[LABEL].numpy(), params, spec.mixing.num_classes)
         batch[LABEL] = _zero_rows(torch.from_numpy(shares), rows.masked(part))
-        finish = spec.mixing.mix_images(params)
+        finish = partial(mix_field, field=spec.mixing.image, params=params)
         if not spec.mixing.on_device:
             batch, finish = finish(batch), None
-    refusable = spec.has_batch_engine or bool(spec.gpu_direct_fields)
     bad = tuple(rows.bad[row] for row in sorted(rows.bad) if part.start <= row < part.stop)
-    return HostBatch(batch, rows.stored_bytes(part), bad, finish, (rows, part) if refusable else None)
+    return HostBatch(batch, rows.stored_bytes(part), bad, finish, (rows, part) if spec.has_batch_engine else None)
 
 
 def _mapped_batch(rows: Rows, part: slice, function: MapFunction) -> Batch:
@@ -53,7 +51,7 @@ def _loader_columns(rows: Rows, part: slice) -> Batch:
     """Return the columns that the loader adds: `index`, `source` for a mixture, and `valid` if rows may be invalid."""
     columns = rows.spec.dataset.sample_ids(rows.indices[part])
     batch: Batch = {name: torch.from_numpy(values) for name, values in columns.items()}
-    if rows.pads or rows.spec.on_bad_sample == "mask":
+    if rows.pads or rows.spec.options.on_bad_sample == "mask":
         batch["valid"] = torch.from_numpy(rows.valid[part])
     return batch
 
@@ -78,8 +76,6 @@ def _field(rows: Rows, part: slice, name: str) -> Any:
     if array is not None and array.on_device:
         moves = array_moves(array.recipe, rows.keys(part))
         finish = partial(transform_tensor, recipe=array.recipe, moves=moves)
-    if name in spec.gpu_direct_fields:
-        return _field_in_files(rows, part, name, finish)
     if name not in rows.arrays:
         return rows.lists[name][part]
     tensor = spec.tensor(name, rows.arrays[name][part])
@@ -89,44 +85,11 @@ def _field(rows: Rows, part: slice, name: str) -> Any:
     if finish is None:
         return tensor
     absent = np.flatnonzero(~rows.present[name][part]).tolist() if name in rows.present else []
-    return _deferred(tensor, finish, [*rows.masked(part), *absent])
+    return DeferredField(tensor, partial(_finish_and_zero, finish=finish, blank=[*rows.masked(part), *absent]))
 
 
-def _field_in_files(rows: Rows, part: slice, name: str, finish: TensorFunction | None) -> FieldInFiles | DeferredField:
-    """Return the places of a field's rows in files; if all rows are masked, zeros, as nothing needs to be read."""
-    spec, indices, masked = rows.spec, rows.indices[part], rows.masked(part)
-    dataset, kind = spec.dataset, spec.fields[name]
-    if masked:  # their shards may not open: they read another row instead, and are zeroed afterwards
-        readable = np.delete(np.arange(len(indices)), masked)
-        if not len(readable):
-            zeros = np.zeros((len(indices), *kind.row_shape), kind.row_dtype)
-            return _deferred(torch.from_numpy(zeros), finish, masked)
-        indices = indices.copy()
-        indices[masked] = indices[readable[0]]
-    spans = dataset.select(indices).spans(name)
-    if spans is None:
-        raise ConfigError(
-            f"{dataset.path}, field {name!r}: gpu_direct needs rows whose stored bytes are the delivered ones: "
-            "uncompressed HDF5, tar or LMDB"
-        )
-    paths, files, offsets = spans
-    return FieldInFiles(
-        paths=[str(dataset.path / path) for path in paths],
-        files=files,
-        offsets=offsets,
-        shape=(len(indices), *kind.row_shape),
-        dtype=kind.row_dtype,
-        finish=partial(_finish_and_zero, finish=finish, masked=masked),
-        describe=lambda row: f"{spec.place_of(int(indices[row]))}, field {name!r}",
-    )
-
-
-def _deferred(tensor: torch.Tensor, finish: TensorFunction | None, masked: Sequence[int]) -> DeferredField:
-    return DeferredField(tensor, partial(_finish_and_zero, finish=finish, masked=masked))
-
-
-def _finish_and_zero(tensor: torch.Tensor, finish: TensorFunction | None, masked: Sequence[int]) -> torch.Tensor:
-    return _zero_rows(tensor if finish is None else finish(tensor), masked)
+def _finish_and_zero(tensor: torch.Tensor, finish: TensorFunction, blank: Sequence[int]) -> torch.Tensor:
+    return _zero_rows(finish(tensor), blank)
 
 
 def _zero_rows(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:

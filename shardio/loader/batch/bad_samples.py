@@ -28,7 +28,7 @@ REPLACEMENTS = 16
 def fill(rows: Rows, part: slice) -> None:
     """Make the rows of `part`; raise, replace or mask bad samples as the specification says."""
     spec = rows.spec
-    replaces = spec.on_bad_sample != "raise"
+    replaces = spec.options.on_bad_sample != "raise"
     try:
         _make(rows, part)
     except Exception as error:
@@ -54,14 +54,14 @@ def fill_alone(rows: Rows, row: int, *, images_on_host: bool = True) -> None:
             try:
                 _make_alone(rows, row, images_on_host=images_on_host)
             except Exception as error:
-                if spec.on_bad_sample == "raise" or not is_bad_sample(error):
+                if spec.options.on_bad_sample == "raise" or not is_bad_sample(error):
                     raise
                 first = first or error
             else:
                 if first is not None:
                     _record(rows, row, index, first, int(rows.indices[row]))
                 return
-            if spec.on_bad_sample == "mask":
+            if spec.options.on_bad_sample == "mask":
                 _mask(rows, row)
                 _record(rows, row, index, first, None)
                 return
@@ -80,7 +80,8 @@ def mapped_example(rows: Rows) -> Mapping[str, Any]:
     index, key = rows.order.replacement(int(rows.indices[0]), int(rows.rng_keys[0]), REPLACEMENTS + 1)
     sample = PlanSlice(np.array([index]), np.array([key]), np.ones(1, np.bool_))
     arrays = {name: np.empty((1, *array.shape[1:]), array.dtype) for name, array in rows.arrays.items()}
-    other = Rows(replace(rows.spec, on_bad_sample="replace"), rows.order, sample, arrays, pads=False, clock=rows.clock)
+    spec = replace(rows.spec, options=replace(rows.spec.options, on_bad_sample="replace"))
+    other = Rows(spec, rows.order, sample, arrays, pads=False, clock=rows.clock)
     fill(other, slice(0, 1))
     (example,) = other.mapped
     if example is None:

@@ -156,12 +156,8 @@ class UnmarkedMasks:
     """
 
     def __init__(self, field: str, channels: int, samples: int, max_pixels: int) -> None:
-        self._field, self._channels, self._left, self._max_pixels = (
-            field,
-            channels,
-            min(MASK_SAMPLES, samples),
-            max_pixels,
-        )
+        self._field, self._channels, self._max_pixels = field, channels, max_pixels
+        self._left = min(MASK_SAMPLES, samples)
         self._values: NDArray[Any] = np.empty(0, np.uint32)
         self._lock = threading.Lock()
 

@@ -1,22 +1,10 @@
-"""A batch on the host: finished tensors, and descriptions of the fields that the device finishes.
-
-==================  =============================================  ==========================================
-a field may be      it holds                                       the device
-==================  =============================================  ==========================================
-a tensor or a list  values                                         copies the tensors
-DeferredField       a tensor, and the rest of its transforms       copies it, then runs the transforms
-EncodedImages       image files, and the parameters of transforms  gives them to an engine for whole batches
-FieldInFiles        the places of the rows in files                reads them straight into its memory
-==================  =============================================  ==========================================
-"""
+"""A batch on the host: finished tensors and lists, and descriptions of the fields that the device finishes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ...system.types import Buffer
 from ...transforms.steps import Sizes, Step
@@ -36,7 +24,7 @@ TensorFunction: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 @final
 @dataclass(frozen=True, slots=True)
 class DeferredField:
-    """A field whose last transforms run on the device.
+    """A field that is copied to the device, which then runs the last transforms.
 
     Attributes:
         tensor: the values to copy to the device.
@@ -65,40 +53,16 @@ class EncodedImages:
 
 @final
 @dataclass(frozen=True, slots=True)
-class FieldInFiles:
-    """A field whose rows the device reads from files.
-
-    Attributes:
-        paths: the files.
-        files: for each row the number of its file in `paths`, int64 [B].
-        offsets: for each row the offset of its first byte, int64 [B].
-        shape: the shape of the field, [B, ...].
-        dtype: the dtype of its elements.
-        finish: the transforms that run on the device.
-        describe: names the sample in a row, for messages.
-    """
-
-    paths: Sequence[str]
-    files: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    finish: TensorFunction
-    describe: Callable[[int], str]
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class HostBatch:
     """A batch on the host.
 
     Attributes:
-        batch: the fields; see the table above.
+        batch: the fields: tensors, lists, or what the classes above describe.
         stored_bytes: the number of stored bytes that were read for the batch.
         bad_samples: the bad samples that were replaced or masked.
         finish: the function to apply to the batch on the device: MixUp or CutMix.
         made_from: the rows that the batch was assembled from, and its part of them, from which the host makes images
-            and fields that a device refuses. None if no device can refuse anything.
+            that an engine refuses. None without such an engine.
     """
 
     batch: Batch

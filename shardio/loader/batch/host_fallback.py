@@ -1,16 +1,13 @@
-"""What a device refuses of a batch, made on the host: images of an engine, or rows that the GPU could not read."""
+"""The images of a batch that an engine for whole batches refuses, made on the host."""
 
 from collections import deque
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from ...system.threads import in_order
 from .assemble import assemble
-from .bad_samples import fill, fill_alone
+from .bad_samples import fill_alone
 from .host_batch import HostBatch, RefusedRows
-from .rows import Rows
 
 
 def make_refused_images(batch: HostBatch, refused: RefusedRows, threads: int) -> HostBatch:
@@ -24,25 +21,3 @@ def make_refused_images(batch: HostBatch, refused: RefusedRows, threads: int) ->
     numbers = sorted({part.start + row for refused_rows in refused.values() for row in refused_rows})
     deque(in_order(partial(fill_alone, rows), numbers, threads), maxlen=0)
     return replace(assemble(rows, part), stored_bytes=batch.stored_bytes)
-
-
-def read_on_host(batch: HostBatch, error: Exception) -> HostBatch:
-    """Make a batch on the host, with bad samples replaced or masked, after the GPU failed to read its files.
-
-    Raises `error` instead if bad samples are to raise, or if an engine for whole batches has begun on the images, which
-    cannot be undone.
-    """
-    if batch.made_from is None:
-        raise error
-    rows, part = batch.made_from
-    if rows.spec.on_bad_sample == "raise" or rows.spec.has_batch_engine:
-        raise error
-    spec, planned = rows.spec.reading_on_host(), rows.planned[part]
-    arrays = {name: array[part] for name, array in rows.arrays.items()}
-    for name, (shape, dtype) in spec.array_layout(len(planned.indices)).items():
-        if name not in arrays:
-            arrays[name] = np.empty(shape, dtype)
-    again = Rows(spec, rows.order, planned, arrays, pads=rows.pads, clock=rows.clock)
-    whole = slice(0, len(again))
-    fill(again, whole)
-    return assemble(again, whole)

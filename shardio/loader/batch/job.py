@@ -41,13 +41,12 @@ class JobSize:
 def job_size(spec: BatchSpec, threads: int, *, one_batch: bool = False) -> JobSize:
     """Choose the size of jobs and tasks for `threads` workers; with `one_batch`, a job makes one batch at any cost."""
     one_batch = one_batch or spec.has_batch_engine
-    batch_cost = spec.batch_size * _sample_cost(spec.fields)
+    batch_cost = spec.options.batch_size * _sample_cost(spec.fields)
     batches = 1 if one_batch else min(MOST_BATCHES, max(1, JOB_COST // max(1, batch_cost)))
-    return JobSize(batches, _task_samples(spec.fields, spec.batch_size * batches, threads))
+    return JobSize(batches, _task_samples(spec.fields, spec.options.batch_size * batches, threads))
 
 
 def _sample_cost(fields: Mapping[str, Field]) -> int:
-    """Return the cost of a sample, in bytes."""
     costs = {"image": IMAGE_COST}
     return sum(field.row_bytes if field.fixed else costs.get(field.kind, VALUE_COST) for field in fields.values())
 
@@ -72,7 +71,7 @@ class BatchJob:
     def __init__(self, rows: Rows, task_samples: int, memory: BatchMemory | None = None) -> None:
         self._rows, self._new_memory = rows, memory
         self._parts = _cut(len(rows), task_samples)
-        self._batch_parts = _cut(len(rows), rows.spec.batch_size)
+        self._batch_parts = _cut(len(rows), rows.spec.options.batch_size)
         self._failures: list[tuple[int, Exception]] = []  # each with the first row of what could not be made
 
     @property
@@ -101,7 +100,7 @@ class BatchJob:
         error = _error_of(self._rows, part)
         if error is None:
             return
-        size = self._rows.spec.batch_size
+        size = self._rows.spec.options.batch_size
         ends = [*range(part.start - part.start % size + size, part.stop, size), part.stop]
         if len(ends) == 1:
             self._failures.append((part.start, error))
@@ -187,7 +186,7 @@ def _error_of(rows: Rows, part: slice) -> Exception | None:
 
 
 def _assembled(rows: Rows, part: slice) -> BatchResult:
-    by_batch = rows.spec.map_function is not None
+    by_batch = rows.spec.options.map_function is not None
     stage = "map" if by_batch else "mix" if rows.spec.mixing is not None else "assemble"
     try:
         with rows.clock.stage(stage):

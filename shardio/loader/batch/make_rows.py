@@ -30,25 +30,24 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
     """
     spec, dataset, clock, indices = rows.spec, rows.spec.dataset, rows.clock, rows.indices
     with ExitStack() as lent:
-        lent.enter_context(helper_process.time_limit(spec.read_limit))
-        selection = dataset.select(indices, spec.limits.max_value_bytes)
-        # All at once: two threads that hold some and wait for more could wait for each other.
-        lent.enter_context(selection.fetch(spec.columns, clock))
+        lent.enter_context(helper_process.time_limit(spec.options.read_limit))
         with clock.stage("read"):
+            selection = dataset.select(indices, spec.options.limits.max_value_bytes)
+            # All at once: two threads that hold some and wait for more could wait for each other.
+            lent.enter_context(selection.fetch(spec.columns))
             for name, there in rows.present.items():
                 there[:] = selection.column(present_column(name))
-            read = [name for name in spec.fields if name not in spec.gpu_direct_fields]
-            stored = {name: _read(rows, name, selection, lent) for name in read}
-        if spec.verify:
+            stored = {name: _read(rows, name, selection, lent) for name in spec.fields}
+        if spec.options.verify:
             with clock.stage("verify"):
-                dataset.check(indices, stored, spec.limits.max_value_bytes)
+                dataset.check(indices, stored, spec.options.limits.max_value_bytes)
         if spec.mixing is not None:
             _check_labels(rows, stored[LABEL])
         with clock.stage("decode"):
             for name, kind in spec.fields.items():
                 if kind.is_image:
                     _decode_images(rows, name, stored[name], selection, on_host=images_on_host)
-                elif name in spec.arrays and name in stored:
+                elif name in spec.arrays:
                     _transform_arrays(rows, name, stored[name])
                 elif not kind.fixed:
                     values = dataset.decode(name, stored[name], indices, rows.present.get(name))
@@ -56,12 +55,12 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             for name, there in rows.present.items():  # transforms may have made something of zeros
                 if name in rows.arrays and not there.all():
                     rows.arrays[name][~there] = 0
-    if rows.mapped and spec.map_function is not None:
+    if rows.mapped and spec.options.map_function is not None:
         with clock.stage("map"):
             for row, index in enumerate(indices.tolist()):
                 sample = {name: rows.value(name, row) for name in spec.fields} | rows.presence_columns(row)
                 own_keys = rows.keys(slice(row, row + 1))
-                rows.mapped[row] = spec.map_function.apply_to_sample(sample | {"index": index}, index, own_keys)
+                rows.mapped[row] = spec.options.map_function.apply_to_sample(sample | {"index": index}, index, own_keys)
     for name in spec.varying:
         rows.varying_bytes += _sizes(stored[name])
 
@@ -152,13 +151,13 @@ def _decode_images(rows: Rows, name: str, encoded: Sequence[Any], selection: Sel
             return
     if image.watch is not None:
         image.watch.look(encoded)
-    orientations = orientations_of(encoded) if image.orient and kind.kind == "image" else None
+    orientations = orientations_of(encoded) if spec.options.orient and kind.kind == "image" else None
     if image.batch_engine:
         rows.image_sizes[name][numbers] = sizes
         for row, file in zip(numbers.tolist(), encoded, strict=True):
             rows.lists[name][row] = file
         # Engines for whole batches hold images whole, and so get none that may be too large.
-        small = sizes.astype(np.int64).prod(axis=1) <= spec.limits.max_image_pixels
+        small = sizes.astype(np.int64).prod(axis=1) <= spec.options.limits.max_image_pixels
         plain = are_plain_jpegs(encoded, sizes) & small
         plain &= True if orientations is None else orientations == 1
         chosen = np.arange(len(numbers)) if on_host else np.flatnonzero(~plain)

@@ -179,7 +179,6 @@ class ScratchPool:
             return Scratch()
 
     def give_back(self, scratch: Scratch) -> None:
-        """Take scratch back."""
         self._free.append(scratch)
 
     def give_back_when_gone(self, thing: object, scratches: list[Scratch]) -> None:

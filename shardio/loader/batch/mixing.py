@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,10 +38,6 @@ class MixingSpec:
         """The number of classes, the same for all mixers."""
         return self.mixers[0].num_classes
 
-    def mix_images(self, params: MixParams) -> BatchFunction:
-        """Return the function that mixes the images of a batch, on whatever device they are."""
-        return partial(_mix_images, field=self.image, params=params)
-
 
 def mixing_spec(
     mixing: Mixer | Sequence[Mixer] | None,
@@ -75,5 +70,6 @@ def mixing_spec(
     return MixingSpec(mixers, image, recipe.size, on_device)
 
 
-def _mix_images(batch: dict[str, Any], field: str, params: MixParams) -> dict[str, Any]:
+def mix_field(batch: dict[str, Any], field: str, params: MixParams) -> dict[str, Any]:
+    """Return a batch with the images of `field` mixed, on whatever device they are."""
     return batch | {field: mix_images(batch[field], params)}

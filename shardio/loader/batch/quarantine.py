@@ -110,9 +110,8 @@ def report_path(path: str | os.PathLike[str], name: str, rank: int, size: int) -
     Each rank has its own file because ranks on several nodes must not write to the same one. Raises ConfigError, with
     the argument's `name`, where no file can be written.
     """
-    absolute = (
-        Path(path).absolute() if isinstance(path, (str, os.PathLike)) else None
-    )  # the working directory may change
+    # Absolute, as the working directory may change.
+    absolute = Path(path).absolute() if isinstance(path, (str, os.PathLike)) else None
     if absolute is None or not os.access(absolute.parent, os.W_OK | os.X_OK) or absolute.is_dir():
         raise ConfigError("{} must be a file in a writable folder, got {}", Option(name), path)
     return absolute if size == 1 else absolute.with_name(f"{absolute.stem}-{rank:05d}{absolute.suffix}")

@@ -56,7 +56,7 @@ class Rows:
         self.spec, self.order, self.planned, self.arrays = spec, order, planned, arrays
         self.pads, self.clock = pads, clock
         # Replacing a bad sample changes its row. The planned samples stay, for rows that are made again.
-        changes = spec.on_bad_sample != "raise"
+        changes = spec.options.on_bad_sample != "raise"
         self.indices = planned.indices.copy() if changes else planned.indices
         self.rng_keys = planned.rng_keys.copy() if changes else planned.rng_keys
         self.valid = planned.valid.copy() if changes else planned.valid
@@ -67,7 +67,9 @@ class Rows:
         self.present = {name: np.ones(count, np.bool_) for name, kind in spec.fields.items() if kind.optional}
         engine_images = [name for name, image in spec.images.items() if image.batch_engine]
         self.image_sizes = {name: np.ones((count, 2), np.int32) for name in engine_images}
-        self.mapped: list[Mapping[str, Any] | None] = [None] * count if spec.maps_samples else []
+        function = spec.options.map_function
+        maps_samples = function is not None and function.by == "sample"
+        self.mapped: list[Mapping[str, Any] | None] = [None] * count if maps_samples else []
         self.varying_bytes = np.zeros(count, np.int64)
         self.scratches: list[Scratch] = []
         if engine_images:
@@ -90,8 +92,10 @@ class Rows:
             self.present[name][part] = there
         for name, sizes in made.image_sizes.items():
             self.image_sizes[name][part] = sizes
-        self.mapped[part] = made.mapped
-        self.varying_bytes[part] = made.varying_bytes
+        if self.mapped:
+            self.mapped[part] = made.mapped
+        if self.spec.varying:
+            self.varying_bytes[part] = made.varying_bytes
         self.scratches += made.scratches
         made.scratches.clear()  # these rows give them back
 
@@ -113,13 +117,15 @@ class Rows:
 
     def masked(self, part: slice) -> list[int]:
         """Return the rows of `part`, counted from its start, that a bad sample left blank."""
-        masked: list[int] = np.flatnonzero(self.blank[part]).tolist()
+        masks = self.spec.options.on_bad_sample == "mask"
+        masked: list[int] = np.flatnonzero(self.blank[part]).tolist() if masks else []
         return masked
 
     def stored_bytes(self, part: slice) -> int:
         """Return the number of stored bytes that were read for some rows."""
         varying = self.varying_bytes[part]
-        return int(varying.sum()) + (len(varying) - len(self.masked(part))) * self.spec.fixed_bytes
+        fixed = (len(varying) - len(self.masked(part))) * self.spec.fixed_bytes
+        return fixed + (int(varying.sum()) if self.spec.varying else 0)
 
     def describe(self, part: slice, most: int = 8) -> str:
         """Name the samples of `part` and their shards, for messages."""

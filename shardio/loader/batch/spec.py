@@ -4,9 +4,9 @@
 (`make_rows`), how batches are assembled (`assemble`) and how work is cut into jobs (`job`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from ...engines.masks import MaskEngine
 from ...errors import ConfigError
 from ...format.fields import CHECKSUM, Field, present_column, shape_column
 from ...format.limits import Limits
+from ...system.did_you_mean import OF_YOUR_OWN, did_you_mean
 from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Mixer, ToInt64, Transform
 from ...transforms.recipe import Recipe
@@ -29,15 +30,14 @@ from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
 from .quarantine import OnBadSample
-from .transforms_argument import check_listed
 
 Transforms: TypeAlias = Sequence[Transform] | Mapping[str, Sequence[Transform]] | None
 """A list for the one image field, or a list for each field."""
 
 HOST = torch.device("cpu")
 
-SMALLEST_DIRECT_ROW = 1 << 16
-"""The smallest size in bytes of a row that the GPU reads from its file; the host reads smaller rows faster."""
+_P = ParamSpec("_P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,6 @@ class DeviceOptions:
     engine: EngineName = "cpu"
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     channels_last: bool = False
-    gpu_direct: bool = False
 
     def __post_init__(self) -> None:
         if self.engine_options and self.engine == "cpu":
@@ -81,17 +80,13 @@ class ImageSpec:
         cpu_engine: makes the images on workers. If the device finishes them, its recipe is only the part that produces
             uint8, or uint16 of masks.
         batch_engine: the engine for whole batches, if any; the CPU engine then makes the images that it refuses.
-        decode: how images are decoded.
-        orient: whether image files are turned upright by their EXIF orientation.
         watch: looks at the first image files in case they are masks; None if that would make no difference.
     """
 
     recipe: Recipe
     cpu_engine: CpuEngine | MaskEngine
-    batch_engine: str | None = None
-    decode: Decode = "exact"
-    orient: bool = False
-    watch: UnmarkedMasks | None = None
+    batch_engine: str | None
+    watch: UnmarkedMasks | None
 
     @property
     def finished_on_device(self) -> bool:
@@ -130,46 +125,40 @@ class BatchSpec:
 
     Attributes:
         dataset: the dataset to read.
+        options: what the user asked for.
         fields: the fields to deliver.
         images: by name, the decoding and transforms of each image field.
         arrays: by name, the transforms of each field of arrays of one shape, or of scalars, that has some.
         ragged_as_int64: the fields of arrays whose shapes differ that become int64.
         drawn_alike: pairs of fields of one kind that draw the same random choices.
-        gpu_direct_fields: the fields that the GPU reads from their files.
-        batch_size: samples per batch.
-        map_function: the user's own function.
         mixing: the mixing of images within each batch.
-        on_bad_sample: the treatment of a bad sample.
-        verify: whether each sample's checksum is compared.
-        limits: the most that a sample may claim.
-        read_limit: seconds that a library may take to parse one stored value.
         channels_last: whether float images are stored pixel by pixel.
         scratch: memory for stored values.
+        columns: the fields and hidden columns that making a batch reads.
         fixed_bytes: the stored bytes of a sample's fields of one size.
         varying: the fields whose values differ in size.
     """
 
     dataset: ReadableDataset
+    options: BatchOptions
     fields: Mapping[str, Field]
     images: Mapping[str, ImageSpec]
     arrays: Mapping[str, ArraySpec]
     ragged_as_int64: frozenset[str]
     drawn_alike: tuple[tuple[str, str], ...]
-    gpu_direct_fields: frozenset[str]
-    batch_size: int
-    map_function: MapFunction | None
     mixing: MixingSpec | None
-    on_bad_sample: OnBadSample
-    verify: bool
-    limits: Limits
-    read_limit: float
     channels_last: bool
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
+    columns: tuple[str, ...] = field(init=False)
     fixed_bytes: int = field(init=False)
     varying: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        kinds = self.fields.items()
+        kinds, verify = self.fields.items(), self.options.verify
+        read = self.dataset.fields if verify else self.fields
+        shapes = [shape_column(name) for name in self.images if not self.fields[name].fixed]
+        present = [present_column(name) for name, kind in read.items() if kind.optional]
+        object.__setattr__(self, "columns", (*read, *shapes, *present, *([CHECKSUM] if verify else [])))
         object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for _, kind in kinds if kind.fixed))
         object.__setattr__(self, "varying", tuple(name for name, kind in kinds if not kind.fixed))
 
@@ -177,19 +166,6 @@ class BatchSpec:
     def has_batch_engine(self) -> bool:
         """Whether an engine for whole batches makes some of the images."""
         return any(image.batch_engine for image in self.images.values())
-
-    @property
-    def columns(self) -> list[str]:
-        """The fields and hidden columns that making a batch reads."""
-        fields = self.dataset.fields if self.verify else self.fields
-        shapes = [shape_column(name) for name in self.images if not self.fields[name].fixed]
-        present = [present_column(name) for name, kind in fields.items() if kind.optional]
-        return [*fields, *shapes, *present, *([CHECKSUM] if self.verify else [])]
-
-    @property
-    def maps_samples(self) -> bool:
-        """Whether the user's function is for samples, and not for batches."""
-        return self.map_function is not None and self.map_function.by == "sample"
 
     def place_of(self, index: int | np.integer[Any]) -> str:
         """Return the path of a sample's shard, with its row and key, for messages."""
@@ -200,10 +176,6 @@ class BatchSpec:
         image = self.images.get(name)
         return self.fields[name].fixed if image is None else image.recipe.size is not None
 
-    def listed_dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of the arrays in a list of them."""
-        return np.dtype(np.int64) if name in self.ragged_as_int64 else self.fields[name].row_dtype
-
     def blank_value(self, name: str) -> Any:
         """Return the value of a masked sample in a field's list."""
         kind, image = self.fields[name], self.images.get(name)
@@ -211,7 +183,7 @@ class BatchSpec:
             numbers = image.cpu_engine.output_format
             return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
         if kind.kind == "array":
-            return torch.from_numpy(np.zeros((0,), self.listed_dtype(name)))
+            return torch.from_numpy(np.zeros(0, np.int64 if name in self.ragged_as_int64 else kind.row_dtype))
         return {"text": "", "bytes": b""}.get(kind.kind)
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
@@ -230,16 +202,12 @@ class BatchSpec:
                 if image.recipe.size is not None and image.batch_engine is None:
                     numbers = image.cpu_engine.output_format
                     layout[name] = ((rows, *numbers.shape(image.recipe.size)), numbers.dtype)
-            elif kind.fixed and name not in self.gpu_direct_fields:
+            elif kind.fixed:
                 if array is None or array.on_device:
                     layout[name] = ((rows, *kind.row_shape), kind.row_dtype)
                 else:
                     layout[name] = ((rows, *array.recipe.out_shape), delivered_dtype(array.recipe, kind.row_dtype))
         return layout
-
-    def reading_on_host(self) -> "BatchSpec":
-        """Return the specification of the same batches without fields that the GPU reads from files."""
-        return replace(self, gpu_direct_fields=frozenset())
 
 
 def batch_spec(
@@ -256,48 +224,39 @@ def batch_spec(
     images = _image_specs(fields, transforms, target, needs_host, options, len(dataset))
     finish_on_device = target.device.type != "cpu" and needs_host is None
     numbers = {
-        n: _array_spec(n, transforms[n], fields[n], on_device=finish_on_device) for n in transforms if n not in images
+        name: _for_field(name, ArraySpec.of, listed, fields[name], on_device=finish_on_device)
+        for name, listed in transforms.items()
+        if name not in images
     }
     arrays = {name: spec for name, spec in numbers.items() if fields[name].fixed}
-    recipes: dict[str, Recipe | ArrayRecipe] = {name: image.recipe for name, image in images.items()}
-    recipes |= {name: array.recipe for name, array in arrays.items()}
+    image_recipes = {name: image.recipe for name, image in images.items()}
+    recipes = image_recipes | {name: array.recipe for name, array in arrays.items()}
     warn_of_unpaired(recipes)
-    large = (n for n, kind in fields.items() if _is_large(kind) and (n not in arrays or arrays[n].on_device))
     mixing = mixing_spec(
         options.mixing,
         fields,
-        {name: image.recipe for name, image in images.items()},
+        image_recipes,
         on_device=finish_on_device or any(image.batch_engine for image in images.values()),
     )
     if mixing is not None and options.map_function is not None:
         raise ConfigError("mixing and map cannot be combined: mix in the map function, or in the training loop")
     return BatchSpec(
         dataset=dataset,
+        options=options,
         fields=fields,
         images=images,
         arrays=arrays,
         ragged_as_int64=frozenset(numbers.keys() - arrays.keys()),
         drawn_alike=drawn_alike(fields, recipes),
-        gpu_direct_fields=frozenset(large) if target.gpu_direct else frozenset(),
-        batch_size=options.batch_size,
-        map_function=options.map_function,
         mixing=mixing,
-        on_bad_sample=options.on_bad_sample,
-        verify=options.verify,
-        limits=options.limits,
-        read_limit=options.read_limit,
         channels_last=target.channels_last,
     )
 
 
-def _is_large(kind: Field) -> bool:
-    """Return whether the GPU reads a field's rows from their files faster than the host."""
-    return kind.kind == "array" and kind.fixed and kind.row_bytes >= SMALLEST_DIRECT_ROW and not kind.optional
-
-
-def _array_spec(name: str, transforms: Sequence[Transform], kind: Field, *, on_device: bool) -> ArraySpec:
+def _for_field(name: str, make: Callable[_P, T], *args: _P.args, **kwargs: _P.kwargs) -> T:
+    """Call `make`, and have a ConfigError name the field."""
     try:
-        return ArraySpec.of(transforms, kind, on_device=on_device)
+        return make(*args, **kwargs)
     except ConfigError as error:
         raise ConfigError(f"transforms for {name!r}: {error}") from error
 
@@ -310,11 +269,14 @@ def _image_specs(
     options: BatchOptions,
     samples: int,
 ) -> dict[str, ImageSpec]:
-    recipes = {
-        name: _recipe(name, kind, transforms.get(name, ()), _image_size(kind, orient=options.orient))
-        for name, kind in fields.items()
-        if kind.is_image
-    }
+    recipes = {}
+    for name, kind in fields.items():
+        if kind.is_image:
+            size, listed = _image_size(kind, orient=options.orient), transforms.get(name, ())
+            if kind.role == "mask":
+                recipes[name] = _for_field(name, Recipe.of_mask, listed, size=size)
+            else:
+                recipes[name] = Recipe.of(listed, channels=kind.channels or 3, size=size)
     files = [recipe for name, recipe in recipes.items() if fields[name].kind == "image" and not recipe.is_mask]
     chosen = choose_engine(target.engine, target.device, files, decode=options.decode, why_not=needs_host)
     # uint8 takes a quarter or half of the time that floats take to copy, and the GPU converts it faster.
@@ -340,17 +302,8 @@ def _image_specs(
         if fields[name].kind == "image" and recipe.interpolates:
             watch = UnmarkedMasks(name, fields[name].channels or 3, samples, max_pixels)
         batch_engine = None if engine == "cpu" else engine
-        specs[name] = ImageSpec(recipe, cpu_engine, batch_engine, options.decode, options.orient, watch)
+        specs[name] = ImageSpec(recipe, cpu_engine, batch_engine, watch)
     return specs
-
-
-def _recipe(name: str, kind: Field, transforms: Sequence[Transform], size: tuple[int, int] | None) -> Recipe:
-    if kind.role != "mask":
-        return Recipe.of(transforms, channels=kind.channels or 3, size=size)
-    try:
-        return Recipe.of_mask(transforms, size=size)
-    except ConfigError as error:
-        raise ConfigError(f"transforms for {name!r}: {error}") from error
 
 
 def _image_size(kind: Field, *, orient: bool) -> tuple[int, int] | None:
@@ -396,9 +349,9 @@ def _transforms_by_field(
                     f"transforms for {name!r}, but the image fields of {dataset.path} are {images}, and its fields of "
                     f"arrays of one shape are {arrays}; other arrays, and scalars, take only ToInt64"
                 )
-            check_listed(listed, f" for {name!r}")
+            _check_listed(listed, f" for {name!r}")
         return transforms
-    check_listed(transforms)
+    _check_listed(transforms)
     # Arrays whose shapes differ count too: a list may be meant for them, and none would say that it went elsewhere.
     candidates = images or all_arrays
     if not images and len(all_arrays) == 1 and not arrays and not _only_casts(transforms):
@@ -416,3 +369,40 @@ def _transforms_by_field(
 def _only_casts(listed: Any) -> bool:
     """Return whether a list of transforms changes nothing but the dtype of whole numbers."""
     return isinstance(listed, Sequence) and len(listed) > 0 and all(isinstance(each, ToInt64) for each in listed)
+
+
+def _check_listed(listed: Any, whose: str = "") -> None:
+    """Raise ConfigError unless `listed` is a list of transforms; say what to use for another library's, or a function.
+
+    `whose`, such as ` for 'image'`, names the field in messages, if a dict does. Whether the transforms suit
+    their field is for the recipe to say.
+    """
+    if not isinstance(listed, Sequence):
+        rule = f"transforms{whose} must be a list{'' if whose else ', or a dict of lists by field'}"
+        raise ConfigError(f"{rule}, got {listed!r}{_instead_of(listed)}")
+    for position, transform in enumerate(listed):
+        if not isinstance(transform, Transform | Mixer):
+            rule = f"transform {position}{whose} must be one of shardio's"
+            raise ConfigError(f"{rule}, got {transform!r}{_instead_of(transform)}")
+
+
+def _instead_of(given: Any) -> str:
+    """Return the end of a message, which says what to use in place of something that is no transform of shardio."""
+    kind = given if isinstance(given, type) else type(given)
+    name = kind.__name__
+    if isinstance(given, Transform):
+        return ": put it into a list"
+    if kind in get_args(Transform):
+        return f", a class: give an instance of it, as in {name}(...)"
+    library = kind.__module__.partition(".")[0]
+    if library == "torchvision" and name in {known.__name__ for known in get_args(Transform)}:
+        return f": shardio.{name} takes its place"
+    is_list = name in ("Compose", "Sequential") and library in ("torch", "torchvision", "albumentations")
+    if is_list or (library == "torchvision" and name != "Lambda"):
+        return f": {did_you_mean(name, 'transform') or f'shardio has no {name}. {OF_YOUR_OWN}'}"
+    if not callable(given):
+        return ""
+    return (
+        ": give a function of your own to a Loader's map=, where it gets batches, or with map_by='sample' samples, as "
+        "dicts"
+    )

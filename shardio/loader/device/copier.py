@@ -1,7 +1,6 @@
 """Copiers, which copy tensors to a device; on CUDA the copies overlap the consumer's work."""
 
-from abc import abstractmethod
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -9,23 +8,29 @@ from torch import Tensor
 from ..batch.host_batch import Batch, map_nested
 
 
-class DeviceCopier(Protocol):
-    """Copies tensors to one device. Copiers whose `copy` returns when the copy is done inherit all else."""
+class DeviceCopier:
+    """Copies tensors to one device; `copy` returns when the copy is done. The host's returns tensors unchanged."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether tensors are copied at all."""
+        return self._device.type != "cpu"
 
     def __enter__(self) -> None:
         """Work queued inside this block overlaps the consumer's."""
-        return
 
     def __exit__(self, *_: object) -> None:
-        return
+        self.leave()
 
     def leave(self) -> None:
-        """Undo what an interrupted `__enter__` or `__exit__` may have left."""
-        return
+        """Undo what `__enter__` or an interrupted `__exit__` may have left."""
 
-    @abstractmethod
     def copy(self, tensor: Tensor) -> Tensor:
         """Start to copy a tensor, and return it on the device. The original must not change until the copy is done."""
+        return tensor.to(self._device)
 
     def mark(self) -> Any:
         """Return a mark of all work queued so far."""
@@ -33,7 +38,6 @@ class DeviceCopier(Protocol):
 
     def wait(self, mark: Any, batch: Batch) -> None:
         """Make the consumer's work on the device wait for the work queued before `mark`."""
-        return
 
     def done(self, mark: Any, *, block: bool) -> bool:
         """Whether the work queued before `mark` is done; with `block`, wait until it is."""
@@ -41,30 +45,11 @@ class DeviceCopier(Protocol):
 
 
 @final
-class HostCopier(DeviceCopier):
-    """Returns tensors unchanged: the device is the host."""
-
-    def copy(self, tensor: Tensor) -> Tensor:
-        return tensor
-
-
-@final
-class BlockingCopier(DeviceCopier):
-    """Copies to any other torch device; `copy` returns when the copy is done."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def copy(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._device)
-
-
-@final
-class CudaCopier:
+class CudaCopier(DeviceCopier):
     """Copies on a CUDA stream of its own, from page-locked memory."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        super().__init__(device)
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._outer: tuple[torch.cuda.Stream, ...] = ()
 
@@ -73,21 +58,17 @@ class CudaCopier:
         self._outer = torch.cuda.current_stream(self._device), torch.cuda.current_stream()
         torch.cuda.set_stream(self._stream)
 
-    def __exit__(self, *_: object) -> None:
-        self.leave()
-
     def leave(self) -> None:
-        """Make the streams current that were so before `__enter__`."""
         for stream in self._outer:
             torch.cuda.set_stream(stream)
         self._outer = ()
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """Start to copy a tensor; memory that is not page-locked is copied before this returns."""
-        return tensor.to(self._device, non_blocking=True)
+        return tensor.to(
+            self._device, non_blocking=True
+        )  # memory that is not page-locked is copied before this returns
 
     def mark(self) -> Any:
-        """Return an event that follows all work queued on the stream so far."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
@@ -106,6 +87,4 @@ class CudaCopier:
 
 def copier_to(device: torch.device) -> DeviceCopier:
     """Return the copier for a device."""
-    if device.type == "cuda":
-        return CudaCopier(device)
-    return HostCopier() if device.type == "cpu" else BlockingCopier(device)
+    return CudaCopier(device) if device.type == "cuda" else DeviceCopier(device)

@@ -4,12 +4,12 @@ A step of the consumer                                  meanwhile, on the device
   send(batch k + 1): files to the engine, copies begin    batch k + 1 is copied and decoded, the model works on batch k
   receive() -> batch k, which was sent a step ago
 
-The host makes the images and reads the files that the device refuses.
+The host makes the images that an engine refuses.
 """
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias, final
@@ -27,15 +27,13 @@ from ..batch.host_batch import (
     BatchResult,
     DeferredField,
     EncodedImages,
-    FieldInFiles,
     HostBatch,
     RefusedRows,
     map_nested,
 )
-from ..batch.host_fallback import make_refused_images, read_on_host
+from ..batch.host_fallback import make_refused_images
 from ..batch.spec import BatchSpec, DeviceOptions
-from .copier import DeviceCopier, HostCopier, copier_to
-from .gpu_direct import GpuDirect
+from .copier import DeviceCopier, copier_to
 
 MOST_HELD = 3
 """The number of batches whose copies may be in progress."""
@@ -50,18 +48,14 @@ class _InFlight:
 
     Attributes:
         host_batch: the batch on the host.
-        batch: the batch on the device, without the images that engines make and the fields that are read from files.
+        batch: the batch on the device, without the images that engines make.
         begun: by image field, the rows that its engine has begun.
-        reads: by field, the pending reads from files.
-        error: the error that kept the reads from starting, if any.
         mark: the copier's mark of the batch's copies.
     """
 
     host_batch: HostBatch
     batch: Batch
     begun: RefusedRows
-    reads: Mapping[str, Any]
-    error: Exception | None
     mark: Any
 
 
@@ -70,28 +64,33 @@ class DevicePrefetcher:
     """Sends batches to a device and receives them there, in order.
 
     Args:
-        copier: copies tensors.
-        engines: the engines for whole batches, by image field.
-        gpu_direct: reads from files to the device.
-        channels_last: whether float images are stored pixel by pixel.
-        threads: the number of threads of the host that make the images that an engine refuses.
+        spec: the batches.
+        target: the device and the engine.
+        threads: the number of threads of the host, also for the images that an engine refuses.
 
     Attributes:
         ahead: the number of batches to send ahead of the consumer; 0 if nothing happens on a device.
     """
 
-    def __init__(
-        self,
-        copier: DeviceCopier,
-        engines: Mapping[str, BatchEngine],
-        gpu_direct: GpuDirect | None = None,
-        *,
-        channels_last: bool = False,
-        threads: int = 1,
-    ) -> None:
-        self._copier, self._engines, self._gpu_direct = copier, engines, gpu_direct
-        self._channels_last, self._threads = channels_last, threads
-        self.ahead = max([engine.ahead for engine in engines.values()] or [not isinstance(copier, HostCopier)])
+    def __init__(self, spec: BatchSpec, target: DeviceOptions, *, threads: int) -> None:
+        self._engines: Mapping[str, BatchEngine] = {
+            name: make_engine(
+                image.batch_engine,
+                image.recipe,
+                channels=image.cpu_engine.output_format.channels,
+                batch_size=spec.options.batch_size,
+                device=target.device,
+                threads=threads,
+                decode=spec.options.decode,
+                channels_last=target.channels_last,
+                options=target.engine_options,
+            )
+            for name, image in spec.images.items()
+            if image.batch_engine is not None
+        }
+        self._copier = copier_to(target.device)
+        self._channels_last, self._threads = target.channels_last, threads
+        self.ahead = max([engine.ahead for engine in self._engines.values()] or [int(self._copier.is_elsewhere)])
         self._sent: deque[_InFlight | BatchResult] = deque()
         self._intact = True  # False within a call, and after one that did not come to its end
         self._parents: list[deque[_InFlight | BatchResult]] = []
@@ -100,7 +99,7 @@ class DevicePrefetcher:
         # Engines may read the files of a batch for a while after its images are finished.
         self._decoded: deque[HostBatch] = deque(maxlen=self.ahead + 1)
         # A loader may be deleted while the last batches that it delivered are still being copied.
-        background.call_when_gone(self, _wait_for_copies, copier, self._held)
+        background.call_when_gone(self, _wait_for_copies, self._copier, self._held)
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -153,9 +152,6 @@ class DevicePrefetcher:
             for engine in self._engines.values():
                 engine.close()
             self._copier.leave()
-        for sent in self._sent:
-            if isinstance(sent, _InFlight):
-                self._drop(sent.reads)
         self._sent.clear()
         self._intact = True
 
@@ -165,17 +161,13 @@ class DevicePrefetcher:
             for name, value in host_batch.batch.items()
             if isinstance(value, EncodedImages)
         }
-        try:
-            reads, error = self._begin_reads(host_batch.batch), None
-        except Exception as caught:  # noqa: BLE001  # a file's error: reported in its batch's turn
-            reads, error = {}, caught
         with self._copier:
             batch = self._copy(host_batch.batch)
             mark = self._copier.mark()
         self._held.append((mark, host_batch.batch))
         while self._held and self._copier.done(self._held[0][0], block=len(self._held) > MOST_HELD):
             self._held.popleft()
-        return _InFlight(host_batch, batch, begun, reads, error, mark)
+        return _InFlight(host_batch, batch, begun, mark)
 
     def _finish(self, sent: _InFlight) -> BatchResult:
         images = {name: self._engines[name].end() if rows else None for name, rows in sent.begun.items()}
@@ -186,34 +178,22 @@ class DevicePrefetcher:
         }
         if self._engines:
             self._decoded.append(sent.host_batch)
-        if sent.error is not None:
-            return self._read_on_host(sent.host_batch, sent.error)
         if any(refused.values()):
-            self._drop(sent.reads)
             return self._make_refused(sent, refused, images)
         batch = sent.batch
         for name, rows in sent.begun.items():
             batch[name] = self._merge_images(sent.host_batch.batch[name], images[name], rows)
         self._copier.wait(sent.mark, batch)
-        try:
-            batch |= self._end_reads(sent.reads)
-        except Exception as error:  # noqa: BLE001  # a file's error: reported in its batch's turn
-            self._drop(sent.reads)
-            return self._read_on_host(sent.host_batch, error)
         return _finished(sent.host_batch, batch)
-
-    def _read_on_host(self, host_batch: HostBatch, error: Exception) -> BatchResult:
-        """Return a batch, whose files the device could not read, on the device, or the error of a bad sample."""
-        made = _outcome(partial(read_on_host, host_batch, error))
-        return made if isinstance(made, Exception) else _finished(made, self._copy_now(made))
 
     def _make_refused(
         self, sent: _InFlight, refused: RefusedRows, images: Mapping[str, EngineResult | None]
     ) -> BatchResult:
         """Return a batch, some of whose images an engine could not make, on the device, or the error of a bad one."""
-        made = _outcome(partial(make_refused_images, sent.host_batch, refused, self._threads))
-        if isinstance(made, Exception):
-            return made
+        try:  # on a thread that no interrupt strikes
+            made = background.call(partial(make_refused_images, sent.host_batch, refused, self._threads))
+        except Exception as error:  # noqa: BLE001  # a bad sample's: reported in its batch's turn
+            return error
         batch = self._copy_now(made)
         for name, rows in refused.items():
             if len(rows) == len(sent.begun[name]) > 1 and made.bad_samples == sent.host_batch.bad_samples:
@@ -223,7 +203,6 @@ class DevicePrefetcher:
                     EngineWarning,
                     stacklevel=5,
                 )
-        batch |= self._end_reads(self._begin_reads(made.batch))
         for name, rows in sent.begun.items():
             encoded, result = made.batch[name], images[name]
             # Rows that the host has made meanwhile hold tensors; the other rows keep the engine's images.
@@ -231,30 +210,6 @@ class DevicePrefetcher:
             left = None if result is None or not kept else (result[0][torch.tensor(kept, device=result[0].device)], ())
             batch[name] = self._merge_images(encoded, left, [rows[place] for place in kept])
         return _finished(made, batch)
-
-    def _begin_reads(self, batch: Batch) -> Mapping[str, Any]:
-        """Start to read the fields that the device reads from files."""
-        begun: dict[str, Any] = {}
-        try:
-            for name, value in batch.items():
-                if self._gpu_direct is not None and isinstance(value, FieldInFiles):
-                    begun[name] = self._gpu_direct.begin(value)
-        except BaseException:
-            self._drop(begun)
-            raise
-        return begun
-
-    def _end_reads(self, reads: Mapping[str, Any]) -> Batch:
-        """Wait for reads, and return their fields."""
-        if self._gpu_direct is None:
-            return {}
-        return {name: self._gpu_direct.end(read) for name, read in reads.items()}
-
-    def _drop(self, reads: Mapping[str, Any]) -> None:
-        """Wait for reads whose results are not needed: their memory cannot be reused before."""
-        if self._gpu_direct is not None:
-            for read in reads.values():
-                self._gpu_direct.drop(read)
 
     def _begin_images(self, name: str, encoded: EncodedImages) -> Sequence[int]:
         """Give the image files of a batch to their engine, and return their rows."""
@@ -267,17 +222,16 @@ class DevicePrefetcher:
         return list(files)
 
     def _copy(self, batch: Batch) -> Batch:
-        """Start to copy all tensors of a batch; fields that reach the device in another way become None."""
+        """Start to copy all tensors of a batch; images that engines make become None."""
         copied: Batch = {}
         for name, value in batch.items():
             if isinstance(value, DeferredField):
                 copied[name] = value.finish(self._copier.copy(value.tensor))
-            elif not isinstance(value, EncodedImages | FieldInFiles):
+            elif not isinstance(value, EncodedImages):
                 copied[name] = map_nested(value, Tensor, self._copier.copy)
         return {name: copied.get(name) for name in batch}
 
     def _copy_now(self, host_batch: HostBatch) -> Batch:
-        """Copy all tensors of a batch, and wait until the copies are done."""
         with self._copier:
             batch = self._copy(host_batch.batch)
             mark = self._copier.mark()
@@ -301,41 +255,10 @@ class DevicePrefetcher:
         return images.contiguous(memory_format=torch.channels_last) if reorder else images
 
 
-def prefetcher_for(spec: BatchSpec, target: DeviceOptions, *, threads: int) -> DevicePrefetcher:
-    """Return a prefetcher for the batches of `spec`, whose engines make images on `threads` threads."""
-    engines = {
-        name: make_engine(
-            image.batch_engine,
-            image.recipe,
-            channels=image.cpu_engine.output_format.channels,
-            batch_size=spec.batch_size,
-            device=target.device,
-            threads=threads,
-            decode=image.decode,
-            channels_last=target.channels_last,
-            options=target.engine_options,
-        )
-        for name, image in spec.images.items()
-        if image.batch_engine is not None
-    }
-    gpu_direct = GpuDirect(target.device) if target.gpu_direct else None
-    return DevicePrefetcher(
-        copier_to(target.device), engines, gpu_direct, channels_last=target.channels_last, threads=threads
-    )
-
-
 def _wait_for_copies(copier: DeviceCopier, held: "deque[tuple[Any, Batch]]") -> None:
     while held:
         copier.done(held[0][0], block=True)
         held.popleft()
-
-
-def _outcome(make: Callable[[], HostBatch]) -> BatchResult:
-    """Return the batch that the host makes, or its error, on a thread that no interrupt strikes."""
-    try:
-        return background.call(make)
-    except Exception as error:  # noqa: BLE001  # a bad sample's: reported in its batch's turn
-        return error
 
 
 def _finished(host_batch: HostBatch, batch: Batch) -> HostBatch:

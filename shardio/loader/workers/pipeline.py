@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar, cast, final
@@ -43,35 +42,23 @@ class Job(Protocol[T_co]):
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Result(Generic[T]):
-    """The result of a job, for the consumer: a value or an error."""
-
-    value: T | None
-    error: BaseException | None = None
-
-    def get(self) -> T:
-        """Return the value or raise the error."""
-        if self.error is not None:
-            raise self.error
-        return cast(T, self.value)
-
-
-@final
 class _OpenJob(Generic[T]):
     """An open job.
 
     Attributes:
-        job: the job; None in place of one that could not be opened, and of the end.
+        job: the job; None in place of one that could not be opened, of the end, and once the job has ended.
         left: the number of its unfinished tasks.
         error: its first error.
-        result: its result once it has ended; None for the end.
+        value: its result once it has ended, unless it has failed.
         ended: whether it has ended.
+        is_end: whether this stands for the end of all jobs.
     """
 
-    def __init__(self, job: Job[T] | None, left: int = 0, error: BaseException | None = None) -> None:
-        self.job, self.left, self.error = job, left, error
-        self.result: _Result[T] | None = None
+    def __init__(
+        self, job: Job[T] | None, left: int = 0, error: BaseException | None = None, *, is_end: bool = False
+    ) -> None:
+        self.job, self.left, self.error, self.is_end = job, left, error, is_end
+        self.value: T | None = None
         self.ended = False
 
 
@@ -108,19 +95,21 @@ class Pipeline(Generic[T]):
             raise PipelineClosed(f"{self._name}: begun before this process was forked")
         team, begun = self._team, time.monotonic()
         try:
-            result = None if team.closed else team.results.get(timeout=self._timeout)
+            ended = None if team.closed else team.results.get(timeout=self._timeout)
         except Empty:
             raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {team.report()}") from None
         finally:
             self.waited += time.monotonic() - begun
         if team.closed:  # by another thread: the open jobs may not be finished
             raise PipelineClosed(f"{self._name}: closed, or a newer loop over the same loader has begun")
-        if result is None or result.error is not None:
+        if ended is None or ended.error is not None:
             self.close()
-        if result is None:
+        if ended is None:
             raise StopIteration
+        if ended.error is not None:
+            raise ended.error
         team.make_room()
-        return result.get()
+        return cast(T, ended.value)
 
     @property
     def ready(self) -> bool:
@@ -153,13 +142,13 @@ class _Team(Generic[T]):
     """The workers of a pipeline and what they share. Its threads keep it alive, but not the pipeline.
 
     Attributes:
-        results: the results of the jobs, in order; None after the last one.
+        results: the jobs that have ended, in order; None after the last one.
         closed: whether the workers were told to end.
         idle: for each worker, the seconds that it has waited while it was active.
     """
 
     def __init__(self, jobs: Iterator[Job[T]], threads: int, depth: int, name: str) -> None:
-        self.results: SimpleQueue[_Result[T] | None] = SimpleQueue()
+        self.results: SimpleQueue[_OpenJob[T] | None] = SimpleQueue()
         self.closed = self._waited_for = False
         self.idle = [0.0] * threads
         self._jobs, self._count, self._name, self._pid = jobs, threads, name, os.getpid()
@@ -177,7 +166,6 @@ class _Team(Generic[T]):
         self._closing = threading.Lock()
 
     def start(self) -> None:
-        """Start the workers."""
         with self._lock:
             self._request_open()
         try:
@@ -185,7 +173,7 @@ class _Team(Generic[T]):
                 background.start(partial(self._run, number), f"{self._name}-{number}")
                 self._begun += 1
         except RuntimeError as error:  # the system allows no more threads
-            self.results.put(_Result(None, error))
+            self.results.put(_OpenJob[T](None, error=error))
 
     def make_room(self) -> None:
         """Let one more job be opened, because one was delivered."""
@@ -194,7 +182,6 @@ class _Team(Generic[T]):
             self._request_open()
 
     def resize(self, threads: int, depth: int) -> None:
-        """See `Pipeline.resize`."""
         with self._lock:
             self._active = min(threads, self._count)
             self._room += depth - self._depth
@@ -203,7 +190,6 @@ class _Team(Generic[T]):
         self._wake_suspended()
 
     def report(self) -> str:
-        """Say what each worker does."""
         now = time.monotonic()
         return "; ".join(
             f"worker {n}: {activity} for {now - since:.0f} s" for n, (activity, since) in enumerate(self._doing)
@@ -221,9 +207,7 @@ class _Team(Generic[T]):
                 background.call(self._join)
                 self._waited_for = True
 
-    def at_exit(self) -> None:
-        """Close the pipeline."""
-        self.close()
+    at_exit = close
 
     def _stop(self) -> None:
         self.closed = True
@@ -291,7 +275,7 @@ class _Team(Generic[T]):
             tasks = job.tasks
             opened = _OpenJob(job, len(tasks))
         except StopIteration:
-            opened = _OpenJob[T](None)
+            opened = _OpenJob[T](None, is_end=True)
         except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
             opened = _OpenJob[T](None, error=caught)
         with self._lock:
@@ -324,15 +308,13 @@ class _Team(Generic[T]):
 
     def _finish(self, opened: _OpenJob[T]) -> None:
         """Make the result of a job whose tasks have ended, and deliver it once those before it are."""
-        result: _Result[T] | None = None
-        if opened.error is not None:
-            result = _Result(None, opened.error)
-        elif opened.job is not None:
+        if opened.job is not None and opened.error is None:
             try:
-                result = _Result(opened.job.result())
+                opened.value = opened.job.result()
             except BaseException as caught:  # noqa: BLE001  # raised again in the consumer's thread
-                result = _Result(None, caught)
+                opened.error = caught
         with self._lock:
-            opened.result, opened.ended = result, True
+            opened.job, opened.ended = None, True
             while self._line and self._line[0].ended:
-                self.results.put(self._line.popleft().result)
+                first = self._line.popleft()
+                self.results.put(None if first.is_end else first)

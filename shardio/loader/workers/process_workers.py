@@ -1,8 +1,7 @@
 """The loader's side of worker processes, which make whole batches in anonymous shared memory.
 
-They are for work that holds the GIL. Worker w of W makes the steps w, w + W, ... of an epoch; `messages` describes the
-protocol, and `worker_process` is the other side. A shared buffer is a memfd: it has no name, so no file is left behind
-if processes are killed. A worker dies with its parent.
+They are for work that holds the GIL. `worker_process` is the other side, and describes the messages. A shared buffer is
+a memfd: it has no name, so no file is left behind if processes are killed. A worker dies with its parent.
 """
 
 import multiprocessing
@@ -10,14 +9,13 @@ import os
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import final
 
 import numpy as np
 
-from ...errors import ConfigError, Message, PipelineClosed, PipelineStalled, WorkerDied
+from ...errors import ConfigError, Message, Option, PipelineClosed, PipelineStalled, WorkerDied
 from ...order.plan import Order, Schedule
 from ...system import processes
 from ...system.at_exit import close_at_exit
@@ -26,11 +24,11 @@ from ...system.shared_memory import Shared
 from ...system.timing import StageClock
 from ..batch.host_batch import Batch, BatchResult, HostBatch, map_nested
 from ..batch.spec import BatchSpec
-from .messages import BatchReady, BufferFree, FromWorker, StartEpoch, ToWorker, WorkerFailed
 from .shared_buffers import ProgressNote, TensorLocation, new_shared_buffer
-from .worker_process import run_worker
+from .worker_process import BatchReady, BufferFree, FromWorker, StartEpoch, ToWorker, WorkerFailed, run_worker
 
 _JOIN_SECONDS = 2.0
+_ISOLATE = Option("isolate", True)
 
 
 @final
@@ -55,35 +53,36 @@ class WorkerProcesses:
             shared = Shared(build_spec)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise ConfigError(
-                "{isolate:True} starts processes, and all that they use must be picklable (a function of a module, "
-                "no lambda): {}",
+                "{} starts processes, and all that they use must be picklable (a function of a module, no lambda): {}",
+                _ISOLATE,
                 error,
             ) from error
         if processes.is_of_a_session(build_spec):
             raise ConfigError(
-                Message(
-                    "{isolate:True} starts processes, which have no function or class of a notebook's cell or an "
-                    "interactive session: write what map= uses into a module, such as my_map.py, and import it from "
-                    "there"
-                )
+                "{} starts processes, which have no function or class of a notebook's cell or an interactive session: "
+                "write what map= uses into a module, such as my_map.py, and import it from there",
+                _ISOLATE,
             )
         if multiprocessing.current_process().daemon:
-            raise ConfigError(
-                Message("{isolate:True} starts processes, which a daemonic process of multiprocessing cannot do")
-            )
+            raise ConfigError("{} starts processes, which a daemonic process of multiprocessing cannot do", _ISOLATE)
         self._timeout = timeout
         self._pid = os.getpid()
         self.epoch = 0
-        self.members: list[_WorkerProcess] = []
-        call_when_gone(self, _end, self.members, self._pid)
+        members: list[_WorkerProcess] = []
+        self.members = members
+        call_when_gone(self, _end, members, self._pid)
         close_at_exit(self)
-        names = [f"{name} worker {number}" for number in range(count)]
-        call_on_lasting_thread(partial(_start, self.members, names, shared, buffers))
+
+        def start() -> None:
+            for number in range(count):
+                members.append(_WorkerProcess(shared, buffers, f"{name} worker {number}"))
+
+        call_on_lasting_thread(start)
 
     @property
     def usable(self) -> bool:
         """Whether all processes are alive, children of this process, and between two messages."""
-        return self._pid == os.getpid() and all(member.alive and member.in_step for member in self.members)
+        return self._pid == os.getpid() and all(member.process.is_alive() and member.in_step for member in self.members)
 
     def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> "ProcessPipeline":
         """Start the processes on the batches of `schedule`, and drop an older epoch."""
@@ -94,7 +93,6 @@ class WorkerProcesses:
         return ProcessPipeline(self, self.epoch, len(schedule), clock, self._timeout)
 
     def at_exit(self) -> None:
-        """End the processes."""
         _end(self.members, self._pid)
 
 
@@ -103,8 +101,7 @@ class ProcessPipeline(Iterator[list[BatchResult]]):
     """Yields one epoch's batches from worker processes, in order, as `Pipeline` does from threads."""
 
     def __init__(self, workers: WorkerProcesses, epoch: int, steps: int, clock: StageClock, timeout: float) -> None:
-        self.waited = 0.0
-        self.idle = 0.0
+        self.waited = self.idle = 0.0
         self._workers, self._epoch, self._steps = workers, epoch, steps
         self._clock, self._timeout = clock, timeout
         self._step = 0
@@ -127,8 +124,7 @@ class ProcessPipeline(Iterator[list[BatchResult]]):
         try:
             message = worker.receive(self._epoch, self._timeout)
         except PipelineStalled:
-            worker.end()  # it hangs: the next loop gets new workers
-            worker.join()
+            _end([worker], self._pid)  # it hangs: the next loop gets new workers
             raise
         finally:
             self.waited += time.monotonic() - begun
@@ -157,6 +153,7 @@ class _WorkerProcess:
     """The loader's side of one worker process.
 
     Attributes:
+        process: the process.
         in_step: whether every message has been sent, received and acted upon as a whole. After an interrupt it may stay
             False: the process is of no more use.
     """
@@ -166,21 +163,16 @@ class _WorkerProcess:
         self._buffers = [new_shared_buffer(name) for _ in range(buffers)]
         self._note = ProgressNote(new_shared_buffer(name))
         self._pipe, worker_end = processes.CONTEXT.Pipe()
-        self._process = processes.CONTEXT.Process(
+        self.process = processes.CONTEXT.Process(
             target=run_worker, args=(build_spec, worker_end, self._buffers, self._note), name=name, daemon=True
         )
-        processes.start(self._process)
+        processes.start(self.process)
         worker_end.close()
         self._has_answered = False
         self._lent = 0
         self._unused: deque[int] = deque()
         self._dropped: Departures[int] = Departures()
         self.in_step = True
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process is running."""
-        return self._process.is_alive()
 
     def send(self, message: ToWorker) -> None:
         """Send a message; raise WorkerDied if the process has ended."""
@@ -202,7 +194,7 @@ class _WorkerProcess:
             if not self._pipe.poll(max(0.0, min(0.1, deadline - time.monotonic()))):
                 if time.monotonic() >= deadline:
                     raise PipelineStalled(
-                        f"{self._name} (process {self._process.pid}): no batch for {timeout:.0f} s; {self._note.read()}"
+                        f"{self._name} (process {self.process.pid}): no batch for {timeout:.0f} s; {self._note.read()}"
                     )
                 continue
             message = self._receive()
@@ -271,34 +263,23 @@ class _WorkerProcess:
         self.in_step = before
 
     def _died(self) -> WorkerDied:
-        self._process.join(_JOIN_SECONDS)
-        code = self._process.exitcode
+        self.process.join(_JOIN_SECONDS)
+        code = self.process.exitcode
         # A new process imports the script, and ends with code 1 if this fails, as it does where it starts processes.
-        hint = (
-            ""
-            if self._has_answered or code != 1
-            else Message(" before its first batch; with {isolate:True} {}", processes.script_advice())
-        )
-        return WorkerDied("{} (process {}) died: exit code {}{}", self._name, self._process.pid, code, hint)
+        hint: object = ""
+        if code == 1 and not self._has_answered:
+            hint = Message(" before its first batch; with {} {}", _ISOLATE, processes.script_advice())
+        return WorkerDied("{} (process {}) died: exit code {}{}", self._name, self.process.pid, code, hint)
 
-    def end(self) -> None:
-        """Kill the process: it holds nothing that needs an orderly end."""
-        self._process.kill()
+    def kill(self) -> None:
+        """Kill the process, which holds nothing that needs an orderly end, and do not wait for that."""
+        self.process.kill()
         self._pipe.close()
-
-    def join(self) -> None:
-        """Wait for the process to end."""
-        self._process.join(_JOIN_SECONDS)
-
-
-def _start(members: list[_WorkerProcess], names: Sequence[str], build_spec: Shared, buffers: int) -> None:
-    for name in names:
-        members.append(_WorkerProcess(build_spec, buffers, name))
 
 
 def _end(members: list[_WorkerProcess], pid: int) -> None:
     if os.getpid() == pid:
         for member in members:
-            member.end()
+            member.kill()
         for member in members:
-            member.join()
+            member.process.join(_JOIN_SECONDS)

@@ -50,11 +50,9 @@ class ProgressNote:
         return ProgressNote, (self._buffer,)
 
     def task(self, text: str) -> None:
-        """Set the task."""
         self._write(text, _STAGE, _PAGE)
 
     def stage(self, name: str) -> None:
-        """Set the stage of the task."""
         self._write(name, 0, _STAGE)
 
     def read(self) -> str:

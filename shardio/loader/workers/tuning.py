@@ -6,9 +6,9 @@ was faster than both. More threads are not always faster, as they may take turns
 prefetched batches, as fewer stay in the processor's cache.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias, final
+from operator import add
+from typing import NamedTuple, final
 
 ENOUGH_SECONDS = 0.4  # of a window that a decision is based on, with at least ENOUGH_BATCHES batches
 ENOUGH_BATCHES = 8
@@ -27,8 +27,7 @@ class Setting:
     prefetch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """The measurements since the last decision.
 
     Attributes:
@@ -43,34 +42,14 @@ class Window:
     waited: float = 0.0
     idle: float = 0.0
 
-    def plus(self, other: "Window") -> "Window":
-        """Return both windows as one."""
-        return Window(
-            self.seconds + other.seconds,
-            self.batches + other.batches,
-            self.waited + other.waited,
-            self.idle + other.idle,
-        )
-
     @property
     def enough(self) -> bool:
         """Whether the window is long enough for a decision."""
         return self.seconds >= ENOUGH_SECONDS and self.batches >= ENOUGH_BATCHES
 
 
-Adjustment: TypeAlias = Callable[[Setting], Setting]
-
-
-def _more_threads(setting: Setting) -> Setting:
-    return replace(setting, threads=2 * setting.threads)
-
-
-def _fewer_threads(setting: Setting) -> Setting:
-    return replace(setting, threads=setting.threads // 2)
-
-
-def _fewer_ahead(setting: Setting) -> Setting:
-    return replace(setting, prefetch=setting.prefetch // 2)
+_ADJUSTMENTS = ((2.0, 1.0), (0.5, 1.0), (1.0, 0.5))
+"""What trials multiply the number of threads by, and the number of batches ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +84,7 @@ class Tuner:
         self._most_threads = start.threads
         self._most_prefetch = most_prefetch if prefetch else start.prefetch
         self._ceiling = self._most_prefetch  # lower for a while where fewer batches ahead were faster
-        adjustments: list[tuple[Adjustment, bool]] = [
-            (_more_threads, threads),
-            (_fewer_threads, threads),
-            (_fewer_ahead, prefetch),
-        ]
-        self._adjustments = [adjustment for adjustment, allowed in adjustments if allowed]
+        self._adjustments = [factors for factors in _ADJUSTMENTS if (prefetch if factors[0] == 1 else threads)]
         self._round = self._adjustments
         self._window = Window()
         self._trial: _Trial | None = None
@@ -119,7 +93,7 @@ class Tuner:
 
     def record(self, window: Window) -> Setting:
         """Record a measurement, and return the setting to use from now on."""
-        self._window = self._window.plus(window)
+        self._window = Window(*map(add, self._window, window))
         if self._window.enough:
             window, self._window = self._window, Window()
             self.setting = self._decide(window)
@@ -143,8 +117,9 @@ class Tuner:
     def _try(self, rate: float) -> Setting:
         """Put the next adjustment of this round on trial."""
         while self._round:
-            setting = self._round[0](self.setting)
-            setting = replace(setting, threads=min(setting.threads, self._most_threads))
+            threads, prefetch = self._round[0]
+            most = min(self._most_threads, int(threads * self.setting.threads))
+            setting = Setting(most, int(prefetch * self.setting.prefetch))
             if setting != self.setting and setting.threads >= 1 and setting.prefetch >= 1:
                 self._trial = _Trial(setting, self.setting, rate)
                 return setting

@@ -1,11 +1,20 @@
-"""The worker's side of a worker process: it makes whole batches in shared buffers for `process_workers`."""
+"""The worker's side of a worker process: it makes whole batches in shared buffers for `process_workers`.
+
+    loader                                    worker w of W, for steps w, w + W, ...
+      StartEpoch                        -->   makes the steps' batches one after the other, each in a shared buffer
+      BufferFree                        -->   may write into that buffer again
+                                        <--   BatchReady, for each batch
+                                        <--   WorkerFailed, once; the epoch is over for this worker
+
+These messages are pickled. Only processes of this job send them; they are never read from data.
+"""
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,18 +27,68 @@ from ..batch.host_batch import HostBatch, map_nested
 from ..batch.job import BatchJob, job_size
 from ..batch.rows import Rows
 from ..batch.spec import BatchSpec
-from .messages import BatchReady, BufferFree, FromWorker, StartEpoch, WorkerFailed
 from .shared_buffers import ProgressNote, SharedBuffer, TensorLocation
 
 
 @dataclass(frozen=True, slots=True)
-class _Epoch:
-    """The steps of an epoch that this worker makes."""
+class StartEpoch:
+    """Asks a worker to make every `stride`-th step of an epoch, from step `first` on, and to drop an older epoch.
+
+    Attributes:
+        number: counts the epochs that this loader has begun, which identifies late messages of older epochs.
+        plan: the order of the epoch.
+        schedule: the steps of the epoch.
+        first: the first step for this worker.
+        stride: the distance between two of its steps.
+    """
 
     number: int
     plan: Order
     schedule: Schedule
-    steps: Iterator[int]
+    first: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferFree:
+    """Tells a worker that nothing refers to the batch in a buffer any more."""
+
+    buffer: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReady:
+    """Tells the loader that a batch is finished.
+
+    Attributes:
+        epoch: the `StartEpoch.number` of its epoch.
+        buffer: the number of the buffer that holds its tensors.
+        used: the number of bytes of the buffer that the tensors take.
+        batch: the batch, with a TensorLocation in place of each tensor.
+        stage_seconds: seconds that the worker spent in each stage.
+        stage_cpu_seconds: the part of them on a processor.
+        unpacked_bytes: the bytes that the worker decompressed.
+    """
+
+    epoch: int
+    buffer: int
+    used: int
+    batch: HostBatch
+    stage_seconds: Mapping[str, float]
+    stage_cpu_seconds: Mapping[str, float]
+    unpacked_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """Tells the loader that a step could not be made."""
+
+    epoch: int
+    error: BaseException
+
+
+ToWorker: TypeAlias = StartEpoch | BufferFree
+FromWorker: TypeAlias = BatchReady | WorkerFailed
 
 
 def run_worker(shared: Shared, pipe: "Connection[Any, Any]", buffers: list[SharedBuffer], note: ProgressNote) -> None:
@@ -43,9 +102,10 @@ def run_worker(shared: Shared, pipe: "Connection[Any, Any]", buffers: list[Share
     build_spec: Callable[[], BatchSpec] = shared.load()
     free = deque(range(len(buffers)))
     spec: BatchSpec | None = None
-    epoch: _Epoch | None = None
+    epoch: StartEpoch | None = None
+    steps: Iterator[int] = iter(())
     while True:
-        step = next(epoch.steps, None) if epoch is not None and free else None
+        step = next(steps, None) if free else None
         while step is None or pipe.poll():
             try:
                 message = pipe.recv()
@@ -55,10 +115,10 @@ def run_worker(shared: Shared, pipe: "Connection[Any, Any]", buffers: list[Share
                 case BufferFree(number):
                     free.append(number)
                 case StartEpoch():
-                    steps = iter(range(message.first, len(message.schedule), message.stride))
-                    epoch, step = _Epoch(message.number, message.plan, message.schedule, steps), None
-            if step is None and epoch is not None and free:
-                step = next(epoch.steps, None)
+                    epoch, step = message, None
+                    steps = iter(range(epoch.first, len(epoch.schedule), epoch.stride))
+            if step is None and free:
+                step = next(steps, None)
         if epoch is None:
             continue
         number = free.popleft()
@@ -70,7 +130,7 @@ def run_worker(shared: Shared, pipe: "Connection[Any, Any]", buffers: list[Share
             _send(pipe, BatchReady(epoch.number, number, used, batch, *times))
         except BaseException as error:  # noqa: BLE001  # raised again in the consumer
             _send(pipe, WorkerFailed(epoch.number, _picklable(error)))
-            epoch = None
+            steps = iter(())
             free.append(number)
 
 
@@ -80,12 +140,12 @@ def _send(pipe: "Connection[Any, Any]", message: FromWorker) -> None:
 
 
 def _make(
-    spec: BatchSpec, epoch: _Epoch, step: int, buffer: SharedBuffer, note: ProgressNote, clock: StageClock
+    spec: BatchSpec, epoch: StartEpoch, step: int, buffer: SharedBuffer, note: ProgressNote, clock: StageClock
 ) -> tuple[int, HostBatch]:
     """Make a batch in a buffer. Return the bytes used, and the batch with a TensorLocation for each tensor."""
     locations = {}
     end = 0
-    for name, (shape, dtype) in spec.array_layout(spec.batch_size).items():
+    for name, (shape, dtype) in spec.array_layout(spec.options.batch_size).items():
         locations[name] = TensorLocation(end, shape, torch.from_numpy(np.empty(0, dtype)).dtype)
         end = locations[name].end
     with clock.stage("plan"):

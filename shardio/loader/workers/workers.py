@@ -59,10 +59,10 @@ class Workers:
         self._spec, self._build_spec = spec, build_spec
         self._isolate, self._held, self._timeout, self._name = isolate, held, timeout, name
         self._size = size = job_size(spec, threads)
-        self._memory = BatchMemory(spec.array_layout(spec.batch_size * size.batches), pin=pin)
+        self._memory = BatchMemory(spec.array_layout(spec.options.batch_size * size.batches), pin=pin)
         self._processes: WorkerProcesses | None = None
         most_in_memory = PREFETCH_BYTES * size.batches // max(1, self._memory.size)
-        busy_batches = -(-threads * size.task_samples // spec.batch_size)  # they hold a task for each thread
+        busy_batches = -(-threads * size.task_samples // spec.options.batch_size)  # they hold a task for each thread
         first = prefetch or max(2, busy_batches, size.batches)
         self._tuner = Tuner(
             Setting(threads, first),
@@ -73,11 +73,11 @@ class Workers:
 
     @property
     def setting(self) -> Setting:
-        """The current numbers of workers and of prefetched batches."""
         return self._tuner.setting
 
     def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> BatchPipeline:
         """Start the workers on an epoch, and return its batches."""
+        self._last_step: tuple[tuple[float, float, float] | None, int] = (None, self._memory.filled_first)
         if self._isolate:
             if self._processes is None or not self._processes.usable:
                 self._processes = WorkerProcesses(
@@ -105,22 +105,28 @@ class Workers:
         """Take the memory of batches back as they are dropped, because no batch is made any more."""
         self._memory.end_loop()
 
-    @property
-    def filled_first(self) -> int:
-        """How many jobs have filled new memory until now."""
-        return self._memory.filled_first
+    def record_step(self, pipeline: BatchPipeline) -> None:
+        """Measure the step that a delivered batch completes, and apply the setting that the tuner chooses.
 
-    def prepare_memory(self) -> None:
+        Steps that would mislead it do not count: an epoch's first one, which includes the start of the workers, and
+        those in which a job filled new memory: its first use is slow, and if a wait for that made the tuner prefetch
+        more batches, these would need more new memory.
+        """
+        now = time.monotonic(), pipeline.waited, pipeline.idle
+        (last, filled), self._last_step = self._last_step, (now, self._memory.filled_first)
+        if last is None:
+            self._prepare_memory()  # not before the first batch, which would come later
+        elif filled == self._memory.filled_first:
+            seconds, waited, idle = (new - old for new, old in zip(now, last, strict=True))
+            before = self.setting
+            if self._tuner.record(Window(seconds, 1, waited, idle)) != before:
+                self._apply(pipeline)
+                self._prepare_memory()
+
+    def _prepare_memory(self) -> None:
         """Make the memory in the background that batches will need soon: those at work, and two with the consumer."""
         if not self._isolate:
             self._memory.prepare(self._depth + 2)
-
-    def record(self, pipeline: BatchPipeline, window: Window) -> None:
-        """Record the measurements of one step, and apply the setting that the tuner chooses."""
-        before = self.setting
-        if self._tuner.record(window) != before:
-            self._apply(pipeline)
-            self.prepare_memory()
 
     def _apply(self, pipeline: BatchPipeline) -> None:
         self._memory.keep(self._depth + 2 + self._held)
@@ -130,29 +136,3 @@ class Workers:
     def _depth(self) -> int:
         """The number of jobs that may be open at once."""
         return 1 + -(-self.setting.prefetch // self._size.batches)
-
-
-@final
-class StepTimer:
-    """Measures each step for the tuner, except for those that would mislead it.
-
-    These are an epoch's first step, which includes the start of the workers, and steps in which a job filled new
-    memory: its first use is slow, and if a wait for that made the tuner prefetch more batches, these would need more
-    new memory.
-    """
-
-    def __init__(self, workers: Workers, pipeline: BatchPipeline) -> None:
-        self._workers, self._pipeline = workers, pipeline
-        self._last: tuple[float, float, float] | None = None
-        self._filled_first = workers.filled_first
-
-    def step(self) -> None:
-        """Record the step that the delivered batch completes."""
-        now = time.monotonic(), self._pipeline.waited, self._pipeline.idle
-        before, self._filled_first = self._filled_first, self._workers.filled_first
-        if self._last is None:
-            self._workers.prepare_memory()  # not before the first batch, which would come later
-        elif self._filled_first == before:
-            seconds, waited, idle = (new - old for new, old in zip(now, self._last, strict=True))
-            self._workers.record(self._pipeline, Window(seconds, 1, waited, idle))
-        self._last = now
