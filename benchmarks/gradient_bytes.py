@@ -22,7 +22,7 @@ from shardio.train import TrainConfig
 from shardio.train.distributed import join
 from shardio.train.image_classification import ImageClassification
 from shardio.train.learner import Learner
-from shardio.train.model import resnet
+from shardio.train.model import ResNet
 
 RANKS, BATCH, SIDE = 2, 2, 64
 WAYS: dict[str, dict[str, Any]] = {
@@ -51,7 +51,7 @@ def measure(steps: int) -> None:
     with join("cpu", 60) as job:
         for name, options in WAYS.items():
             torch.manual_seed(0)
-            model = resnet(1000, 3, 224)  # ResNet-18
+            model = ResNet(1000, 3, 224)  # ResNet-18
             config = TrainConfig(train="none", output="none", batch_size=BATCH, **options)
             learner = Learner(config, job, model, 10**6, ImageClassification(1000, 3))
             batch = {

@@ -24,7 +24,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from benchmarks._results import finish
-from shardio.train.model import ResNet, resnet
+from shardio.train.model import ResNet
 
 BATCHES = (128, 1024, 8192)
 SEEDS = (0, 1, 2)
@@ -59,7 +59,7 @@ AT_LARGEST: dict[str, tuple[dict[str, Any], Sequence[float]]] = {  # options, ra
 
 def model(num_classes: int, channels: int) -> ResNet:
     """The model of all runs: the trainer's own with a quarter of its width."""
-    return resnet(num_classes, channels, 28, width=8)
+    return ResNet(num_classes, channels, 28, width=8)
 
 
 @dataclass(frozen=True)

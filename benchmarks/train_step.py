@@ -26,12 +26,11 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks._results import finish, options
 from shardio.train import TrainConfig
 from shardio.train.checkpoint import TrainingPosition
-from shardio.train.distributed import Job, join
+from shardio.train.distributed import Job, StopRequest, join
 from shardio.train.image_classification import ImageClassification
 from shardio.train.learner import Learner
 from shardio.train.model import load_model
-from shardio.train.step_monitor import StepMonitor, StepSums
-from shardio.train.stop_request import StopRequest
+from shardio.train.step_monitor import StepMonitor
 
 BATCH, BATCHES, STEPS = 128, 16, 100
 TASK = ImageClassification(10, 1, (28, 28))
@@ -83,7 +82,7 @@ def trainer(data: list[dict[str, Tensor]], job: Job, stop: StopRequest) -> Calla
     torch.manual_seed(0)
     config = TrainConfig(train="none", output="none", batch_size=BATCH)
     learner = Learner(config, job, load_model("resnet", TASK), 60_000, TASK)
-    monitor = StepMonitor(config, job, learner, metric="accuracy", record=lambda _: None, say=print)
+    monitor = StepMonitor(config, job, learner, metric="accuracy", records=None, say=print)
     loader: Any = _Loader()
     count = learner.global_batch
 
@@ -96,7 +95,7 @@ def trainer(data: list[dict[str, Tensor]], job: Job, stop: StopRequest) -> Calla
             measured = monitor.due(step)
             sums = learner.step(data[step % BATCHES], lr=0.01, count=count, last=True, measure_norm=measured)
             norm = learner.gradient_norm if measured else None
-            monitor.end_step(StepSums(place.epoch + 1, step, count, 0.01, sums, norm))
+            monitor.end_step(place.epoch + 1, step, count=count, lr=0.01, sums=sums, norm=norm)
             total = total + sums
             stop.agreed()
         total.tolist()

@@ -1,8 +1,7 @@
 """The findings of `shardio doctor` on software, machine, job and storage. Nothing is changed."""
 
-from .finding import Finding as Finding
-from .finding import State as State
-from .job import job as job
+from .machine import Finding as Finding
+from .machine import job as job
 from .machine import machine as machine
 from .software import software as software
 from .storage import storage as storage

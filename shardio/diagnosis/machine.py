@@ -1,51 +1,92 @@
-"""The processors, memory and GPUs of this machine, within the limits of its control groups."""
+"""The processors, memory and GPUs of this machine, within the limits of its control groups, and the job's ranks."""
 
 import math
 import os
 import re
 import resource
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from ..errors import ConfigError
+from ..order.world import World, launcher_variables
 from ..system import control_groups, cpus
 from ..system.units import format_size
-from .finding import Finding
 
 SHARED_MEMORY = Path("/dev/shm")
 DRIVER = Path("/proc/driver/nvidia/version")
 SMALL_SHARED_MEMORY = 64 << 20
 """What Docker gives unless it is asked for more."""
 
+State = Literal["ok", "note", "none", "optional", "missing", "broken"]
+"""ok: works; note: works, and `advice` makes it better; none: this machine has none and needs none; optional: a package
+that is not installed and that few people need; missing: anything else that is absent and not required; broken: absent
+and required, or present and not working.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of `shardio doctor`: a part of the environment and its state.
+
+    Attributes:
+        name: what it is.
+        state: whether it works.
+        value: what was found, such as a version.
+        advice: what to do about it, one line; empty if there is nothing to do.
+    """
+
+    name: str
+    state: State
+    value: str
+    advice: str = ""
+
+
+def job() -> list[Finding]:
+    """Return the variables of launchers that are set, and the World that shardio detects."""
+    launchers = [
+        Finding(launcher, "ok", ", ".join(f"{name}={value}" for name, value in found.items()))
+        for launcher, found in launcher_variables().items()
+        if found
+    ]
+    try:
+        world = World.detect()
+    except ConfigError as error:
+        return [*launchers, Finding("World", "broken", str(error), "correct or unset that variable")]
+    place = f"rank {world.rank} of {world.size}, local rank {world.local_rank} of {world.local_size}"
+    alone = "" if launchers else "; no launcher's variables are set"
+    return [*launchers, Finding("World", "ok", f"{place}{alone}")]
+
+
+def _physical_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
 
 def memory() -> int:
     """Return the bytes of memory that this process may use: the machine's, or its control groups' limit if less."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return int(min(physical, control_groups.memory_limit()))
+    return int(min(_physical_memory(), control_groups.memory_limit()))
 
 
 def machine() -> list[Finding]:
     """Return processor, limits, memory and GPUs."""
-    return [
-        Finding("processor", "ok", cpus.model()),
-        _cores(),
-        _memory(),
-        _shared_memory(),
-        _open_files(),
-        *_gpus(),
-    ]
-
-
-def _cores() -> Finding:
     limit = control_groups.cpu_limit()
     quota = "no limit of time" if math.isinf(limit) else f"time for {limit:g}"
     affinity = len(os.sched_getaffinity(0))
-    return Finding("cores", "ok", f"{cpus.usable()} usable: {os.cpu_count()} online, affinity to {affinity}, {quota}")
-
-
-def _memory() -> Finding:
-    limit = control_groups.memory_limit()
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    told = "no limit" if limit >= physical else f"limited to {format_size(limit)}"
-    return Finding("memory", "ok", f"{format_size(physical)}, {told}")
+    cores = f"{cpus.usable()} usable: {os.cpu_count()} online, affinity to {affinity}, {quota}"
+    physical = _physical_memory()
+    limited = "no limit" if memory() == physical else f"limited to {format_size(memory())}"
+    soft, hard = (
+        "unlimited" if number == resource.RLIM_INFINITY else str(number)
+        for number in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    return [
+        Finding("processor", "ok", cpus.model()),
+        Finding("cores", "ok", cores),
+        Finding("memory", "ok", f"{format_size(physical)}, {limited}"),
+        _shared_memory(),
+        Finding("open files", "ok", f"{soft}, which a Loader may raise to {hard}"),
+        *_gpus(),
+    ]
 
 
 def _shared_memory() -> Finding:
@@ -60,14 +101,6 @@ def _shared_memory() -> Finding:
         return Finding("shared memory", "ok", value)
     advice = "NCCL and torch's DataLoader need more: in Docker, the option shm-size; shardio itself does not"
     return Finding("shared memory", "note", value, advice)
-
-
-def _open_files() -> Finding:
-    soft, hard = (
-        "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
-        for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
-    return Finding("open files", "ok", f"{soft}, which a Loader may raise to {hard}")
 
 
 def _gpus() -> list[Finding]:

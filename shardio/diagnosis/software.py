@@ -11,7 +11,7 @@ from types import ModuleType
 from .. import __version__, native
 from ..errors import MissingDependency
 from ..system.optional import load
-from .finding import Finding
+from .machine import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,7 @@ PACKAGES = (
         *("images decoded on a GPU", "'nvidia-nvimgcodec-cu13[all]', or 'nvidia-nvimgcodec-cu12[all]'"),
     ),
     Package("hdf5plugin", "hdf5plugin", ("hdf5plugin",), "zstd, lz4, bitshuffle and blosc in HDF5 files"),
-    Package(
-        "webdataset",
-        "webdataset",
-        ("webdataset",),
-        "other programs that read shardio's tars; shardio itself does without it",
-    ),
+    Package("webdataset", "webdataset", ("webdataset",), "other programs that read shardio's tars, not shardio"),
     Package("pyarrow", "pyarrow", ("pyarrow",), "Parquet and Arrow files"),
     Package("datasets", "datasets", ("datasets",), "data sets of Hugging Face"),
     Package("google-crc32c", "google_crc32c", ("google-crc32c",), "the checksums of TFRecord files"),

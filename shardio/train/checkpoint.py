@@ -1,25 +1,40 @@
-"""The checkpoints of a run: their content, how they are written, and which of them a run resumes from."""
+"""The checkpoints of a run: their content, how they are written, and which of them a run resumes from.
+
+Each is an archive of torch.save that ends with a checksum over all that comes before it. The archive is a zip file, and
+the checksum is its comment, so that torch.load and any zip tool still read the file:
+
+    the archive, whose last two bytes state the length of the comment
+    `shardio xxh3-128 `
+    XXH3-128 over all bytes before these, as 32 hexadecimal digits
+"""
 
 import math
+import os
+import struct
+import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Any, final
+from typing import Any, BinaryIO, final
 
 import torch
+import xxhash
 
 from ..errors import ConfigError, StateMismatch
 from ..system import replacement
-from . import torch_archive
+from ..system.regular_files import open_regular
 
 VERSION = 4
 LAST = "last.pt"
 PREVIOUS = "previous.pt"
 BEST = "best.pt"
+
+_MARK = b"shardio xxh3-128 "
+_DIGITS = 32
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +94,9 @@ class Checkpoint:
             if not _same(self.shape.get(name), value):
                 raise StateMismatch(f"{path}: {name} is {self.shape.get(name)!r} there, {value!r} here")
 
-    def on_host(self) -> "Checkpoint":
-        """Return a copy in host memory, which training no longer changes."""
-        return Checkpoint(**{f.name: _copy(getattr(self, f.name)) for f in fields(self)})
-
     def to_dict(self) -> dict[str, Any]:
-        """Return what `from_dict` takes: plain values and tensors, which torch.load(weights_only=True) restores."""
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        """Return what `from_dict` takes: plain values, and copies of tensors in host memory, which training leaves."""
+        parts = {f.name: _copy(getattr(self, f.name)) for f in fields(self)}
         return {"version": VERSION, **parts, "place": asdict(self.place)}
 
     @classmethod
@@ -135,19 +146,12 @@ def _position(values: Mapping[Any, Any], path: Path) -> TrainingPosition:
     return TrainingPosition(**values)
 
 
-def load(path: Path) -> Checkpoint:
-    """Read the checkpoint at `path` into host memory; no code in the file is run.
-
-    Raises ConfigError if there is no such file, StateMismatch if it is damaged or no checkpoint of this version.
-    """
-    return Checkpoint.from_dict(torch_archive.load(path, torch.device("cpu")), path)
-
-
 @final
-class CheckpointFolder:
+class Checkpoints:
     """The checkpoints in the output of a run: the last ones and the best one.
 
-    One process writes them. Whatever interrupts it, and if one file is damaged later, a whole checkpoint is left.
+    One process writes them, in a thread, from copies in host memory, while training goes on. Whatever interrupts it,
+    and if one file is damaged later, a whole checkpoint is left. The `with` block ends when the last one is written.
 
     Args:
         folder: the output of the run.
@@ -167,6 +171,16 @@ class CheckpointFolder:
                 raise ConfigError(f"{path} is a directory, where a checkpoint is to be written")
         self._folder = folder
         self._wrote_last = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shardio checkpoint")
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._thread.shutdown(wait=True)
+        if error is None:
+            self.wait()
 
     def choose(self) -> tuple[Path, tuple[str, ...]]:
         """Return the newest checkpoint that is whole, and a line for each newer one that is passed over.
@@ -176,65 +190,18 @@ class CheckpointFolder:
         reasons: list[str] = []
         for path in self.candidates:
             if path.is_file():
-                if (reason := torch_archive.damage(path)) is None:
+                if (reason := damage(path)) is None:
                     return path, tuple(reasons)
                 reasons.append(f"{path}: {reason}")
         raise StateMismatch(f"{self._folder}: no checkpoint to resume from is whole: {'; '.join(reasons)}")
 
-    def save_last(self, checkpoint: Checkpoint) -> None:
-        """Write `last.pt`; the old one becomes `previous.pt`, unless it is damaged, and so on."""
-        last, *older = self.candidates
-        whole = last.is_file() and (self._wrote_last or torch_archive.damage(last) is None)
-        self.clean()
-        if whole:
-            for path, older_path in reversed(list(pairwise(older))):
-                if path.is_file():
-                    path.replace(older_path)
-        torch_archive.save(last, checkpoint.to_dict(), previous=older[0] if older and whole else None)
-        self._wrote_last = True
-
-    def save_best(self, checkpoint: Checkpoint) -> None:
-        """Write `best.pt`."""
-        torch_archive.save(self._folder / BEST, checkpoint.to_dict())
-
-    def clean(self) -> None:
-        """Remove the unfinished files that killed processes have left."""
-        replacement.remove_abandoned(self._folder, (LAST, BEST))
-
-
-@final
-class CheckpointWriter:
-    """Writes checkpoints in a thread, from copies in host memory, while training goes on.
-
-    In the `with` block one checkpoint is written at a time: the next one waits for it. The block ends when the last one
-    is written.
-
-    Args:
-        folder: where they are written.
-    """
-
-    def __init__(self, folder: CheckpointFolder) -> None:
-        self._folder = folder
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shardio checkpoint")
-        self._writing: Future[None] | None = None
-
-    def __enter__(self) -> "CheckpointWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._thread.shutdown(wait=True)
-        if error is None:
-            self.wait()
-
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
-        """Begin to write `last.pt`, and also `best.pt` if it is the best one.
+        """Begin to write `last.pt`, and `best.pt` too if it is the best one; the old `last.pt` becomes `previous.pt`.
 
         Raises OSError if the checkpoint before it could not be written.
         """
         self.wait()
-        self._writing = self._thread.submit(self._write, checkpoint.on_host(), best)
+        self._writing = self._thread.submit(self._write, checkpoint.to_dict(), best)
 
     def wait(self) -> None:
         """Wait until all checkpoints are written; raise OSError if one could not be."""
@@ -242,7 +209,130 @@ class CheckpointWriter:
         if writing is not None:
             writing.result()
 
-    def _write(self, checkpoint: Checkpoint, best: bool) -> None:
-        self._folder.save_last(checkpoint)
+    def _write(self, content: Mapping[str, Any], best: bool) -> None:
+        last, *older = self.candidates
+        whole = last.is_file() and (self._wrote_last or damage(last) is None)  # a damaged one takes no other's place
+        self.clean()
+        if whole:
+            for path, older_path in reversed(list(pairwise(older))):
+                if path.is_file():
+                    path.replace(older_path)
+        save_archive(last, content, previous=older[0] if older and whole else None)
+        self._wrote_last = True
         if best:
-            self._folder.save_best(checkpoint)
+            save_archive(self._folder / BEST, content)
+
+    def clean(self) -> None:
+        """Remove the unfinished files that killed processes have left."""
+        replacement.remove_abandoned(self._folder, (LAST, BEST))
+
+
+def save_archive(path: Path, content: Any, *, previous: Path | None = None) -> None:
+    """Replace the file at `path` atomically by an archive of `content`, whatever torch.save takes.
+
+    The old file is renamed to `previous`, if given. Raises OSError, which names `path`, if the file cannot be written;
+    the old file then stays.
+    """
+    with replacement.replacing(path, previous=previous) as file:
+        output = _Output(file)
+        try:
+            torch.save(content, output)  # type: ignore[arg-type]  # which only writes to it
+        except RuntimeError as error:
+            raise output.error or error  # noqa: B904  torch's own error only says that a write failed
+        _seal(file)
+
+
+def load(path: Path) -> "Checkpoint":
+    """Read the checkpoint at `path` into host memory; no code in the file is run.
+
+    Raises ConfigError if there is no such file, StateMismatch if it is damaged, holds what only code can restore, or is
+    no checkpoint of this version.
+    """
+    if not path.exists():
+        raise ConfigError("{resume} must be 'auto' or the path of a checkpoint; there is no file {}", path)
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            if reason := _damage(file):
+                raise StateMismatch(f"{path}: {reason}")
+            _check_sizes(file)
+            file.seek(0)
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise StateMismatch(f"{path}: it cannot be read: {error.strerror or error}") from error
+    except StateMismatch:
+        raise
+    except Exception as error:  # torch and zipfile raise many kinds for what is no archive of torch.save
+        words = f"{error}".partition("\n")[0]
+        raise StateMismatch(f"{path}: not a checkpoint that torch.load(weights_only=True) reads: {words}") from error
+    return Checkpoint.from_dict(content, path)
+
+
+def damage(path: Path) -> str | None:
+    """Return why the archive at `path` is not what `save_archive` wrote, None if it is; this reads the file once."""
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            return _damage(file)
+    except OSError as error:
+        return f"it cannot be read: {error.strerror or error}"
+
+
+@final
+class _Output:
+    """A file for torch.save that keeps the first error of writing."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _seal(file: BinaryIO) -> None:
+    """Give a zip archive the comment that holds its checksum."""
+    file.seek(-2, os.SEEK_END)
+    file.write(struct.pack("<H", len(_MARK) + _DIGITS) + _MARK)
+    size = file.tell()
+    file.seek(0)
+    digits = _checksum(file, size)
+    file.seek(size)
+    file.write(digits)
+
+
+def _damage(file: BinaryIO) -> str | None:
+    size = os.fstat(file.fileno()).st_size
+    start = size - _DIGITS - len(_MARK)
+    file.seek(max(0, start))
+    end = file.read()
+    if start < 0 or not end.startswith(_MARK):
+        return "it does not end with a checksum: it is cut short, or this version of shardio did not write it"
+    expected = end[len(_MARK) :]
+    file.seek(0)
+    actual = _checksum(file, size - _DIGITS)
+    return (
+        None if actual == expected else f"its checksum {actual.decode()} is not {expected.decode('ascii', 'replace')}"
+    )
+
+
+def _checksum(file: BinaryIO, size: int) -> bytes:
+    """Return the checksum over the next `size` bytes of `file`, or as many as there are."""
+    state, block = xxhash.xxh3_128(), memoryview(bytearray(_BLOCK))
+    while size > 0 and (read := file.readinto(block[: min(size, _BLOCK)])):  # type: ignore[attr-defined]
+        state.update(block[:read])
+        size -= read
+    return state.hexdigest().encode()
+
+
+def _check_sizes(file: BinaryIO) -> None:
+    """Raise StateMismatch for members that unpack to more than the file holds: torch.save compresses nothing."""
+    with zipfile.ZipFile(file) as archive:
+        claimed = sum(member.file_size for member in archive.infolist())
+    if claimed > (size := os.fstat(file.fileno()).st_size):
+        raise StateMismatch(f"{file.name}: its members claim {claimed} bytes, the file has {size}")

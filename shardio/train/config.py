@@ -65,8 +65,6 @@ class TrainConfig:
         local_sgd_period: local SGD: steps that each rank takes on its own between averages of the weights. Excludes
             `hook`.
         local_sgd_start: step from which local SGD begins (post-local SGD).
-        local_sgd_node_period: steps between averages within a node, a divisor of `local_sgd_period`; 1 exchanges
-            gradients there at every step.
         measure_noise_scale: measure the gradient noise scale, which tells how large a batch may be; needs two ranks or
             more.
         seed: seed of weights, order and augmentation.
@@ -130,7 +128,6 @@ class TrainConfig:
     powersgd_start: Annotated[int, Range(2)] = 100  # DDP rebuilds its buckets after the first step
     local_sgd_period: Annotated[int, Range(2)] | None = None
     local_sgd_start: Annotated[int, Range(0)] = 0
-    local_sgd_node_period: Count | None = None
     measure_noise_scale: bool = False
     seed: Annotated[int, Range(0)] = 0
     task: Literal["classification", "regression"] = "classification"
@@ -184,28 +181,18 @@ class TrainConfig:
             )
         if self.device is not None and not re.fullmatch(r"(cpu|cuda)(:\d{1,3})?", str(self.device)):
             raise ConfigError("{device} must be 'cpu', 'cuda' or None, got {!r}", self.device)
-        self._check_local_sgd()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as a checkpoint stores them."""
-        return without_secrets(asdict(self))
-
-    def _check_local_sgd(self) -> None:
-        period, nodes = self.local_sgd_period, self.local_sgd_node_period
-        if period is None:
-            if nodes is not None:
-                raise ConfigError("{local_sgd_node_period} needs {local_sgd_period}, got {} without one", nodes)
+        if self.local_sgd_period is None:
             return
-        if nodes is not None and (nodes >= period or period % nodes):
-            raise ConfigError(
-                "{local_sgd_node_period} must be a divisor of {local_sgd_period} ({}) below it, got {}", period, nodes
-            )
         # Ranks would scale their losses differently; hooks and the noise scale are about gradients of every step.
         for name, allowed in (("hook", "none"), ("measure_noise_scale", False)):
             if (value := getattr(self, name)) != allowed:
                 raise ConfigError("{local_sgd_period} goes with {} only, got {!r}", Option(name, allowed), value)
         if self.precision == "fp16":
             raise ConfigError(Message("{local_sgd_period} goes with {precision:float32} or 'bf16', got 'fp16'"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as a checkpoint stores them."""
+        return without_secrets(asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,24 @@
 """The two loaders of a run, and what it learns from them."""
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..dataset.dataset import open as open_dataset
 from ..dataset.store_access import StoreAccess
 from ..loader.loader import Loader
+from ..transforms import Transform
 from .config import TrainConfig
 from .distributed import Job
 from .image_classification import ImageClassification, check_images
-from .task import Task
 from .volume_regression import VolumeRegression
 
 BAD_SAMPLES_FILE = "bad.jsonl"
+
+Task: TypeAlias = ImageClassification | VolumeRegression
+"""What a model learns: the fields that it takes and is to tell, how they are prepared, and the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +52,38 @@ def open_data(config: TrainConfig, job: Job) -> Data:
     else:
         task = VolumeRegression.of(config, train, val, job)
     train_transforms, val_transforms = task.transforms()
-    quarantine_file = None if config.on_bad_sample == "raise" else Path(config.output, BAD_SAMPLES_FILE)
-    if quarantine_file is not None:
-        quarantine_file.parent.mkdir(parents=True, exist_ok=True)
-    common: dict[str, Any] = {
-        "world": job.world,
-        "tail": "pad",  # every sample counts once: the last step is smaller
-        "threads": config.threads,
-        "max_bad": config.max_bad,
-        "quarantine_file": quarantine_file,
-        "device": job.device,
-        "fields": (task.inputs, task.targets),
-    }
-    loader = Loader(
-        train,
+    listed: dict[str, Any] = {"max_bad": config.max_bad}
+    if config.on_bad_sample != "raise":
+        Path(config.output).mkdir(parents=True, exist_ok=True)
+        listed["quarantine_file"] = Path(config.output, BAD_SAMPLES_FILE)
+    given: dict[str, Any] = {"seed": config.seed, "on_bad_sample": config.on_bad_sample}
+    loader = _loader(config, job, task, train, train_transforms, **given, **listed)
+    if val is None:
+        return Data(loader, None, task)
+    # Only readable samples are validated.
+    given = {"shuffle": None, "on_bad_sample": "raise" if config.on_bad_sample == "raise" else "mask"}
+    return Data(loader, _loader(config, job, task, val, val_transforms, **given, **listed), task)
+
+
+def first_batch(config: TrainConfig, job: Job, data: Data) -> dict[str, Any]:
+    """Return a batch of the training set, by a loader of its own, so that the run's is not touched."""
+    given: dict[str, Any] = {"on_bad_sample": config.on_bad_sample, "max_bad": config.batch_size}
+    loader = _loader(config, job, data.task, data.train.dataset, data.task.transforms()[0], **given)
+    with closing(iter(loader)) as batches:
+        return next(batches)
+
+
+def _loader(
+    config: TrainConfig, job: Job, task: Task, dataset: Any, transforms: Sequence[Transform], **given: Any
+) -> Loader:
+    return Loader(
+        dataset,
         config.batch_size,
-        transforms={task.inputs: train_transforms},
-        seed=config.seed,
-        on_bad_sample=config.on_bad_sample,
-        **common,
+        transforms={task.inputs: transforms},
+        world=job.world,
+        tail="pad",  # every sample counts once: the last step is smaller
+        threads=config.threads,
+        device=job.device,
+        fields=(task.inputs, task.targets),
+        **given,
     )
-    val_loader = None
-    if val is not None:
-        val_loader = Loader(
-            val,
-            config.batch_size,
-            transforms={task.inputs: val_transforms},
-            shuffle=None,
-            on_bad_sample="raise" if quarantine_file is None else "mask",  # only readable samples are validated
-            **common,
-        )
-    return Data(loader, val_loader, task)

@@ -1,14 +1,19 @@
-"""The processes of a job: joining and leaving torch.distributed, and reductions over all ranks."""
+"""The processes of a job: how they find each other, what they add up, how they stop together, and lose one another."""
 
 import gc
 import os
 import re
+import signal
 import socket
+import threading
+import time
 import traceback
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, final
 
 import torch
 import torch.distributed as dist
@@ -18,12 +23,21 @@ from torch.distributed import distributed_c10d
 from ..errors import ConfigError, Message, ShardioError
 from ..order.world import World
 from ..system import cpus
-from . import rendezvous
 
 # What errors contain that follow from a rank or a network that is gone. Gloo has no type of its own for them, and NCCL
 # the same one for mistakes of the caller.
 _GLOO_LOST = re.compile(r"\[(?!enforce fail)[^\]]*\bgloo/[^\]]*\] ")
 _NCCL_LOST = re.compile(r"ncclRemoteError|time(d )?out|aborted|connection", re.IGNORECASE)
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+"""The signals that ask a run to save a checkpoint and end: Slurm's at preemption, that of `sbatch --signal`, Ctrl-C."""
+
+SAME_INTERRUPT = 1.0
+"""Seconds in which a second SIGINT is the same Ctrl-C: torchrun sends its ranks what the terminal has sent them."""
+_INTERRUPTED = b"\nshardio: saving a checkpoint after this step; Ctrl-C again ends the run without one\n"
+
+_PORTS = range(10_000, 30_000)
+"""The ports that are derived from a job's number: below those that Linux gives to outgoing connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +67,9 @@ class Job:
         """Return the maximum of each value over all ranks. All ranks must call it."""
         return self._reduce(values, dist.ReduceOp.MAX)
 
-    def share_buffers(self, model: torch.nn.Module) -> None:
-        """Copy the buffers of rank 0 to every rank: each rank keeps running means and variances of its own samples."""
-        if self.world.size > 1:
-            for buffer in model.buffers():
-                dist.broadcast(buffer, 0)
-
     def wait(self) -> None:
         """Wait for all ranks to call this."""
         self.total(0.0)
-
-    def local_ranks(self) -> list[int]:
-        """Return the local rank of each rank: a node begins where it is 0. All ranks must call it."""
-        mine = self.world
-        return [round(n) for n in self.total(*(mine.local_rank if r == mine.rank else 0 for r in range(mine.size)))]
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """Return the values of all ranks, [ranks, *values.shape], on rank 0; on others nothing. All ranks must call it.
@@ -120,9 +123,18 @@ def join(device: str | None, timeout: float) -> Iterator[Job]:
                 # Work that waits for ranks that are gone would keep the group from ending.
                 gc.collect()
                 getattr(distributed_c10d, "_abort_process_group", dist.destroy_process_group)()
-        if _others_are_gone(error):
-            raise ShardioError(_describe_loss(job, error)) from error
-        raise
+        if not _others_are_gone(error):
+            raise
+        reason = _reason(error)
+        timed_out = re.search("time(d )?out", reason, re.IGNORECASE)
+        raise ShardioError(
+            Message(
+                "{} {} ({}): another process or the network is gone; {resume:auto} continues from the last checkpoint",
+                _place(job),
+                "waited in vain for the other ranks" if timed_out else "lost its connection to the other ranks",
+                reason,
+            )
+        ) from error
     finally:
         torch.set_num_threads(threads)
         if owner:
@@ -163,7 +175,7 @@ def choose_device(device: str | None, world: World) -> torch.device:
 
 def _init_process_group(job: Job) -> None:
     cuda = job.device.type == "cuda"
-    method = rendezvous.init_method(os.environ)
+    method = init_method(os.environ)
     try:
         dist.init_process_group(
             "nccl" if cuda else "gloo",
@@ -182,23 +194,10 @@ def _init_process_group(job: Job) -> None:
 
 
 def _others_are_gone(error: BaseException) -> bool:
-    """Whether an error means that another rank or the network is gone, and is no mistake of this rank."""
     if isinstance(error, (dist.DistNetworkError, dist.DistStoreError)):
         return True
     lost = _NCCL_LOST if isinstance(error, dist.DistBackendError) else _GLOO_LOST
     return isinstance(error, RuntimeError) and lost.search(str(error)) is not None
-
-
-def _describe_loss(job: Job, error: BaseException) -> str:
-    reason = _reason(error)
-    timed_out = re.search("time(d )?out", reason, re.IGNORECASE)
-    what = "waited in vain for the other ranks" if timed_out else "lost its connection to the other ranks"
-    return Message(
-        "{} {} ({}): another process or the network is gone; {resume:auto} continues from the last checkpoint",
-        _place(job),
-        what,
-        reason,
-    )
 
 
 def _place(job: Job) -> str:
@@ -214,3 +213,110 @@ def _reason(error: BaseException) -> str:
     first = re.split(r"\. |\n", text, maxsplit=1)[0].rstrip(".")
     cause = re.search(r"Last error:\s*(\S.*)", text)
     return f"{first}: {cause[1].strip()}" if cause else first
+
+
+def init_method(environ: Mapping[str, str]) -> str:
+    """Return the `init_method` of `torch.distributed.init_process_group` for several ranks.
+
+    MASTER_ADDR and MASTER_PORT, which torchrun sets, come first. Without them `srun`'s variables suffice, and those of
+    Open MPI's `mpirun` where all ranks are on one node.
+
+    Raises ConfigError if the variables do not tell where rank 0 is.
+    """
+    address, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
+    if address and port:
+        return "env://"
+    address, port = address or _address(environ), port or str(_port(environ))
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+
+
+def _address(environ: Mapping[str, str]) -> str:
+    size = environ.get("OMPI_COMM_WORLD_SIZE")
+    if size is not None:
+        if environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == size:
+            return "127.0.0.1"
+        raise ConfigError(
+            f"MASTER_ADDR must be the host of rank 0 if mpirun starts ranks on several nodes, got {size} ranks and no "
+            "MASTER_ADDR: mpirun -x MASTER_ADDR=HOST"
+        )
+    if "SLURM_STEP_ID" not in environ:
+        raise ConfigError(
+            "MASTER_ADDR must be the host of rank 0, got none: start the ranks with torchrun, srun or mpirun"
+        )
+    name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in environ else "SLURM_JOB_NODELIST"
+    nodes = environ.get(name, "")
+    first = re.sub(r"\[(\w+)[^\]]*\]", r"\1", nodes).partition(",")[0]  # of `rack[1-2]node[03-07,12],login`
+    if not re.fullmatch(r"[\w.-]+", first):
+        raise ConfigError(f"Slurm's {name} must begin with the name of a host, got {nodes!r}: set MASTER_ADDR")
+    return first
+
+
+def _port(environ: Mapping[str, str]) -> int:
+    """Return a port that all ranks of this job compute, and that other jobs on the node are unlikely to."""
+    if "OMPI_COMM_WORLD_SIZE" in environ:
+        names: tuple[str, ...] = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid")
+    else:
+        names = ("SLURM_JOB_ID", "SLURM_STEP_ID")
+    job = " ".join(environ[name] for name in names if name in environ)
+    if not job:
+        raise ConfigError(f"MASTER_PORT must be set, as none of {', '.join(names)} is: rank 0 listens there")
+    return _PORTS[zlib.crc32(job.encode()) % len(_PORTS)]
+
+
+@final
+class StopRequest:
+    """Whether any rank has been asked to stop. In the `with` block the signals do nothing else, but for a second
+    Ctrl-C, which raises KeyboardInterrupt.
+
+    Only some ranks may get a signal, and not at the same step. So the ranks ask one another at each step, and read the
+    answer at the next one, when it has long arrived: no step waits for it.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._got = 0
+        self._interrupted: float | None = None
+        self._handlers: dict[signal.Signals, Any] = {}
+        # Through host memory, so that a GPU is not waited for.
+        self._group = dist.new_group(backend="gloo", timeout=job.timeout) if job.world.size > 1 else None
+        self._answer = torch.zeros(1, dtype=torch.int32)
+        self._work: dist.Work | None = None
+
+    def __enter__(self) -> "StopRequest":
+        if threading.current_thread() is threading.main_thread():
+            self._handlers = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if error is None:
+            self._finish()  # else another rank may be gone, and its answer never come
+        self._group = self._work = None  # nothing may outlive the process group
+
+    def _receive(self, number: int, frame: object) -> None:
+        self._got = number
+        if number != signal.SIGINT:
+            return
+        if self._interrupted is None:
+            self._interrupted = time.monotonic()
+            if self._job.leads:
+                os.write(2, _INTERRUPTED)  # a signal may come while another line is printed
+        elif time.monotonic() - self._interrupted > SAME_INTERRUPT:
+            raise KeyboardInterrupt
+
+    def agreed(self) -> signal.Signals | None:
+        """Return the signal that some rank had got by the last call. All ranks must call it, and get the same."""
+        found = self._got
+        if self._group is not None:
+            found = self._finish()
+            self._answer.fill_(self._got)
+            self._work = dist.all_reduce(self._answer, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return signal.Signals(found) if found else None
+
+    def _finish(self) -> int:
+        if self._work is None:
+            return 0
+        self._work.wait()
+        self._work = None
+        return int(self._answer)

@@ -1,20 +1,29 @@
-"""How the ranks add up their gradients: DDP, its buckets, and its communication hooks."""
+"""How the ranks add up their gradients: DDP, its buckets and communication hooks, PowerSGD; and local SGD instead.
+
+PowerSGD sends gradients as products of two thin matrices (Vogels et al. 2019, arXiv:1905.13727), as torch does it. What
+an approximation leaves out, the error, is added to the rank's gradients of the next step. So the errors, which differ
+by rank, and the thin matrices, from which the next approximation begins, are part of a checkpoint.
+
+With local SGD, ranks take steps of their own and average their weights now and then (Lin et al. 2020,
+arXiv:1808.07217). Until a start step, post-local SGD is plain data-parallel SGD. Averages include the optimizer's
+momentum (Yu et al. 2019, arXiv:1905.03817) and the model's running statistics, so that after one all ranks are equal:
+that is when a checkpoint of one rank is a checkpoint of all.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch exports it
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from .config import TrainConfig
 from .distributed import Job
-from .local_sgd import LocalSgd
 from .noise_scale import Hook, NoiseScaleMeter
-from .powersgd import PowerSgd
 
 # Whether buffers are sent before each forward pass: torch renames the option, and warns of the old name.
 _SYNC_BUFFERS = next(
@@ -29,19 +38,11 @@ class GradientExchange:
     """Keeps the copies of a model that the ranks train one model.
 
     Gradients are sent while the backward pass goes on, in buckets of `config.bucket_mb`, through `config.hook`, and are
-    measured by `meter` if there is one. A single rank exchanges nothing.
-
-    Args:
-        model: the model, the same on all ranks.
-        config: the configuration of the run.
-        job: this process's place in the job.
-        shared: returns what local SGD averages: the weights, running statistics and the optimizer's state.
-        meter: what measures the gradient noise scale.
+    measured by `meter` if there is one. A single rank exchanges nothing. `shared` returns what local SGD averages: the
+    weights, running statistics and the optimizer's state.
 
     Attributes:
         parallel: the model, wrapped in DDP if there are several ranks.
-
-    Raises ConfigError if nodes are to average among themselves, and have different numbers of ranks.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class GradientExchange:
                 self._powersgd = PowerSgd(config, job, sum(weight.numel() for weight in model.parameters()))
                 hook = self._powersgd.hook
         if config.local_sgd_period is not None:
-            self._local = LocalSgd(config, job, shared)
+            self._local = LocalSgd(config.local_sgd_period, config.local_sgd_start, shared)
             hook = self._local.hook
         if meter is not None:
             hook = meter.watching(hook or default_hooks.allreduce_hook)
@@ -92,14 +93,9 @@ class GradientExchange:
         if not isinstance(self.parallel, DistributedDataParallel):
             return 0.0, 0.0
         times = self.parallel._get_ddp_logging_data()  # type: ignore[no-untyped-call]  # torch has no hints
+        names = ("forward_compute_time", "backward_compute_time", "backward_comm_time")
         forward, backward, sent, overlap = (
-            times.get(name, 0) / 1e9
-            for name in (
-                "forward_compute_time",
-                "backward_compute_time",
-                "backward_comm_time",
-                "backward_compute_comm_overlap_time",
-            )
+            times.get(name, 0) / 1e9 for name in (*names, "backward_compute_comm_overlap_time")
         )
         return forward + backward, sent - overlap
 
@@ -137,3 +133,133 @@ class GradientExchange:
 def _bf16_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """torch's hook, which DDP admits by its name for NCCL only, though gloo adds bfloat16 as well."""
     return default_hooks.bf16_compress_hook(state, bucket)
+
+
+@final
+class PowerSgd:
+    """PowerSGD's hook and its memory, for a model of so many weights, on at least two ranks."""
+
+    def __init__(self, config: TrainConfig, job: Job, weights: int) -> None:
+        self._job, self._weights = job, weights
+        self._layout = {
+            "world_size": job.world.size,
+            "rank": config.powersgd_rank,
+            "bucket_mb": float(config.bucket_mb),
+        }
+        self._state = powerSGD_hook.PowerSGDState(
+            process_group=dist.group.WORLD,
+            matrix_approximation_rank=config.powersgd_rank,
+            start_powerSGD_iter=config.powersgd_start,
+            random_seed=config.seed,
+        )
+        self._first_step = True
+
+    def hook(self, state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """Return the mean of a bucket of gradients over the ranks, as a communication hook of DDP does."""
+        if not self._first_step:
+            mean = powerSGD_hook.powerSGD_hook(self._state, bucket)
+            if bucket.buffer().device.type == "cpu":
+                # Gloo answers whenever it can, and torch sends the second half of a bucket on the answer to the first:
+                # two buckets at a time may be sent in another order on another rank, which ends both.
+                mean.wait()
+            return mean
+        # DDP chooses its buckets anew after its first step, so what is remembered of them does not fit before.
+        if bucket.is_last():
+            self._first_step = False
+        self._state.maybe_increase_iter(bucket)  # type: ignore[no-untyped-call]  # torch has no hints
+        return default_hooks.allreduce_hook(None, bucket)  # type: ignore[arg-type]  # None is the group of all
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` takes, on rank 0; all ranks must call it."""
+        memory = self._state
+        return self._layout | {
+            "errors": {number: self._job.gather(error) for number, error in sorted(memory.error_dict.items())},
+            "p": dict(memory.p_memory_dict),
+            "q": dict(memory.q_memory_dict),
+        }
+
+    def restore(self, state: Mapping[str, Any], steps: int) -> str | None:
+        """Load what `state` returned after so many steps, or begin without it; return why, or None if it was loaded.
+
+        Raises ValueError if it is not what a rank remembers.
+        """
+        memory = self._state
+        memory.iter = steps
+        if not state:
+            return None
+        for name, value in self._layout.items():
+            if state.get(name) != value:
+                return f"its {name} is {state.get(name)!r} there, {value!r} here"
+        errors, p, q = (_by_bucket(state, name) for name in ("errors", "p", "q"))
+        if any(error.ndim != 2 or len(error) != self._job.world.size for error in errors.values()):
+            raise ValueError("PowerSGD's errors must be matrices with a row for each rank")
+        mine = {number: error[self._job.world.rank] for number, error in errors.items()}
+        for name, tensors in (("errors", mine), ("p", p), ("q", q)):
+            if (size := sum(tensor.numel() for tensor in tensors.values())) > self._weights:
+                raise ValueError(f"PowerSGD's {name} must have at most as many numbers as the model, got {size}")
+        memory.error_dict, memory.p_memory_dict, memory.q_memory_dict = (
+            {number: tensor.to(self._job.device, copy=True) for number, tensor in tensors.items()}
+            for tensors in (mine, p, q)
+        )
+        return None
+
+
+def _by_bucket(state: Mapping[str, Any], name: str) -> dict[int, Tensor]:
+    values = state.get(name)
+    if not isinstance(values, dict) or not all(type(number) is int for number in values):
+        raise ValueError(f"PowerSGD's {name} must be tensors by bucket")
+    if not all(isinstance(value, Tensor) and value.dtype == torch.float32 for value in values.values()):
+        raise ValueError(f"PowerSGD's {name} must be float32 tensors")
+    return values
+
+
+@final
+class LocalSgd:
+    """The hook and the averages of local SGD.
+
+    Attributes:
+        agreed: whether all ranks are equal after the last step.
+    """
+
+    def __init__(self, period: int, start: int, tensors: Callable[[], Iterable[Tensor]]) -> None:
+        self._period, self._start, self._tensors = period, start, tensors
+        self._step, self.agreed = 0, True
+
+    def hook(self, state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """Return a bucket of gradients: their mean over all ranks before the start, this rank's own from then on."""
+        if self._step < self._start:
+            return default_hooks.allreduce_hook(None, bucket)  # type: ignore[arg-type]  # None is the group of all
+        own: torch.futures.Future[Tensor] = torch.futures.Future()
+        own.set_result(bucket.buffer())
+        return own
+
+    def end_step(self) -> None:
+        """Average, if it is time; all ranks must call it after each step of the optimizer."""
+        past = self._step - self._start
+        self._step += 1
+        self.agreed = past < 0
+        if past >= 0 and past % self._period == 0:
+            self.average()
+
+    @property
+    def shares_buffers(self) -> bool:
+        """Whether ranks are to take the running statistics of rank 0 before the next step, as without local SGD."""
+        return 0 < self._start >= self._step
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """Average over all ranks now, unless they are equal."""
+        if self.agreed:
+            return
+        tensors = list(self._tensors())
+        means = torch.cat([tensor.reshape(-1) for tensor in tensors]) / dist.get_world_size()
+        dist.all_reduce(means)
+        sizes = [tensor.numel() for tensor in tensors]
+        parts: Any = means.split(sizes)  # type: ignore[no-untyped-call]  # torch has no hints
+        for tensor, mean in zip(tensors, parts, strict=True):
+            tensor.copy_(mean.view_as(tensor))
+        self.agreed = True
+
+    def restore(self, steps: int) -> None:
+        """Resume at `steps`; all ranks hold equal weights."""
+        self._step, self.agreed = steps, True

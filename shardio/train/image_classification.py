@@ -11,14 +11,7 @@ from torch.nn import functional
 from ..dataset.dataset import Dataset, with_classes_alike
 from ..errors import ConfigError
 from ..format.fields import describe_fields
-from ..transforms import (
-    CenterCrop,
-    Normalize,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-    Resize,
-    Transform,
-)
+from ..transforms import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, Transform
 from .config import TrainConfig
 from .distributed import Job
 
@@ -100,7 +93,7 @@ class ImageClassification:
         )
 
     def prepare(self, inputs: Tensor) -> Tensor:
-        """Return the images as the transforms made them."""
+        """Return what the model takes: the images as the transforms made them."""
         return inputs
 
     def losses(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
@@ -112,7 +105,7 @@ class ImageClassification:
         return (outputs.argmax(dim=1) == targets).float()
 
     def describe(self) -> dict[str, Any]:
-        """Return what must be the same on resuming."""
+        """Return what must be the same on resuming, plain values."""
         return {"num_classes": self.outputs, "channels": self.channels}
 
 

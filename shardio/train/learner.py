@@ -1,25 +1,27 @@
 """A model and its optimizer: one training step, and an exact evaluation over all ranks."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import NoneType
 from typing import Any, final
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..errors import ConfigError, Message
+from .checkpoint import Checkpoint
 from .config import TrainConfig
+from .data import Task
 from .distributed import Job
 from .gradient_exchange import GradientExchange
 from .noise_scale import NoiseScaleMeter
-from .optimizers import make_optimizer
-from .schedule import Decay, learning_rate, scaled_rate
-from .task import Task
+from .optimizers import learning_rate, make_optimizer
 
 _CUDA_RANDOM_BYTES = 16  # a seed and an offset
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -30,31 +32,21 @@ class Evaluation:
     """The performance of a model on a validation set, over all ranks.
 
     Attributes:
-        total: sum of the samples' scores: in classification, the number of correct ones.
+        score: the mean score: in classification the accuracy.
         count: number of samples.
         loss: mean loss, without label smoothing.
     """
 
-    total: float
+    score: float
     count: int
     loss: float
-
-    @property
-    def score(self) -> float:
-        """The mean score: in classification the accuracy."""
-        return self.total / self.count
 
 
 @final
 class Learner:
     """A model that all ranks train together: each on its own samples, with the mean of the gradients of all samples.
 
-    Args:
-        config: the configuration of the run.
-        job: this process's place in the job.
-        model: the model on the job's device, the same on all ranks.
-        samples: number of samples in the training set.
-        task: what it learns.
+    The model is given on the job's device, the same on all ranks; the training set has so many `samples`.
 
     Attributes:
         model: the model that is trained, without what distributes or compiles it.
@@ -83,14 +75,7 @@ class Learner:
                 if weight.ndim in _LAST:
                     weight.data = weight.data.contiguous(memory_format=_LAST[weight.ndim])
         self.model = model
-        self.optimizer = make_optimizer(
-            config.optimizer,
-            model,
-            lr=config.lr,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-            trust=config.trust_coefficient,
-        )
+        self.optimizer = make_optimizer(config, model)
         self.average = None
         if config.ema is not None:
             average = get_ema_multi_avg_fn(config.ema)  # type: ignore[no-untyped-call]  # torch has no hints
@@ -99,33 +84,15 @@ class Learner:
         self.noise = NoiseScaleMeter(job, config.batch_size * config.accumulate) if config.measure_noise_scale else None
         # Not a method of this: DDP holds the hook that holds it, where no garbage collector sees a cycle.
         averaged = partial(_averaged, model, self.optimizer, self.average)
-        self._exchange = GradientExchange(model, config, job, averaged, self.noise)
-        self._parallel = self._exchange.parallel
-        self._forward = torch.compile(self._parallel) if config.compile else self._parallel
+        self.exchange = GradientExchange(model, config, job, averaged, self.noise)
+        parallel = self.exchange.parallel
+        self._forward = torch.compile(parallel) if config.compile else parallel
         self.gradient_norm: Tensor | None = None
-        self._decay = Decay(
-            curve=config.lr_schedule,
-            every=samples * (config.epochs / 3 if config.lr_decay_epochs is None else config.lr_decay_epochs),
-            factor=config.lr_decay_factor,
-            power=config.lr_power,
-        )
 
     def rate(self, epoch: int, samples: int, count: int) -> float:
         """Return the learning rate at the middle of a step of `count` samples that begins `samples` into `epoch`."""
-        config = self._config
-        peak = scaled_rate(
-            config.lr,
-            global_batch=self.global_batch,
-            reference_batch=config.lr_reference_batch,
-            scaling=config.lr_scaling,
-        )
-        return learning_rate(
-            epoch * self._samples + samples + count / 2,
-            peak=peak,
-            warmup_steps=config.warmup_epochs * self._samples,
-            total_steps=config.epochs * self._samples,
-            decay=self._decay,
-        )
+        seen = epoch * self._samples + samples + count / 2
+        return learning_rate(self._config, seen, samples=self._samples, global_batch=self.global_batch)
 
     def step(
         self, batch: Mapping[str, Any], *, lr: float, count: int, last: bool, measure_norm: bool = False
@@ -144,19 +111,16 @@ class Learner:
             for the device.
         """
         config, world = self._config, self._job.world
-        self._parallel.train()
-        inputs, targets = self._inputs(batch)
-        valid = batch["valid"].to(self._job.device)
-        parallel = self._parallel
+        parallel = self.exchange.parallel
+        parallel.train()
         waits = isinstance(parallel, DistributedDataParallel) and not last
         with parallel.no_sync() if waits else nullcontext():  # type: ignore[operator]  # waits says which it is
-            with self._autocast():
-                outputs = self._forward(inputs)
-            outputs = outputs.float()
+            outputs, targets, valid = self._outputs(self._forward, batch)
             losses = self._task.losses(outputs, targets, label_smoothing=config.label_smoothing)
             loss = (losses * valid).sum()
             # DDP divides by the number of ranks, which may have different numbers of valid samples.
-            self._scaler.scale(loss * (world.size / count)).backward()
+            scaled = self._scaler.scale(loss * (world.size / count))
+            scaled.backward()  # type: ignore[no-untyped-call]  # torch has no hints
         if last:
             self._update(lr, measure_norm)
             if self.noise is not None:
@@ -181,33 +145,43 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:
             self.average.update_parameters(self.model)
-        self._exchange.end_step()
+        self.exchange.end_step()
 
     def step_times(self) -> tuple[float, float]:
         """Return the seconds of a recent step: of its passes, and from then until all gradients were added."""
-        compute, communication = self._exchange.step_times()
+        compute, communication = self.exchange.step_times()
         return compute * self._config.accumulate, communication
 
-    @property
-    def agreed(self) -> bool:
-        """Whether the models of all ranks are equal, which they are not after each step of local SGD."""
-        return self._exchange.agreed
+    def synthetic_rate(self, batch: Mapping[str, Any]) -> float:
+        """Return the samples per second and rank of steps that all take this batch; they change the weights.
 
-    def agree(self) -> None:
-        """Make the models of all ranks equal; all ranks must call it."""
-        self._exchange.agree()
+        This is what remains of a step when input costs nothing. All ranks must call it; it takes some seconds.
+        """
+        parts = self._config.accumulate
 
-    def _inputs(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        inputs, targets = (batch[name].to(self._job.device) for name in (self._task.inputs, self._task.targets))
+        def seconds(steps: int) -> float:
+            begun = time.perf_counter()
+            for _ in range(steps):
+                for part in range(1, parts + 1):
+                    sums = self.step(batch, lr=self._config.lr, count=self.global_batch, last=part == parts)
+            float(sums[0])  # waits for the device
+            return self._job.largest(time.perf_counter() - begun)[0]
+
+        seconds(5)  # to warm up
+        steps = max(5, min(200, round(10.0 / seconds(5))))  # for two seconds
+        return steps * self._config.batch_size * parts / seconds(steps)
+
+    def _outputs(self, model: Callable[[Tensor], Tensor], batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a model's outputs for a batch, float32, its targets, and which samples count."""
+        task, device = self._task, self._job.device
+        inputs = batch[task.inputs].to(device)
         if self._config.channels_last:
             inputs = inputs.contiguous(memory_format=_LAST[inputs.ndim])
-        return self._task.prepare(inputs), targets
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self._config.precision == "float32":
-            return nullcontext()
-        dtype = torch.bfloat16 if self._config.precision == "bf16" else torch.float16
-        return torch.autocast(self._job.device.type, dtype)
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self._config.precision)
+        inputs = task.prepare(inputs)
+        with nullcontext() if dtype is None else torch.autocast(device.type, dtype):
+            outputs = model(inputs)
+        return outputs.float(), batch[task.targets].to(device), batch["valid"].to(device)
 
     @torch.no_grad()
     def evaluate(self, batches: Iterable[Mapping[str, Any]]) -> Evaluation:
@@ -216,37 +190,35 @@ class Learner:
         Sums, not means, are added over the ranks, so the counts equal those of a single process.
         """
         model, job = self.model if self.average is None else self.average, self._job
-        job.share_buffers(self.model)
+        if job.world.size > 1:  # each rank keeps running means and variances of its own samples: take those of rank 0
+            for buffer in self.model.buffers():
+                dist.broadcast(buffer, 0)
         if self.average is not None:
             for mine, theirs in zip(self.average.module.buffers(), self.model.buffers(), strict=True):
                 mine.copy_(theirs)
         model.eval()
         score, loss, count = torch.zeros(3, dtype=torch.float64, device=job.device).unbind()
         for batch in batches:
-            inputs, targets = self._inputs(batch)
-            valid = batch["valid"].to(job.device)
-            with self._autocast():
-                outputs = model(inputs)
-            outputs = outputs.float()
+            outputs, targets, valid = self._outputs(model, batch)
             score += (self._task.scores(outputs, targets) * valid).double().sum()
             loss += (self._task.losses(outputs, targets) * valid).double().sum()
             count += valid.sum()
         total_score, total_loss, total_count = job.total(float(score), float(loss), float(count))
-        return Evaluation(total_score, round(total_count), total_loss / total_count)
+        return Evaluation(total_score / total_count, round(total_count), total_loss / total_count)
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Return what `restore` takes, on rank 0; all ranks must call it."""
+        """Return the learner's part of a checkpoint, on rank 0; all ranks must call it."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self._scaler.state_dict(),
             "average": {} if self.average is None else self.average.state_dict(),
-            "hook": self._exchange.state(),
+            "hook": self.exchange.state(),
             "random": self._random_state(),
         }
 
-    def restore(self, state: Mapping[str, Mapping[str, Any]], steps: int) -> str | None:
-        """Load what `state` returned after so many steps; all hyperparameters stay those of this run.
+    def restore(self, saved: Checkpoint) -> str | None:
+        """Load the learner's part of a checkpoint; all hyperparameters stay those of this run.
 
         A run with `ema` goes on with the checkpoint's average, or begins one with its weights. On another number of
         ranks, random numbers and the memory of PowerSGD begin anew.
@@ -256,22 +228,20 @@ class Learner:
 
         Raises RuntimeError or ValueError, as torch does, if it belongs to another model.
         """
-        if not all(isinstance(name, str) for name in (*state["model"], *state["average"])):
+        if not all(isinstance(name, str) for name in (*saved.model, *saved.average)):
             raise ValueError("the names of its weights must be text")
-        self.model.load_state_dict(state["model"])
-        optimizer, groups = state["optimizer"], self.optimizer.state_dict()["param_groups"]
-        _check_optimizer_state(
-            optimizer.get("state"), [p for group in self.optimizer.param_groups for p in group["params"]]
-        )
-        self.optimizer.load_state_dict({"state": optimizer["state"], "param_groups": groups})
-        if self._scaler.is_enabled() and state["scaler"]:
-            self._scaler.load_state_dict(dict(state["scaler"]))
-        if self.average is not None and state["average"]:
-            self.average.load_state_dict(state["average"])
+        self.model.load_state_dict(saved.model)
+        groups, state = self.optimizer.state_dict()["param_groups"], saved.optimizer.get("state")
+        _check_optimizer_state(state, [p for group in self.optimizer.param_groups for p in group["params"]])
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        if self._scaler.is_enabled() and saved.scaler:
+            self._scaler.load_state_dict(dict(saved.scaler))
+        if self.average is not None and saved.average:
+            self.average.load_state_dict(saved.average)
         elif self.average is not None:
             self.average.module.load_state_dict(self.model.state_dict())
-        self._restore_random(state["random"], steps)
-        return self._exchange.restore(state["hook"], steps)
+        self._restore_random(saved.random, saved.place.step)
+        return self.exchange.restore(saved.hook, saved.place.step)
 
     def _random_state(self) -> dict[str, Any]:
         job = self._job
@@ -319,12 +289,6 @@ def _check_optimizer_state(state: Any, parameters: Sequence[Tensor]) -> None:
         if type(number) is not int or not 0 <= number < len(parameters) or not isinstance(values, dict):
             raise ValueError(f"the optimizer's state of parameter {number!r} is of no parameter here")
         for name, value in values.items():
-            if not isinstance(value, (Tensor, int, float, NoneType)):
-                raise ValueError(
-                    f"the optimizer's {name} of parameter {number} must be numbers, got {type(value).__name__}"
-                )
-            if isinstance(value, Tensor) and value.shape not in ((), parameters[number].shape):
-                raise ValueError(
-                    f"the optimizer's {name} of parameter {number} must have the shape "
-                    f"{list(parameters[number].shape)}, got {list(value.shape)}"
-                )
+            shape, plain = parameters[number].shape, isinstance(value, (int, float, NoneType))
+            if not plain and not (isinstance(value, Tensor) and value.shape in ((), shape)):
+                raise ValueError(f"the optimizer's {name} of parameter {number} must be numbers of shape {list(shape)}")

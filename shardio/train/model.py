@@ -1,7 +1,5 @@
-"""The model of images, a residual network, and loading a model of your own."""
+"""The models of images and of volumes, and loading a model of your own."""
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import cast, final
 
 import torch
@@ -9,8 +7,7 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from ..system.named import load_named
-from .cnn3d import cnn3d
-from .task import Task
+from .data import Task
 from .volume_regression import VolumeRegression
 
 
@@ -27,14 +24,10 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int, *, zero_init: bool) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-        )
-        self.shortcut = nn.Identity() if (inputs, stride) == (outputs, 1) else _projection(inputs, outputs, stride)
+        first, second = _convolution(inputs, outputs, 3, stride), _convolution(outputs, outputs, 3, 1)
+        self.body = nn.Sequential(*first, nn.ReLU(inplace=True), *second)
+        same = (inputs, stride) == (outputs, 1)
+        self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(inputs, outputs, 1, stride))
         if zero_init:
             nn.init.zeros_(cast(nn.BatchNorm2d, self.body[-1]).weight)
 
@@ -47,34 +40,38 @@ class ResidualBlock(nn.Module):
 class ResNet(nn.Module):
     """A residual network that ends in a global average pool, so that it takes images of any size.
 
+    Up to 64 pixels it has three stages of one block, beginning with 32 channels, so that a CPU can train it. Above, it
+    is ResNet-18: four stages of two blocks, beginning with 64 channels. Each stage after the first halves height and
+    width, and doubles the channels.
+
     Args:
         num_classes: number of classes.
         channels: 1 for grey images, 3 for RGB.
-        widths: number of channels of each stage; every stage after the first halves height and width.
-        blocks: number of blocks of each stage.
-        stem_stride: factor by which the stem reduces height and width: 1, 2 or 4.
+        image_size: about the longer side in pixels.
+        width: number of channels of the first stage.
     """
 
-    def __init__(
-        self, num_classes: int, channels: int, *, widths: Sequence[int], blocks: Sequence[int], stem_stride: int
-    ) -> None:
+    def __init__(self, num_classes: int, channels: int, image_size: int, *, width: int | None = None) -> None:
         super().__init__()
-        self.stem = _stem(channels, widths[0], stem_stride)
+        small = image_size <= 64
+        count, blocks = (3, 1) if small else (4, 2)
+        inputs = width = width or (32 if small else 64)
+        # A stride in the stem saves the most: all later layers cost a quarter.
+        stem = [*_convolution(channels, inputs, 3 if small else 7, 2), nn.ReLU(inplace=True)]
+        self.stem = nn.Sequential(*stem, *([] if small else [nn.MaxPool2d(3, 2, 1)]))
         # Zero-initialized blocks and He initialization keep a deep network stable with large batches (Goyal et al.
         # 2017, section 5.1). They cost a network of few blocks its first epochs: it learns faster from torch's smaller
         # weights, which the same learning rate moves further (van Laarhoven 2017, arXiv:1706.05350).
-        deep = sum(blocks) > 6
         stages: list[nn.Module] = []
-        for stage, (inputs, outputs) in enumerate(pairwise((widths[0], *widths))):
-            for number in range(blocks[stage]):
-                first = number == 0
-                stages.append(
-                    ResidualBlock(inputs if first else outputs, outputs, 2 if first and stage else 1, zero_init=deep)
-                )
+        for stage in range(count):
+            for number in range(blocks):
+                stride = 2 if stage and not number else 1
+                stages.append(ResidualBlock(inputs, width << stage, stride, zero_init=not small))
+                inputs = width << stage
         self.stages = nn.Sequential(*stages)
-        self.head = nn.Linear(widths[-1], num_classes)
+        self.head = nn.Linear(inputs, num_classes)
         for module in self.modules():
-            if deep and isinstance(module, nn.Conv2d):
+            if not small and isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's types
 
@@ -85,30 +82,32 @@ class ResNet(nn.Module):
         return cast(Tensor, self.head(self.stages(self.stem(images)).mean(dim=(2, 3))))
 
 
-def resnet(
-    num_classes: int, channels: int, image_size: int, *, width: int | None = None, blocks: Sequence[int] | None = None
-) -> ResNet:
-    """Create a network for images whose longer side has about `image_size` pixels.
+def _convolution(inputs: int, outputs: int, size: int, stride: int) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs)
 
-    Up to 64 pixels it has three stages of one block, beginning with 32 channels, so that a CPU can train it. Above, it
-    is ResNet-18: four stages of two blocks, beginning with 64 channels.
 
-    Args:
-        num_classes: number of classes.
-        channels: 1 for grey images, 3 for RGB.
-        image_size: the longer side in pixels.
-        width: number of channels of the first stage; each further stage doubles it.
-        blocks: number of blocks of each stage.
+@final
+class Cnn3d(nn.Module):
+    """Convolutions that each halve depth, height and width, then the mean over space and two linear layers.
 
-    Raises ConfigError for a width or a number of blocks below 1.
+    It is in the manner of CosmoFlow (Mathuriya et al. 2018), and takes volumes with 8 voxels or more along each side.
+    It has no normalization: that of batches would differ from rank to rank, and that of single volumes would lose how
+    strong a signal is, which may be what is asked for.
     """
-    small = image_size <= 64
-    width = (32 if small else 64) if width is None else width
-    counts = tuple(blocks) if blocks is not None else ((1, 1, 1) if small else (2, 2, 2, 2))
-    if width < 1 or not counts or min(counts) < 1:
-        raise ConfigError(f"width and each number of blocks must be at least 1, got {width} and {counts}")
-    widths = [width << stage for stage in range(len(counts))]
-    return ResNet(num_classes, channels, widths=widths, blocks=counts, stem_stride=2 if small else 4)
+
+    def __init__(self, num_targets: int, channels: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        inputs = channels
+        for outputs in (16, 32, 64, 64):
+            layers += [nn.Conv3d(inputs, outputs, 3, stride=2, padding=1), nn.LeakyReLU(0.1, inplace=True)]
+            inputs = outputs
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Sequential(nn.Linear(inputs, 64), nn.LeakyReLU(0.1, inplace=True), nn.Linear(64, num_targets))
+
+    def forward(self, volumes: Tensor) -> Tensor:
+        """Map volumes, float [B, channels, D, H, W], to outputs, float [B, num_targets]."""
+        return cast(Tensor, self.head(self.body(volumes).mean(dim=(2, 3, 4))))
 
 
 def load_model(name: str, task: Task) -> nn.Module:
@@ -123,7 +122,7 @@ def load_model(name: str, task: Task) -> nn.Module:
     volumes = isinstance(task, VolumeRegression)
     own, count = ("cnn3d", "num_targets") if volumes else ("resnet", "num_classes")
     if name == own:
-        return cnn3d(task.outputs, task.channels) if volumes else resnet(task.outputs, task.channels, task.size)
+        return Cnn3d(task.outputs, task.channels) if volumes else ResNet(task.outputs, task.channels, task.size)
     if ":" not in name:
         raise ConfigError("{model} must be {!r} or 'module:function', got {!r}", own, name)
     function = load_named(name, "model")
@@ -133,18 +132,3 @@ def load_model(name: str, task: Task) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model {name!r} must return a torch.nn.Module, got {type(model).__name__}")
     return model
-
-
-def _projection(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-
-def _stem(channels: int, width: int, stride: int) -> nn.Sequential:
-    # A stride in the stem saves the most: all later layers cost a quarter.
-    size = 7 if stride == 4 else 3
-    layers: list[nn.Module] = [
-        nn.Conv2d(channels, width, size, min(stride, 2), size // 2, bias=False),
-        nn.BatchNorm2d(width),
-        nn.ReLU(inplace=True),
-    ]
-    return nn.Sequential(*layers, *([nn.MaxPool2d(3, 2, 1)] if stride == 4 else []))

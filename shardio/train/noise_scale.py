@@ -26,12 +26,7 @@ _DECAY = 0.9  # of the moving averages, per window
 
 @dataclass(frozen=True, slots=True)
 class NoiseScale:
-    """An estimate of the noise scale.
-
-    Attributes:
-        noise: the sum of the variances of a sample's gradient, `S`.
-        signal: the squared norm of the true gradient, `|G|^2`.
-    """
+    """An estimate of the noise scale: the variances of a sample's gradient, `S`, over its squared norm, `|G|^2`."""
 
     noise: float
     signal: float
@@ -55,7 +50,7 @@ class NoiseScale:
         return (1 + self.batch / batch) / (1 + self.batch / (factor * batch))
 
     def advice(self, batch: int, samples: int) -> str:
-        """Return what follows for a run with this global batch and a training set of so many samples."""
+        """Return the advice to a run with this global batch and a training set of so many samples."""
         steps = ", ".join(f"{factor:g} x: {self.speed_up(batch, factor):.2f}" for factor in (0.5, 1, 2, 4))
         size = "far above the batch" if math.isinf(self.batch) else f"about {self.batch:,.0f} samples"
         return (
@@ -66,12 +61,7 @@ class NoiseScale:
 
 @final
 class NoiseScaleMeter:
-    """Measures the noise scale while ranks train.
-
-    Args:
-        job: this process's place in the job, of at least two ranks.
-        batch: the samples of a rank's gradient.
-    """
+    """Measures the noise scale while ranks train, two at least, each with a gradient of a `batch` of samples."""
 
     def __init__(self, job: Job, batch: int) -> None:
         self._job, self._batch = job, batch
@@ -106,10 +96,8 @@ class NoiseScaleMeter:
             self._steps += 1
         self._mine.clear()
         self._means.clear()
-        if self._steps == _WINDOW:
-            self._end_window()
-
-    def _end_window(self) -> None:
+        if self._steps < _WINDOW:
+            return
         small, large, count = self._job.total(*self._window.tolist())
         self._window.zero_()
         self._steps = 0

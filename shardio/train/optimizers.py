@@ -1,44 +1,35 @@
-"""The optimizers of the recipe, for small and for large batches.
+"""The optimizers of the recipe, for small and for large batches, and the learning rate.
 
 Biases and normalization parameters, which are vectors, have no weight decay (Goyal et al. 2017, arXiv:1706.02677,
 section 5.3), and no trust ratio.
 """
 
-from collections.abc import Callable
+import math
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from ..system.optional import load
-from .config import OptimizerName
+from .config import TrainConfig
 
 _BETA2 = 0.999
 
 
-def make_optimizer(
-    name: OptimizerName, model: nn.Module, *, lr: float, momentum: float, weight_decay: float, trust: float
-) -> torch.optim.Optimizer:
-    """Return an optimizer of the model's trainable parameters.
+def make_optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """Return the optimizer of the model's trainable parameters that a configuration names.
 
-    Args:
-        name: `"sgd"`, with Nesterov momentum; `"adam"`; `"adamw"`; `"lars"` (You et al. 2017, arXiv:1708.03888);
-            `"larc"`, which is LARS whose rate is at most that of SGD; `"lamb"` (You et al. 2019, arXiv:1904.00962).
-        model: the model.
-        lr: the learning rate.
-        momentum: the momentum; of Adam, AdamW and LAMB the first beta.
-        weight_decay: the weight decay of weights.
-        trust: the trust coefficient of LARS and LARC.
+    These are `"sgd"`, with Nesterov momentum; `"adam"`; `"adamw"`; `"lars"` (You et al. 2017, arXiv:1708.03888);
+    `"larc"`, which is LARS whose rate is at most that of SGD; `"lamb"` (You et al. 2019, arXiv:1904.00962).
 
-    Raises:
-        MissingDependency: if `pytorch_optimizer`, which LARS and LAMB come from, is not installed.
+    Raises MissingDependency if `pytorch_optimizer`, which LARS and LAMB come from, is not installed.
     """
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
-        {"params": [parameter for parameter in trainable if parameter.ndim > 1], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in trainable if parameter.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [parameter for parameter in trainable if parameter.ndim <= 1], "weight_decay": 0.0},
     ]
-    betas = (momentum, _BETA2)
+    name, lr, momentum, betas = config.optimizer, config.lr, config.momentum, (config.momentum, _BETA2)
     match name:
         case "sgd":
             return torch.optim.SGD(groups, lr=lr, momentum=momentum, nesterov=momentum > 0)
@@ -47,21 +38,16 @@ def make_optimizer(
         case "adamw":
             return torch.optim.AdamW(groups, lr=lr, betas=betas)
         case "larc":
-            return Larc(groups, lr=lr, momentum=momentum, trust_coefficient=trust)
-        case "lars":
-            lars = _from_pytorch_optimizer(name, "LARS")
-            return lars(groups, lr=lr, momentum=momentum, trust_coefficient=trust)
-        case "lamb":
-            groups[1]["adam"] = True  # its word for a trust ratio of 1
-            lamb = _from_pytorch_optimizer(name, "Lamb")
-            # As in the paper: decay is part of what the trust ratio scales, and nothing scales the rate after it.
-            return lamb(groups, lr=lr, betas=betas, weight_decouple=False, adam_debias=True)
-
-
-def _from_pytorch_optimizer(name: str, cls: str) -> Callable[..., torch.optim.Optimizer]:
-    module = load("pytorch_optimizer", purpose=f"the optimizer {name!r}", extra="train")
-    found: Callable[..., torch.optim.Optimizer] = getattr(module, cls)
-    return found
+            return Larc(groups, lr=lr, momentum=momentum, trust_coefficient=config.trust_coefficient)
+    others: Any = load("pytorch_optimizer", purpose=f"the optimizer {name!r}", extra="train")
+    made: torch.optim.Optimizer
+    if name == "lars":
+        made = others.LARS(groups, lr=lr, momentum=momentum, trust_coefficient=config.trust_coefficient)
+    else:
+        groups[1]["adam"] = True  # its word for a trust ratio of 1
+        # As in the paper: decay is part of what the trust ratio scales, and nothing scales the rate after it.
+        made = others.Lamb(groups, lr=lr, betas=betas, weight_decouple=False, adam_debias=True)
+    return made
 
 
 @final
@@ -109,3 +95,48 @@ def _clip_rate(weight: Tensor, decay: float, lr: float, trust: float) -> None:
     lr = max(lr, 1e-30)
     rate = torch.where((norm > 0) & (denominator > 0), trust * norm / denominator, lr)
     weight.grad.add_(weight, alpha=decay).mul_((rate / lr).clamp(max=1.0))
+
+
+def learning_rate(config: TrainConfig, seen: float, *, samples: int, global_batch: int) -> float:
+    """Return the learning rate after so many samples of training.
+
+    It rises linearly to a peak (Goyal et al. 2017, arXiv:1706.02677, section 2.2), then falls until the end. All are
+    functions of the samples seen, not of steps, so that the curve is the same for any number of ranks and any batch
+    size, and a resumed run needs no state; torch's schedulers count steps.
+
+    The peak follows the global batch: `"linear"` keeps the sum of the steps over an epoch (section 2.1), `"sqrt"` the
+    variance of their sum (Krizhevsky 2014, arXiv:1404.5997), which suits Adam and LAMB.
+
+    `"cosine"` falls to 0 as half a cosine (Loshchilov and Hutter 2016, arXiv:1608.03983); `"polynomial"` to 0 as a
+    power of the share that is left (You et al. 2017, arXiv:1708.03888); `"step"` by `lr_decay_factor` at once, each
+    `lr_decay_epochs` from the beginning (He et al. 2015, arXiv:1512.03385); `"exponential"` by the factor per
+    `lr_decay_epochs`, evenly; `"inverse-time"` as 1 / (1 + t), to the factor after the first `lr_decay_epochs`;
+    `"constant"` stays. All but `"step"` count from the end of the warm-up.
+
+    Args:
+        config: the configuration of the run.
+        seen: the samples that training has seen.
+        samples: number of samples in the training set.
+        global_batch: the samples of a step, of all ranks.
+    """
+    ratio = global_batch / config.lr_reference_batch
+    peak = config.lr * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[config.lr_scaling]
+    warmup, total = config.warmup_epochs * samples, config.epochs * samples
+    if seen < warmup:
+        return peak * seen / warmup
+    past = seen - warmup
+    share = past / (total - warmup) if seen < total else 1.0
+    every = samples * (config.epochs / 3 if config.lr_decay_epochs is None else config.lr_decay_epochs)
+    match config.lr_schedule:
+        case "cosine":
+            return peak * 0.5 * (1 + math.cos(math.pi * share))
+        case "polynomial":
+            return float(peak * (1 - share) ** config.lr_power)
+        case "step":
+            return float(peak * config.lr_decay_factor ** (seen // every))
+        case "exponential":
+            return float(peak * config.lr_decay_factor ** (past / every))
+        case "inverse-time":
+            return peak / (1 + (1 / config.lr_decay_factor - 1) * past / every)
+        case "constant":
+            return peak

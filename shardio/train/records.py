@@ -1,11 +1,16 @@
-"""The records of a run: logs by epoch and by step, its result, and scalars for TensorBoard."""
+"""The records of a run: logs by epoch and by step, its result, scalars for TensorBoard, a trace; and its progress."""
 
 import json
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from torch import profiler
 
 from ..errors import StateMismatch
 from ..system.directory import Directory
@@ -18,36 +23,21 @@ METRICS = "metrics.jsonl"
 RESULT = "result.json"
 TENSORBOARD = "tensorboard"
 
-_STEP_TAGS = {
-    "loss": "train/loss",
-    "accuracy": "train/accuracy",
-    "explained": "train/explained",
-    "lr": "train/lr",
-    "gradient_norm": "train/gradient_norm",
-    "samples_per_second": "speed/samples_per_second",
-    "samples_per_second_per_rank": "speed/samples_per_second_per_rank",
-    "starved": "speed/starved",
-}
-_EPOCH_TAGS = {
-    "val_loss": "val/loss",
-    "val_accuracy": "val/accuracy",
-    "val_explained": "val/explained",
-    "train_loss": "epoch/train_loss",
-    "train_accuracy": "epoch/train_accuracy",
-    "train_explained": "epoch/train_explained",
-    "noise_scale": "train/noise_scale",
-}
+BAR_SECONDS = 0.5  # not at every step, because reading the loss waits for the device
+
+_SCORES = ("loss", "accuracy", "explained")
+_SPEEDS = ("samples_per_second", "samples_per_second_per_rank", "starved")
+_STEP_TAGS = {name: f"train/{name}" for name in (*_SCORES, "lr", "gradient_norm")}
+_STEP_TAGS |= {name: f"speed/{name}" for name in _SPEEDS}
+_EPOCH_TAGS = {f"val_{name}": f"val/{name}" for name in _SCORES}
+_EPOCH_TAGS |= {f"train_{name}": f"epoch/train_{name}" for name in _SCORES} | {"noise_scale": "train/noise_scale"}
 
 
 @final
 class Records:
-    """The records of a run, which one process writes.
+    """The records of a run, which one process writes into its folder.
 
-    Args:
-        output: the folder of the run.
-        epochs: the number of epochs that the run has behind it; lines of later ones, of a run that was killed, go.
-        step: the number of steps that it has behind it.
-        tensorboard: whether to write for TensorBoard, too.
+    The run has so many epochs and steps behind it: lines of later ones, of a run that was killed, go.
 
     Raises MissingDependency if tensorboard is not installed.
     """
@@ -62,12 +52,8 @@ class Records:
         _rewind(output / LOG, "epoch", epochs)
         _rewind(output / METRICS, "step", step)
 
-    def __enter__(self) -> "Records":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Write what TensorBoard is still to get."""
         if self._board is not None:
             self._board.close()
 
@@ -114,3 +100,64 @@ def _rewind(path: Path, key: str, last: int) -> None:
             raise StateMismatch(f"{path}, line {number}: every line must be JSON with {key!r}: {error!r}") from error
     if len(kept) < len(lines):
         Directory(path.parent).write(path.name, b"".join(kept))
+
+
+@contextmanager
+def profiling(path: Path | None) -> Iterator[Callable[[], None]]:
+    """Yield what is to be called after each step, so that a trace of ten of them is written to `path`.
+
+    The trace is a JSON file for Perfetto and chrome://tracing. Without a path nothing is traced.
+    """
+    if path is None:
+        yield lambda: None
+        return
+    schedule = profiler.schedule(wait=10, warmup=2, active=10, repeat=1)
+    with profiler.profile(schedule=schedule, on_trace_ready=lambda done: done.export_chrome_trace(str(path))) as trace:
+        yield trace.step
+
+
+@final
+class Display:
+    """Shows the progress of training on rank 0: a bar for each epoch on a terminal, a line each `log_every` seconds
+    elsewhere. Other ranks show nothing, but are due as often.
+    """
+
+    def __init__(self, leads: bool, log_every: float, console: Console | None = None) -> None:
+        self._leads, self._console = leads, console or Console()
+        self._bars: Progress | None = None
+        self._epoch, self._task = "", TaskID(0)
+        if leads and self._console.is_terminal:
+            told = TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn()
+            self._bars = Progress(
+                *told, TimeRemainingColumn(), TextColumn("{task.fields[figures]}"), console=self._console
+            )
+            self._bars.start()
+        self._seconds, self._last = (log_every, time.monotonic()) if self._bars is None else (BAR_SECONDS, 0.0)
+
+    def close(self) -> None:
+        """Leave the last bar as it is."""
+        if self._bars is not None:
+            self._bars.stop()
+
+    def due(self) -> bool:
+        """Return whether it is time to show the epoch again."""
+        return time.monotonic() - self._last >= self._seconds
+
+    def show(self, epoch: str, step: int, steps: int, figures: str) -> None:
+        """Show an epoch, of whose steps so many are done."""
+        self._last = time.monotonic()
+        if self._bars is None:
+            self.line(f"{epoch}  step {step}/{steps}  {figures}")
+            return
+        if epoch != self._epoch:
+            self._epoch, self._task = epoch, self._bars.add_task(epoch, total=steps, figures="")
+        self._bars.update(self._task, completed=step, figures=figures, refresh=True)
+
+    def line(self, text: str) -> None:
+        """Print a permanent line."""
+        if self._bars is not None:
+            for task in self._bars.task_ids:  # the line repeats what the bar of an epoch showed
+                self._bars.update(task, visible=False, refresh=True)
+            self._bars.console.print(text, highlight=False, markup=False)
+        elif self._leads:
+            print(text, file=self._console.file, flush=True)

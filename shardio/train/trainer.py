@@ -15,18 +15,14 @@ from ..monitoring.monitor import monitor as monitor_input
 from ..system.local_path import local_path
 from ..system.units import counted
 from . import checkpoint, distributed
-from .checkpoint import Checkpoint, CheckpointFolder, CheckpointWriter, TrainingPosition
+from .checkpoint import Checkpoint, Checkpoints, TrainingPosition
 from .config import TrainConfig, TrainResult
-from .data import BAD_SAMPLES_FILE, open_data
-from .distributed import Job
+from .data import BAD_SAMPLES_FILE, first_batch, open_data
+from .distributed import Job, StopRequest
 from .learner import Evaluation, Learner
 from .model import load_model
-from .profiling import profiling
-from .progress import Display, Status, display
-from .records import Records
-from .step_monitor import StepMonitor, StepSums
-from .stop_request import StopRequest
-from .synthetic import first_batch, synthetic_rate
+from .records import Display, Records, profiling
+from .step_monitor import StepMonitor
 
 
 def run(config: TrainConfig) -> TrainResult:
@@ -43,7 +39,7 @@ def run(config: TrainConfig) -> TrainResult:
     """
     with (
         distributed.join(config.device, config.timeout) as job,
-        display(job.leads, config.log_every) as screen,
+        closing(Display(job.leads, config.log_every)) as screen,
         StopRequest(job) as stop,
         ExitStack() as stack,
     ):
@@ -81,10 +77,16 @@ class _Run:
         self._job = job
         self._display = screen
         self._output = local_path(config.output)
-        self._checkpoints = CheckpointFolder(self._output, config.keep_checkpoints)
+        self._checkpoints = Checkpoints(self._output, config.keep_checkpoints)
         self._data = open_data(config, job)
+        task = self._data.task
+        self._model_name = config.model or {"classification": "resnet", "regression": "cnn3d"}[config.task]
+        self._shape = {"model": self._model_name, "task": config.task, **task.describe()}
         resume = self._resume_path()
-        self._ceiling = self._measure_ceiling() if config.synthetic else None
+        self._ceiling: float | None = None
+        if config.synthetic:  # with a model that is thrown away
+            rate = self._ceiling = self._make_learner().synthetic_rate(first_batch(config, job, self._data))
+            screen.line(f"one batch in memory: {rate * job.world.size:,.0f} samples/s, {rate:,.0f} per rank")
         self._learner = self._make_learner()
         self._place = TrainingPosition()
         if resume is not None:
@@ -93,13 +95,12 @@ class _Run:
         if job.leads:
             self._output.mkdir(parents=True, exist_ok=True)
             self._checkpoints.clean()
-            records = Records(
+            made = Records(
                 self._output, epochs=self._place.epoch, step=self._place.step, tensorboard=config.tensorboard
             )
-            self._records = stack.enter_context(records)
-        self._writer = stack.enter_context(CheckpointWriter(self._checkpoints))
-        metric, record = self._data.task.metric, self._record_step
-        monitor = StepMonitor(config, job, self._learner, metric=metric, record=record, say=screen.line)
+            self._records = stack.enter_context(closing(made))
+        stack.enter_context(self._checkpoints)
+        monitor = StepMonitor(config, job, self._learner, metric=task.metric, records=self._records, say=screen.line)
         self._monitor = stack.enter_context(closing(monitor))
         job.wait()  # for rank 0 to have made the folder
         if config.monitor_seconds is not None:
@@ -115,13 +116,6 @@ class _Run:
         torch.manual_seed(config.seed + 1 + job.world.rank)  # but not the same dropout
         return Learner(config, job, model, len(data.train.dataset), data.task)
 
-    def _measure_ceiling(self) -> float:
-        """Return the samples per second and rank of a model that is thrown away."""
-        batch = first_batch(self._config, self._job, self._data)
-        rate = synthetic_rate(self._make_learner(), batch, self._config, self._job)
-        self._display.line(f"one batch in memory: {rate * self._job.world.size:,.0f} samples/s, {rate:,.0f} per rank")
-        return rate
-
     def train(self) -> TrainResult:
         """Train the remaining epochs."""
         samples, seconds, waited = 0.0, 0.0, 0.0
@@ -133,7 +127,7 @@ class _Run:
             evaluation = self._validate()
             self._end_epoch(trained, evaluation)
         total = _EpochSummary(samples, seconds, waited)
-        self._writer.wait()
+        self._checkpoints.wait()
         self._job.wait()  # for rank 0 to have written what the result names
         result = TrainResult(
             metric=self._data.task.metric,
@@ -175,13 +169,13 @@ class _Run:
                     continue
                 self._place = place = replace(place, samples=end, step=place.step + 1)
                 norm = learner.gradient_norm if measured else None
-                self._monitor.end_step(StepSums(place.epoch + 1, place.step, count, lr, sums, norm))
+                self._monitor.end_step(place.epoch + 1, place.step, count=count, lr=lr, sums=sums, norm=norm)
                 total, sums = total + sums, torch.zeros_like(total)
                 self._profile_step()
                 if self._display.due():
-                    self._display.show(self._status(total.tolist(), lr, begun, time.perf_counter() - start))
+                    self._show(total.tolist(), lr, begun, time.perf_counter() - start)
                 if end == whole:
-                    learner.agree()
+                    learner.exchange.agree()
                 saving = self._save_if_due(begun, total, late=saving, last=end == whole)
         loss, score = total.tolist()
         seconds = time.perf_counter() - start
@@ -209,18 +203,21 @@ class _Run:
             late: whether one was due after an earlier step.
             last: whether the step is the epoch's last one. Validation follows, and a checkpoint with its result.
 
-        Returns:
-            Whether one is still due.
+        Returns whether one is still due.
         """
         every, place, signal = self._config.checkpoint_every_steps, self._place, self._stop.agreed()
-        due = late or (every is not None and place.step % every == 0)
-        if last:
-            due = False
-        if not (due or signal is not None) or not self._learner.agreed:
+        due = (late or (every is not None and place.step % every == 0)) and not last
+        if not (due or signal is not None) or not self._learner.exchange.agreed:
             return due
-        self._checkpoint_midway(begun, total)
+        # A rank whose loss is not finite has already spoiled the weights of all: check before saving them.
+        loss, score, bad = self._job.total(*total.tolist(), len(self._data.train.quarantine()) - self._known_bad)
+        self._place = replace(
+            place, loss=begun.loss + self._finite(loss), score=begun.score + score, bad=begun.bad + round(bad)
+        )
+        self._monitor.flush()
+        self._save()
         if signal is not None:
-            self._writer.wait()
+            self._checkpoints.wait()
             self._job.wait()  # for rank 0 to have written: a launcher ends all ranks when the first one ends
             raise Preempted(
                 "{} stopped the run in epoch {}, after step {}; {resume:auto} continues from {}",
@@ -275,19 +272,6 @@ class _Run:
         if noise is not None:
             self._display.line(noise.advice(self._learner.global_batch, len(self._data.train.dataset)))
 
-    def _record_step(self, record: Mapping[str, Any]) -> None:
-        if self._records is not None:
-            self._records.step(record)
-
-    def _checkpoint_midway(self, begun: TrainingPosition, total: torch.Tensor) -> None:
-        # A rank whose loss is not finite has already spoiled the weights of all: check before saving them.
-        loss, score, bad = self._job.total(*total.tolist(), len(self._data.train.quarantine()) - self._known_bad)
-        self._place = replace(
-            self._place, loss=begun.loss + self._finite(loss), score=begun.score + score, bad=begun.bad + round(bad)
-        )
-        self._monitor.flush()
-        self._save()
-
     def _save(self, *, best: bool = False) -> None:
         state = self._learner.state()
         if not self._job.leads:
@@ -296,17 +280,10 @@ class _Run:
             place=self._place,
             **state,
             loader=self._data.train.state_dict(),
-            shape=self._shape(),
+            shape=self._shape,
             config=self._config.to_dict(),
         )
-        self._writer.save(saved, best=best)
-
-    def _shape(self) -> dict[str, Any]:
-        return {"model": self._model_name, "task": self._config.task, **self._data.task.describe()}
-
-    @property
-    def _model_name(self) -> str:
-        return self._config.model or {"classification": "resnet", "regression": "cnn3d"}[self._config.task]
+        self._checkpoints.save(saved, best=best)
 
     def _resume_path(self) -> Path | None:
         """Return the checkpoint to resume from, the same on all ranks, or raise ConfigError on all."""
@@ -334,10 +311,9 @@ class _Run:
 
     def _restore(self, path: Path) -> None:
         loaded = checkpoint.load(path)
-        loaded.check_shape(self._shape(), path)
+        loaded.check_shape(self._shape, path)
         try:
-            parts = ("model", "optimizer", "scaler", "average", "hook", "random")
-            begun_anew = self._learner.restore({part: getattr(loaded, part) for part in parts}, loaded.place.step)
+            begun_anew = self._learner.restore(loaded)
         except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise StateMismatch(f"{path}: its weights do not fit this model: {error}") from error
         loader, place = self._data.train, loaded.place
@@ -350,30 +326,21 @@ class _Run:
                 f"into epoch {at['epoch']}"
             )
         self._place = place
-        self._display.line(
-            f"resuming from {path}: epoch {loaded.place.epoch + 1}, {loaded.place.samples} samples into it"
-        )
+        self._display.line(f"resuming from {path}: epoch {place.epoch + 1}, {place.samples} samples into it")
         if begun_anew is not None:
             self._display.line(f"the memory of PowerSGD begins anew: {begun_anew}")
 
-    def _status(self, total: list[float], lr: float, begun: TrainingPosition, seconds: float) -> Status:
-        loader, place, size = self._data.train, self._place, self._learner.global_batch
+    def _show(self, total: list[float], lr: float, begun: TrainingPosition, seconds: float) -> None:
+        """Show the means of the epoch so far, on this rank, and the throughput of all ranks together."""
+        loader, place, ranks = self._data.train, self._place, self._job.world.size
         samples = place.samples - begun.samples
-        mine = samples / self._job.world.size
-        return Status(
-            epoch=place.epoch + 1,
-            epochs=self._config.epochs,
-            step=-(-place.samples // size),
-            steps=-(-len(loader.dataset) // size),
-            loss=self._finite(total[0] / mine),
-            metric=self._data.task.metric,
-            score=total[1] / mine,
-            gradient_norm=self._monitor.gradient_norm,
-            lr=lr,
-            samples_per_second=samples / seconds,
-            ranks=self._job.world.size,
-            starved=loader.stats().starved,
-        )
+        loss, score = (value * ranks / samples for value in total)
+        norm = "" if self._monitor.gradient_norm is None else f"  |g| {self._monitor.gradient_norm:.2g}"
+        each = f" ({samples / seconds / ranks:.0f} per rank)" if ranks > 1 else ""
+        learned = f"loss {self._finite(loss):.3f}  {self._data.task.metric} {score:.3f}{norm}  lr {lr:.3g}"
+        rate = f"{samples / seconds:.0f} samples/s{each}  starved {100 * loader.stats().starved:.0f} %"
+        step, steps = (-(-count // self._learner.global_batch) for count in (place.samples, len(loader.dataset)))
+        self._display.show(f"epoch {place.epoch + 1}/{self._config.epochs}", step, steps, f"{learned}  {rate}")
 
     def _finite(self, loss: float) -> float:
         if not math.isfinite(loss):

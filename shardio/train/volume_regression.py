@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, cast, final
 
 import numpy as np
 import torch
@@ -69,12 +69,9 @@ class VolumeRegression:
                         f"train and val must have the same field {name!r}: {config.train} has "
                         f"{describe_fields(train.fields)}; {config.val} has {describe_fields(val.fields)}"
                     )
-        if config.image_size is not None and config.image_size > min(shape[1:]):
-            raise ConfigError(
-                "{image_size} must be at most the shortest side of the volumes, {}, got {}",
-                min(shape[1:]),
-                config.image_size,
-            )
+        if config.image_size is not None and config.image_size > (side := min(shape[1:])):
+            words = "{image_size} must be at most the shortest side of the volumes, {}, got {}"
+            raise ConfigError(words, side, config.image_size)
         every = max(1, len(train) // _VOLUMES_READ)
         skip = config.on_bad_sample == "replace"
         moments = _moments(train, targets, job, skip_bad=skip), _moments(train, inputs, job, every, skip_bad=skip)
@@ -144,11 +141,10 @@ def _on(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
 
 def _find_fields(config: TrainConfig, dataset: Dataset) -> tuple[str, str]:
     def is_volume(field: Field) -> bool:
-        numbers = field.dtype is not None and np.dtype(field.dtype).kind in "fiu"
-        return field.kind == "array" and field.shape is not None and len(field.shape) == 4 and numbers
+        return field.kind == "array" and len(field.shape or ()) == 4 and _kind(field) in "fiu"
 
     def is_target(field: Field) -> bool:
-        return _is_float(field) and (field.kind == "scalar" or (field.shape is not None and len(field.shape) == 1))
+        return _kind(field) == "f" and (field.kind == "scalar" or len(field.shape or ()) == 1)
 
     found = []
     for given, option, fits, words in (
@@ -156,24 +152,18 @@ def _find_fields(config: TrainConfig, dataset: Dataset) -> tuple[str, str]:
         (config.target_field, "target_field", is_target, "float scalars or vectors of one length"),
     ):
         names = [name for name, field in dataset.fields.items() if fits(field) and given in (None, name)]
-        floats = [name for name in names if _is_float(dataset.fields[name])]
+        floats = [name for name in names if _kind(dataset.fields[name]) == "f"]
         names = floats or names  # beside a float volume, one of integers is rather a mask
         if len(names) != 1:
             wanted = f"field {given!r} with" if given is not None else "one field of"
-            raise ConfigError(
-                "{}: {} needs {} {}; there are {}",
-                config.train,
-                Option(option),
-                wanted,
-                words,
-                describe_fields(dataset.fields),
-            )
+            there = describe_fields(dataset.fields)
+            raise ConfigError("{}: {} needs {} {}; there are {}", config.train, Option(option), wanted, words, there)
         found.append(names[0])
     return found[0], found[1]
 
 
-def _is_float(field: Field) -> bool:
-    return field.dtype is not None and np.dtype(field.dtype).kind == "f"
+def _kind(field: Field) -> str:
+    return "-" if field.dtype is None else np.dtype(field.dtype).kind
 
 
 def _moments(
@@ -203,8 +193,7 @@ def _moments(
 def _read(dataset: Dataset, name: str, numbers: NDArray[np.int64], skip_bad: bool) -> Sequence[Any]:
     """Return the values of samples, without those that cannot be read if `skip_bad`."""
     try:
-        found: Sequence[Any] = dataset.read(numbers, [name])[name]
-        return found
+        return cast(Sequence[Any], dataset.read(numbers, [name])[name])
     except BadSample:
         if not skip_bad or len(numbers) == 0:
             raise

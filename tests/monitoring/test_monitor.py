@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from _datasets import load as loader_of
 from _datasets import photos
+from _time_limit import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +23,7 @@ import shardio
 from shardio.cache.fetcher import FetchCounts
 from shardio.errors import ConfigError
 from shardio.loader.stats import LoaderStats
-from shardio.monitoring.figures import InputFigures
+from shardio.monitoring import InputFigures
 
 
 def load(**options: Any) -> shardio.Loader:
@@ -39,11 +39,9 @@ class Kept:
         self.closed = 0
 
     def write(self, figures: InputFigures) -> None:
-        """Keep them."""
         self.all.append(figures)
 
     def close(self) -> None:
-        """Count it."""
         self.closed += 1
 
 
@@ -101,7 +99,6 @@ def test_an_interval_has_all_statistics() -> None:
 
 
 def test_json_lines_have_a_file_for_each_rank(tmp_path: Path) -> None:
-    """Each rank adds lines to a file of its own."""
     for rank in range(2):
         loader = load(world=shardio.World(rank, 2))
         with shardio.monitor(loader, every=10, jsonl=tmp_path / "input.jsonl"):
@@ -111,53 +108,37 @@ def test_json_lines_have_a_file_for_each_rank(tmp_path: Path) -> None:
     assert [(line["rank"], line["samples"]) for line in lines] == [(0, 12), (1, 12)]
 
 
-def test_tensorboard(tmp_path: Path) -> None:
-    """The scalars can be read back."""
+def test_dashboards(tmp_path: Path) -> None:
+    """TensorBoard's reader, a scrape by Prometheus and a reader of OpenTelemetry's SDK find the figures."""
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with shardio.monitor(loader := load(), every=10, tensorboard=tmp_path):
-        list(loader)
+    reader, loader = InMemoryMetricReader(), load()
+    meter = MeterProvider([reader]).get_meter("test")
+    monitor = shardio.monitor(loader, every=0.1, tensorboard=tmp_path, prometheus=0, opentelemetry=meter)
+    list(loader)
+    url = f"http://127.0.0.1:{monitor._sinks[-1]._server.server_port}/metrics"  # port 0 is any
+    wait_until(lambda: 'shardio_samples_total{rank="0"} 24.0' in urllib.request.urlopen(url).read().decode())
+    text = urllib.request.urlopen(url, timeout=10).read().decode()
+    monitor.close()
+    assert 'shardio_stage_seconds_total{rank="0",stage="decode"}' in text
     found = EventAccumulator(str(tmp_path))
     found.Reload()
     assert set(found.Tags()["scalars"]) >= {"input/samples_per_second", "input/starved"}
-    assert found.Scalars("input/starved")[0].step == 24
-
-
-def test_prometheus() -> None:
-    """A real scrape finds the counters with their rank."""
-    loader = load()
-    monitor = shardio.monitor(loader, every=0.02, prometheus=0)
-    list(loader)
-    time.sleep(0.2)
-    port = monitor._sinks[0]._server.server_port  # type: ignore[attr-defined]  # port 0 is any
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-    monitor.close()
-    assert 'shardio_samples_total{rank="0"} 24.0' in text
-    assert 'shardio_stage_seconds_total{rank="0",stage="decode"}' in text
-
-
-def test_opentelemetry() -> None:
-    """A real reader of the SDK collects the counters."""
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-
-    reader = InMemoryMetricReader()
-    with shardio.monitor(loader := load(), every=10, opentelemetry=MeterProvider([reader]).get_meter("test")):
-        list(loader)
-    data: Any = reader.get_metrics_data()
-    found = {
+    assert found.Scalars("input/starved")[-1].step == 24
+    measured = {
         metric.name: metric.data.data_points[0].value
-        for resource in data.resource_metrics
+        for resource in reader.get_metrics_data().resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
     }
-    assert found["shardio.input.samples"] == 24
-    assert 0 <= found["shardio.input.starved"] <= 1
+    assert measured["shardio.input.samples"] == 24
+    assert 0 <= measured["shardio.input.starved"] <= 1
 
 
 def test_a_starved_rank_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     """A loop that waits for a slow function is warned about, once; intervals without any batch are the most starved."""
-
     calls: list[None] = []
 
     def slow(batch: Any) -> Any:
@@ -223,44 +204,7 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
             shardio.monitor(load(), prometheus=port, jsonl=tmp_path / "input.jsonl")
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_lightning(tmp_path: Path) -> None:
-    """The callback logs with the Trainer's loggers while it trains, and ends with it."""
-    lightning = pytest.importorskip("lightning.pytorch")
-    from lightning.pytorch.loggers import CSVLogger
-
-    from shardio.monitoring.lightning import InputMonitor
-
-    class Model(lightning.LightningModule):  # type: ignore[misc,name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def training_step(self, batch: Any, _: int) -> torch.Tensor:
-            time.sleep(0.01)
-            loss: torch.Tensor = self.layer(batch["label"][:, None].float()).mean()
-            return loss
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), 0.01)
-
-    trainer = lightning.Trainer(
-        max_epochs=2,
-        logger=CSVLogger(str(tmp_path)),
-        callbacks=[InputMonitor(every=0.02)],
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-        accelerator="cpu",
-    )
-    trainer.fit(Model(), load())
-    (written,) = tmp_path.rglob("metrics.csv")
-    assert "input/starved" in written.read_text().splitlines()[0]
-
-
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """Every monitor ends its thread."""
     yield
     assert not [thread for thread in threading.enumerate() if thread.name == "shardio monitor"]

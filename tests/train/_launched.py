@@ -1,10 +1,13 @@
-"""Run the command line on tiny data for tests of launchers, with models that wait or end their process."""
+"""Run the command line on tiny data for tests of launchers: models that wait or end their process, images that wait."""
 
 import itertools
+import multiprocessing
 import os
 import sys
 import time
+from collections.abc import Sequence
 
+from _builders import png
 from _ranks import environment
 from _tiny import flat, records
 from torch import nn
@@ -36,7 +39,6 @@ def arguments(config: TrainConfig) -> list[str]:
 
 
 def command(config: TrainConfig) -> list[str]:
-    """The whole command."""
     return [sys.executable, "-m", "shardio", "train", *arguments(config), "--resume", "auto"]
 
 
@@ -60,3 +62,19 @@ def kills_rank_1_once(num_classes: int, channels: int) -> nn.Module:
     model = flat(num_classes, channels)
     model.register_forward_pre_hook(lambda *_: os.abort() if next(batches) == 6 and mortal else None)
     return model
+
+
+class Images(Sequence[tuple[bytes, int]]):
+    """PNG images and their numbers, of which workers cannot read the last ones before Slurm has queued a job again."""
+
+    COUNT, THERE = 60, 40
+
+    def __len__(self) -> int:
+        return self.COUNT
+
+    def __getitem__(self, number: int) -> tuple[bytes, int]:  # type: ignore[override]  # no slices
+        # Only in workers: the first process of a conversion reads some samples to know the source again.
+        in_worker = multiprocessing.parent_process() is not None
+        while in_worker and number >= self.THERE and "SLURM_RESTART_COUNT" not in os.environ:
+            time.sleep(0.05)
+        return png(seed=number), number

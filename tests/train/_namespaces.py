@@ -17,22 +17,15 @@ INTERFACE = "eth0"
 @final
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A network namespace.
-
-    Attributes:
-        name: the namespace's name.
-        address: the IPv4 address of its end of the cable.
-    """
+    """A network namespace, and the IPv4 address of its end of the cable."""
 
     name: str
     address: str
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """Return the command that runs a command on this machine."""
         return ["ip", "netns", "exec", self.name, *arguments]
 
     def ip(self, *arguments: str) -> None:
-        """Run `ip` on this machine."""
         _ip("-n", self.name, *arguments)
 
 

@@ -11,18 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from _tiny import Stopped, records, stop_before_step, weights
+from _tiny import records, run_until, weights
 
 from shardio.order.world import World
 from shardio.train import TrainConfig, checkpoint, run
 from shardio.train.distributed import Job
-from shardio.train.powersgd import PowerSgd
+from shardio.train.gradient_exchange import PowerSgd
 
 WEIGHTS = 64 * 3 + 3
 
 
 def main() -> None:
-    """Train in each way."""
     dist.init_process_group("gloo")
     described = json.loads(sys.argv[1])
     for number, (options, stop) in enumerate(described["ways"]):
@@ -30,10 +29,7 @@ def main() -> None:
         whole = replace(whole, output=f"{whole.output}/whole-{number}")
         halves = replace(whole, output=whole.output.replace("whole", "halves"), resume="auto")
         run(whole)
-        with pytest.MonkeyPatch.context() as patched:
-            stop_before_step(patched, stop)
-            with pytest.raises(Stopped):
-                run(halves)
+        run_until(halves, stop)
         run(halves)
         if dist.get_rank() == 0:
             curves = [records(made, "metrics.jsonl") for made in (whole, halves)]

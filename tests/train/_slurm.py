@@ -1,33 +1,38 @@
-"""A Slurm cluster of this machine alone: its daemons, its jobs, and what the jobs run.
+"""A Slurm cluster of this machine alone: its daemons, its jobs, and what the jobs run."""
 
-A supervisor, which is this file run as a script, starts the daemons. It ends them and all that they have started when
-its standard input is closed, which happens however the tests end.
-"""
-
-import ctypes
 import os
 import re
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 import pytest
 
-DAEMONS = ("munged", "slurmctld", "slurmd")
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin"])
 """Where jobs find `python`, and where Debian has the daemons."""
 
 NODE, CPUS, GPUS = "localhost", 4, ("/dev/null", "/dev/zero")
 """The only node, with CPUs and GPUs that it need not have: only the options of sbatch ask for them."""
+
+# The daemons, and all that they start, are in a namespace of processes, which ends with its first one: the shell, which
+# ends when its standard input is closed, and that happens however the tests end. --force: the folders of pytest are
+# private, which is a warning only, as all users are root.
+_DAEMONS = """\
+munged --foreground --force --key-file=munge.key --socket=$PWD/munge.socket --pid-file=$PWD/munged.pid \
+    --seed-file=$PWD/munged.seed >munged.log 2>&1 &
+for _ in $(seq 1000); do [ -e munge.socket ] && break; sleep 0.01; done
+slurmctld -D -c >slurmctld.log 2>&1 &
+slurmd -D -N localhost >slurmd.log 2>&1 &
+cat
+"""
 
 _CONFIGURATION = """\
 ClusterName=test
@@ -61,12 +66,7 @@ PartitionName=all Nodes=ALL Default=YES
 @final
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster of one node.
-
-    Attributes:
-        folder: its configuration, state and logs.
-        environ: the variables of the commands that use it, and of their jobs.
-    """
+    """A cluster of one node: where its state and logs are, and the variables of commands that use it and of jobs."""
 
     folder: Path
     environ: dict[str, str]
@@ -91,7 +91,6 @@ class Cluster:
         return done.stdout
 
     def submit(self, *command: object) -> "BatchJob":
-        """Submit a job with options of sbatch, a script and its arguments."""
         output = self.folder / f"job-{secrets.token_hex(4)}.out"
         number = self.run("sbatch", "--parsable", "--output", output, *command).strip()
         return BatchJob(self, number, output)
@@ -105,7 +104,6 @@ class Cluster:
             time.sleep(0.1)
 
     def is_idle(self) -> bool:
-        """Whether the node is ready for a job."""
         asked = subprocess.run(["sinfo", "-h", "-o", "%t"], env=self.environ, capture_output=True, text=True)
         return asked.stdout.strip() == "idle"
 
@@ -119,25 +117,17 @@ class Cluster:
 @final
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """A job of sbatch.
-
-    Attributes:
-        cluster: where it runs.
-        number: its number.
-        output: the file that it writes to.
-    """
+    """A job of sbatch, and the file that it writes to."""
 
     cluster: Cluster
     number: str
     output: Path
 
     def facts(self) -> dict[str, str]:
-        """Return Slurm's description of the job."""
         told = self.cluster.run("scontrol", "show", "job", "--oneliner", self.number)
         return dict(re.findall(r"(\w+)=(\S+)", told))
 
     def signal(self, name: str) -> None:
-        """Send a signal to its steps."""
         self.cluster.run("scancel", f"--signal={name}", self.number)
 
     def wait_for_requeue(self, restarts: int) -> None:
@@ -167,13 +157,12 @@ class BatchJob:
         self.cluster.wait(what, holds_or_ended, seconds)
 
     def wait_for_end(self) -> None:
-        """Wait until the job has succeeded."""
         self.wait(f"end of job {self.number}", lambda: self.facts()["JobState"] == "COMPLETED")
 
 
 def missing() -> str | None:
     """Why there can be no cluster here, if so."""
-    wanted = [*DAEMONS, "srun", "sbatch", "scancel", "scontrol"]
+    wanted = ["munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol", "unshare"]
     if absent := [name for name in wanted if shutil.which(name, path=PATH) is None]:
         return f"needs slurm-wlm and munge: no {', '.join(absent)}"
     if os.geteuid() != 0:
@@ -183,11 +172,9 @@ def missing() -> str | None:
 
 @contextmanager
 def cluster(folder: Path, variables: dict[str, str]) -> Iterator[Cluster]:
-    """Start a cluster, wait until it is ready, and end it and its jobs at the end of the `with` block.
+    """Start a cluster in an empty folder, whose path is short as it will hold a socket; end it and its jobs at the end.
 
-    Args:
-        folder: an empty folder, with a short path as it will hold a socket.
-        variables: variables of all its jobs, besides those of this process.
+    Its jobs have these variables besides those of this process.
     """
     for name in ("state", "spool"):
         (folder / name).mkdir()
@@ -208,14 +195,13 @@ def cluster(folder: Path, variables: dict[str, str]) -> Iterator[Cluster]:
     (folder / "gres.conf").write_text("".join(f"NodeName={NODE} Name=gpu File={device}\n" for device in GPUS))
     outer = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN"))}
     environ = outer | {"PATH": PATH, "SLURM_CONF": str(folder / "slurm.conf")} | variables
-    command = [sys.executable, __file__, str(folder)]
+    command = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "sh", "-c", _DAEMONS]
     # In a session of its own, it is not ended by Ctrl-C, which also ends the tests, but by what follows from that.
-    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environ, start_new_session=True) as supervisor:
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, env=environ, start_new_session=True):
         made = Cluster(folder, environ)
         made.wait("an idle node", made.is_idle, 30)
         yield made
         # Popen's own end of the `with` block closes the standard input, and waits.
-    assert supervisor.returncode == 0
 
 
 def _free_ports(count: int) -> list[int]:
@@ -224,55 +210,3 @@ def _free_ports(count: int) -> list[int]:
     for one in sockets:
         one.close()
     return ports
-
-
-def supervise(folder: Path) -> None:
-    """Run the daemons until standard input is closed; then end all processes that descend from this one."""
-    set_child_subreaper = 36
-    if ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0):
-        sys.exit("cannot become the parent of orphans")  # the daemons of the daemons would escape
-    try:
-        key, munge = f"--key-file={folder}/munge.key", folder / "munge.socket"
-        files = [f"--{name}-file={folder}/munged.{name}" for name in ("pid", "seed")]
-        # --force: the folders of pytest are private, which is a warning only, as all users are root.
-        _start(folder, "munged", "--foreground", "--force", key, f"--socket={munge}", *files)
-        deadline = time.monotonic() + 10
-        while not munge.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        _start(folder, "slurmctld", "-D", "-c")
-        _start(folder, "slurmd", "-D", "-N", NODE)
-        sys.stdin.read()
-    finally:
-        _end_all_children(grace=3)
-
-
-def _start(folder: Path, name: str, *options: str) -> None:
-    with open(folder / f"{name}.log", "wb") as log:
-        subprocess.Popen([name, *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-
-def _end_all_children(grace: float) -> None:
-    """End the children of this process, and theirs, which become its own as soon as their parents have ended."""
-    deadline = time.monotonic() + grace
-    while children := _children():
-        for child in children:
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
-        time.sleep(0.05)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-
-
-def _children() -> Sequence[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            # After the command's name, which may hold anything: the state, and the parent.
-            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.append(int(path.parent.name))
-    return found
-
-
-if __name__ == "__main__":
-    supervise(Path(sys.argv[1]))

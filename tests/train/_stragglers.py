@@ -4,58 +4,46 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from _tiny import flat
+from torch import nn
 
 from shardio.loader.loader import Loader
 from shardio.train import TrainConfig, run
 
 SECONDS = 0.02
-model: "Slow"
-
-
-class Slow(nn.Module):
-    """A linear model that takes its time on rank 1, for the first 60 steps."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
-        self.steps = 0
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map images to scores."""
-        self.steps += self.training
-        if dist.get_rank() == 1 and self.steps <= 60:
-            time.sleep(SECONDS)
-        scores: Tensor = self.layers(images)
-        return scores
+steps = 0
 
 
 def slow(num_classes: int, channels: int) -> nn.Module:
-    """The model."""
-    global model
-    model = Slow(num_classes)
+    """A linear model that takes its time on rank 1, for the first 60 steps."""
+
+    def wait(*_: Any) -> None:
+        global steps
+        steps += 1
+        if dist.get_rank() == 1 and steps <= 60:
+            time.sleep(SECONDS)
+
+    model = flat(num_classes, channels)
+    model.register_forward_pre_hook(wait)
     return model
 
 
 def main() -> None:
-    """Train."""
     sys.modules["_stragglers"] = sys.modules["__main__"]
-    waiting = Loader.stats
+    waiting, iterate = Loader.stats, Loader.__iter__
 
     def stats(self: Loader) -> Any:
         found = waiting(self)
-        late = max(0, model.steps - 60) * SECONDS if torch.distributed.get_rank() == 0 else 0.0
-        return type(found)(samples=found.samples, seconds=found.seconds, wait_seconds=found.wait_seconds + late)
-
-    iterate = Loader.__iter__
+        late = max(0, steps - 60) * SECONDS if dist.get_rank() == 0 else 0.0
+        return replace(found, wait_seconds=found.wait_seconds + late)
 
     def batches(self: Loader) -> Iterator[Any]:
         for batch in iterate(self):
-            if dist.get_rank() == 0 and model.steps >= 60:
+            if dist.get_rank() == 0 and steps >= 60:
                 time.sleep(SECONDS)
             yield batch
 

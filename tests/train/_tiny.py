@@ -13,7 +13,7 @@ from _datasets import packed
 from torch import nn
 
 import shardio
-from shardio.train import TrainConfig, checkpoint
+from shardio.train import TrainConfig, checkpoint, run
 from shardio.train.learner import Learner
 
 CLASSES = 3
@@ -72,7 +72,6 @@ def dropping(num_classes: int, channels: int) -> nn.Module:
 
 
 def broken(num_classes: int, channels: int) -> nn.Module:
-    """A model whose scores are NaN."""
     model = flat(num_classes, channels)
     with torch.no_grad():
         model[1].weight.fill_(float("nan"))
@@ -80,12 +79,10 @@ def broken(num_classes: int, channels: int) -> nn.Module:
 
 
 def no_model(num_classes: int, channels: int) -> str:
-    """Return something that is not a model."""
     return "model"
 
 
 def fails_on_rank_1(num_classes: int, channels: int) -> nn.Module:
-    """A model that raises on rank 1."""
 
     def fail(*_: Any) -> None:
         if torch.distributed.get_rank() == 1:
@@ -97,12 +94,10 @@ def fails_on_rank_1(num_classes: int, channels: int) -> nn.Module:
 
 
 def weights(made: TrainConfig, part: str = "model") -> dict[str, torch.Tensor]:
-    """The weights in a run's last checkpoint."""
     return dict(getattr(checkpoint.load(Path(made.output) / "last.pt"), part))
 
 
 def assert_same_weights(one: TrainConfig, other: TrainConfig, part: str = "model") -> None:
-    """Fail unless two runs ended with the same weights, to the bit."""
     expected, found = weights(one, part), weights(other, part)
     assert expected.keys() == found.keys()
     for name, value in expected.items():
@@ -116,7 +111,6 @@ def records(made: TrainConfig, name: str = "log.jsonl") -> list[dict[str, Any]]:
 
 
 def free_port() -> str:
-    """A port of this machine that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return str(free.getsockname()[1])
 
@@ -125,8 +119,8 @@ class Stopped(Exception):
     """Simulate whatever ends a process in the middle of an epoch."""
 
 
-def stop_before_step(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """End training before step `number`, counted from 0."""
+def run_until(made: TrainConfig, number: int) -> None:
+    """Train until before step `number`, counted from 0, as if something had ended the process there."""
     steps, step = iter(range(1000)), Learner.step
 
     def until(self: Learner, batch: Any, **options: Any) -> torch.Tensor:
@@ -134,4 +128,7 @@ def stop_before_step(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
             raise Stopped
         return step(self, batch, **options)
 
-    monkeypatch.setattr(Learner, "step", until)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Learner, "step", until)
+        with pytest.raises(Stopped):
+            run(made)

@@ -1,4 +1,4 @@
-"""The loaders, transforms and class counts of a training run."""
+"""The configuration, loaders, transforms, class counts and models of a training run."""
 
 from pathlib import Path
 from typing import Any
@@ -12,32 +12,31 @@ from _tiny import config
 import shardio
 from shardio.errors import ConfigError
 from shardio.order.world import World
+from shardio.train import TrainConfig
 from shardio.train.data import open_data
 from shardio.train.distributed import Job, choose_device
 from shardio.train.image_classification import ImageClassification, count_classes
+from shardio.train.model import ResNet, load_model
 from shardio.transforms.recipe import Recipe
 
 JOB = Job(World(), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
-    ("size", "asked", "train", "val"),
+    ("size", "asked", "found"),
     [
-        ((28, 28), None, (28, 28), (28, 28)),  # small images keep their size
-        ((64, 48), None, (64, 48), (64, 48)),  # and their aspect ratio
-        ((28, 28), 32, (32, 32), (32, 32)),  # unless a size is requested
-        ((65, 65), None, (224, 224), (224, 224)),  # larger images get the default size
-        (None, None, (224, 224), (224, 224)),  # as do images of various sizes
-        (None, 96, (96, 96), (96, 96)),
+        ((64, 48), None, (64, 48)),  # small images keep their size
+        ((28, 28), 32, (32, 32)),  # unless a size is requested
+        ((65, 65), None, (224, 224)),  # larger images get the default size
+        (None, None, (224, 224)),  # as do images of various sizes
+        (None, 96, (96, 96)),
     ],
 )
-def test_image_sizes(
-    size: tuple[int, int] | None, asked: int | None, train: tuple[int, int], val: tuple[int, int]
-) -> None:
-    """The sizes (height, width) of model inputs in training and validation."""
+def test_image_sizes(size: tuple[int, int] | None, asked: int | None, found: tuple[int, int]) -> None:
+    """The size (height, width) of model inputs, in training and validation."""
     task = ImageClassification(2, 3, size, asked)
-    assert [Recipe.of(list_, channels=3, size=size).size for list_ in task.transforms()] == [train, val]
-    assert task.size == max(train)
+    assert [Recipe.of(list_, channels=3, size=size).size for list_ in task.transforms()] == [found, found]
+    assert task.size == max(found)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,6 @@ def test_classes_are_counted(labels: list[int], metadata: dict[str, Any], expect
 
 
 def test_negative_labels_are_refused() -> None:
-    """A negative label is refused."""
     with pytest.raises(ConfigError, match="labels must be 0 or more, got -3"):
         count_classes(shardio.from_samples([{"image": png(), "label": n} for n in (0, -3)]), JOB)
 
@@ -70,14 +68,12 @@ def test_a_set_without_labels_is_refused(tmp_path: Path) -> None:
 
 
 def test_sets_of_grey_and_colour_are_refused(tmp_path: Path) -> None:
-    """Training and validation sets with different channels are refused."""
     packed(tmp_path / "val", [{"image": png(8, 8), "label": 0}])
     with pytest.raises(ConfigError, match=r"train has 1 channels, .*val has 3"):
         open_data(config(tmp_path, val=tmp_path / "val"), JOB)
 
 
 def named(path: Path, classes: list[str] | None, labels: list[int], dtype: str = "int64") -> str:
-    """A dataset at `path` of grey images with these labels and class names."""
     fields = {"image": shardio.Field("image", channels=1), "label": dtype}
     metadata = {} if classes is None else {"classes": classes}
     packed(path, [{"image": png(8, 8, 1), "label": label} for label in labels], fields, metadata=metadata)
@@ -105,21 +101,16 @@ def test_validation_by_name(tmp_path: Path) -> None:
     """With "union" validation labels mean training's classes, and a class that training lacks gets an output."""
     train = named(tmp_path / "train", ["cat", "dog"], [0, 1])
     val = named(tmp_path / "val", ["cow", "dog", "cat"], [0, 1, 2, 2], "uint8")
-    data = open_data(config(tmp_path, train=train, val=val, classes="union", batch_size=4), JOB)
-    assert data.val is not None
-    (batch,) = data.val
-    assert batch["label"].tolist() == [2, 1, 0, 0]
-    assert data.task.outputs == 3
     fewer = named(tmp_path / "fewer", ["dog"], [0])
-    data = open_data(config(tmp_path, train=train, val=fewer, classes="union", batch_size=1), JOB)
-    assert data.val is not None
-    assert ([batch["label"].tolist() for batch in data.val], data.task.outputs) == ([[1]], 2)
+    for other, labels, outputs in ((val, [2, 1, 0, 0], 3), (fewer, [1], 2)):
+        data = open_data(config(tmp_path, train=train, val=other, classes="union", batch_size=len(labels)), JOB)
+        (batch,) = data.val
+        assert (batch["label"].tolist(), data.task.outputs) == (labels, outputs)
 
 
 @pytest.mark.parametrize(
     ("known", "names", "options"),
     [
-        (["cat", "dog"], ["cat", "dog", "cow"], {"classes": "ignore"}),
         (["cat", "dog"], None, {"classes": "ignore"}),
         (["cat", "dog"], ["cat"], {"classes": "ignore"}),  # a label beyond its own names
         (None, None, {}),  # the model has as many classes as training has labels
@@ -138,7 +129,70 @@ def test_labels_that_the_model_cannot_tell_are_refused(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    """A missing GPU is refused with the number of GPUs."""
     assert choose_device(None, World()) == torch.device("cpu")
     with pytest.raises(ConfigError, match="cuda:1 must be one of this node's 0 GPUs"):
         choose_device("cuda", World(1, 2, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"epochs": True}, "epochs must be a whole number of at least 1, got True"),  # a bool is not a count
+        ({"momentum": 1.0}, "momentum must be a number in [0, 1), got 1.0"),
+        ({"warmup_epochs": 2.5, "epochs": 2}, "warmup_epochs must be at most epochs (2), got 2.5"),
+        ({"lr_decay_factor": 1}, "lr_decay_factor must be a number in (0, 1), got 1"),
+        ({"optimizer": "adamax"}, "optimizer must be 'sgd', 'adam', 'adamw', 'lars', 'larc' or 'lamb', got 'adamax'"),
+        ({"seed": 10**5000}, "seed must be below 2^63, got a huge int"),  # torch takes no more
+        ({"classes": "union", "task": "regression"}, "classes is for classification, got 'union' for regression"),
+        ({"model": ""}, "model must be a name, got ''"),
+        ({"train": ""}, "train must be a path, got ''"),
+        ({"output": None}, "output must be a path, got None"),
+        ({"device": "meta"}, "device must be 'cpu', 'cuda' or None, got 'meta'"),  # which torch knows
+        ({"local_sgd_period": 1}, "local_sgd_period must be a whole number of at least 2, got 1"),
+        ({"local_sgd_period": 8, "hook": "bf16"}, "local_sgd_period goes with hook='none' only, got 'bf16'"),
+        (
+            {"local_sgd_period": 8, "precision": "fp16"},
+            "local_sgd_period goes with precision='float32' or 'bf16', got 'fp16'",
+        ),
+    ],
+)
+def test_wrong_configurations_are_refused(values: dict[str, Any], message: str) -> None:
+    """Each message names the rule and the value, before a run begins."""
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**{"train": "train", "output": "out"} | values)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("size", "channels"),
+    [
+        (28, 1),  # Fashion-MNIST
+        (33, 3),  # odd sides round up at each stride
+        (64, 3),  # the largest image for the small model
+        (96, 3),  # the model shaped like ResNet-18, whose stem divides by four
+    ],
+)
+def test_resnet_takes_images_of_any_size(size: int, channels: int) -> None:
+    """Images of any size give one score per class; only deep networks begin with zeros in their residual branches."""
+    model = ResNet(7, channels, size, width=8)
+    assert model(torch.zeros(2, channels, size, size)).shape == (2, 7)
+    assert model.stages[0].body[-1].weight.abs().max() == (0 if size > 64 else 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("alexnet", "model must be 'resnet' or 'module:function', got 'alexnet'"),
+        ("cnn3d", "model must be 'resnet' or 'module:function', got 'cnn3d'"),
+        ("_tiny:", "model must be 'module:name', got '_tiny:'"),
+        ("no_such_module:f", "model 'no_such_module:f': there is no module 'no_such_module' on the Python path"),
+        ("_tiny:forest", "model '_tiny:forest': module '_tiny' has no 'forest'"),
+        ("_tiny:CLASSES", "model '_tiny:CLASSES' must be a function, got int"),
+        ("_tiny:no_model", "model '_tiny:no_model' must return a torch.nn.Module, got str"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused(name: str, message: str) -> None:
+    """The error names the part that is missing."""
+    with pytest.raises(ConfigError) as caught:
+        load_model(name, ImageClassification(3, 1, (28, 28)))
+    assert str(caught.value) == message

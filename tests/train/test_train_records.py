@@ -3,19 +3,16 @@
 import json
 import re
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from _tiny import Stopped, assert_same_weights, config, dataset, records, stop_before_step
+from _tiny import assert_same_weights, config, dataset, records, run_until
 
-import shardio
 from shardio.errors import MissingDependency, StateMismatch
 from shardio.train import checkpoint, run
 from shardio.train.records import Records
-
-CPU = torch.device("cpu")
 
 
 def test_metrics_are_written_by_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,21 +39,30 @@ def test_metrics_are_written_by_step(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert re.fullmatch(pattern, shown[-1])
 
 
-def test_steps_after_the_checkpoint_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that goes on from a checkpoint writes each step and each epoch once, whatever was written after it."""
-    made = config(tmp_path, metrics_every_steps=1, checkpoint_every_steps=3)
-    with monkeypatch.context() as patched:
-        stop_before_step(patched, 5)
-        with pytest.raises(Stopped):
-            run(made)
-    place = checkpoint.load(tmp_path / "out" / "last.pt").place
-    assert place.step == 4
-    metrics = tmp_path / "out" / "metrics.jsonl"
-    with metrics.open("a") as file:
+def test_steps_after_the_checkpoint_are_forgotten(tmp_path: Path) -> None:
+    """A run that goes on from a checkpoint writes each step and each epoch once, whatever was written after it.
+
+    TensorBoard's own reader finds the scalars of both files.
+    """
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    val = dataset(tmp_path / "val", 10)
+    made = config(tmp_path, val=val, metrics_every_steps=1, tensorboard=True, checkpoint_every_steps=3)
+    run_until(made, 5)
+    assert checkpoint.load(tmp_path / "out" / "last.pt").place.step == 4
+    with (tmp_path / "out" / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 2, "step": 5, "loss": 1.0}\n{"epoch": 2, "st')  # as a killed process leaves it
     run(replace(made, resume="auto"))
-    assert [line["step"] for line in records(made, "metrics.jsonl")] == list(range(1, 9))
+    lines = records(made, "metrics.jsonl")
+    assert [line["step"] for line in lines] == list(range(1, 9))
     assert [line["epoch"] for line in records(made)] == [1, 2]
+    found = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
+    found.Reload()
+    scalars = found.Scalars("train/loss")
+    assert [scalar.step for scalar in scalars] == list(range(1, 9))
+    assert [scalar.value for scalar in scalars] == pytest.approx([line["loss"] for line in lines])
+    assert [scalar.step for scalar in found.Scalars("val/accuracy")] == [4, 8]
+    assert {"train/lr", "train/gradient_norm", "speed/starved", "epoch/train_loss"} <= set(found.Tags()["scalars"])
 
 
 @pytest.mark.parametrize("line", ["no JSON", "[1]", '{"epoch": 1}', '{"step": "1"}'])
@@ -68,28 +74,6 @@ def test_metrics_of_something_else_are_refused(line: str, tmp_path: Path) -> Non
     assert (tmp_path / "metrics.jsonl").read_text().endswith(f"{line}\n")
 
 
-def test_tensorboard_reads_the_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorBoard's own reader finds the scalars of both files; of a run that went on each step once."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    made = config(
-        tmp_path, val=dataset(tmp_path / "val", 10), metrics_every_steps=1, tensorboard=True, checkpoint_every_steps=3
-    )
-    with monkeypatch.context() as patched:
-        stop_before_step(patched, 6)
-        with pytest.raises(Stopped):
-            run(made)
-    run(replace(made, resume="auto"))
-    found = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
-    found.Reload()
-    lines = records(made, "metrics.jsonl")
-    scalars = found.Scalars("train/loss")
-    assert [scalar.step for scalar in scalars] == list(range(1, 9))
-    assert [scalar.value for scalar in scalars] == pytest.approx([line["loss"] for line in lines])
-    assert [scalar.step for scalar in found.Scalars("val/accuracy")] == [4, 8]
-    assert {"train/lr", "train/gradient_norm", "speed/starved", "epoch/train_loss"} <= set(found.Tags()["scalars"])
-
-
 def test_tensorboard_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the package, the error says how to install it."""
     monkeypatch.setitem(sys.modules, "tensorboard", None)
@@ -97,50 +81,26 @@ def test_tensorboard_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         run(config(tmp_path, tensorboard=True))
 
 
-def test_a_trace_is_written(tmp_path: Path) -> None:
-    """`profile` writes a trace of ten steps, in which the model's layers are found."""
-    run(config(tmp_path, profile=True, epochs=6))
-    trace = json.loads((tmp_path / "out" / "trace-rank0.json").read_text())
+def test_a_trace_and_the_ceiling_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`profile` writes a trace of ten steps of the model's layers, `synthetic` prints the rate on one batch first."""
+    plain = config(tmp_path, output=tmp_path / "plain", epochs=6)
+    run(plain)
+    capsys.readouterr()
+    measured = replace(plain, output=str(tmp_path / "with"), synthetic=True, profile=True)
+    ceiling = f"{run(measured).synthetic_samples_per_second_per_rank:,.0f}"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"one batch in memory: {ceiling} samples/s, {ceiling} per rank"
+    told = rf"in memory   {ceiling} samples/s on one batch: input costs \d+\.\d %"
+    assert any(re.fullmatch(told, line) for line in lines)
+    assert_same_weights(plain, measured)
+    trace = json.loads((tmp_path / "with" / "trace-rank0.json").read_text())
     names = [event.get("name", "") for event in trace["traceEvents"]]
     assert sum(name.startswith("ProfilerStep#") for name in names) >= 10
     assert "aten::linear" in names
 
 
-def test_the_ceiling_is_printed_beside_the_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`synthetic` measures the rate on one batch first, and changes nothing about the run that follows."""
-    plain = config(tmp_path, output=tmp_path / "plain")
-    run(plain)
-    capsys.readouterr()
-    measured = replace(plain, output=str(tmp_path / "with"), synthetic=True)
-    result = run(measured)
-    assert result.synthetic_samples_per_second_per_rank is not None
-    lines = capsys.readouterr().out.splitlines()
-    ceiling = f"{result.synthetic_samples_per_second_per_rank:,.0f}"
-    assert lines[0] == f"one batch in memory: {ceiling} samples/s, {ceiling} per rank"
-    assert any(
-        re.fullmatch(rf"in memory   {ceiling} samples/s on one batch: input costs \d+\.\d %", line) for line in lines
-    )
-    assert_same_weights(plain, measured)
-
-
-def test_the_ceiling_lists_no_bad_samples(tmp_path: Path) -> None:
-    """A bad sample in the batch that the ceiling is measured with is listed once, as without the measurement."""
-    path = Path(dataset(tmp_path / "data" / "train"))
-    shard = path / shardio.open(path).manifest.shards.names[0]
-    content = shard.read_bytes()
-    whole = content.split(b"IDAT", 3)
-    shard.write_bytes(b"IDAT".join(whole[:2]) + b"XDAT" + b"IDAT".join(whole[2:]))
-    given = {"on_bad_sample": "replace", "max_bad": 5, "epochs": 1, "batch_size": 48}
-    for name, synthetic in (("plain", False), ("with", True)):
-        made = config(tmp_path, output=tmp_path / name, synthetic=synthetic, **given)
-        run(made)
-        (record,) = records(made)
-        assert record["bad_samples"] == len(records(made, "bad.jsonl")) == 1
-
-
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     """`keep_checkpoints` names the last ones by their age; the older ones are gone."""
-
     run(config(tmp_path, epochs=5, keep_checkpoints=4))
     names = ["last.pt", "previous.pt", "previous-2.pt", "previous-3.pt"]
     assert [checkpoint.load(tmp_path / "out" / name).place.epoch for name in names] == [5, 4, 3, 2]
@@ -155,7 +115,7 @@ def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 def test_numbers_that_overflow_are_null(tmp_path: Path) -> None:
     """Every line is JSON that other programs read, whatever a gradient in fp16 came to."""
-    with Records(tmp_path, epochs=0, step=0, tensorboard=True) as written:
+    with closing(Records(tmp_path, epochs=0, step=0, tensorboard=True)) as written:
         written.step({"step": 1, "loss": 0.5, "gradient_norm": float("inf"), "lr": float("nan")})
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert json.loads(line, parse_constant=pytest.fail) == {"step": 1, "loss": 0.5, "gradient_norm": None, "lr": None}

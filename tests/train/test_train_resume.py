@@ -1,18 +1,134 @@
-"""A run that is killed and resumed has the losses and the weights of one that was not."""
+"""A run that a signal stops or that is killed goes on from a checkpoint as if nothing had happened."""
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from _launched import command, environ, epochs
+from _ranks import environment, torchrun
 from _ranks import start as start_script
-from _ranks import torchrun
-from _tiny import assert_same_weights, config, records
-from test_train_signals import await_epoch, start
+from _time_limit import wait_until
+from _tiny import assert_same_weights, config, free_port, records
 
-from shardio.train import TrainConfig, checkpoint, run
+from shardio.errors import Preempted
+from shardio.order.world import World
+from shardio.train import TrainConfig, checkpoint, distributed, run
+from shardio.train.distributed import Job
+from shardio.train.learner import Learner
+
+REQUEUE = 85
+
+
+def start(made: TrainConfig, ranks: int, *extra: object) -> list[subprocess.Popen[str]]:
+    """Start `shardio train` on some ranks, without a launcher."""
+    port = free_port()
+    return [
+        subprocess.Popen(
+            [*command(made), *map(str, extra)],
+            env=environment()
+            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            | {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def await_epoch(made: TrainConfig, number: int, limit: float = 60) -> None:
+    wait_until(lambda: len(epochs(made)) >= number, "no epoch ended", limit)
+
+
+@pytest.mark.long
+def test_a_signal_on_one_rank_stops_all(tmp_path: Path) -> None:
+    """Every rank exits with 85 after the same step, whichever got the signal."""
+    made = config(tmp_path, epochs=4000, batch_size=6)
+    processes = start(made, 2)
+    try:
+        await_epoch(made, 2)
+        processes[-1].send_signal(signal.SIGUSR1)
+        ended = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [REQUEUE] * 2, ended
+    for _, errors in ended:
+        assert stopped("SIGUSR1", made) in errors
+
+
+def stopped(signal_name: str, made: TrainConfig) -> str:
+    """What a run says that has stopped, and saved a checkpoint there."""
+    place = checkpoint.load(Path(made.output, "last.pt")).place
+    return f"{signal_name} stopped the run in epoch {place.epoch + 1}, after step {place.step}; --resume auto"
+
+
+@pytest.mark.long
+def test_what_torchrun_makes_of_a_stopped_run(tmp_path: Path) -> None:
+    """A run that Ctrl-C stops under torchrun has a checkpoint, and torchrun ends with 1, not 85."""
+    made = config(tmp_path, epochs=4000, batch_size=6)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    process = subprocess.Popen(
+        [*launcher, "-m", *command(made)[2:]], env=environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        await_epoch(made, 2, limit=120)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1, errors
+    assert stopped("SIGINT", made) in errors
+
+
+def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """The first Ctrl-C asks for a checkpoint and says so; one more ends the run, unless it is the same one's echo."""
+    now = 100.0
+    monkeypatch.setattr(distributed.time, "monotonic", lambda: now)
+    with distributed.StopRequest(Job(World(), torch.device("cpu"))) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        now += 0.5  # torchrun sends its ranks what the terminal sent them
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.agreed() == signal.SIGINT
+        now += 1.0
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    told = "shardio: saving a checkpoint after this step; Ctrl-C again ends the run without one"
+    assert capfd.readouterr().err.split("\n") == ["", told, ""]
+
+
+@pytest.mark.parametrize("step", [6, 8], ids=["in an epoch", "at its end"])
+def test_a_stopped_run_goes_on_to_the_bit(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped by a signal in the middle or at the end of an epoch, a run ends with the weights of one that was not."""
+    whole = config(tmp_path, output=tmp_path / "whole", epochs=3)
+    run(whole)
+    halves = replace(whole, output=str(tmp_path / "halves"))
+    steps, train = iter(range(1, 100)), Learner.step
+
+    def signalled(self: Learner, batch: Any, **options: Any) -> torch.Tensor:
+        if next(steps) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return train(self, batch, **options)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patched:
+        patched.setattr(Learner, "step", signalled)
+        with pytest.raises(Preempted, match=f"SIGTERM stopped the run in epoch 2, after step {step}"):
+            run(halves)
+    assert signal.getsignal(signal.SIGTERM) == before
+    run(replace(halves, resume="auto"))
+    assert_same_weights(whole, halves)
+    losses = [[line["train_loss"] for line in records(made)] for made in (whole, halves)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)  # of the whole epoch, before and after the resume
 
 
 def curve(made: TrainConfig) -> dict[int, tuple[float, float]]:
@@ -25,11 +141,10 @@ def curve(made: TrainConfig) -> dict[int, tuple[float, float]]:
 @pytest.mark.long
 def test_two_ranks_go_on_to_the_bit(tmp_path: Path) -> None:
     """With dropout, clipping and an average, with local SGD, and in bf16; with PowerSGD to the rounding of one step."""
+    local = {"local_sgd_period": 3, "checkpoint_every_steps": 1, "model": "_tiny:normalised"}
     ways = [
         ({"model": "_tiny:dropping", "clip_norm": 0.5, "ema": 0.9, "checkpoint_every_steps": 3}, 7),
-        ({"local_sgd_period": 3, "local_sgd_start": 2, "checkpoint_every_steps": 1, "model": "_tiny:normalised"}, 7),
-        ({"local_sgd_period": 3, "local_sgd_start": 9, "checkpoint_every_steps": 1, "model": "_tiny:normalised"}, 7),
-        ({"local_sgd_period": 3, "local_sgd_start": 7, "checkpoint_every_steps": 1, "model": "_tiny:normalised"}, 7),
+        *(({**local, "local_sgd_start": start}, 7) for start in (2, 9, 7)),
         ({"hook": "bf16", "accumulate": 2, "batch_size": 3, "checkpoint_every_steps": 2}, 15),
         ({"hook": "powersgd", "powersgd_rank": 1, "powersgd_start": 2, "checkpoint_every_steps": 2}, 7),
     ]
@@ -59,7 +174,7 @@ def test_a_run_that_is_killed_goes_on_to_the_bit(ranks: int, tmp_path: Path) -> 
         for process in killed:
             process.kill()
             process.communicate()
-    newest, _ = checkpoint.CheckpointFolder(tmp_path / "out").choose()  # `last.pt`, or the one before for a moment
+    newest, _ = checkpoint.Checkpoints(tmp_path / "out").choose()  # `last.pt`, or the one before for a moment
     place = checkpoint.load(newest).place
     epochs = place.epoch + 2
     whole = replace(made, output=str(tmp_path / "whole"), epochs=epochs)

@@ -1,4 +1,4 @@
-"""Slurm, mpirun and torchrun start training, end it, and start it again where it was.
+"""Slurm, mpirun and torchrun start training, end it, and start it again where it was; ranks find each other by them.
 
 Slurm's daemons are real: they run on this machine for these tests.
 """
@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from _launched import VARIABLES, arguments, command, environ, epochs
+from _launched import VARIABLES, Images, arguments, command, environ, epochs
 from _slurm import Cluster, cluster, missing
 from _time_limit import wait_until
 from _tiny import config
-from _waiting_images import Images
 
 import shardio
 from shardio.care.verify import verify
+from shardio.errors import ConfigError
 from shardio.train import TrainConfig
+from shardio.train.distributed import init_method
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "slurm"
 STEPS = 4
@@ -32,7 +33,6 @@ ONE_NODE = ["--nodes", "1", "--ntasks-per-node", "2", "--gpus-per-node", "2", "-
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of one node."""
     if (reason := missing()) is not None:
         pytest.skip(reason)
     with cluster(tmp_path_factory.mktemp("slurm"), VARIABLES) as made:
@@ -40,21 +40,12 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def two_ranks(folder: Path, **changes: object) -> TrainConfig:
-    """Two epochs of four steps on two ranks."""
     return config(folder, batch_size=6, **changes)
 
 
 def whole(number: int) -> list[tuple[int, int, int]]:
     """The log of so many epochs that two ranks have trained."""
     return [(epoch, STEPS * epoch, 2) for epoch in range(1, number + 1)]
-
-
-@pytest.mark.cluster
-def test_srun_needs_no_other_variables(slurm: Cluster, tmp_path: Path) -> None:
-    """Two ranks find each other by what srun tells them."""
-    run = two_ranks(tmp_path)
-    slurm.run("srun", "--ntasks", 2, *command(run))
-    assert epochs(run) == whole(2)
 
 
 @pytest.mark.cluster
@@ -67,7 +58,10 @@ def test_an_interactive_shell_is_one_process(slurm: Cluster) -> None:
 
 @pytest.mark.cluster
 def test_a_job_queues_itself_again_and_resumes(slurm: Cluster, tmp_path: Path) -> None:
-    """examples/slurm/train.sbatch goes on after the signal that announces its end, and after Slurm has requeued it."""
+    """examples/slurm/train.sbatch goes on after the signal that announces its end, and after Slurm has requeued it.
+
+    Its two ranks find each other by what srun tells them.
+    """
     run = two_ranks(tmp_path, epochs=30, model="_launched:slow_at_first")
     job = slurm.submit(*ONE_NODE, EXAMPLES / "train.sbatch", *arguments(run))
 
@@ -101,7 +95,7 @@ def test_a_job_queues_itself_again_and_resumes(slurm: Cluster, tmp_path: Path) -
 def test_a_conversion_queues_itself_again_and_resumes(slurm: Cluster, tmp_path: Path) -> None:
     """examples/slurm/convert.sbatch keeps what it has written before the signal."""
     out = tmp_path / "images"
-    arguments = ["torch", "_waiting_images:Images", out, "--to", "hdf5", "--shard-size", "2KB"]
+    arguments = ["torch", "_launched:Images", out, "--to", "hdf5", "--shard-size", "2KB"]
     job = slurm.submit("--cpus-per-task", 2, EXAMPLES / "convert.sbatch", *arguments)
 
     def shards(folder: str) -> dict[str, tuple[int, int]]:
@@ -159,3 +153,62 @@ def test_torchrun_starts_all_ranks_again(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"resuming from .*last.pt: epoch 2, 0 samples into it", done.stdout + done.stderr)
     assert epochs(run) == whole(3)
+
+
+SLURM = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost"}
+OPENMPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": "165150721"}
+
+
+def host_and_port(environ: dict[str, str]) -> tuple[str, int]:
+    found = re.fullmatch(r"tcp://(.+):(\d+)", init_method(environ))
+    assert found
+    return found[1], int(found[2])
+
+
+def test_the_users_address_comes_first() -> None:
+    """MASTER_ADDR and MASTER_PORT, torchrun's or the user's, win over the launcher's variables; one alone as well."""
+    assert init_method(SLURM | {"MASTER_ADDR": "head", "MASTER_PORT": "29500"}) == "env://"
+    assert host_and_port(SLURM | {"MASTER_ADDR": "head"}) == ("head", host_and_port(SLURM)[1])
+    assert host_and_port(SLURM | {"MASTER_PORT": "29500"}) == ("localhost", 29500)
+    assert host_and_port(SLURM | {"MASTER_ADDR": "fd00::2", "MASTER_PORT": ""})[0] == "[fd00::2]"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("gpu-a.cluster,gpu-b.cluster", "gpu-a.cluster"),
+        ("node[003-010,12],login", "node003"),
+        ("rack[1-2]node[07-08]", "rack1node07"),
+    ],
+)
+def test_rank_0_is_on_the_first_node_of_a_step(nodes: str, first: str) -> None:
+    """Slurm's notation of several hosts is understood."""
+    assert host_and_port(SLURM | {"SLURM_STEP_NODELIST": nodes, "SLURM_JOB_NODELIST": "other"})[0] == first
+
+
+def test_jobs_rarely_share_a_port() -> None:
+    """Nearly every step and job has a port of its own, outside the range of outgoing connections.
+
+    The ranks of `mpirun` on one node, also on one of Slurm's, meet on that node.
+    """
+    assert host_and_port(OPENMPI) == host_and_port(SLURM | OPENMPI)
+    assert host_and_port(OPENMPI)[0] == "127.0.0.1"
+    jobs = [SLURM | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)} for job in range(50) for step in range(2)]
+    ports = {host_and_port(environ)[1] for environ in [*jobs, OPENMPI]}
+    assert len(ports) > 95
+    assert all(10_000 <= port < 30_000 for port in ports)
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR must be the host of rank 0, got none"),
+        ({"MASTER_ADDR": "head"}, "MASTER_PORT must be set, as none of SLURM_JOB_ID, SLURM_STEP_ID is"),
+        (OPENMPI | {"OMPI_COMM_WORLD_SIZE": "4"}, "got 4 ranks and no MASTER_ADDR: mpirun -x MASTER_ADDR=HOST"),
+        (SLURM | {"SLURM_STEP_NODELIST": "[1-2"}, r"SLURM_STEP_NODELIST must begin with .* got '\[1-2'"),
+        ({"SLURM_STEP_ID": "0"}, "SLURM_JOB_NODELIST must begin with the name of a host, got ''"),
+    ],
+)
+def test_a_variable_that_is_missing_is_named(environ: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        init_method(environ)

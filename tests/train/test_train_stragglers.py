@@ -13,8 +13,7 @@ from _tiny import config, records
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardio.train.link_probe import slow_node
-from shardio.train.stragglers import StepTimes, Straggler, StragglerWatch, slowest
+from shardio.train.step_monitor import StepTimes, Straggler, StragglerWatch, slow_node, slowest
 
 HOSTS = ["one", "two", "three", "four"]
 EVEN = [StepTimes(0.0, 0.100, 0.020)] * 4
@@ -56,7 +55,6 @@ def test_only_a_persistent_one_is_named_once() -> None:
     slow, chance = late(2, wait=0.1), late(0, wait=0.1)
     assert [watch.look(times) for times in (slow, slow, chance, slow, slow)] == [None] * 5
     new = watch.look(slow)
-    assert new is not None
     assert (new.rank, new.cause) == (2, "input")
     assert [watch.look(slow) for _ in range(5)] == [None] * 5
     assert watch.straggler == new
@@ -69,8 +67,6 @@ def test_only_a_persistent_one_is_named_once() -> None:
 @pytest.mark.parametrize(
     ("ring", "slow"),
     [
-        ([1.0, 1.0], None),
-        ([9.0, 1.0], None),
         ([1.0, 1.0, 1.0], None),
         ([1.0, 9.0, 9.0], 2),
         ([9.0, 1.0, 8.0], 0),
@@ -88,7 +84,6 @@ def test_a_slow_node_has_two_slow_links(ring: list[float], slow: int | None) -> 
 
 @pytest.mark.cluster
 def test_a_slow_network_is_named(tmp_path: Path) -> None:
-    """Of three machines, the one that sends slowly is named."""
     made = config(tmp_path, epochs=4, batch_size=4, model="_tiny:wide", metrics_every_steps=2)
     described = tmp_path / "run.json"
     described.write_text(json.dumps(made.to_dict()))

@@ -23,7 +23,6 @@ from _tiny import config, dataset, free_port, records
 from shardio.cli import main
 from shardio.errors import ConfigError, Preempted, ShardioError
 from shardio.train import checkpoint, run
-from shardio.train.checkpoint import TrainingPosition
 from shardio.train.distributed import join
 from shardio.train.learner import Learner
 
@@ -67,40 +66,27 @@ def noting(folder: Path, rank: int, *, held: int = -1, stopped: int = -1) -> Cal
 
 
 def noted(folder: Path, rank: int) -> list[list[int]]:
-    """The samples of each step of a rank."""
     return [json.loads(line) for line in (folder / f"rank{rank}.jsonl").read_text().splitlines()]
 
 
 class Started:
-    """Processes of a run.
-
-    Attributes:
-        folder: where each rank notes its samples.
-        processes: the processes, one a machine or rank.
-    """
+    """Processes of a run, one a machine or rank, and the folder where each rank notes its samples."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.processes: list[subprocess.Popen[str]] = []
 
     def start(self, command: Sequence[str], environment: dict[str, str]) -> None:
-        """Start a process."""
         with open(self.folder / f"stderr{len(self.processes)}", "w") as errors:
             values = _ranks.environment() | environment
             process = subprocess.Popen(command, env=values, stdout=subprocess.DEVNULL, stderr=errors, text=True)
         self.processes.append(process)
 
     def await_held(self) -> None:
-        """Wait until rank 0 waits."""
         wait_until(lambda: (self.folder / "held").exists() or self.ended(), "rank 0 did not reach the step")
         assert not self.ended(), self.errors(0)
 
-    def release(self) -> None:
-        """Let rank 0 go on."""
-        (self.folder / "released").touch()
-
     def ended(self) -> bool:
-        """Whether a process has ended."""
         return any(process.poll() is not None for process in self.processes)
 
     def wait(self, seconds: float) -> list[int]:
@@ -109,14 +95,7 @@ class Started:
         return [process.wait(max(0.01, deadline - time.monotonic())) for process in self.processes]
 
     def errors(self, number: int) -> str:
-        """What a process has written to standard error."""
         return (self.folder / f"stderr{number}").read_text()
-
-    def kill(self) -> None:
-        """End all processes."""
-        for process in self.processes:
-            process.kill()
-            process.wait()
 
 
 @contextmanager
@@ -127,7 +106,9 @@ def starting(folder: Path) -> Iterator[Started]:
     try:
         yield started
     finally:
-        started.kill()
+        for process in started.processes:
+            process.kill()
+            process.wait()
 
 
 def script(folder: Path, root: Path, *, held: int = -1) -> list[str]:
@@ -151,13 +132,7 @@ def torchrun(machines: Sequence[Machine], started: Started, arguments: Sequence[
         started.start(machine.command(command), {"GLOO_SOCKET_IFNAME": INTERFACE})
 
 
-def position(root: Path) -> TrainingPosition:
-    """The position in training of the last checkpoint."""
-    return checkpoint.load(root / "out" / "last.pt").place
-
-
 def assert_each_once(batches: Sequence[Sequence[int]]) -> None:
-    """Fail unless the batches have every sample once."""
     assert sorted(itertools.chain.from_iterable(batches)) == list(range(SAMPLES))
 
 
@@ -170,14 +145,14 @@ def test_a_cut_cable_ends_the_run_and_costs_no_sample(tmp_path: Path, monkeypatc
             torchrun(machines, first, script(first.folder, tmp_path, held=HELD))
             first.await_held()
             cut(machines[1])
-            first.release()
+            (first.folder / "released").touch()
             assert first.wait(TIMEOUT + MARGIN) == [1, 1]
             for rank in range(2):
                 errors = first.errors(rank)
                 (line,) = [line for line in errors.splitlines() if line.startswith("shardio: ")]
                 assert re.fullmatch(LOST.format(rank=rank, reason="Timed out waiting 3000ms"), line)
                 assert "RuntimeError" not in errors
-        place = position(tmp_path)
+        place = checkpoint.load(tmp_path / "out" / "last.pt").place
         assert (place.epoch, place.step, place.samples) == (1, 18, (18 - EPOCH) * 2 * BATCH)
         steps = [noted(first.folder, rank) for rank in range(2)]
         assert len(steps[0]) == HELD + 1  # it was in the middle of a step
@@ -192,7 +167,7 @@ def test_a_cut_cable_ends_the_run_and_costs_no_sample(tmp_path: Path, monkeypatc
                 run(alone)
         steps = [noted(tmp_path, 0)]
         assert_each_once(done + steps[0][:left])
-        place = position(tmp_path)
+        place = checkpoint.load(tmp_path / "out" / "last.pt").place
         done = steps[0][left:]
         assert (place.epoch, place.samples) == (2, sum(map(len, done)))
 
