@@ -1,4 +1,4 @@
-"""Which pieces a cache evicts to make room."""
+"""The choice of the pieces that a cache evicts to make room; `NodeCache` in `node_cache.py` evicts them."""
 
 from collections.abc import Iterable
 

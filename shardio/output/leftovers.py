@@ -2,6 +2,7 @@
 
 In a folder these are the hidden folders that shards are built in, journals of unfinished conversions, temporary files,
 and shards that no manifest names. In a store they are objects: shards, and the records of unfinished conversions.
+`system/replacement.py` finds what was left of single files and folders that were being replaced.
 """
 
 import os

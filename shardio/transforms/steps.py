@@ -2,6 +2,11 @@
 
 Every step maps uint8 pixels to uint8 pixels, as Pillow does, which torchvision uses for PIL images. A step that
 preserves an image's size has a `mask`, bool [B]: it changes the images where the mask is true.
+
+A new transform that is made of these steps goes beside its like (`color.py`, `geometry.py`, ...), into the unions of
+`composition.py` and into `transforms/__init__.py` and `shardio/__init__.py`. A new kind of step also needs its
+arithmetic in `engines/torch_steps.py`, in `engines/dali_graph.py`, and in C, which `engines/size_preserving_steps.py`
+calls: `native/steps.h`, `native/steps.c`. `tests/engines/test_steps.py` compares the three.
 """
 
 from dataclasses import dataclass, fields, replace

@@ -1,4 +1,4 @@
-"""The random parameters of a batch: this module alone draws crops, flips, erased boxes, array moves and mixes.
+"""The random parameters of a batch: this module alone has the transforms draw their crops, flips, moves and mixes.
 
 It also seeds the generators of functions given as `map`. Everything depends only on the seed, the epoch, the sample
 and the transform's place in its list (see `transforms`), so threads, batch composition, container and engine change
