@@ -90,7 +90,7 @@ class BenchConfig:
 
     @property
     def access(self) -> StoreAccess:
-        """How a dataset at a URL is reached."""
+        """The access to a dataset at a URL."""
         return StoreAccess(self.cache, self.cache_size, self.store_options)
 
     @property

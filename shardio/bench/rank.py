@@ -67,7 +67,7 @@ class RankRecord:
 
     @property
     def waits(self) -> NDArray[np.float64]:
-        """How long each step that counts waited until its batch was on its device, in seconds."""
+        """The wait of each step that counts until its batch was on its device, in seconds."""
         waits: NDArray[np.float64] = self.counted["wait"] + self.counted["device"]
         return waits
 

@@ -17,7 +17,7 @@ Finding: TypeAlias = Literal["same", "faster", "slower"]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How the rate of B compares to that of A.
+    """A comparison of the rate of B to that of A.
 
     Attributes:
         finding: whether B is faster or slower beyond the noise, or the same as far as can be told.

@@ -1,4 +1,4 @@
-"""How fast a dataset's storage can be read without shardio: sequentially and at random, past the page cache."""
+"""The rates of reading a dataset's storage without shardio: in sequence and at random, past the page cache."""
 
 import errno
 import mmap

@@ -19,7 +19,7 @@ _MEMORY_SHARE = 0.005  # of the time: the kernel walks over all pages of a proce
 
 @dataclass(frozen=True, slots=True)
 class RankUsage:
-    """What a rank and its worker processes took during a time.
+    """The resources that a rank and its worker processes took during a time.
 
     Attributes:
         delay_seconds: seconds that threads were ready to run and waited for a processor.

@@ -1,4 +1,4 @@
-"""What limits the rate of a loader, from where its ranks and workers spend their time, and which setting to change.
+"""The verdict: what limits a loader's rate, from the time that ranks and workers spend, and the setting to change.
 
 `diagnose` is a pure function of a few figures. Where workers are the limit, it ranks the causes by how much faster the
 workers would be without them. docs/bench.md explains its rules, and shows how often they are right.
@@ -29,7 +29,7 @@ WHOLE_CHUNKS = 2.0  # bytes decompressed for a byte of the samples, from which o
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Where the time went, while steps counted.
+    """The time spent, by cause, while steps counted.
 
     Attributes:
         starved: the share of the time that ranks waited for input, mean over ranks.
@@ -94,7 +94,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What limits the rate, or might.
+    """A limit of the rate, or one that might be.
 
     Attributes:
         bottleneck: the limit, in a word.

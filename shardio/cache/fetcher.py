@@ -29,7 +29,7 @@ EXIT_SECONDS = 1.5
 """The longest that the interpreter's end waits for requests that run."""
 
 FULL_SECONDS = 30.0
-"""How long to wait for room on a full disk, where the cache has nothing to evict."""
+"""Seconds to wait for room on a full disk, where the cache has nothing to evict."""
 
 _FULL_NAPS = 0.02, 1.0  # seconds, the first and the longest: what was fetched in vain is fetched again
 

@@ -1,4 +1,4 @@
-"""Where the cache of a node lies, and how large it may be, unless the user says so."""
+"""The default folder and the default size limit of a node's cache."""
 
 import os
 import socket

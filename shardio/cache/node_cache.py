@@ -58,7 +58,7 @@ OTHER_FOLDER = "give a folder on a local disk with cache=, or cache='/dev/shm/sh
 """Advice for errors about a folder that cannot hold a cache."""
 
 LOCK_SECONDS = 60.0
-"""How long to wait for a process that changes the cache: much longer than a change takes."""
+"""Seconds to wait for a process that changes the cache: much longer than a change takes."""
 
 _FREED_AT_ONCE = 64  # of the limit: looking for what to evict takes longer than evicting it
 _WORTH_LOOKING = 0.5  # seconds after which processes may have died unnoticed

@@ -1,4 +1,4 @@
-"""How fast a store answers, and what follows: how long requests are, and how many bytes are under way at once.
+"""The pace of a store: its measured speed sets the length of requests and the number of bytes under way at once.
 
 Too few bytes leave the network idle between an answer and the next request; too many make what is needed now wait
 behind what is needed later. Enough is a little more than bandwidth times latency, both as they were seen lately, as
@@ -58,6 +58,6 @@ class Pace:
 
     @property
     def bytes_under_way(self) -> int:
-        """How many bytes may be under way at once ahead of time."""
+        """The number of bytes that may be under way at once ahead of time."""
         run = self.longest_run * PIECE
         return max(4 * run, round(_AHEAD * self.bandwidth * self.latency) + 2 * run)

@@ -43,7 +43,7 @@ _MOST_NAMED = 10  # rows in a message
 
 @dataclass(frozen=True, slots=True)
 class ShardRepair:
-    """What a repair did with one shard.
+    """The result of a repair for one shard.
 
     Attributes:
         shard: the shard's name.

@@ -1,4 +1,4 @@
-"""How every command shows its help and names options in errors: as people type them."""
+"""The help of every command, and errors that name options as people type them."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What writers share: checks before anything is written, and files that no failure leaves open."""
+"""The base of all writers: checks before anything is written, and files that no failure leaves open."""
 
 import contextlib
 import errno

@@ -1,4 +1,4 @@
-"""What a container is: how a shard of any kind is written and read."""
+"""The contract of a container: writing and reading a shard of any kind."""
 
 from collections.abc import Mapping
 from pathlib import Path

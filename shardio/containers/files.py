@@ -1,4 +1,4 @@
-"""Where the files of datasets are opened for reading, and read: by position, from many threads, without a lock.
+"""Opening and reading the files of datasets: by position, from many threads, without a lock.
 
 Every reader of a container opens its files here, and nowhere else. Errors name the value.
 """

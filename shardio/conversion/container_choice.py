@@ -1,4 +1,4 @@
-"""Which container fits the samples of a source, and what a tar of them takes, estimated from a few."""
+"""The choice of a container for the samples of a source, and the size of a tar of them, estimated from a few."""
 
 import math
 

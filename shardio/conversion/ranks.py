@@ -19,7 +19,7 @@ from .tasks import ShardTask, TaskContext
 BEGIN_SECONDS = 600.0
 STALL_SECONDS = 1800.0
 _LOOK_SECONDS = 2.0
-"""How often the first rank looks what the others have done while it works itself."""
+"""The time between two looks of the first rank at the others' progress while it works itself."""
 
 _JOB = (
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID",

@@ -101,7 +101,7 @@ class WriteTask:
 
 
 class TaskResult(NamedTuple):
-    """How many samples a task has worked on, how many of them it has left out, and the first of those."""
+    """The number of samples that a task has worked on and has left out, and the first of the latter."""
 
     samples: int
     skipped: int

@@ -1,4 +1,4 @@
-"""How many bad samples a job may have: the option `max_bad`, of loaders and of conversions."""
+"""The budget of bad samples of a job: the option `max_bad`, of loaders and of conversions."""
 
 import math
 

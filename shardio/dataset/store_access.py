@@ -1,4 +1,4 @@
-"""How datasets at URLs are reached: the store's options, the cache of the node, and the manifest."""
+"""Access to datasets at URLs: the store's options, the cache of the node, and the manifest."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Where a dataset lies: its file system, or the store and the cache of this node; and whether it fits in memory."""
+"""Storage of a dataset: its file system, or the store and the cache of this node; and whether it fits in memory."""
 
 import os
 import time

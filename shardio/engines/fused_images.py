@@ -20,7 +20,7 @@ from .orientation import TURNS, Orientations
 EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
 """The engine that decodes and transforms images; `"auto"` chooses one by the device and the installed packages."""
 Decode: TypeAlias = Literal["exact", "fast"]
-"""How JPEG files are decoded: `"exact"` gives Pillow's pixels, `"fast"` repeats chroma samples and shrinks early."""
+"""The decoding of JPEG files: `"exact"` gives Pillow's pixels, `"fast"` repeats chroma samples and shrinks early."""
 
 _FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 _TURN_BITS = np.array([0, *(sum(flag << bit for bit, flag in enumerate(TURNS[o])) for o in range(1, 9))], np.uint8)

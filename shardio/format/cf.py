@@ -52,7 +52,7 @@ _DATE = re.compile(
 @final
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How the stored numbers of one variable of one file become values; made by `decoding`.
+    """The rule by which the stored numbers of one variable of one file become values; made by `decoding`.
 
     Attributes:
         stored: the dtype of the numbers in the file, in native byte order.

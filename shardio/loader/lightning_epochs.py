@@ -1,4 +1,4 @@
-"""What Lightning looks for in a DataLoader, to name each epoch that it begins."""
+"""The attributes that Lightning looks for in a DataLoader, to name each epoch that it begins."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class EpochProgress:
 
 @final
 class LoaderState:
-    """Where a loader stands in its epochs: loops move it, and a saved state restores it.
+    """The place of a loader in its epochs: loops move it, and a saved state restores it.
 
     Args:
         order: the order of any epoch.

@@ -202,7 +202,7 @@ class _SharedEpoch:
 
     @property
     def calls(self) -> int:
-        """How often the epoch was set."""
+        """The number of times that the epoch was set."""
         return int(self._numbers[1])
 
     def is_first_batch(self) -> bool:
@@ -217,7 +217,7 @@ class _SharedEpoch:
 
 @final
 class _Repeats:
-    """How often this process was asked for each sample since the epoch was set."""
+    """The number of times that this process was asked for each sample since the epoch was set."""
 
     def __init__(self) -> None:
         self._since: tuple[int, int] | None = None

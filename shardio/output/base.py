@@ -145,7 +145,7 @@ class Output(Protocol):
 
     @property
     def poll_seconds(self) -> float:
-        """How often to look what other ranks have done."""
+        """The time between two looks at what other ranks have done."""
 
     def part(self, split: str) -> "Output":
         """Return the place of a split below this one."""

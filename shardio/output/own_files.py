@@ -1,4 +1,4 @@
-"""Which files in a dataset's directory shardio wrote itself, and which objects at its place in a store have its names.
+"""The files in a dataset's directory that shardio wrote itself, and the objects in a store that have its names.
 
 Only these are ever replaced or removed. In a store they are, beside the manifest:
 

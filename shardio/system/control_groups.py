@@ -1,4 +1,4 @@
-"""What the control groups (cgroups) of this process allow it: processor time and memory. Both versions are read."""
+"""The limits that control groups (cgroups, both versions) set to this process: processor time and memory."""
 
 import math
 from pathlib import Path

@@ -69,7 +69,7 @@ class MemoryStore:
 @final
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How often a request fails, each between 0 and 1.
+    """The shares of requests that fail, each between 0 and 1.
 
     Attributes:
         refused: the server answers 503 Slow Down, or the connection is reset.

@@ -14,9 +14,9 @@ from ..system.units import shown
 
 OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw", "lars", "larc", "lamb"]
 Scaling: TypeAlias = Literal["linear", "sqrt", "none"]
-"""How the peak rate grows with the global batch."""
+"""The growth of the peak rate with the global batch."""
 Curve: TypeAlias = Literal["cosine", "polynomial", "step", "exponential", "inverse-time", "constant"]
-"""How the rate falls after warm-up."""
+"""The fall of the rate after warm-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from .volume_regression import VolumeRegression
 BAD_SAMPLES_FILE = "bad.jsonl"
 
 Task: TypeAlias = ImageClassification | VolumeRegression
-"""What a model learns: the fields that it takes and is to tell, how they are prepared, and the loss."""
+"""The task of a model: the fields that it takes and predicts, their preparation, and the loss."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How the ranks add up their gradients: DDP, its buckets and communication hooks, PowerSGD; and local SGD instead.
+"""The sum of the ranks' gradients: DDP, its buckets and communication hooks, PowerSGD; and local SGD instead.
 
 PowerSGD sends gradients as products of two thin matrices (Vogels et al. 2019, arXiv:1905.13727), as torch does it. What
 an approximation leaves out, the error, is added to the rank's gradients of the next step. So the errors, which differ

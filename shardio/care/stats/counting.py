@@ -1,4 +1,4 @@
-"""How the figures of one field are computed, in bounded memory: numbers are counted by value, blocks are combined."""
+"""Computing the figures of one field in bounded memory: numbers are counted by value, blocks are combined."""
 
 import math
 from collections import Counter, defaultdict

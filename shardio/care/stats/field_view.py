@@ -1,4 +1,4 @@
-"""How `stats` reads the values of a field: it leaves out fill values, and takes one axis of arrays for channels."""
+"""The values of a field as `stats` reads them: without fill values, with one axis of arrays taken for channels."""
 
 from __future__ import annotations
 

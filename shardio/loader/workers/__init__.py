@@ -1,1 +1,1 @@
-"""Who makes batches: threads or processes, how many, how far ahead."""
+"""The workers that make batches: threads or processes, their number, and how far ahead they work."""

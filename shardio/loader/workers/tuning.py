@@ -49,7 +49,7 @@ class Window(NamedTuple):
 
 
 _ADJUSTMENTS = ((2.0, 1.0), (0.5, 1.0), (1.0, 0.5))
-"""What trials multiply the number of threads by, and the number of batches ahead."""
+"""The factor by which trials change the number of threads, and the number of batches ahead."""
 
 
 @dataclass(frozen=True, slots=True)
