@@ -13,6 +13,7 @@ import pytest
 from _builders import jpeg, spoiled
 
 import shardio
+from shardio import native
 from shardio.testing import samples as kinds
 from shardio.testing.stores import MemoryStore
 
@@ -133,3 +134,13 @@ def load(data: Any, batch_size: int = 8, **options: Any) -> shardio.Loader:
 def photo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """60 small JPEGs in folders of two classes, which tests only read."""
     return photo_folders(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(params=["compiled", "python"])
+def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test once with the compiled part, if it is there, and once without it; returns which."""
+    if request.param == "python":
+        monkeypatch.setattr(native, "library", lambda: None)
+    elif native.library() is None:
+        pytest.skip("not compiled here")
+    return request.param

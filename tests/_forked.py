@@ -76,7 +76,6 @@ def commands() -> Path:
     shim.chmod(0o755)
     server = subprocess.Popen([sys.executable, __file__, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     atexit.register(server.communicate)
-    assert server.stdout is not None
     server.stdout.readline()  # it listens
     return folder
 

@@ -151,7 +151,6 @@ def stress(count: int, seed: int, *, quiet: bool = False) -> dict[str, int]:
 
 def main() -> None:
     """Run the stress, or one job of it."""
-    assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--count", type=int, default=5000, help="stop after as many interrupts")
     parser.add_argument("--seed", type=int, default=0, help="decides all but the moments, which the machine decides")

@@ -142,7 +142,6 @@ def test_what_is_advised_was_measured() -> None:
     half = diagnose(replace(BUSY, stages={"decode": 39.0}, cpu={"decode": 38.0}, fast_decode=2.0, starved=0.2)).change
     assert str(half) == "decode='fast' (up to 1.25 times the rate)"  # no step waits any more
     removed = diagnose(replace(BUSY, **MAP_64, cpu={"decode": 13.0, "map": 24.0})).change
-    assert removed is not None
     assert removed.expected == pytest.approx(39 / 14)
 
 
@@ -167,7 +166,6 @@ def test_advised_numbers_are_larger_than_the_current_ones(stage: str) -> None:
             prefetch=prefetch,
         )  # fmt: skip
         change = diagnose(figures).change
-        assert change is not None
         if change.setting in ("threads", "prefetch"):
             assert isinstance(change.value, int)
             assert change.value > {"threads": threads, "prefetch": prefetch}[change.setting]

@@ -7,13 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from _datasets import packed, tensors
+from _datasets import tensors
 
-import shardio
-from benchmarks import _gpu_data, gpu, isolate, other_python, parity, settings, shuffle
-from shardio import World
+from benchmarks import _gpu_data, gpu, other_python, shuffle
 
 
 def test_shuffle_quality_tells_orders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,15 +23,6 @@ def test_shuffle_quality_tells_orders_apart(monkeypatch: pytest.MonkeyPatch) -> 
     assert everything["run"] < blocks["run"] < stored["run"]
     assert everything["classes_in_a_batch"] > blocks["classes_in_a_batch"] > stored["classes_in_a_batch"]
     assert everything["neighbours_distance"] > blocks["neighbours_distance"] > stored["neighbours_distance"] == 1
-
-
-def test_rates_count_samples(tmp_path: Path) -> None:
-    """Rates count whole epochs that last at least the requested time; the heavy function keeps its input."""
-    settings.arrays(tmp_path / "d", 40, (3,), "uint8")
-    loader = shardio.Loader(tmp_path / "d", 8, world=World(), map=isolate.heavy, map_by="sample")
-    assert settings.rate(loader, 0.01) > 0
-    assert isolate.rate(loader) > 0
-    assert next(iter(loader)).keys() == {"array", "total", "index"}
 
 
 def small(**changes: object) -> argparse.Namespace:
@@ -69,17 +57,6 @@ def test_a_measurement_that_fails_is_left_out(tmp_path: Path) -> None:
     session.deadline = 0
     assert session.measure("late", "versions", device="cpu") is None
     assert session.skipped["late"] == "no time was left"
-
-
-def test_pillow_goes_the_same_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Pillow reference of the parity benchmark makes the engines' crops."""
-    monkeypatch.setattr(parity, "BATCH", 4)
-    files = [_gpu_data.synthetic_photo(number) for number in range(4)]
-    packed(tmp_path / "d", [{"image": data} for data in files], shard_size="10MB")
-    for name in parity.JUDGED:
-        indices, made = parity.epoch(str(tmp_path / "d"), parity.TRANSFORMS[name], "cpu", "cpu")
-        judged = [parity.by_pillow(files[index], index, parity.TRANSFORMS[name]) for index in indices]
-        assert parity.apart(made, np.stack(judged))["mean"] < 3
 
 
 @pytest.mark.slow

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import _environments, _limits, _rounds, _store
-from benchmarks._peers import Peer, libraries, load, peers, reference
+from benchmarks import _environments, _limits, _rounds
+from benchmarks._peers import Peer, libraries, load
 from benchmarks._processes import PeerFailed
 from benchmarks._report import as_json, table
 from benchmarks._rounds import Outcome, Plan, compare
 from benchmarks._run_peer import Tally, WrongDelivery
 from benchmarks._summary import summarise
-from benchmarks._workloads import WORKLOADS, arrays, make_arrays, numbers, photos
+from benchmarks._workloads import WORKLOADS, arrays, make_arrays, numbers
 from benchmarks.compare import main
 
 DELIVERED = {"dtype": "uint8", "mean": 0}
@@ -44,17 +44,6 @@ def test_every_peer_is_complete(library: str) -> None:
         assert len(set(variants)) == len(variants) > 0
         for variant in variants:
             assert module.label(replace(WORKLOADS[name], variant=variant))
-
-
-def test_peers_are_found_by_library_and_by_variant() -> None:
-    """The name of a library selects all its variants; an unknown name is refused with the list of known ones."""
-    assert peers("records", "shardio-lmdb,ffcv") == [Peer("shardio", "lmdb"), Peer("ffcv")]
-    assert [peer.name for peer in peers("tensors", "shardio")] == ["shardio-hdf5", "shardio-tar", "shardio-lmdb"]
-    assert peers("exact")[0].name == reference("exact") == "shardio-tar"
-    assert "spdl" not in {peer.library for peer in peers("records")}
-    for wanted in ("spdl", "nothing"):
-        with pytest.raises(ValueError, match=f"no peer {wanted!r} runs 'records'; those that do: shardio-hdf5"):
-            peers("records", wanted)
 
 
 def test_rows_hold_medians_and_stand_in_order(tmp_path: Path) -> None:
@@ -130,41 +119,6 @@ def test_what_is_delivered_is_checked(tmp_path: Path) -> None:
     ):
         with pytest.raises(WrongDelivery, match=message):
             Tally(RECORDS).add((wrong, None))
-
-
-def test_photos_are_spread_over_the_folders_in_one_order(tmp_path: Path) -> None:
-    """The photos are taken evenly from both folders in a fixed order, labelled by folder; too few are refused."""
-    for folder in "ab":
-        (tmp_path / folder).mkdir()
-        for number in range(4):
-            (tmp_path / folder / f"{number}.jpg").write_bytes(b"")
-    chosen = photos(tmp_path, 4)
-    assert chosen == photos(tmp_path, 4)
-    assert sorted((path.parent.name, label) for path, label in chosen) == [("a", 0), ("a", 0), ("b", 1), ("b", 1)]
-    with pytest.raises(FileNotFoundError, match="9 photos are needed, 8 are there"):
-        photos(tmp_path, 9)
-
-
-def test_prepared_data_is_kept_until_its_stamp_changes(tmp_path: Path) -> None:
-    """Data is prepared once per stamp; a preparation that fails leaves nothing behind."""
-    made: list[Path] = []
-
-    def make(folder: Path) -> None:
-        folder.mkdir()
-        made.append(folder)
-
-    for stamp in ("one", "one", "two"):
-        _store.kept(tmp_path / "data", stamp, make)
-    assert len(made) == 2
-
-    def fail(folder: Path) -> None:
-        folder.mkdir()
-        raise PeerFailed("no space")
-
-    with pytest.raises(PeerFailed, match="no space"):
-        _store.kept(tmp_path / "data", "three", fail)
-    assert not (tmp_path / "data").exists()
-    assert _store.storage(tmp_path)["file_system"]
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import shardio
-from shardio import containers, native
+from shardio import containers
 from shardio.containers import row_locator
 from shardio.errors import ShardCorrupt
 from shardio.format.fields import as_fields
@@ -138,15 +138,6 @@ def deliveries(path: Path, name: str) -> set[bytes | None]:
         except ShardCorrupt as error:
             found.add(None if f"field {name!r}, row {ROW}" in f"{error}" else f"{error}".encode())
     return found
-
-
-@pytest.fixture(params=["compiled", "python"])
-def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test once with the compiled part, if it is there, and once without it."""
-    if request.param == "python":
-        monkeypatch.setattr(native, "library", lambda: None)
-    elif native.library() is None:
-        pytest.skip("not compiled here")
 
 
 @pytest.mark.usefixtures("part")

@@ -529,7 +529,6 @@ def test_kill_at_random_moments(tmp_path: Path, beside: bool) -> None:
     for _ in range(3):
         command = [sys.executable, "-c", code, str(tmp_path / "in"), str(out)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
         assert process.stdout.readline() == "now\n"
         time.sleep(chance.random() * 0.08)
         process.kill()

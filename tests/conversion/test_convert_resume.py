@@ -292,7 +292,6 @@ def test_two_conversions_refuse_each_other(photo_folder: Path, whole: dict[str, 
     process = subprocess.Popen(
         [sys.executable, "-c", holder, str(out / ".converting")], stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     for options in ({"resume": True}, {"overwrite": True}):
         with pytest.raises(ConfigError, match=f"another conversion is already running here: process {process.pid} on "):

@@ -102,7 +102,6 @@ def made_by_cpu(
 
 def in_floats(pixels: NDArray[np.uint8], recipe: Recipe) -> NDArray[np.float32]:
     """Convert pixels to floats as torchvision's ToDtype and Normalize do, operation by operation."""
-    assert recipe.normalization is not None
     mean, std = torch.from_numpy(recipe.normalization.T.copy())[:, :, None, None]
     floats = torch.from_numpy(pixels.transpose(2, 0, 1).copy()).to(torch.float32).mul_(1.0 / 255)
     made: NDArray[np.float32] = floats.sub(mean).div_(std).numpy()

@@ -93,9 +93,7 @@ def _bucket(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     tars(folder / "made" / "tars")
     with s3_server(folder / "server") as server:
         server.make_bucket("bucket")
-        root = as_url("s3://bucket")
-        assert root is not None
-        store = open_store(root, server.options)
+        store = open_store(as_url("s3://bucket"), server.options)
         for path in sorted(path for path in (folder / "made").rglob("*") if path.is_file()):
             store.upload(path.relative_to(folder / "made").as_posix(), path)
         shutil.rmtree(folder / "made")

@@ -139,7 +139,6 @@ def test_accelerate_on_two_ranks(fashion: Path, val: Path, tmp_path: Path) -> No
     assert second < first < 2.0
     printed = output(tmp_path, *TORCHRUN, script, fashion, "--epochs", "3", "--val", val)
     third = re.search(r"^epoch 2: loss (\S+)$", printed, re.M)
-    assert third is not None
     assert float(third[1]) < second
     alone = output(tmp_path, script, fashion, "--epochs", "3", "--val", val)
     assert re.fullmatch(r"accuracy 0\.[5-9]\d+: \d+ of 405\n", alone)

@@ -17,7 +17,6 @@ from shardio.stores.url import as_url
 def uploaded(s3: S3Server, folder: Path, url: str) -> str:
     """Copy the files of a folder to a URL; return the URL."""
     place = as_url(url)
-    assert place is not None
     s3.make_bucket(place.root.removeprefix("s3://"))
     store = open_store(place, s3.options)
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
@@ -28,7 +27,6 @@ def uploaded(s3: S3Server, folder: Path, url: str) -> str:
 def names_in(s3: S3Server, url: str) -> list[str]:
     """The names of the objects at a URL."""
     place = as_url(url)
-    assert place is not None
     return [info.name.removeprefix(f"{place.path}/") for info in open_store(place, s3.options).list(place.path)]
 
 

@@ -96,9 +96,7 @@ def test_resume_reads_only_what_has_no_index(s3: S3Server, tmp_path: Path, reads
     """
     files = many(tmp_path)
     url = uploaded(s3, files, "s3://adopt/resumed")
-    place = as_url(url)
-    assert place is not None
-    store, data = open_store(place, s3.options), (files / "train-05.tar").read_bytes()
+    store, data = open_store(as_url(url), s3.options), (files / "train-05.tar").read_bytes()
     image = data.index(b"\xff\xd8\xff")
     bad = data[: image + 3] + bytes(40) + data[image + 43 :]
     store.write("resumed/train-05.tar", bad)
@@ -167,9 +165,7 @@ def test_what_fails_leaves_the_bucket_as_it_was(s3: S3Server, tmp_path: Path, mo
     """A damaged object, or one that is replaced meanwhile, ends the work with its URL; only the journal is written."""
     folder = _adoptable.tars(tmp_path / "files")
     url = uploaded(s3, folder, "s3://adopt/damaged")
-    place = as_url(url)
-    assert place is not None
-    store = open_store(place, s3.options)
+    store = open_store(as_url(url), s3.options)
     data = (folder / "train-01.tar").read_bytes()
     store.write("damaged/train-01.tar", data[: len(data) // 2])
     before = names_in(s3, url)

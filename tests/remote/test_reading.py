@@ -138,9 +138,7 @@ def test_verify_reads_the_store_and_not_the_cache(s3: S3Server, local: Path, tmp
     place = uploaded(s3, local, "s3://reading/damaged")
     keywords = access(s3, tmp_path / "cache")
     assert not shardio.verify(place, deep=True, **keywords).problems
-    root = as_url(place)
-    assert root is not None
-    store = open_store(root, s3.options)
+    store = open_store(as_url(place), s3.options)
     shard = bytearray((local / "shard-000001.tar").read_bytes())
     shard[len(shard) // 2] ^= 1
     store.write("damaged/shard-000001.tar", bytes(shard))

@@ -25,6 +25,7 @@ from shardio.stores.url import Url
 from shardio_converters.imagefolder import imagefolder
 
 BUCKET = "writing"
+RESUMED = ("--shard-size", "4KB", "--resume", "--workers", 1)
 _places = count()
 
 
@@ -171,19 +172,13 @@ def test_ranks(
     store: RetryingStore, place: Url, photo_folder: Path, whole: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     """Ranks that are killed and begin again, with the same names, write the dataset of one process."""
-    arguments = command(
-        "convert", "imagefolder", photo_folder, place, "--shard-size", "4KB", "--resume", "--workers", 1
-    )
+    arguments = command("convert", "imagefolder", photo_folder, place, *RESUMED)
+
+    job = {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "3"}
 
     def start() -> list[subprocess.Popen[bytes]]:
-        job = {"WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "LOCAL_WORLD_SIZE": "3"}
-        return [
-            subprocess.Popen(
-                arguments,
-                env={**environment, **job, "RANK": f"{rank}", "LOCAL_RANK": f"{rank}"},
-            )
-            for rank in (2, 1, 0)
-        ]
+        ranks = [{"RANK": f"{rank}", "LOCAL_RANK": f"{rank}"} for rank in (2, 1, 0)]
+        return [subprocess.Popen(arguments, env={**environment, **job, **rank}) for rank in ranks]
 
     ranks = start()
     wait_until(lambda: len(present(store, place)) > 3)
@@ -200,9 +195,7 @@ def test_kill_at_random_moments(
     store: RetryingStore, place: Url, photo_folder: Path, whole: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     """Killed at random moments and resumed, each time on a machine that knows nothing of it, it ends as in one go."""
-    arguments = command(
-        "convert", "imagefolder", photo_folder, place, "--shard-size", "4KB", "--resume", "--workers", 1
-    )
+    arguments = command("convert", "imagefolder", photo_folder, place, *RESUMED)
     temporary = run_and_kill(arguments, environment, tmp_path, lambda: len(present(store, place)))
     assert_same(store, place, whole)
     assert not [name for name in present(store, place) if "/.converting/" in name]

@@ -46,11 +46,3 @@ def test_what_is_refused(place: str, words: str) -> None:
         as_url(place)
     assert words in str(found.value)
     assert "secret" not in str(found.value)
-
-
-def test_parts() -> None:
-    """A URL is taken apart and put together like a path."""
-    url = Url("s3://bucket", "photos/train")
-    assert str(url / "shardio.json") == "s3://bucket/photos/train/shardio.json"
-    assert (url.name, url.parent) == ("train", Url("s3://bucket", "photos"))
-    assert str(Url("s3://bucket", "") / "a") == "s3://bucket/a"
