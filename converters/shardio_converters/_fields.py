@@ -71,9 +71,13 @@ def rename_remarks(given: str | Mapping[str, str] | None, chosen: Mapping[str, s
     if isinstance(given, Mapping):
         return ()
     parts = [part.partition("=") for part in (given or "").split(",")]
-    stated = {(field.strip(), name.strip()) for field, _, name in parts}
+    stated = {(field.strip(), name.strip().removeprefix(".")) for field, _, name in parts}
     rule = "a field's name is letters, digits, '_', '-' and '.'"
-    others = [(field, name) for field, name in chosen.items() if field != name and (field, name) not in stated]
+    others = [
+        (field, name)
+        for field, name in chosen.items()
+        if field != name and (field, name.removeprefix(".")) not in stated
+    ]
     return shortened([f"{name!r} becomes the field {field!r}: {rule}" for field, name in others], "columns are renamed")
 
 

@@ -23,10 +23,11 @@ from shardio.format import cf
 
 from ._fields import array_field, sample_value
 from ._files import source_errors
-from ._hdf5_columns import Column, Contents, cf_attributes
+from ._hdf5_columns import Column, cf_attributes
 from ._source_base import BlockCache, rows_at_once
 
 _VARYING = 256  # the most rows of varying size to read at once
+SERVICE = "shardio_converters._hdf5_service"  # the helper process imports it, because h5py's import takes its time
 _LARGEST_CHUNK = 64 << 20  # bytes of a chunk to decompress in this process, whose memory is not limited
 _MOST_CHUNKS = 1 << 16  # the most chunks to find when a file is opened: more would take seconds
 _OFFSETS = 1 << 17  # the offsets to read at once
@@ -38,12 +39,12 @@ def try_in_helper(path: Path, read_timeout: float, function: str, **arguments: A
     Args:
         path: the file.
         read_timeout: seconds that this may take.
-        function: the function below that does it.
+        function: the function of `_hdf5_service` that does it.
         arguments: its arguments.
 
     Raises SourceError if it does not come to an end.
     """
-    called = f"{__name__}:{function}"
+    called = f"{SERVICE}:{function}"
     try:
         LibraryFile(path, read_timeout).call(called, [called], **arguments)
     except Unreadable as error:
@@ -93,8 +94,8 @@ class Reader:
             with source_errors(path, *DAMAGE, ShardCorrupt):
                 self._library = LibraryFile(path, read_timeout)
                 for name in datasets_of(columns):
-                    self._datasets[name] = _take(self._file, name, path, external_links)
-                    if (read := _reader_in_process(self._datasets[name], name)) is not None:
+                    self._datasets[name] = take(self._file, name, path, external_links)
+                    if (read := reader_in_process(self._datasets[name], name)) is not None:
                         self._in_process[name] = read
                 for column in columns:
                     self._add(column)
@@ -116,7 +117,7 @@ class Reader:
             dataset = self._datasets[column.path]
             attributes = cf_attributes(dataset)
             if column.units_from:
-                times = _take(self._file, column.units_from, self._path, self._external_links)
+                times = take(self._file, column.units_from, self._path, self._external_links)
                 attributes = cf.with_units_of(attributes, cf_attributes(times))
             how = cf.decoding(attributes, dataset.dtype)
             if not how.idle:
@@ -187,11 +188,11 @@ class Reader:
 
     def _stored(self, path: str, start: int, stop: int) -> NDArray[Any]:
         if (read := self._in_process.get(path)) is not None:
-            with _reading():
+            with reading():
                 return read(start, stop)
         try:
             parts = self._library.call(
-                f"{__name__}:block",
+                f"{SERVICE}:block",
                 [self._key(path, start, stop)],
                 name=path,
                 heads=self._heads.get(path, []),
@@ -225,7 +226,7 @@ def datasets_of(columns: Iterable[Column]) -> list[str]:
     return sorted({column.path + part for column in columns for part in parts[column.ragged]})
 
 
-def _reader_in_process(dataset: Any, name: str) -> Callable[[int, int], NDArray[Any]] | None:
+def reader_in_process(dataset: Any, name: str) -> Callable[[int, int], NDArray[Any]] | None:
     """Return a function that reads rows `start` to `stop` of a dataset in this process, which damage cannot hold there.
 
     None if libhdf5 would have to find chunks, undo filters or convert values, other than in contiguous numbers.
@@ -235,7 +236,7 @@ def _reader_in_process(dataset: Any, name: str) -> Callable[[int, int], NDArray[
         return None
     h5d, properties = importlib.import_module("h5py").h5d, dataset.id.get_create_plist()
     if properties.get_layout() == h5d.CONTIGUOUS and not properties.get_external_count():
-        return partial(_read_rows, dataset, ())
+        return partial(read_rows, dataset, ())
     if not dataset.chunks or math.prod(dataset.chunks) * dataset.dtype.itemsize > _LARGEST_CHUNK:
         return None
     if math.prod(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)) > _MOST_CHUNKS:
@@ -257,7 +258,7 @@ def _read_chunks(chunks: ChunkedRows, start: int, stop: int) -> NDArray[Any]:
     return out
 
 
-def _take(file: Any, name: str, path: Path, external_links: bool) -> Any:
+def take(file: Any, name: str, path: Path, external_links: bool) -> Any:
     """Return the dataset at `name` in an open file.
 
     Raises:
@@ -272,13 +273,13 @@ def _take(file: Any, name: str, path: Path, external_links: bool) -> Any:
     return found
 
 
-def _read_rows(dataset: Any, heads: Sequence[str], start: int, stop: int) -> NDArray[Any]:
+def read_rows(dataset: Any, heads: Sequence[str], start: int, stop: int) -> NDArray[Any]:
     values: NDArray[Any] = (dataset.fields(list(heads)) if heads else dataset)[start:stop]
     return values
 
 
 @contextlib.contextmanager
-def _reading() -> Iterator[None]:
+def reading() -> Iterator[None]:
     """Turn what h5py raises for unreadable data into BadSample."""
     try:
         yield
@@ -286,38 +287,8 @@ def _reading() -> Iterator[None]:
         raise BadSample(f"damaged, h5py says: {error}") from error
 
 
-# Functions that the helper process runs: damage may hold or crash it.
-
-
-def _open(path: str, inode: Sequence[int]) -> Any:
-    from shardio.containers.hdf5_service import open_file  # importing this changes how h5py locks files
-
-    return open_file(path, inode)
-
-
-def walk(path: str, inode: Sequence[int], external_links: bool) -> Iterator[bytes]:
-    """Take in the contents of a file, to see that it comes to an end; yield nothing."""
-    Contents(_open(path, inode), Path(path), external_links)
-    yield from ()
-
-
-def open_datasets(path: str, inode: Sequence[int], names: Sequence[str], external_links: bool) -> Iterator[bytes]:
-    """Open datasets of a file, to see that it comes to an end; yield nothing."""
-    for name in names:
-        _reader_in_process(_take(_open(path, inode), name, Path(path), external_links), name)
-    yield from ()
-
-
-def block(
-    path: str, inode: Sequence[int], name: str, heads: Sequence[str], start: int, stop: int, external_links: bool
-) -> Iterator[bytes | memoryview]:
-    """Yield rows of the dataset at `name`: a description in JSON, then the parts that it names.
-
-    Of a compound dataset, these are only the members `heads`. Raises BadSample if they cannot be read.
-    """
-    with _reading():
-        dataset = _take(_open(path, inode), name, Path(path), external_links)
-        rows = _read_rows(dataset, heads, start, stop)
+def encode_rows(rows: NDArray[Any]) -> Iterator[bytes | memoryview]:
+    """Yield a description of rows in JSON, then the parts that it names."""
     parts: list[bytes | memoryview] = []
     yield json.dumps(_describe(rows, parts)).encode()
     yield from parts

@@ -251,7 +251,7 @@ def _holds_images(source: Lmdb) -> bool:
 
 
 def _field(source: Lmdb, places: ValueLocations) -> Field:
-    """The field of the pixels, from the first Datum that can be read, and the last of those that fields come from."""
+    """The field of the pixels, from the first and the last Datum that can be read."""
 
     def array(number: int) -> NDArray[Any] | None:
         _, value, place = source.entry(number)
@@ -259,9 +259,9 @@ def _field(source: Lmdb, places: ValueLocations) -> Field:
             datum = parse_datum(value)
             return None if _kind(datum) == "image" else datum.array(value)
 
-    arrays = [found for _, found in readable(places.probes().tolist(), array, "Datum")]
-    first, last = arrays[0], arrays[-1]
+    _, first = readable(places.probes().tolist(), array, "Datum")[0]
     if first is None:
         return Field("image")
+    _, last = readable(range(max(0, len(places) - 100), len(places)), array, "Datum")[-1]
     alike = last is not None and last.shape == first.shape
     return Field("array", dtype=first.dtype.name, shape=first.shape if alike else None)

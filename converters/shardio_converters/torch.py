@@ -380,7 +380,11 @@ class ObjectName:
         module, _, path = self.name.rpartition(":")
         if not module or not path:
             raise SourceError(f"src must be module:object or path/to/file.py:object, got {self.name!r}")
-        found = _run(self.name, lambda: operator.attrgetter(path)(_imported(module, self.folder)))
+        loaded = _run(self.name, lambda: _imported(module, self.folder))
+        try:
+            found = operator.attrgetter(path)(loaded)
+        except AttributeError as error:  # whose text has the module's own name, which of a file is not the user's
+            raise SourceError(f"{self.name}: {module} has no {path!r}") from error
         return _as_dataset(self.name, found, self.options)
 
 

@@ -240,7 +240,7 @@ class _Rank:
         steps = len(self._steps)
         if self._turns.counted_from.value == steps and self._counted_from == NEVER:
             self._count_from(steps)
-        if self._rank == 0 and now - self._told >= TOLD_EVERY:
+        if now - self._told >= TOLD_EVERY:
             self._told = now
             config = self._config
             if config.seconds is None:

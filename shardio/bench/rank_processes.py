@@ -127,7 +127,7 @@ class RankProcesses:
 
         Args:
             seconds: how long they need for it, beside what ranks wait for each other.
-            progress: called with the share of the work that is done, each time a rank sends it.
+            progress: called with the share of the work that is done, each time the first rank sends it.
 
         Raises the first error that a rank sends; ShardioError if one died, PipelineStalled if none sends anything.
         """
@@ -148,7 +148,7 @@ class RankProcesses:
                     raise message
                 if not isinstance(message, float):
                     answers[rank] = message
-                elif progress is not None:
+                elif progress is not None and rank == 0:
                     progress(message)
         return [answers[rank] for rank in range(len(self._pipes))]
 

@@ -63,7 +63,7 @@ class ShardRepair:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same for JSON."""
-        return asdict(self)
+        return asdict(self) | {"reasons": list(self.reasons)}
 
 
 @dataclass(frozen=True, slots=True)

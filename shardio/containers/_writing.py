@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field, as_fields, fields_to_json
-from ..system import strict_json
+from ..system import forks, strict_json
 from ..system.types import Stored
 
 _BUFFER = 64 << 10
@@ -67,6 +67,15 @@ class Writer:
         self._files: list[IO[bytes]] = []
         self._users: list[Callable[[], object]] = []  # what closes those that use the files, called before
         weakref.finalize(self, _close_all, self._users, self._files)
+        forks.reset_in_children(self)
+
+    def reset_in_child(self) -> None:
+        """Leave the files to the parent: both share their offsets, so what is buffered here would be written twice."""
+        self._intact = False
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for file in self._files:
+            os.dup2(nothing, file.fileno(), inheritable=False)
+        os.close(nothing)
 
     def append(self, sample: Stored) -> None:
         """Add one sample: the stored bytes of every field, with hidden columns.

@@ -265,6 +265,7 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> i
     Raises BadSample if a value is not in the file as shardio would store it.
     """
     sample, places = source[number], source.places(number)
+    row[...] = np.zeros((), row.dtype)  # a bad sample before may have left its places
     values: dict[str, Buffer | None] = {}
     for name, field in source.fields.items():
         value = sample[name]

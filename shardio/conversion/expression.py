@@ -261,6 +261,8 @@ def _rounded(term: _Term, other: _Term) -> _Term:
 def _compared(compare: Callable[[Any, Any], Any], left: _Term, right: _Term) -> NDArray[np.bool_]:
     """Compare two terms, integers with floats too without rounding either."""
     first, second = (np.asarray(term) for term in _met(left, right))
+    if {first.dtype.kind, second.dtype.kind} == {"c", "O"} and compare not in (operator.eq, operator.ne):
+        raise ConfigError("a condition computes with real numbers, and compares these with complex ones")
     if {first.dtype.kind, second.dtype.kind} > {"f"} and not (_is_exact(first) and _is_exact(second)):
         first, second = first.astype(object), second.astype(object)
     return np.asarray(compare(first, second), np.bool_)

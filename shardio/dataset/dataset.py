@@ -183,11 +183,14 @@ class Dataset:
         Reading raises BadSample for a value of more bytes than `max_value_bytes`, and for a label without a name if
         labels are renumbered by name.
         """
+        return self._select(indices, max_value_bytes, self._renumbered)
+
+    def _select(self, indices: Indices, max_value_bytes: int, renumbered: Mapping[str, NDArray[np.int64]]) -> Selection:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             wrong = indices[(indices < 0) | (indices >= len(self))][0]
             raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
         rows = self.manifest.shards.locate(indices)
-        return Selection(self.shards, self.field, *rows, max_value_bytes, self._renumbered)
+        return Selection(self.shards, self.field, *rows, max_value_bytes, renumbered)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask the system to read the samples from `first` to `first + count - 1` ahead, and do not wait for them."""
@@ -264,8 +267,8 @@ class Dataset:
 
         Raises ShardCorrupt for the first sample whose checksum differs.
         """
-        rows, names = self.manifest.shards.locate(indices), content_columns(self.fields)
-        selection = Selection(self.shards, self.field, *rows, max_value_bytes, {})  # as they are stored
+        names = content_columns(self.fields)
+        selection = self._select(indices, max_value_bytes, {})  # as they are stored
         known = stored.keys() - self._renumbered.keys()
         columns = {n: stored[n] if n in known else selection.stored(n) for n in names}
         actual, expected = checksums.of_samples(columns, names), selection.column(CHECKSUM)

@@ -19,6 +19,7 @@ from ..format.manifest import FILE_NAME
 from ..order.world import World, rank_in_torch_distributed
 from ..system.did_you_mean import did_you_mean, for_paths
 
+_MOST_BITS = 1024
 _P = ParamSpec("_P")
 
 
@@ -49,11 +50,14 @@ def torch_device(device: torch.device | str | None) -> torch.device:
 
 
 def whole_number(value: int, name: str) -> int:
-    """Return `value` as an int; raise ConfigError unless it is a whole number of any integer type."""
+    """Return `value` as an int; raise ConfigError unless it is a whole number of any integer type, up to 1,024 bits."""
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise ConfigError("{} must be a whole number, got {!r}", Option(name), value) from None
+    if (bits := number.bit_length()) > _MOST_BITS:  # Python writes no number of 4300 digits into a state
+        raise ConfigError("{} must have at most {} bits, got a number of {}", Option(name), _MOST_BITS, bits)
+    return number
 
 
 def check_switches(arguments: Mapping[str, Any], *names: str) -> None:
@@ -144,6 +148,8 @@ def _advice(dataset: Any) -> str:
             return advice
         if parts and all(isinstance(part, str | os.PathLike) or _is_readable(part) for part in parts):
             return "shardio.mix({'a': ..., 'b': ...}) makes one dataset of several"
+    if _is_readable(getattr(dataset, "dataset", None)):  # a Loader, a TorchDataset
+        return f"give the dataset that the {type(dataset).__name__} reads, its attribute `dataset`"
     if hasattr(dataset, "__getitem__") or isinstance(dataset, Iterable):
         return (
             "shardio.convert(samples, OUT, converter='torch') writes any object with a length and samples by number, "

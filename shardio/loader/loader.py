@@ -32,7 +32,7 @@ from .arguments import (
     whole_number,
 )
 from .batch.field_warnings import FirstBatch
-from .batch.map_function import MapBy, MapFunction, UserFunction
+from .batch.map_function import MapBy, UserFunction, map_function
 from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
 from .device.prefetcher import MOST_HELD, DevicePrefetcher
@@ -194,7 +194,7 @@ class Loader:
                 decode=decode,
                 orient=orient,
                 mixing=mixing,
-                map_function=None if map is None else MapFunction(map, map_by),
+                map_function=map_function(map, map_by),
                 on_bad_sample=on_bad_sample,
                 verify=verify,
                 limits=Limits(max_image_pixels, max_value_bytes),

@@ -1,5 +1,6 @@
 """Locks of the processes that write to a folder; each one ends with its process, however that ends."""
 
+import errno
 import os
 import socket
 import time
@@ -81,7 +82,9 @@ class FolderLock:
     def __init__(self, folder: Directory) -> None:
         descriptor = _open_folder(folder)
         self._close = weakref.finalize(self, os.close, descriptor)
-        _take(descriptor)
+        if _take(descriptor) is False:
+            self._close()
+            raise BlockingIOError(errno.EAGAIN, "another process has locked the folder", str(folder.path))
 
     def release(self) -> None:
         """Release the lock; you may call it twice."""

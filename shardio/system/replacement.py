@@ -104,8 +104,13 @@ def _create_temporary(path: Path) -> tuple[Path, BinaryIO]:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         file = os.fdopen(descriptor, "w+b")
-        if _is_held(descriptor):
-            return temporary, file
+        try:
+            if _is_held(descriptor):
+                return temporary, file
+        except OSError:
+            file.close()
+            temporary.unlink(missing_ok=True)
+            raise
         file.close()
 
 

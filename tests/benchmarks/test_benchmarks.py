@@ -10,19 +10,7 @@ from pathlib import Path
 import pytest
 from _datasets import tensors
 
-from benchmarks import _gpu_data, gpu, other_python, shuffle
-
-
-def test_shuffle_quality_tells_orders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data stored by class has one run per class, a global shuffle runs as by chance, and blocks lie between."""
-    monkeypatch.setattr(shuffle, "SAMPLES", 100_000)
-    monkeypatch.setattr(shuffle, "CLASSES", 100)
-    stored, blocks, everything = (shuffle.quality(order) for order in (None, "block", "global"))
-    assert stored["run"] == 1000
-    assert everything["run"] == pytest.approx(1.01, abs=0.01)
-    assert everything["run"] < blocks["run"] < stored["run"]
-    assert everything["classes_in_a_batch"] > blocks["classes_in_a_batch"] > stored["classes_in_a_batch"]
-    assert everything["neighbours_distance"] > blocks["neighbours_distance"] > stored["neighbours_distance"] == 1
+from benchmarks import _gpu_data, gpu, other_python
 
 
 def small(**changes: object) -> argparse.Namespace:

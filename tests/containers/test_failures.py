@@ -5,6 +5,8 @@ import gc
 import os
 import resource
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from shardio import containers
+from shardio.care.verify import verify
 from shardio.containers import Container, Writer
 from shardio.errors import ShardCorrupt
 from shardio.format.fields import as_fields
@@ -140,3 +143,20 @@ def test_too_many_open_files(container: Container, tmp_path: Path) -> None:
 
     lowest, hard = len(os.listdir("/proc/self/fd")) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert in_child(work, resource.RLIMIT_NOFILE, lowest).startswith("opened with")
+
+
+@pytest.mark.parametrize("container", ["tar", "hdf5", "lmdb"])
+def test_a_fork_while_a_shard_is_written(tmp_path: Path, container: str) -> None:
+    """A child that ends as programs do, while its parent writes, adds nothing to the parent's files."""
+    program = f"""
+import os, sys, shardio
+fields = {{"x": ("uint8", (1000,)), "t": "text"}}
+writer = shardio.create({str(tmp_path / "d")!r}, container={container!r}, fields=fields)
+for number in range(60):
+    writer.append({{"x": [number] * 1000, "t": str(number)}})
+    if number == 20 and os.fork() == 0: sys.exit()
+os.wait()
+writer.close()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert verify(tmp_path / "d", deep=True).problems == ()

@@ -428,6 +428,20 @@ class TestBadSamples:
         copy = convert(hdf5(folder, fields=options), tmp_path / "copy", on_error="skip", max_bad=2)
         assert copy.manifest.digest == dataset.manifest.digest
 
+    def test_a_bad_sample_leaves_no_place_behind(self, tmp_path: Path) -> None:
+        """A sample that lacks an optional field, after a bad one that has it, lacks it in the adopted dataset."""
+
+        def npy(size: int) -> bytes:
+            np.save(stream := io.BytesIO(), np.zeros(size))
+            return stream.getvalue()
+
+        members = [(f"{n:03d}.{name}", value) for n in range(105) for name, value in (("txt", b"x"), ("npy", npy(3)))]
+        tar = write_tar(tmp_path / "a.tar", [*members, ("b.txt", b"x"), ("b.npy", npy(5)), ("c.npy", npy(3))])
+        options = {"fields": "txt=txt,npy=npy", "optional": "txt", "key": False}
+        out = shardio.index(tar, tmp_path / "out", on_error="skip", max_bad=3, **options)
+        assert out[105]["txt"] is None
+        assert verify(out, deep=True).problems == ()
+
     def test_the_same_command_with_skip_follows_a_failure(self, tmp_path: Path) -> None:
         """A failure before any file is finished leaves nothing behind; the error names the option that helps."""
         write_tar(tmp_path / "a.tar", [("a.txt", b"x"), ("b.txt", b"\xff"), ("c.txt", b"z")])

@@ -281,6 +281,7 @@ def test_metadata_that_is_no_json_is_refused_before_anything_is_written(tmp_path
     ("use", "error", "message"),
     [
         (lambda ds: ds[40], IndexError, r"index must be in \[0, 40\), got 40"),
+        (lambda ds: ds.check(np.array([3, -1]), {}), IndexError, r"\[0, 40\), got -1"),
         (lambda ds: ds.read([3, -1]), IndexError, r"\[0, 40\), got -1"),
         (lambda ds: ds.read([0], ["nope"]), ConfigError, "no field 'nope'; there are image"),
         (lambda ds: ds.select(np.array([0])).column("image"), ConfigError, r"read it with values\(\)"),

@@ -482,7 +482,7 @@ def zip_with(batch: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         ({"quarantine_file": "/tmp"}, "quarantine_file must be a file in a writable folder, got /tmp"),
         ({"map": 3}, "map must be a function, got 3"),
         ({"map": zip_with}, r"map must be a function of a batch, .* got zip_with.*: missing a required .* 'other'"),
-        ({"map": zip_with, "map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
+        ({"map_by": "row"}, "map_by must be 'batch' or 'sample', got 'row'"),
     ],
 )
 def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:

@@ -28,7 +28,7 @@ class MapFunction:
         by: whether the dict is a `"batch"` of tensors and lists or one `"sample"`.
         extras: which of `rng`, `seed` and `epoch` the function takes beside the dict.
 
-    Raises ConfigError for another `by`, and unless `function` can be called with a dict and these.
+    Raises ConfigError unless `function` can be called with a dict and these.
     """
 
     function: UserFunction
@@ -36,8 +36,6 @@ class MapFunction:
     extras: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.by not in get_args(MapBy):
-            raise ConfigError("{map_by} must be 'batch' or 'sample', got {!r}", self.by)
         if not callable(self.function):
             raise ConfigError(f"map must be a function, got {self.function!r}")
         object.__setattr__(self, "extras", _extras(self.function, self.by))
@@ -65,6 +63,13 @@ class MapFunction:
         if not isinstance(result, Mapping):
             raise MapError(f"map function {name}, {described}: it must return a dict, got {type(result).__name__}")
         return result
+
+
+def map_function(function: UserFunction | None, by: MapBy) -> MapFunction | None:
+    """Return the function of a Loader's options `map` and `map_by`, if it has one; ConfigError for another `map_by`."""
+    if by not in get_args(MapBy):
+        raise ConfigError("{map_by} must be 'batch' or 'sample', got {!r}", by)
+    return None if function is None else MapFunction(function, by)
 
 
 def _extras(function: UserFunction, by: MapBy) -> frozenset[str]:

@@ -30,7 +30,7 @@ class DeviceCopier:
 
     def copy(self, tensor: Tensor) -> Tensor:
         """Start to copy a tensor, and return it on the device. The original must not change until the copy is done."""
-        return tensor.to(self._device)
+        return tensor.to(self._device) if self.is_elsewhere else tensor
 
     def mark(self) -> Any:
         """Return a mark of all work queued so far."""
