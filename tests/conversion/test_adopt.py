@@ -438,9 +438,9 @@ class TestBadSamples:
         members = [(f"{n:03d}.{name}", value) for n in range(105) for name, value in (("txt", b"x"), ("npy", npy(3)))]
         tar = write_tar(tmp_path / "a.tar", [*members, ("b.txt", b"x"), ("b.npy", npy(5)), ("c.npy", npy(3))])
         options = {"fields": "txt=txt,npy=npy", "optional": "txt", "key": False}
-        out = shardio.index(tar, tmp_path / "out", on_error="skip", max_bad=3, **options)
-        assert out[105]["txt"] is None
-        assert verify(out, deep=True).problems == ()
+        shardio.index(tar, tmp_path / "out", on_error="skip", max_bad=3, **options)
+        assert shardio.open(tmp_path / "out")[105]["txt"] is None
+        assert verify(tmp_path / "out", deep=True).problems == ()
 
     def test_the_same_command_with_skip_follows_a_failure(self, tmp_path: Path) -> None:
         """A failure before any file is finished leaves nothing behind; the error names the option that helps."""
