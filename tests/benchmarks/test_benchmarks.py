@@ -2,9 +2,7 @@
 
 import argparse
 import json
-import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -34,17 +32,6 @@ def test_the_gpu_benchmark_says_what_it_cannot_measure(tmp_path: Path, monkeypat
     gpu.plot(result, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 1000
     assert json.loads(json.dumps(result)) == result
-
-
-def test_a_measurement_that_fails_is_left_out(tmp_path: Path) -> None:
-    """Measurements that die, time out or start too late are reported, and the others continue."""
-    session = gpu.Session(time.monotonic() + 60, limit=60)
-    assert session.measure("no GPU", "versions", device="cuda") is None
-    # The message depends on whether torch was built with CUDA.
-    assert re.search("not compiled with CUDA|no NVIDIA driver", session.skipped["no GPU"])
-    session.deadline = 0
-    assert session.measure("late", "versions", device="cpu") is None
-    assert session.skipped["late"] == "no time was left"
 
 
 @pytest.mark.slow
