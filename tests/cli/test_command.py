@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from _builders import jpeg
@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 from shardio import containers
 from shardio.cli import app
 from shardio.cli._conversion import ContainerName
-from shardio.cli._options import read
 from shardio.errors import BadSample, ConfigError, Message, Option, TooManyBad
 
 
@@ -104,19 +103,3 @@ def test_an_interrupt_while_the_command_line_is_imported(
     with pytest.raises(SystemExit) as ended:
         import_module("shardio.__main__").main()
     assert (ended.value.code, capsys.readouterr().err) == (130, "shardio: interrupted\n")
-
-
-def test_a_docstring_that_does_not_parse_gives_its_first_line() -> None:
-    """The command of a converter with a malformed or missing docstring works all the same."""
-
-    def malformed(src: str) -> Any:
-        """Rows of a table.
-
-        Args:
-            the source without a name
-        """
-
-    def undocumented(src: str) -> Any: ...
-
-    assert (read(malformed).summary, read(malformed).arguments) == ("Rows of a table.", {})
-    assert (read(undocumented).summary, read(undocumented).examples) == ("", ())
