@@ -238,7 +238,7 @@ class TestNames:
             ("no_such:numbers", "no_such:numbers: ModuleNotFoundError: No module named 'no_such'"),
             ("no_such.py:numbers", "no_such.py:numbers: FileNotFoundError: .*No such file"),
             ("wrong.py:data", "wrong.py:data: ZeroDivisionError: division by zero"),
-            ("my_sets.py:nothing", r"my_sets\.py:nothing: AttributeError: .* has no attribute 'nothing'$"),
+            ("my_sets.py:nothing", r"my_sets\.py:nothing: my_sets\.py has no 'nothing'$"),
             ("s3://bucket/my_sets.py:numbers", "a path must be local, got the URL s3://bucket/my_sets.py:numbers"),
             ("my_sets:broken", "my_sets:broken: RuntimeError: no network"),
             ("my_sets:number", "my_sets:number must be a map-style Dataset, .*: int"),
