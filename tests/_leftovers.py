@@ -1,4 +1,4 @@
-"""What a test leaves: files in /dev/shm, and processes."""
+"""Files in /dev/shm and processes that a test has left behind."""
 
 import os
 import time

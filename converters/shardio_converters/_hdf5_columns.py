@@ -96,7 +96,7 @@ class Contents:
             }
 
     def where(self) -> str:
-        """What is in other files or virtual, in words that follow the file's name, and how it is read."""
+        """Name the data that other files hold, in words that follow the file's name, and the way to read them."""
         named = ", ".join(f"{name!r} ({what})" for name, what in self.external.items())
         virtual = all(what == _VIRTUAL for what in self.external.values())
         told = "has virtual datasets, which may lead to other files" if virtual else "keeps data in other files"

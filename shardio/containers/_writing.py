@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -15,8 +16,8 @@ from ..format.fields import Field, as_fields, fields_to_json
 from ..system import forks, strict_json
 from ..system.types import Stored
 
-_BUFFER = 64 << 10
-"""Bytes; what is larger is written at once instead of copied, and without the GIL, so threads write in parallel."""
+_BUFFER = 1 << 20
+"""Bytes of a file's buffer. Each flush releases the GIL, for which threads that write shards contend: few are best."""
 
 # Errors of file systems, old kernels and sandboxes without copy_file_range; sendfile is tried then.
 _NO_COPIES = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM)
@@ -54,7 +55,7 @@ def copy_file(source: int, size: int, target: int, offset: int) -> None:
             done += os.sendfile(target, source, done, size - done)
 
 
-class Writer:
+class Writer(ABC):
     """Writes one shard, to a temporary path that the caller renames; a base of all kinds of writers.
 
     It leaves no file open when it is closed or dropped.
@@ -118,13 +119,13 @@ class Writer:
         finally:
             _close_all(self._users, self._files)
 
+    @abstractmethod
     def _add(self, sample: Stored, index: int) -> None:
         """Write a sample; raise BadSample before anything is written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _finish(self) -> None:
         """Complete the shard's files, on stable storage."""
-        raise NotImplementedError
 
     def _create(self, path: Path) -> IO[bytes]:
         """Create an empty file in the place of the file or link at `path`; its descriptor may be read, too."""

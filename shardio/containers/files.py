@@ -9,6 +9,7 @@ import importlib
 import mmap
 import os
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from itertools import repeat
 from pathlib import Path
@@ -188,7 +189,7 @@ def _forget_mapped(size: int) -> None:
     _mapped -= size
 
 
-class BaseReader(Generic[T]):
+class BaseReader(ABC, Generic[T]):
     """A base of readers: the open shard, which is opened again after unpickling.
 
     Args:
@@ -201,8 +202,9 @@ class BaseReader(Generic[T]):
         self._closed = False
         self._opened: T | None = self._open()
 
+    @abstractmethod
     def _open(self) -> T:
-        raise NotImplementedError
+        """Open the shard."""
 
     def _shard(self) -> T:
         # A local variable, so that a `close` in another thread cannot end it during a read.

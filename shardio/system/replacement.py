@@ -119,7 +119,11 @@ def _make_folder(prefix: str) -> tuple[Path, int]:
         path = Path(tempfile.mkdtemp(prefix=prefix))
         with contextlib.suppress(FileNotFoundError):  # taken for abandoned already
             descriptor = os.open(path, _FOLDER)
-            if _is_held(descriptor):
+            try:
+                held = _is_held(descriptor)
+            except OSError:  # without locks nobody takes it for abandoned
+                held = True
+            if held:
                 return path, descriptor
             os.close(descriptor)
 

@@ -327,7 +327,7 @@ def plain(value: Any) -> Any:
 
 
 wanted_content = cache(content)
-"""What an undamaged checkpoint holds."""
+"""The content of an undamaged checkpoint."""
 
 
 def load_checkpoint(place: Place) -> None:

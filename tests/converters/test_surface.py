@@ -17,7 +17,7 @@ DOCUMENTATION = Path(shardio.__file__).parents[1] / "docs" / "converting.md"
 
 PUBLIC = {"shardio.source", "shardio.errors", "shardio.testing"}
 ROOMS = ("containers", "foreign", "format", "native", "system")
-"""Those below datasets: the built-in converters ship with them."""
+"""Modules that the built-in converters may import beside `shardio.source`, all of rooms below `dataset/`."""
 
 PLUGIN = '''
 """A converter as somebody else would write it: one text file, a line each with a label and a caption."""

@@ -90,7 +90,7 @@ def made_by_cpu(
     orientations: NDArray[np.uint8] | None = None,
     steps: tuple[Step, ...] | None = None,
 ) -> tuple[Any, tuple[Step, ...], Recipe]:
-    """What the CPU engine makes of files, as one batch if they get one size; the steps that it took; the recipe."""
+    """Return the CPU engine's images of files, as one batch if they get one size, the steps taken, and the recipe."""
     recipe = Recipe.of(transforms, channels=channels, size=None)
     engine, out = CpuEngine(recipe, channels=channels), None
     steps = steps or recipe.steps(sizes, seed=1, epoch=0, indices=np.arange(len(files)))

@@ -79,7 +79,7 @@ def test_signatures_can_be_read() -> None:
 
 
 def test_a_message_has_an_end() -> None:
-    """What a message quotes from a file cannot flood a log, also after pickling; shorter messages stay as they are."""
+    """A long quotation from a file is cut off in a message, also after pickling; shorter messages stay whole."""
     for kind in (kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ShardioError)):
         for error in (kind("x.h5: no type " + "q" * 1_000_000), pickle.loads(pickle.dumps(kind("q" * 1_000_000)))):  # noqa: S301
             assert len(str(error)) < 11_000

@@ -1,4 +1,4 @@
-"""What cannot be imported is an error that says what to do: a package to install, or a module to find."""
+"""A failed import is an error that says what to do: install a package, or put a module on the path."""
 
 from pathlib import Path
 

@@ -79,7 +79,7 @@ def test_ranks_are_a_larger_batch(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def exchanged() -> dict[str, Any]:
-    """What two ranks print that train by local SGD and measure a noise scale, see `_exchange.py`."""
+    """Return the output of two ranks that train by local SGD and measure a noise scale, see `_exchange.py`."""
     done = start(Path(__file__).with_name("_exchange.py"), ranks=2)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -67,7 +67,7 @@ def test_a_signal_on_one_rank_stops_all(tmp_path: Path) -> None:
 
 
 def stopped(signal_name: str, made: TrainConfig) -> str:
-    """What a run says that has stopped, and saved a checkpoint there."""
+    """Return the message of a run that has stopped and saved a checkpoint there."""
     place = checkpoint.load(Path(made.output, "last.pt")).place
     return f"{signal_name} stopped the run in epoch {place.epoch + 1}, after step {place.step}; --resume auto"
 
