@@ -72,6 +72,7 @@ from .transforms import TrivialAugmentWide as TrivialAugmentWide
 from .views.concat import Concat as Concat
 from .views.mixture import Mixture as Mixture
 from .views.view import View as View
+from .views.view import Windows as Windows
 
 if TYPE_CHECKING:
     from .care.clean import clean as clean
@@ -148,6 +149,7 @@ __all__ = [
     "TorchDataset",
     "TrivialAugmentWide",
     "View",
+    "Windows",
     "WorkerDied",
     "World",
     "clean",

@@ -127,6 +127,10 @@ class Dataset(BaseDataset):
         dataset.manifest, dataset._renumbered = replace(self.manifest, metadata=metadata, digest=digest), labels
         return dataset
 
+    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
+        """Return the number of each sample's file, int64 [n], if these are files of others; else None."""
+        return self.manifest.shards.locate(indices)[0] if self.manifest.adopted else None
+
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> Selection:
         """Locate samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside.
 

@@ -67,6 +67,8 @@ class Field:
         optional: whether samples may lack the value: it is then None.
         attributes: what the source states about an array or a scalar, as JSON values, such as its `units`; None if it
             states nothing. They describe values and change none, so they are no part of the digest.
+        window: whether the first axis of the arrays is the rows of a window, which transforms leave in place and treat
+            alike.
 
     Raises ConfigError if these contradict each other.
     """
@@ -78,6 +80,7 @@ class Field:
     role: Literal["mask"] | None = None
     optional: bool = False
     attributes: Mapping[str, Any] | None = field(default=None, hash=False)
+    window: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -102,6 +105,8 @@ class Field:
         self._check_attributes()
         if not isinstance(self.optional, bool):
             raise ConfigError(f"optional must be True or False, got {self.optional!r}")
+        if not isinstance(self.window, bool) or (self.window and not (self.kind == "array" and self.shape)):
+            raise ConfigError(f"window must be False, or True for arrays of one shape, got {self.window!r}")
         if self.is_image:
             usual = 1 if self.role == "mask" else 3
             object.__setattr__(self, "channels", usual if self.channels is None else self.channels)

@@ -217,6 +217,7 @@ class ArrayRecipe:
         transforms: the transforms that move values, in order.
         shape: the shape of the stored arrays.
         out_shape: the shape of the results.
+        leading: the number of axes, of the rows of a window, that transforms don't see.
         conversion: the conversion to floats or int64, which comes last; None leaves the stored dtype.
     """
 
@@ -224,10 +225,12 @@ class ArrayRecipe:
     shape: Shape
     out_shape: Shape
     conversion: ArrayConversion | None = None
+    leading: int = 0
 
     @classmethod
-    def of(cls, transforms: Sequence[object], shape: Shape, dtype: np.dtype[Any]) -> ArrayRecipe:
+    def of(cls, transforms: Sequence[object], shape: Shape, dtype: np.dtype[Any], leading: int = 0) -> ArrayRecipe:
         """Check `transforms` against arrays of this shape and dtype. Raise ConfigError if they do not suit them."""
+        rows, shape = shape[:leading], shape[leading:]
         checked: list[ArrayTransform] = []
         normalize: Normalize | None = None
         whole = False
@@ -260,12 +263,17 @@ class ArrayRecipe:
         conversion = None if normalize is None else ArrayConversion.of(normalize, out_shape)
         if whole and dtype != np.int64:
             conversion = ArrayConversion("int64", None)
-        return cls(tuple(checked), shape, out_shape, conversion)
+        return cls(tuple(checked), (*rows, *shape), (*rows, *out_shape), conversion, leading)
+
+    @property
+    def seen(self) -> Shape:
+        """The shape of the arrays that the first transform sees."""
+        return self.shape[self.leading :]
 
     def moves(self, *, seed: int, epoch: int, indices: NDArray[np.int64]) -> tuple[Move, ...]:
         """Return all moves for the arrays of these samples, int64 [B]."""
         moves: list[Move] = []
-        shape = self.shape
+        shape = self.seen
         for position, transform in enumerate(self.transforms):
             moves += transform.moves(shape, RandomGenerator(seed, epoch, position, indices))
             shape = transform.out_shape(shape)

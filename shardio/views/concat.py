@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, final
+from typing import Any, Self, cast, final
 
 import numpy as np
 import xxhash
@@ -133,6 +133,16 @@ class Concat(BaseDataset):
     def source_of(self, indices: Indices) -> NDArray[np.int64]:
         """Return the number of each sample's source, int64 [n], counted in the order of `sources`."""
         return np.searchsorted(self._starts, indices, "right") - 1
+
+    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
+        """Return a number for each sample's source file, int64 [n], if all sources know theirs; else None."""
+        if any(dataset.files_of(np.empty(0, np.int64)) is None for dataset in self._datasets):
+            return None
+        found, before = np.empty(len(indices), np.int64), 0
+        for dataset, local, rows in self._split(indices):
+            found[rows] = before + cast(NDArray[np.int64], dataset.files_of(local))
+            before = int(found[rows].max()) + 1
+        return found
 
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         """Locate samples, as `Dataset.selection` does."""

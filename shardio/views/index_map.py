@@ -1,12 +1,13 @@
 """Index maps: which sample of a dataset each sample of a view is, looked up in constant or logarithmic time.
 
 A range takes no memory. A choice in stored order takes one bit per sample of the dataset and an eighth of that for
-counts, or 8 bytes per chosen sample if that is less. Any other choice takes 8 bytes per chosen sample.
+counts, or 8 bytes per chosen sample if that is less; or 16 bytes for each run of evenly spaced samples if that is less
+than both. Any other choice takes 8 bytes per chosen sample.
 
 Source of the counted bits: Jacobson 1989, "Space-efficient static trees and graphs" (rank and select).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -19,6 +20,7 @@ _BLOCK = 64  # bytes, whose bits are counted together
 _BYTES = np.arange(_BLOCK)
 _POPULATION = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # by byte
 _AT_ONCE = 1 << 16
+_BITS_TAKE = 9 / 8  # bits per sample of the dataset, with their counts
 
 
 class IndexMap(Protocol):
@@ -111,6 +113,64 @@ class NumberMap:
         inside = self.numbers < samples
         count = int(np.count_nonzero(inside))
         return count if inside[:count].all() else None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class RunMap:
+    """Runs of samples that are evenly spaced, in stored order.
+
+    Args:
+        firsts: the first sample of each run, int64 [runs].
+        before: the number of samples before each run, and of all; int64 [runs + 1].
+        step: the distance between the samples of a run.
+    """
+
+    firsts: Indices
+    before: NDArray[np.int64]
+    step: int
+
+    def __len__(self) -> int:
+        return int(self.before[-1])
+
+    def __call__(self, indices: Indices) -> Indices:
+        runs = np.searchsorted(self.before, indices, "right") - 1
+        numbers: Indices = self.firsts[runs] + self.step * (indices - self.before[runs])
+        return numbers
+
+    def leading(self, samples: int) -> int | None:
+        run = int(np.searchsorted(self.firsts, samples)) - 1
+        if run < 0:
+            return 0
+        inside = -(-(samples - int(self.firsts[run])) // self.step)
+        return min(int(self.before[run]) + inside, int(self.before[run + 1]))
+
+
+def of_runs(firsts: Indices, counts: NDArray[np.int64], step: int) -> IndexMap:
+    """Return the map to runs of samples in stored order.
+
+    Args:
+        firsts: the first sample of each run, int64 [runs].
+        counts: the number of samples of each, which may be 0; int64 [runs].
+        step: the distance between the samples of a run.
+    """
+    firsts, counts = firsts[counts > 0], counts[counts > 0]
+    if len(firsts) <= 1:
+        first, count = (int(firsts[0]), int(counts[0])) if len(firsts) else (0, 0)
+        return RangeMap(range(first, first + count * step, step))
+    runs = RunMap(firsts, np.concatenate(([0], np.cumsum(counts))), step)
+    last = int(firsts[-1]) + step * int(counts[-1])
+    if 2 * runs.firsts.nbytes <= min(8 * len(runs), last * _BITS_TAKE / 8):
+        return runs
+
+    def masks() -> Iterator[NDArray[np.bool_]]:
+        for start in range(0, last, _AT_ONCE):
+            stop = min(start + _AT_ONCE, last)
+            mask = np.zeros(stop - start, np.bool_)
+            mask[runs(np.arange(runs.leading(start), runs.leading(stop))) - start] = True
+            yield mask
+
+    return of_mask(masks())
 
 
 def of_mask(parts: Iterable[NDArray[np.bool_]]) -> IndexMap:

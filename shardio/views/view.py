@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, final, overload
 
@@ -15,8 +16,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
-from ..errors import ConfigError
-from ..format.fields import Field, presence, present_column
+from ..errors import ConfigError, ShardCorrupt
+from ..format.fields import Field, describe, presence, present_column
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Plan, Shuffle
 from ..system.shared_memory import is_sharing
@@ -25,6 +26,7 @@ from .choice import Choice, Select, Slice, Where
 from .classes import KEY, names_in
 from .index_map import IndexMap
 from .readable import Location, ReadableDataset, SelectedSamples, decoded
+from .windows import FILE, Starts, WindowSelection, rows_to_check, usual_step, windowed
 
 _MOST_SHOWN = 60  # characters of a description in repr
 
@@ -59,6 +61,10 @@ class BaseDataset(ReadableDataset):
         from . import notebook  # loads Pillow
 
         return notebook.to_html(self, self._facts(), self.classes)
+
+    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
+        """Return a number for the source file of each sample, int64 [n]; None if nothing tells the files."""
+        return None
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the samples in epoch 0."""
@@ -160,6 +166,38 @@ class BaseDataset(ReadableDataset):
         rows = whole_numbers(given)
         return View(base, Select(self._checked(np.where(rows < 0, rows + len(base), rows))))
 
+    def windows(
+        self, length: int, *, stride: int = 1, step: int = 1, within: str = FILE, contiguous: str | None = None
+    ) -> Windows:
+        """Return windows: samples of `length` neighbouring rows each, arrays with an axis of that length before theirs.
+
+        A window never holds rows of two sequences. Each sequence has windows from its first row on, and leaves out the
+        rows at its end that are too few for one.
+
+        Args:
+            length: the rows of a window.
+            stride: the rows from the start of a window to the start of the next one. With less than `length` they
+                overlap; rows that windows of one batch share are read once.
+            step: the rows from one row of a window to the next: 2 takes every second row.
+            within: what a sequence is. `"file"`: the rows of one source file of data that `shardio index` adopted; of
+                other data, rows with one value of the field `file`. `"dataset"`: all rows. Or the name of a field,
+                a scalar or text: rows with one value of it.
+            contiguous: the name of a coordinate, a scalar such as the time, at whose gaps sequences end, too: where its
+                step from row to row differs by half or more from its usual step, the median of all. Missing rows,
+                repeated ones, and a row without the value are gaps; months of 28 to 31 days are none.
+
+        Fields whose values differ in size, such as image files and texts, are left out. A window has the value of an
+        optional field if all of its rows have it.
+
+        Raises ConfigError for numbers below 1, a column that cannot tell sequences, data that tells no source files,
+        and data without a field that windows could have.
+        """
+        base = self._to_choose_from("windows")
+        starts = Starts(length, stride, step, within)
+        if contiguous is not None:
+            starts = replace(starts, contiguous=(contiguous, usual_step(base, within, contiguous)))
+        return Windows(base, starts)
+
     def _to_choose_from(self, how: str) -> ReadableDataset:
         """Return this dataset, from which a view chooses; ConfigError if it draws samples by an order of its own."""
         if self.orders_itself:
@@ -256,6 +294,9 @@ class View(BaseDataset):
     def origin(self, indices: Sequence[int] | Indices) -> Indices:
         return self.base.origin(self._chosen(super().origin(indices)))
 
+    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
+        return self.base.files_of(self._chosen(indices))
+
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         return self.base.selection(self._chosen(self._checked(indices)), max_value_bytes)
 
@@ -269,10 +310,7 @@ class View(BaseDataset):
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask storage for samples ahead, as `Dataset.read_ahead` does, run by run."""
-        numbers, names = self._chosen(np.arange(first, first + count)), list(fields)
-        starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
-        for begin, size in zip(numbers[starts].tolist(), np.diff(starts, append=len(numbers)).tolist(), strict=True):
-            self.base.read_ahead(begin, size, names)
+        _read_ahead(self.base, self._chosen(np.arange(first, first + count)), list(fields))
 
     @property
     def fetched(self) -> FetchCounts:
@@ -304,6 +342,139 @@ class View(BaseDataset):
         if not is_sharing():
             state["_map"] = None
         return state
+
+
+@final
+class Windows(BaseDataset):
+    """Windows of a dataset: each sample is several neighbouring rows of it; `dataset.windows` returns them.
+
+    Attributes:
+        base: the dataset that has the rows.
+        starts: the choice of the windows' first rows.
+        path: the path of the dataset at the bottom.
+    """
+
+    def __init__(self, base: ReadableDataset, starts: Starts) -> None:
+        self._fields = windowed(base.fields, starts.length, base.path)
+        self.starts, self.path = starts, base.path
+        self._firsts = View(base, starts)
+
+    @property
+    def base(self) -> ReadableDataset:
+        return self._firsts.base
+
+    @property
+    def digest(self) -> str:
+        """A hash of how windows are cut, and of the digest of the dataset that has the rows."""
+        return self._firsts.digest
+
+    @property
+    def earlier(self) -> Mapping[str, int]:
+        """The digests of the same windows of what the dataset grew from, with their numbers."""
+        return self._firsts.earlier
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The fields of a window, arrays [length, *shape]."""
+        return self._fields
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.base.metadata
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def __repr__(self) -> str:
+        return f"<Windows {json.dumps(self.starts.description())}: {len(self)} of {self.base!r}>"
+
+    def field(self, name: str) -> Field:
+        if (found := self._fields.get(name)) is not None:
+            return found
+        stored = self.base.field(name)
+        if name in map(present_column, self._fields):
+            return stored
+        raise ConfigError(f"{self.path}: windows leave out {name!r}, whose values differ in size: {describe(stored)}")
+
+    def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Windows:
+        other = copy(self)
+        other._firsts = self._firsts.renumbered(labels, metadata)
+        return other
+
+    @property
+    def id_columns(self) -> Mapping[str, tuple[str, ...]]:
+        """The columns that identify a window in a batch: its number, and in a concatenation its first row's source."""
+        return self._firsts.id_columns
+
+    def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
+        """Return the columns of `id_columns` for some windows, int64 [n] each."""
+        return self._firsts.sample_ids(indices)
+
+    def origin(self, indices: Sequence[int] | Indices) -> Indices:
+        """Return the numbers, int64 [n, length], of windows' rows in the dataset at the bottom."""
+        rows = self._rows(super().origin(indices))
+        return self.base.origin(rows.reshape(-1)).reshape(rows.shape)
+
+    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
+        return self._firsts.files_of(indices)
+
+    def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
+        """Locate windows, as `Dataset.selection` does; rows that several of them hold are read once."""
+        return WindowSelection(self.base, self._fields, self._rows(self._checked(indices)), max_value_bytes)
+
+    def check(
+        self,
+        indices: Indices,
+        stored: Mapping[str, Column | Sequence[Buffer]],
+        max_value_bytes: int = MAX_VALUE_BYTES,
+    ) -> None:
+        rows = self._rows(indices)
+        try:
+            self.base.check(*rows_to_check(rows, self._fields, stored), max_value_bytes)
+        except ShardCorrupt:
+            for window, own in zip(indices.tolist(), rows, strict=True):
+                try:
+                    self.base.check(own, {}, max_value_bytes)
+                except ShardCorrupt as error:
+                    raise ShardCorrupt(f"window {window}: {error}") from error
+            raise
+
+    def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
+        """Ask storage for the rows of windows ahead, run by run, each row once."""
+        _read_ahead(self.base, np.unique(self._rows(np.arange(first, first + count))), list(fields))
+
+    @property
+    def fetched(self) -> FetchCounts:
+        return self.base.fetched
+
+    @property
+    def in_store(self) -> bool:
+        return self.base.in_store
+
+    def refetch(self, index: int) -> bool:
+        again = [self.base.refetch(row) for row in self._rows(np.array([index]))[0].tolist()]
+        return any(again)
+
+    def warn_of_small_cache(self, window: int) -> None:
+        rows = min(window, len(self)) * min(self.starts.stride, self.starts.length)
+        self.base.warn_of_small_cache(min(rows, len(self.base)))
+
+    def shard_of(self, index: int) -> str:
+        return self._firsts.shard_of(index)
+
+    def locate(self, index: int) -> Location:
+        """Return the place of a window's first row, under the window's number."""
+        return self._firsts.locate(index)
+
+    def _rows(self, indices: Indices) -> Indices:
+        return self.starts.rows(self._firsts._chosen(indices))
+
+
+def _read_ahead(dataset: ReadableDataset, numbers: Indices, names: Sequence[str]) -> None:
+    """Ask storage for samples, int64 [n], run by run."""
+    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
+    for begin, size in zip(numbers[starts].tolist(), np.diff(starts, append=len(numbers)).tolist(), strict=True):
+        dataset.read_ahead(begin, size, names)
 
 
 def _digest(choice: Choice, base: str) -> str:

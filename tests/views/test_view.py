@@ -12,6 +12,7 @@ import shardio
 from shardio.errors import ConfigError, StateMismatch
 from shardio.order.world import World
 from shardio.views.index_map import BitMap, NumberMap, RangeMap, of_mask
+from shardio.views.view import BaseDataset
 
 COUNT = 60
 DATA = shardio.from_samples(
@@ -20,11 +21,13 @@ DATA = shardio.from_samples(
 
 
 @st.composite
-def stacks(draw: Any) -> tuple[shardio.View | shardio.Dataset, list[int]]:
-    """A random stack of views over DATA, and the samples that it should have."""
-    view, expected = DATA, list(range(COUNT))
+def stacks(draw: Any) -> tuple[BaseDataset, list[Any]]:
+    """A random stack of views over DATA, and the samples that it should have, of windows the rows."""
+    view: BaseDataset = DATA
+    expected: list[Any] = list(range(COUNT))
+    kinds = ["slice", "select", "mask", "where", "windows"]
     for _ in range(draw(st.integers(0, 3))):
-        match draw(st.sampled_from(["slice", "select", "mask", "where"])):
+        match draw(st.sampled_from(kinds)):
             case "slice":
                 bound = st.none() | st.integers(-len(expected) - 2, len(expected) + 2)
                 chosen = slice(draw(bound), draw(bound), draw(st.sampled_from([None, 1, 2, -1, -3])))
@@ -40,6 +43,12 @@ def stacks(draw: Any) -> tuple[shardio.View | shardio.Dataset, list[int]]:
                 label = draw(st.integers(0, 5))
                 view = view.where(f"label < {label} and n != 7")
                 expected = [number for number in expected if number % 5 < label and number != 7]
+            case "windows":
+                length, stride = draw(st.integers(1, 5)), draw(st.integers(1, 6))
+                view = view.windows(length, stride=stride, within="dataset")
+                starts = range(0, len(expected) - length + 1, stride)
+                expected = [expected[start : start + length] for start in starts]
+                kinds = ["slice", "select", "mask"]
     return view, expected
 
 
@@ -51,7 +60,7 @@ def test_a_stack_of_views_holds_what_its_choices_say(stack: Any) -> None:
     assert view.read(range(len(view)), ["n"])["n"].tolist() == expected
     assert view.origin(range(len(view))).tolist() == expected
     if expected:
-        assert view[-1]["n"] == expected[-1]
+        assert np.array_equal(view[-1]["n"], expected[-1])
         assert view.locate(len(view) - 1).index == len(view) - 1
 
 
@@ -69,8 +78,8 @@ def test_an_epoch_is_the_view_over_any_ranks(stack: Any, size: int, batch: int, 
         options: dict[str, Any] = {"shuffle": shuffle, "block": 3, "window": 2, "tail": "pad", "threads": 1}
         return [shardio.Loader(view, batch_size, world=World(r, world), **options) for r in range(world)]
 
-    def take(parts: list[shardio.Loader], steps: int | None = None) -> tuple[list[int], Any]:
-        got: list[int] = []
+    def take(parts: list[shardio.Loader], steps: int | None = None) -> tuple[list[Any], Any]:
+        got: list[Any] = []
         state = None
         for loader in parts:
             for step, delivered in enumerate(loader):

@@ -56,8 +56,9 @@ def views(
 def _axis(name: str, field: Field, chosen: Mapping[str, int | None]) -> int | None:
     count = len(field.shape or ())
     if name not in chosen:
-        usual = field.kind == "array" and field.shape and field.row_dtype.kind != "c"
-        return 0 if usual and field.row_shape[0] <= MOST_CHANNELS else None
+        first = int(field.window)
+        usual = field.kind == "array" and count > first and field.row_dtype.kind != "c"
+        return first if usual and field.row_shape[first] <= MOST_CHANNELS else None
     if (axis := chosen[name]) is None:
         return None
     if isinstance(axis, bool) or not isinstance(axis, int) or not -count <= axis < count:

@@ -133,7 +133,7 @@ def _drawn(recipe: Recipe | ArrayRecipe) -> list[dict[str, Any]]:
 
 def _cropped_axes(recipe: ArrayRecipe) -> dict[int, dict[str, Any]]:
     """Return, by place, the size of each random crop along the axes that it cuts, and their lengths."""
-    found, shape = {}, recipe.shape
+    found, shape = {}, recipe.seen
     for place, transform in enumerate(recipe.transforms):
         if isinstance(transform, RandomSpatialCrop):
             size = transform.block(shape)

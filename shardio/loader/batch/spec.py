@@ -111,7 +111,7 @@ class ArraySpec:
     @classmethod
     def of(cls, transforms: Sequence[Transform], kind: Field, *, on_device: bool) -> "ArraySpec":
         """Return the specification for arrays or scalars. Raise ConfigError if the transforms do not suit them."""
-        recipe = ArrayRecipe.of(transforms, kind.row_shape, kind.row_dtype)
+        recipe = ArrayRecipe.of(transforms, kind.row_shape, kind.row_dtype, leading=int(kind.window))
         # Only workers can tell which sample holds a number that is too large.
         checked = kind.dtype == "uint64" and recipe.conversion is not None and recipe.conversion.dtype == "int64"
         on_device = on_device and kind.kind == "array" and not checked

@@ -1,0 +1,257 @@
+"""Windows: samples that are several neighbouring rows of a dataset, cut from sequences that never run into each other.
+
+A sequence is rows that follow each other in the dataset: those of one source file, of one value of a column, or all. A
+coordinate may end it as well, where its step is another one. Each sequence has windows from its own first row on.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cache.node_cache import Hold
+from ..containers.base import check_out
+from ..containers.row_locator import Scratch
+from ..errors import ConfigError
+from ..format.fields import CHECKSUM, Field, content_columns, describe, present_column
+from ..format.limits import MAX_VALUE_BYTES
+from ..system.rules import Count, check_fields
+from ..system.types import Buffer, Column, Indices
+from .columns import in_parts
+from .index_map import IndexMap, of_runs
+from .readable import ReadableDataset, SelectedSamples
+
+FILE, ALL = "file", "dataset"
+"""What ends a sequence, if it is no column: the end of a source file, or nothing."""
+
+_MOST_STEPS = 1 << 20  # of a coordinate, of which the median is taken
+_NO_FILES = (
+    "{within:file} needs to know the source files of samples, which only data that `shardio index` adopted tells, and "
+    "{} has no field 'file' either: give {within:dataset}, or the name of a column that changes where a sequence ends"
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """The choice of the first row of each window.
+
+    Attributes:
+        length: the rows of a window.
+        stride: the rows from the start of a window to the start of the next one.
+        step: the rows from one row of a window to the next one.
+        within: `file`, `dataset` or the name of a column: what ends a sequence.
+        contiguous: the coordinate at whose gaps sequences end, too, with its step; None for none.
+    """
+
+    length: Count
+    stride: Count
+    step: Count
+    within: str
+    contiguous: tuple[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not isinstance(self.within, str):
+            raise ConfigError("{within} must be {!r}, {!r} or the name of a field, got {!r}", FILE, ALL, self.within)
+
+    @property
+    def span(self) -> int:
+        """The rows of the dataset from the first to the last one of a window."""
+        return (self.length - 1) * self.step + 1
+
+    def rows(self, starts: Indices) -> Indices:
+        """Return the rows, int64 [n, length], of the windows that start at some rows, int64 [n]."""
+        return starts[:, None] + self.step * np.arange(self.length)
+
+    def index_map(self, base: ReadableDataset) -> IndexMap:
+        ends = _Ends(base, self.within, self.contiguous)
+
+        def beginnings(numbers: Indices) -> Indices:
+            pairs = np.arange(max(int(numbers[0]) - 1, 0), int(numbers[-1]) + 1)
+            return pairs[1:][ends(pairs)]
+
+        trivial = self.within == ALL and self.contiguous is None
+        found = () if trivial else in_parts(beginnings, len(base))
+        firsts = np.concatenate([np.zeros(1, np.int64), *found])
+        room = np.diff(firsts, append=len(base)) - self.span
+        return of_runs(firsts, np.maximum(room // self.stride + 1, 0), self.stride)
+
+    def description(self) -> dict[str, Any]:
+        contiguous = None if self.contiguous is None else list(self.contiguous)
+        return {
+            "windows": [self.length, self.stride, self.step],
+            "within": self.within,
+            "contiguous": contiguous,
+        }
+
+    def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
+        return chosen.leading(max(samples - self.span + 1, 0))
+
+
+def usual_step(base: ReadableDataset, within: str, name: str) -> float:
+    """Return the median of a coordinate's steps from row to row within sequences, in six digits.
+
+    A million of them are enough, evenly spaced. 0 if no sequence has two rows; ConfigError for a field that is no
+    coordinate.
+    """
+    field = base.field(name)
+    if field.kind != "scalar" or field.row_dtype.kind not in "iufb":
+        raise ConfigError("{contiguous} must be a scalar of real numbers, {!r} is {}", name, describe(field))
+    ends, every = _Ends(base, within, None), -(-len(base) // _MOST_STEPS)
+
+    def steps(numbers: Indices) -> NDArray[np.float64]:
+        found = ends.steps(numbers, name)[~ends(numbers)]
+        return found[np.isfinite(found)][::every]
+
+    found = np.concatenate([np.empty(0), *in_parts(steps, len(base))])
+    return float(f"{np.median(found):.6g}") if len(found) else 0.0
+
+
+@final
+class _Ends:
+    """Tells where a sequence ends between two rows."""
+
+    def __init__(self, base: ReadableDataset, within: str, contiguous: tuple[str, float] | None) -> None:
+        self._base, self._contiguous = base, contiguous
+        self._by_file = within == FILE and base.files_of(np.empty(0, np.int64)) is not None
+        if within == FILE and not self._by_file and FILE not in base.fields:
+            raise ConfigError(_NO_FILES, base.path)
+        self._column = None if within == ALL or self._by_file else within
+        if self._column is not None and (field := base.field(within)).kind not in ("scalar", "text"):
+            raise ConfigError(
+                "{within} must be {!r}, {!r} or a field that is a scalar or text, {!r} is {}",
+                FILE,
+                ALL,
+                within,
+                describe(field),
+            )
+
+    def __call__(self, numbers: Indices) -> NDArray[np.bool_]:
+        """Return whether a sequence ends between neighbours in `numbers`, int64 [n]; bool [n - 1]."""
+        ends = np.zeros(len(numbers) - 1, np.bool_)
+        if self._by_file and (files := self._base.files_of(numbers)) is not None:
+            ends |= files[1:] != files[:-1]
+        if (name := self._column) is not None:
+            values, present = self._read(name, numbers)
+            ends |= present[1:] != present[:-1]
+            if isinstance(values, np.ndarray):
+                ends |= values[1:] != values[:-1]
+            else:
+                texts = [bytes(value) for value in values]
+                ends |= np.fromiter(map(bytes.__ne__, texts[1:], texts), np.bool_, len(ends))
+        if self._contiguous is not None:
+            name, usual = self._contiguous
+            ends |= ~(np.abs(self.steps(numbers, name) - usual) < abs(usual) / 2)
+        return ends
+
+    def steps(self, numbers: Indices, name: str) -> NDArray[np.float64]:
+        """Return the steps of a coordinate between neighbours in `numbers`; NaN where a row lacks the value."""
+        values, present = self._read(name, numbers)
+        exact = np.int64 if values.dtype.kind in "iub" else np.float64
+        steps = np.diff(values.astype(exact)).astype(np.float64)
+        steps[~(present[1:] & present[:-1])] = np.nan
+        return steps
+
+    def _read(self, name: str, numbers: Indices) -> tuple[Any, NDArray[np.bool_]]:
+        """Return the stored values of a field, and which rows have one."""
+        field, selection = self._base.field(name), self._base.selection(numbers)
+        column = present_column(name)
+        with selection.fetch([name, *([column] if field.optional else [])]):
+            present = selection.column(column) if field.optional else np.ones(len(numbers), np.bool_)
+            return selection.stored(name), present
+
+
+def windowed(fields: Mapping[str, Field], length: int, path: object) -> dict[str, Field]:
+    """Return the fields of windows: arrays with an axis of `length` rows before their own.
+
+    ConfigError if no field has values of one size, or if samples are windows already.
+    """
+    if any(field.window for field in fields.values()):
+        raise ConfigError(f"{path}: its samples are windows already, and windows are made of rows")
+    found = {
+        name: Field(
+            "array",
+            field.row_dtype.name,
+            (length, *field.row_shape),
+            optional=field.optional,
+            attributes=field.attributes,
+            window=True,
+        )
+        for name, field in fields.items()
+        if field.fixed
+    }
+    if not found:
+        listed = ", ".join(f"{name} ({describe(field)})" for name, field in fields.items())
+        raise ConfigError(f"{path}: windows need a field whose values have one size; there are {listed}")
+    return found
+
+
+@final
+class WindowSelection:
+    """Windows to read, in a fixed order: each row is read once, however many of the windows hold it.
+
+    Args:
+        base: the dataset that has the rows.
+        fields: the fields of windows.
+        rows: the rows of each window, int64 [n, length].
+        max_value_bytes: the most bytes of one value, see `Limits`.
+    """
+
+    def __init__(
+        self, base: ReadableDataset, fields: Mapping[str, Field], rows: Indices, max_value_bytes: int = MAX_VALUE_BYTES
+    ) -> None:
+        self._base, self._fields, self._rows = base, fields, rows
+        distinct, places = np.unique(rows, return_inverse=True)
+        self._overlap = len(distinct) < rows.size
+        self._places = places.reshape(-1)
+        self._selection: SelectedSamples = base.selection(
+            distinct if self._overlap else rows.reshape(-1), max_value_bytes
+        )
+
+    def fetch(self, names: Iterable[str]) -> AbstractContextManager[None]:
+        return self._selection.fetch(self._with_checked(names))
+
+    def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
+        return self._selection.prefetch(self._with_checked(names))
+
+    def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Read a field as an array [n, length, *shape]; or the hidden column that says which windows have all of it."""
+        field = self._fields.get(name)
+        if field is None:
+            there = self._selection.column(name)
+            there = there[self._places] if self._overlap else there
+            return np.all(there.reshape(self._rows.shape), axis=1, out=out)
+        array = check_out(out, len(self._rows), field)
+        rows = array.reshape(self._rows.size, *field.row_shape[1:])
+        if self._overlap:
+            np.take(self._selection.column(name), self._places, axis=0, out=rows, mode="clip")  # "raise" takes a copy
+        else:
+            self._selection.column(name, rows)
+        if field.optional:
+            array[~self.column(present_column(name))] = 0
+        return array
+
+    def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
+        raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
+
+    def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
+        return self.column(name, out)
+
+    def _with_checked(self, names: Iterable[str]) -> list[str]:
+        """Return names, and with the checksums also the fields of the rows that windows leave out."""
+        listed = list(names)
+        return [*listed, *set(content_columns(self._base.fields)).difference(listed)] if CHECKSUM in listed else listed
+
+
+def rows_to_check(
+    rows: Indices, fields: Mapping[str, Field], stored: Mapping[str, Column | Sequence[Buffer]]
+) -> tuple[Indices, dict[str, Column]]:
+    """Return the distinct rows of windows, int64 [m], and of the fields that were read, the stored values of these."""
+    distinct, places = np.unique(rows, return_index=True)
+    # Where a window lacks an optional value it has zeros, even for the rows that have theirs.
+    known = {n: np.asarray(column) for n, column in stored.items() if not fields[n].optional}
+    return distinct, {n: c.reshape(rows.size, *c.shape[2:])[places] for n, c in known.items()}
