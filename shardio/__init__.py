@@ -34,6 +34,7 @@ from .errors import ShardCorrupt as ShardCorrupt
 from .errors import ShardioError as ShardioError
 from .errors import SourceError as SourceError
 from .errors import SourceWarning as SourceWarning
+from .errors import SplitWarning as SplitWarning
 from .errors import StateMismatch as StateMismatch
 from .errors import StateWarning as StateWarning
 from .errors import StoreError as StoreError
@@ -72,6 +73,7 @@ from .transforms import TrivialAugmentWide as TrivialAugmentWide
 from .views.concat import Concat as Concat
 from .views.mixture import Mixture as Mixture
 from .views.view import View as View
+from .views.view import Weighted as Weighted
 
 if TYPE_CHECKING:
     from .care.clean import clean as clean
@@ -138,6 +140,7 @@ __all__ = [
     "ShardioError",
     "SourceError",
     "SourceWarning",
+    "SplitWarning",
     "StateMismatch",
     "StateWarning",
     "StoreError",
@@ -148,6 +151,7 @@ __all__ = [
     "TorchDataset",
     "TrivialAugmentWide",
     "View",
+    "Weighted",
     "WorkerDied",
     "World",
     "clean",
