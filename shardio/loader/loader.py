@@ -13,7 +13,6 @@ import torch.utils.data
 from numpy.typing import NDArray
 
 from .. import native
-from ..dataset.readable import ReadableDataset
 from ..dataset.store_access import KEYWORDS, StoreAccess
 from ..engines.fused_images import Decode, EngineName
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
@@ -21,6 +20,7 @@ from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
 from ..order.world import World
 from ..system import cpus
 from ..transforms import Mixer
+from ..views.readable import ReadableDataset
 from .arguments import (
     check_not_in_a_dataloader,
     check_switches,
