@@ -23,6 +23,8 @@ from ..order.world import World
 from ..system.os_errors import naming
 from ..system.units import counted
 from ..transforms import Transform
+from ..views.classes import KEY, names_in
+from ..views.readable import ReadableDataset
 from .sheet import Block, Card, sheet
 
 MOST_BATCHES = 16
@@ -85,7 +87,7 @@ def show(
 
 
 def contact_sheet(
-    dataset: Any,
+    dataset: ReadableDataset,
     path: str | os.PathLike[str],
     *,
     samples: int = 32,
@@ -113,9 +115,12 @@ def contact_sheet(
     images = [n for n, f in dataset.fields.items() if f.is_image]
     name = next((n for n in images if dataset.fields[n].role is None), next(iter(images), None))
     if name is None:
+        there = describe_fields(dataset.fields)
         raise ConfigError(
-            f"{dataset.path}: a contact sheet draws images, and no field holds them: "
-            f"{describe_fields(dataset.fields)}; {{batches}} draws arrays, too"
+            "{}: a contact sheet draws images, and no field holds them: {}; {} draws arrays, too",
+            dataset.path,
+            there,
+            Option("batches", True),
         )
     loader = Loader(
         dataset,
@@ -134,7 +139,7 @@ def contact_sheet(
 
 
 def ranks_at(
-    dataset: Any,
+    dataset: ReadableDataset,
     *,
     world: int = 1,
     batch_size: int = 32,
@@ -186,8 +191,8 @@ class _Context:
 
     @classmethod
     def of(cls, loader: Loader) -> _Context:
-        dataset: Any = loader.dataset
-        return cls(dataset.fields, dataset.classes or (), dataset.id_columns, loader.normalized)
+        dataset = loader.dataset
+        return cls(dataset.fields, names_in(dataset.metadata.get(KEY)), dataset.id_columns, loader.normalized)
 
 
 def _check(path: str | os.PathLike[str], **counts: int) -> None:

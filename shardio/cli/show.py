@@ -76,6 +76,8 @@ def show(
         raise ConfigError("{} goes with {}", Option(name), Option("batches", True))
     opened = open_dataset(dataset, **stores.check_needed(dataset).keywords_for(dataset))
     transforms = _as_in_training(opened.fields) if augment else {}
+    if augment and not transforms:
+        raise ConfigError("{} transforms images, and {} has none", Option("augment", True), dataset)
     if not batches:
         count = contact_sheet(opened, output, samples=samples, columns=columns, transforms=transforms, seed=seed)
         print(f"{output}: {count} samples of {dataset}")

@@ -248,3 +248,18 @@ def test_masks_are_shown_in_colours(augment: bool, tmp_path: Path) -> None:
     red = (sheets[0] == (0, 0, 128)).all(axis=2)  # as BGR: the colour of number 1
     assert red.sum() > 1000
     assert not (sheets[1] == (0, 0, 128)).all(axis=2).any()
+
+
+def test_views_are_drawn_as_datasets_are(tmp_path: Path, blocks: list[Block]) -> None:
+    """A contact sheet of a view shows its samples, and the source of each if it has sources."""
+    joined = shardio.concat({"a": photos(0, 6), "b": photos(6, 12)})
+    assert contact_sheet(joined.where("label == 2")[1:], tmp_path / "s.png") == 3
+    (block,) = blocks
+    assert sorted((*card.lines, card.pictures[0][0]) for card in block.cards) == [
+        ("#0 owl", "a", "image"),
+        ("#1 owl", "b", "image"),
+        ("#2 owl", "b", "image"),
+    ]
+    (loader,) = ranks_at(joined[3:9], batch_size=6, shuffle=None)
+    shardio.show(loader, tmp_path / "s.png")
+    assert [card.lines[2] for card in blocks[1].cards] == [f"key k{number}" for number in range(3, 9)]

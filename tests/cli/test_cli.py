@@ -13,6 +13,7 @@ from typing import Any
 
 import _forked
 import cv2
+import numpy as np
 import pytest
 import typer
 from _builders import jpeg
@@ -142,6 +143,11 @@ def test_show_batches(dataset: Path, tmp_path: Path) -> None:
     picture = cv2.imread(str(sheet))
     block = 20 + 4 + 160 + 2 * 20 + 4  # heading, image, two lines
     assert picture.shape[0] == 4 * block
+    with shardio.create(tmp_path / "arrays") as writer:
+        writer.append({"grid": np.zeros((2, 2))})
+    for option, message in (("--augment", "--augment transforms images"), ("--seed=3", "--batches draws arrays, too")):
+        done = shardio_command("show", tmp_path / "arrays", option)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     invalid = (picture == (30, 30, 220)).all(axis=2).any(axis=1)  # frames, as BGR
     assert not invalid[: 2 * block].any()
     assert invalid[2 * block :].any()
