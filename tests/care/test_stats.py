@@ -540,13 +540,15 @@ def test_views_are_counted_as_an_epoch_delivers_them(tmp_path: Path) -> None:
     lines = report.text(found).splitlines()
     assert lines[0] == "dataset    concat(a, b)"
     assert lines[1].startswith("view       Concat of {'a': <Dataset")
+    assert len(lines[1]) < 220
     assert "samples    25" in lines
-    first = lines.index("source: of a view")
-    assert lines[first + 1 : first + 10] == [
-        "  sources  2",
+    first = lines.index("source: 2 sources")
+    assert lines[first + 1 : first + 11] == [
+        "  samples",
         "           a  10  ###########################",
         "           b  15  ########################################",
-        "  classes       a  b",
+        "  classes",
+        "                a  b",
         "           cat  6  9",
         "           dog  2  3",
         "           owl  0  0",
@@ -574,3 +576,16 @@ def test_weighted_views_are_counted_with_their_weights(tmp_path: Path) -> None:
     assert found.sources["source"].counts == (30, 10)
     assert found.fields["label"].classes.counts[0] == sum(row[0] for row in found.sources["source"].classes)
     assert found.fields["label"].classes.counts[0] == 24
+
+
+def test_bad_values_of_a_view_are_named_by_source() -> None:
+    """A value of a view that does not decode is named by its number in the view, and by its source and shard."""
+    joined = shardio.concat(
+        {name: shardio.from_samples([{"image": jpeg()}, {"image": spoiled(jpeg())}]) for name in "ab"}
+    )
+    found = stats(joined[1:], sample="all")
+    assert [(bad.location.index, bad.location.shard.partition("/")[0], bad.field) for bad in found.bad] == [
+        (0, "a", "image"),
+        (2, "b", "image"),
+    ]
+    assert "bad *      2 samples" in report.text(found)

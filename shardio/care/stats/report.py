@@ -9,6 +9,7 @@ from .figures import Classes, DatasetStats, FieldStats, Histogram, ImageStats, S
 BAR_WIDTH = 40  # characters
 MOST_LISTED = 20  # classes, and bad values
 _LISTED_ENDS = 10  # the number of largest and of smallest classes to list where there are more than MOST_LISTED
+_LONGEST_VIEW = 200  # characters of what a view is
 _MOST_COLUMNS = 8  # sources whose classes stand side by side
 _MOST_CHANNELS = 16  # whose mean and standard deviation stand on one line
 _MOST_COMMON = 5  # image sizes and array shapes
@@ -24,7 +25,8 @@ def text(stats: DatasetStats) -> str:
     lines = _aligned(_head(stats))
     for column, sources in stats.sources.items():
         classes = stats.fields["label"].classes if "label" in stats.fields else None
-        lines += ["", f"{column}: of a view", *_aligned(_sources(sources, classes), "  ")]
+        heading = f"{column}: {counted(len(sources.names), 'source', ',')}"
+        lines += ["", heading, *_aligned(_sources(sources, classes), "  ")]
     for name, field in stats.fields.items():
         lines += ["", f"{name}: {_kind(field)}", *_aligned(_rows(name, field), "  ")]
     return "\n".join(lines)
@@ -63,7 +65,7 @@ def _kind(stats: FieldStats) -> str:
 def _head(stats: DatasetStats) -> Iterator[Row]:
     yield "dataset", stats.path
     if stats.view is not None:
-        yield "view", stats.view
+        yield "view", stats.view if len(stats.view) <= _LONGEST_VIEW else f"{stats.view[:_LONGEST_VIEW]}..."
     yield "digest", stats.digest
     shards = "" if stats.shards is None else f" in {stats.shards:,} {stats.container} shards"
     yield "samples", f"{stats.samples:,}{shards}"
@@ -81,7 +83,7 @@ def _head(stats: DatasetStats) -> Iterator[Row]:
 
 
 def _sources(sources: Sources, classes: Classes | None) -> Iterator[Row]:
-    yield "sources", f"{len(sources.names):,}"
+    yield "samples", ""
     yield from _listed(sources.names, sources.counts)
     if classes is None or not sources.classes:
         return
@@ -94,9 +96,10 @@ def _sources(sources: Sources, classes: Classes | None) -> Iterator[Row]:
         *([f"{count:,}" for count in row] for row in zip(*sources.classes, strict=True)),
     ]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for number, (name, row) in enumerate(zip(["", *names], table, strict=True)):
+    yield "classes", ""
+    for name, row in zip(["", *names], table, strict=True):
         cells = "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-        yield "" if number else "classes", f"{name:>{max(map(len, names))}}  {cells}"
+        yield "", f"{name:>{max(map(len, names))}}  {cells}"
 
 
 def _rows(name: str, field: FieldStats) -> Iterator[Row]:
