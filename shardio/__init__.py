@@ -78,6 +78,7 @@ from .views.view import Weighted as Weighted
 if TYPE_CHECKING:
     from .care.clean import clean as clean
     from .care.repair import repair as repair
+    from .care.show import show as show
     from .care.stats import stats as stats
     from .care.verify import verify as verify
     from .conversion.api import convert as convert
@@ -165,6 +166,7 @@ __all__ = [
     "open",
     "plan",
     "repair",
+    "show",
     "source",
     "stats",
     "verify",
@@ -178,6 +180,7 @@ _LAZY = {
     "index": "conversion.indexing",
     "monitor": "monitoring.monitor",
     "repair": "care.repair",
+    "show": "care.show",
     "stats": "care.stats",
     "verify": "care.verify",
 }
