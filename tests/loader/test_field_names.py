@@ -340,3 +340,12 @@ def test_warnings_compare_names_of_one_set(data: shardio.Dataset) -> None:
     with pytest.warns(shardio.PairingWarning, match=r"fields 'a' and 'c' hold the same .*\{'a': 'one', 'c': 'one'\}"):
         list(load(both, fields=fields, transforms=dict.fromkeys("abc", CROP)))
     list(load(both, fields=fields, transforms={"b": CROP, "c": CROP}))
+
+
+def test_images_that_look_like_masks_are_named_once() -> None:
+    """By the name of the stored field, which a conversion takes, whatever names deliver it."""
+    file = grey_png(np.arange(40 * 40, dtype=np.uint8).reshape(40, 40) % 3)
+    dataset = shardio.from_samples([{"image": file}] * 8, {"image": Field("image", channels=1)})
+    with pytest.warns(shardio.MaskWarning, match="the first PNGs of field 'image' hold 3 ") as caught:
+        list(load(dataset, fields={"a": "image", "b": "image"}, transforms={"a": CROP, "b": CROP}))
+    assert len(caught) == 1
