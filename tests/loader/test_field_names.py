@@ -127,12 +127,16 @@ def test_the_first_name_gets_what_the_field_alone_gets(
     assert {name: count > N // 2 for name, count in differ.items()} == dict.fromkeys(DRAWN, True)
 
 
-def test_no_two_names_share_memory(data: shardio.Dataset) -> None:
+@pytest.mark.parametrize("container", ["memory", *CONTAINERS])
+def test_no_two_names_share_memory(tmp_path: Path, container: str, part: str) -> None:
     """What is written into one name's values, even where they are as stored, changes no other name's."""
+    data = packed(tmp_path / "d", map(sample, range(N)), FIELDS, container=container)
     plain = [name for name in FIELDS if name not in ("image", "mask", "shot", "caption", "blob", "note")]
     fields = {f"{name}{end}": name for end in "abc" for name in plain}
-    transforms = {"grida": [shardio.Normalize(2, 3)], "gridb": BLOCK, "counta": [shardio.ToInt64()]}
+    middle = [shardio.CenterSpatialCrop((5, 4))]
+    transforms = {"grida": [shardio.Normalize(2, 3)], "gridb": middle, "counta": [shardio.ToInt64()]}
     for batch in load(data, fields=fields, transforms=transforms, shuffle=None):
+        assert torch.equal(batch["gridb"], batch["gridc"][..., 2:7, 2:6])
         for name in plain:
             stored = [data[index][name] for index in batch["index"].tolist()]
             for end in "ab":

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
-from ...dataset.readable import ReadableDataset
 from ...errors import ConfigError
 from ...format.fields import presence
+from ...views.readable import ReadableDataset
 
 Fields: TypeAlias = Sequence[str] | Mapping[str, str] | None
 """The fields to deliver: a list of stored fields, or {delivered name: stored field}; None delivers all."""
