@@ -138,7 +138,7 @@ class RunMap:
         numbers: Indices = self.firsts[runs] + self.step * (indices - self.before[runs])
         return numbers
 
-    def leading(self, samples: int) -> int | None:
+    def leading(self, samples: int) -> int:
         run = int(np.searchsorted(self.firsts, samples)) - 1
         if run < 0:
             return 0

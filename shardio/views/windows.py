@@ -152,7 +152,7 @@ class _Ends:
         """Return the steps of a coordinate between neighbours in `numbers`; NaN where a row lacks the value."""
         values, present = self._read(name, numbers)
         exact = np.int64 if values.dtype.kind in "iub" else np.float64
-        steps = np.diff(values.astype(exact)).astype(np.float64)
+        steps: NDArray[np.float64] = np.diff(values.astype(exact)).astype(np.float64)
         steps[~(present[1:] & present[:-1])] = np.nan
         return steps
 
