@@ -241,6 +241,9 @@ class WindowSelection:
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         return self.column(name, out)
 
+    def sizes(self, name: str) -> NDArray[np.int64]:
+        return np.full(len(self._rows), self._fields[name].row_bytes, np.int64)
+
     def _with_checked(self, names: Iterable[str]) -> list[str]:
         """Return names, and with the checksums also the fields of the rows that windows leave out."""
         listed = list(names)

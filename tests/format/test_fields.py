@@ -218,7 +218,10 @@ class TestField:
             ({"kind": "text", "role": "mask"}, "role='mask' is for images, got a field of kind 'text'"),
             ({"kind": "image", "role": "mask", "channels": 3}, "a mask has 1 channel, got channels=3"),
             ({"kind": "text", "optional": "yes"}, "optional must be True or False, got 'yes'"),
-            ({"kind": "scalar", "dtype": "int64", "window": True}, "window must be False, or True for arrays of one shape"),
+            (
+                {"kind": "scalar", "dtype": "int64", "window": True},
+                "window must be False, or True for arrays of one shape",
+            ),
             ({"kind": "text", "attributes": {"units": "K"}}, "for an array or a scalar, got {'units': 'K'}"),
             ({"kind": "scalar", "dtype": "int8", "attributes": "K"}, "attributes must be a dict"),
             ({"kind": "scalar", "dtype": "int8", "attributes": {"fill": math.nan}}, "attributes must be JSON"),

@@ -74,6 +74,18 @@ def test_a_loader_delivers_what_it_delivers_of_the_local_dataset(
     assert "cannot be shown" not in shown
 
 
+def test_windows_are_those_of_the_local_dataset(s3: S3Server, url: str, local: Path, tmp_path: Path) -> None:
+    """Windows from a bucket, verified with the fields that they leave out, are those of the folder."""
+    far = shardio.open(url, **access(s3, tmp_path / "cache")).windows(4, within="dataset")
+    near = shardio.open(local).windows(4, within="dataset")
+    options: dict[str, Any] = {"seed": 3, "shuffle": "block", "block": 8, "verify": True, "fields": ["vector"]}
+    assert "image" not in far.fields
+    for one, other in zip(shardio.Loader(near, 8, **options), shardio.Loader(far, 8, **options), strict=True):
+        assert one["index"].tolist() == other["index"].tolist()
+        assert one["vector"].equal(other["vector"])
+    assert far.fetched.bytes <= sum(path.stat().st_size for path in local.iterdir())
+
+
 def test_decoded_netcdf(s3: S3Server, tmp_path: Path) -> None:
     """Adopted files of netCDF that are decoded when they are read are decoded in a bucket, too."""
     for number in range(2):

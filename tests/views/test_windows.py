@@ -124,6 +124,19 @@ def test_fields_get_an_axis_of_rows() -> None:
         with pytest.raises(ConfigError, match=f"windows leave out '{name}', whose values differ in size"):
             shardio.Loader(windows, 2, fields=[name])
     assert "cannot be shown" not in windows._repr_html_()
+    assert windows.selection(np.array([2, 5])).sizes("volume").tolist() == [4 * 60 * 4] * 2
+
+
+def test_rows_without_a_value_end_windows() -> None:
+    """Rows that lack the text are a sequence, other than those of empty text; a row without a time is a gap."""
+    texts = [None, None, "", "", "a", "a", "a", "b"]
+    rows = [{"n": n, "text": text, "time": None if n == 5 else n} for n, text in enumerate(texts)]
+    optional = {"text": shardio.Field("text", optional=True), "time": shardio.Field("scalar", "int64", optional=True)}
+    made = shardio.from_samples(rows, {"n": "int64", **optional})
+    by_text = made.windows(2, within="text")
+    assert by_text.read(range(len(by_text)))["n"].tolist() == [[0, 1], [2, 3], [4, 5], [5, 6]]
+    by_time = made.windows(2, within="dataset", contiguous="time")
+    assert by_time.read(range(len(by_time)))["n"].tolist() == [[0, 1], [1, 2], [2, 3], [3, 4], [6, 7]]
 
 
 def test_a_batch_holds_windows() -> None:
