@@ -39,8 +39,10 @@ def stacks(draw: Any) -> tuple[shardio.View | shardio.Dataset, list[int]]:
                 expected = [number for number, there in zip(expected, mask, strict=True) if there]
             case "where":
                 label = draw(st.integers(0, 5))
-                view = view.where(f"label < {label} and n != 7")
-                expected = [number for number in expected if number % 5 < label and number != 7]
+                view = view.where(f"label < {label} and n != 7 or key.startswith('val/1')")
+                expected = [
+                    n for n in expected if (n % 5 < label and n != 7) or (n % 4 == 0 and str(n).startswith("1"))
+                ]
     return view, expected
 
 
