@@ -98,9 +98,7 @@ def usual_step(base: ReadableDataset, within: str, name: str) -> float:
     A million of them are enough, evenly spaced. 0 if no sequence has two rows; ConfigError for a field that is no
     coordinate.
     """
-    field = base.field(name)
-    if field.kind != "scalar" or field.row_dtype.kind not in "iufb":
-        raise ConfigError("{contiguous} must be a scalar of real numbers, {!r} is {}", name, describe(field))
+    _check_coordinate(base, name)
     ends, every = _Ends(base, within, None), -(-len(base) // _MOST_STEPS)
 
     def steps(numbers: Indices) -> NDArray[np.float64]:
@@ -111,12 +109,20 @@ def usual_step(base: ReadableDataset, within: str, name: str) -> float:
     return float(f"{np.median(found):.6g}") if len(found) else 0.0
 
 
+def _check_coordinate(base: ReadableDataset, name: str) -> None:
+    field = base.field(name)
+    if field.kind != "scalar" or field.row_dtype.kind not in "iufb":
+        raise ConfigError("{contiguous} must be a scalar of real numbers, {!r} is {}", name, describe(field))
+
+
 @final
 class _Ends:
     """Tells where a sequence ends between two rows."""
 
     def __init__(self, base: ReadableDataset, within: str, contiguous: tuple[str, float] | None) -> None:
         self._base, self._contiguous = base, contiguous
+        if contiguous is not None:
+            _check_coordinate(base, contiguous[0])
         self._by_file = within == FILE and base.files_of(np.empty(0, np.int64)) is not None
         if within == FILE and not self._by_file and FILE not in base.fields:
             raise ConfigError(_NO_FILES, base.path)
