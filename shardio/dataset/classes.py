@@ -6,7 +6,7 @@ has such names.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, Literal, TypeAlias, get_args
@@ -61,19 +61,13 @@ def numbered_alike(
     if classes is not None and classes not in get_args(Classes):
         raise ConfigError("{classes} must be 'union' or 'ignore', got {!r}", classes)
     numbered = [(manifest, dict[str, NDArray[np.int64]]()) for manifest in manifests.values()]
-    keys = [_keys(manifest.metadata, fields) for manifest in manifests.values()]
-    for field in () if classes == "ignore" else dict.fromkeys(field for own in keys for field in own):
-        lists = {
-            name: names_in(manifest.metadata[own[field]]) if field in own else ()
-            for (name, manifest), own in zip(manifests.items(), keys, strict=True)
-        }
-        if len(set(lists.values())) == 1:
-            continue
-        if classes is None:
-            raise ConfigError(
-                "{}; {classes:union} numbers classes by name, {classes:ignore} takes labels as they are",
-                _difference(field, lists),
-            )
+    metadata = {name: manifest.metadata for name, manifest in manifests.items()}
+    if classes is None and (words := difference(metadata, fields)):
+        raise ConfigError(
+            "{}; {classes:union} numbers classes by name, {classes:ignore} takes labels as they are", words
+        )
+    keys = [_keys(own, fields) for own in metadata.values()]
+    for field, lists in () if classes == "ignore" else _differing(metadata, fields):
         union = _union(field, lists, fields)
         for place, (names, own) in enumerate(zip(lists.values(), keys, strict=True)):
             if names != tuple(union):
@@ -84,6 +78,22 @@ def numbered_alike(
                 metadata = {**manifest.metadata, own[field]: list(union)}
                 numbered[place] = replace(manifest, metadata=metadata, digest=digest), renumbered
     return numbered
+
+
+def difference(metadata: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Field]) -> str:
+    """Say which class is the first that datasets name differently, of these names and metadata; "" if none is."""
+    return next((_difference(field, lists) for field, lists in _differing(metadata, fields)), "")
+
+
+def _differing(
+    metadata: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Field]
+) -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
+    """Yield each field whose classes datasets name differently, with the names by dataset."""
+    keys = {name: _keys(own, fields) for name, own in metadata.items()}
+    for field in dict.fromkeys(field for own in keys.values() for field in own):
+        lists = {n: names_in(metadata[n][own[field]]) if field in own else () for n, own in keys.items()}
+        if len(set(lists.values())) > 1:
+            yield field, lists
 
 
 def names_in(value: Any) -> tuple[str, ...]:
