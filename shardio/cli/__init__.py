@@ -55,6 +55,7 @@ def _shared(
 
 
 app.add_typer(convert.app, name="convert")
+app.add_typer(convert.append_app, name="append")
 for command in (
     info.info,
     verify.verify,

@@ -27,7 +27,7 @@ from .source import Source
 
 _SHARDS_AT_ONCE = 64  # whose indexes are fetched together
 _SAMPLES_AT_ONCE = 1 << 20
-_UNCHANGED = ("dtype", "as_image", "squeeze", "store_pixels", "keep_alpha", "optional", "mask", "ragged")
+_OF_FIELDS = ("dtype", "as_image", "squeeze", "store_pixels", "keep_alpha", "optional", "mask", "ragged")
 """Options that make other fields of a source's; plans have them by these names."""
 
 
@@ -81,6 +81,14 @@ class Growing:
         return replace(kept, max_image_pixels=given.max_image_pixels)
 
     @property
+    def _fitting(self) -> dict[str, Any]:
+        """The options by which the fields of the dataset's source became its own."""
+        made = self.manifest.conversion
+        found = {name: made[name] for name in _OF_FIELDS if made.get(name) is not None}
+        size = found.get("store_pixels")
+        return found | ({"store_pixels": True} if "store_pixels" in found else {}) | ({"resize": size} if size else {})
+
+    @property
     def _is_recorded(self) -> bool:
         """Whether the manifest says with which options the dataset was made."""
         return "shard_size" in self.manifest.conversion
@@ -98,11 +106,8 @@ class Growing:
         """Raise ConfigError unless a source has the dataset's fields, and its numbers and labels mean the same."""
         mine, others = self.manifest.fields, source.fields
         if list(_plain(mine).items()) != list(_plain(others).items()):
-            made = {name: self.manifest.conversion.get(name) for name in _UNCHANGED}
-            given = [Option(name, value) for name, value in made.items() if value]
-            advice = Message("; the dataset was made with ") if given else Message("")
-            for number, option in enumerate(given):
-                advice = Message("{}{}{}", advice, ", " if number else "", option)
+            made = [Option(name, value) for name, value in self._fitting.items()]
+            advice = Message("; the dataset was made with" + " and".join([" {}"] * len(made)), *made) if made else ""
             raise ConfigError(
                 "{}: what is appended must have the same fields in the same order: the dataset has {}, and the source "
                 "has {}{}",

@@ -98,6 +98,7 @@ class Manifest:
         else:
             columns = {"count": len(shards), "checksum": _checksum(table)}
             columns |= {} if table_name == TABLE_NAME else {"file": table_name}
+        earlier = [{"digest": digest, "samples": samples} for digest, samples in self.grew_from.items()]
         value = {
             "format": "shardio",
             "version": VERSION,
@@ -109,7 +110,11 @@ class Manifest:
             **({"adopted": True} if self.adopted else {}),
             **({"conversion": dict(self.conversion)} if self.conversion else {}),
             **({} if self.piece_bytes is None else {"piece_bytes": self.piece_bytes}),
-            **({"grew_from": [{"digest": d, "samples": n} for d, n in self.grew_from.items()]} if self.grew_from else {}),
+            **(
+                {"grew_from": [{"digest": d, "samples": n} for d, n in self.grew_from.items()]}
+                if self.grew_from
+                else {}
+            ),
             "shards": columns,
         }
         return msgspec.json.format(msgspec.json.encode(value), indent=1 if len(self.shards) < 1000 else 0) + b"\n"
