@@ -170,10 +170,9 @@ def repair(
     same = None if old is None else repaired.digest == old.digest
     if old is not None:
         changed = set() if same else {one.shard for one in repairs}
-        intact = next(
-            (n for name, n in zip(old.shards.names, old.shards.starts, strict=False) if name in changed), None
-        )
-        grew_from = {digest: n for digest, n in old.grew_from.items() if intact is None or n <= intact}
+        starts = zip(old.shards.names, old.shards.starts[:-1].tolist(), strict=True)
+        intact = next((start for name, start in starts if name in changed), old.samples)
+        grew_from = {digest: samples for digest, samples in old.grew_from.items() if samples <= intact}
         repaired = replace(repaired, grew_from=grew_from)
     folder.sync()
     manifest.save(repaired, folder)

@@ -1,4 +1,4 @@
-"""`shardio convert` and `append`: pack a source of samples into shards. Each installed converter is a command of its own."""
+"""`shardio convert` and `append`: pack a source of samples into shards. Each converter is a command of its own."""
 
 import inspect
 import shlex

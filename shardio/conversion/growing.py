@@ -10,7 +10,6 @@ import numpy as np
 from ..cache.fetcher import Fetcher
 from ..cache.location import usual_limit
 from ..cache.node_cache import NodeCache
-from ..dataset.classes import difference as class_difference
 from ..dataset.dataset import Dataset
 from ..dataset.remote_shards import RemoteShards
 from ..errors import ConfigError, DatasetError, Message, Option
@@ -21,6 +20,7 @@ from ..output.base import Output
 from ..output.shard_writer import Before
 from ..output.store import STAGING, StoreOutput
 from ..system.replacement import temporary_folder
+from ..views.classes import difference as class_difference
 from .reencode import ReencodeOptions
 from .runners import Progress
 from .source import Source
@@ -156,7 +156,7 @@ class Growing:
         while first < count:
             shard = int(np.searchsorted(starts, first, side="right")) - 1
             stop = min(first + _SAMPLES_AT_ONCE, int(starts[min(shard + _SHARDS_AT_ONCE, len(starts) - 1)]))
-            digest.update(dataset.select(np.arange(first, stop)).column(CHECKSUM))
+            digest.update(dataset.selection(np.arange(first, stop)).column(CHECKSUM))
             progress("reading checksums", stop, count)
             first = stop
         if digest.text() != self.manifest.digest:

@@ -110,11 +110,7 @@ class Manifest:
             **({"adopted": True} if self.adopted else {}),
             **({"conversion": dict(self.conversion)} if self.conversion else {}),
             **({} if self.piece_bytes is None else {"piece_bytes": self.piece_bytes}),
-            **(
-                {"grew_from": [{"digest": d, "samples": n} for d, n in self.grew_from.items()]}
-                if self.grew_from
-                else {}
-            ),
+            **({"grew_from": earlier} if earlier else {}),
             "shards": columns,
         }
         return msgspec.json.format(msgspec.json.encode(value), indent=1 if len(self.shards) < 1000 else 0) + b"\n"

@@ -170,8 +170,8 @@ class Output(Protocol):
             container: the container of its shards.
             beside: whether files of other programs, which are there already, become the shards.
             resume: whether to go on where the last attempt at this conversion has ended.
-            overwrite: whether a dataset that is there may be replaced; with a place to add shards, whether to start over
-                an unfinished conversion, and the dataset stays.
+            overwrite: whether a dataset that is there may be replaced; at a place to add shards it stays, and this says
+                whether to start over where a conversion is unfinished.
 
         Returns:
             The manifest, with `resume`, if this conversion has finished it before.

@@ -274,7 +274,7 @@ def describe(
     described = dict(fields)
     for name, field in fields.items():
         if field.kind == "image":
-            sizes = {shard.image_shapes[name] for shard in shards if shard.samples}
+            sizes: set[tuple[int, ...] | None] = {shard.image_shapes[name] for shard in shards if shard.samples}
             sizes |= {before.fields[name].shape} if before is not None and before.samples else set()
             described[name] = replace(field, shape=sizes.pop() if len(sizes) == 1 else None)
     table = ShardTable(

@@ -1,6 +1,7 @@
 """Samples appended to a dataset, in a folder and in a store: resumed, refused, at once, cut off, and read meanwhile."""
 
 import contextlib
+import itertools
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -78,8 +79,7 @@ def begun(place: Place, photos: Path) -> dict[str, bytes]:
 
 def pieces(total: int, cuts: Sequence[int]) -> list[tuple[int, int]]:
     """The parts of a range that begin and end at some numbers."""
-    ends = sorted({0, total, *(cut % (total + 1) for cut in cuts)})
-    return list(zip(ends[:-1], ends[1:], strict=True))
+    return list(itertools.pairwise(sorted({0, total, *(cut % (total + 1) for cut in cuts)})))
 
 
 @settings(max_examples=12, deadline=None)
@@ -142,9 +142,9 @@ def test_an_interrupted_append_resumes(photo_folder: Path, more: Path, place: Pl
     with pytest.raises(BadSample, match="scratch"):
         place.convert(Photos(photo_folder, 41, scratch), append=True)
     assert before.items() <= place.objects().items()
-    with pytest.raises(ConfigError, match=r"resume continues it|resume=True continues it"):
+    with pytest.raises(ConfigError, match="resume continues it"):
         place.convert(imagefolder(photo_folder), append=True)
-    with pytest.raises(ConfigError, match="grown from|has samples"):
+    with pytest.raises(ConfigError, match=r"grown from|has samples"):
         place.convert(imagefolder(more), append=True, resume=True)
     source = Photos(photo_folder)
     place.convert(source, append=True, resume=True)
@@ -309,7 +309,7 @@ def test_what_another_writer_replaces_meanwhile_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("inline", [2, 6])
 def test_many_shards(place: Place, inline: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table of many shards has a name of its own, so that readers of the old manifest find theirs, until `clean`."""
+    """The table of many shards has a name of its own: readers of the old manifest find theirs, until `clean`."""
     monkeypatch.setattr(manifest, "MOST_INLINE", inline)
     place.convert(Rows(0, 12), shard_size=200)
     before = place.objects()
@@ -381,7 +381,7 @@ def test_options_hold(photo_folder: Path, more: Path, tmp_path: Path) -> None:
     assert made.manifest.conversion["shard_size"] == 4000
     assert shardio.open(out)[30]["image"] == alone[0]["image"]
     convert(imagefolder(photo_folder), out, append=True, **options)  # the same options may be given
-    with pytest.raises(ConfigError, match="made with quality=70, .*got quality=60"):
+    with pytest.raises(ConfigError, match=r"made with quality=70, .*got quality=60"):
         convert(imagefolder(photo_folder), out, append=True, resize_shorter=12, quality=60)
     plain = Rows(0, 12)
     convert(plain, tmp_path / "h5", container="hdf5", compression="gzip", shard_size=200)
