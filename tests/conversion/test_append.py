@@ -2,7 +2,12 @@
 
 import contextlib
 import itertools
+import json
+import random
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from _builders import jpeg
+from _cli import unfinished
 from _datasets import files
 from _places import SIZE, FolderPlace, Photos, StorePlace, by_ranks, cut_off, scratch
+from _time_limit import wait_until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -463,3 +470,75 @@ def test_readers_go_on_as_shards_are_put_in_place(photo_folder: Path, more: Path
     assert len(reader) == 30
     assert reader.read([29])["key"] == shardio.open(place.out).read([29])["key"]
     assert len(shardio.open(place.out)) == 90
+
+
+READER = """
+import json, sys
+from pathlib import Path
+import numpy as np, shardio
+path, stop, options = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
+first, seen = shardio.open(path, **options), set()
+expected = {f"{key}" for key in first.read(range(len(first)), ["key"])["key"]}
+ended = False
+while not ended:
+    ended = stop.exists()
+    for dataset in (first, shardio.open(path, **options)):
+        seen.add(len(dataset))
+        loader = shardio.Loader(dataset, batch_size=10, verify=True)
+        assert sum(len(batch["label"]) for batch in loader) == len(dataset)
+    assert {f"{key}" for key in first.read(range(len(first)), ["key"])["key"]} == expected
+    print(sorted(seen), flush=True)
+"""
+
+
+@contextlib.contextmanager
+def reading(path: object, folder: Path, **options: Any) -> Iterator[list[list[int]]]:
+    """Have a process load a dataset again and again, as it was and as it is; yields, in the end, the lengths."""
+    stop, seen = folder / "stop", list[list[int]]()
+    command = [sys.executable, "-c", READER, str(path), str(stop), json.dumps(options)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout.readline(), reader.stderr.read()
+        yield seen
+        stop.touch()
+        out, errors = reader.communicate(timeout=60)
+    assert reader.returncode == 0, errors
+    seen.append(json.loads(out.splitlines()[-1]))
+
+
+def test_loaders_go_on_meanwhile(tmp_path: Path) -> None:
+    """A Loader that has the dataset open in another process goes on; one that opens it anew reads what is appended."""
+    out = tmp_path / "out"
+    convert(Rows(0, 40), out, shard_size=200)
+    with reading(out, tmp_path) as seen:
+        for first in range(40, 80, 10):
+            convert(Rows(first, first + 10), out, append=True)
+    assert {40, 80} <= {*seen[0]} <= {40, 50, 60, 70, 80}
+
+
+@pytest.mark.slow
+def test_kill_at_random_moments(tmp_path: Path, more: Path, photo_folder: Path) -> None:
+    """Appends that are killed again and again, while Loaders read, end with the bytes of appends in one go."""
+    for out in (tmp_path / "out", tmp_path / "once"):
+        convert(imagefolder(more), out, shard_size=SIZE)
+    chance = random.Random(3)
+    command = [sys.executable, "-m", "shardio", "append", "imagefolder", photo_folder, tmp_path / "out"]
+    with reading(tmp_path / "out", tmp_path) as seen:
+        for times in range(1, 3):
+            convert(imagefolder(photo_folder), tmp_path / "once", append=True, shuffle=times)
+            resumed = [*map(str, command), "--resume", "--workers", "2", "--shuffle", f"{times}"]
+            for _ in range(2):
+                process = subprocess.Popen(resumed, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+                before = len(unfinished(tmp_path / "out", "*.done"))
+                wait_until(
+                    lambda n=before, run=process: (
+                        len(unfinished(tmp_path / "out", "*.done")) > n or run.poll() is not None
+                    )
+                )
+                time.sleep(chance.random() * 0.1)
+                process.kill()
+                process.wait()
+            done = subprocess.run(resumed, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+    assert {30, 150} <= {*seen[0]} <= {30, 90, 150}
+    assert files(tmp_path / "out") == files(tmp_path / "once")
+    assert verify(shardio.open(tmp_path / "out"), deep=True).found == ()
