@@ -111,7 +111,7 @@ def convert(
             **keywords,
         )
     if first_rank and keywords["dry_run"]:
-        _print_estimates(place, result)
+        _print_estimates(place, result, "would get" if append else "would have")
     elif first_rank:
         print_skipped(result.skipped, report)
         for name, dataset in result.datasets.items():
@@ -119,11 +119,11 @@ def convert(
         print_rotated(result.datasets.values(), "--orient stores them upright, ")
 
 
-def _print_estimates(out: Path | Url, result: Conversion) -> None:
+def _print_estimates(out: Path | Url, result: Conversion, would: str) -> None:
     for name, estimate in result.estimates.items():
         text = f"{counted(estimate.samples, 'sample')} in {counted(estimate.shards, f'{estimate.container} shard')}"
         size = format_size(estimate.bytes)
-        print(f"{out / name if name else out}: would have {text}, of about {size}, and what the container adds")
+        print(f"{out / name if name else out}: {would} {text}, of about {size}, and what the container adds")
     width = max(map(len, result.fields))
     for name, field in result.fields.items():
         print(f"  {name:{width}}  {describe(field)}")

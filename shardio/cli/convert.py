@@ -1,4 +1,4 @@
-"""`shardio convert` and `append`: pack a source of samples into shards. Each converter is a command of its own."""
+"""`shardio convert`: pack a source of samples into shards. Each installed converter is a command of its own."""
 
 import inspect
 import shlex
@@ -27,14 +27,13 @@ SHARED_EXAMPLES = (
 
 APPEND_EXAMPLES = (
     "--dry-run",
-    "--where 'label < 5' --shuffle 1 --limit 5000",
+    "--shuffle 1 --limit 5000",
     "--on-error skip --max-bad 0.001 --report skipped.jsonl",
     "--workers 8 --resume",
 )
 """The same for `shardio append`, where they follow a first example without options."""
 
 app = typer.Typer()
-append_app = typer.Typer()
 
 
 def _list(value: bool) -> None:
@@ -106,26 +105,6 @@ def convert(list_sources: ListSources = False) -> None:
       shardio convert imagefolder photos/ s3://bucket/photos --store-option region=eu-west-1
 
       srun --ntasks 64 shardio convert imagefolder photos/ data/photos --resume
-    """
-
-
-@append_app.callback(cls=SourceCommands, subcommand_metavar="SOURCE SRC DATASET [OPTIONS]")
-def append(list_sources: ListSources = False) -> None:
-    """Add a source's samples to a dataset, in new shards beside its own: `shardio append SOURCE --help` shows options.
-
-    The dataset keeps its container, the size of its shards and the options that re-encode images; the source must have
-    its fields and name its classes. Loaders that read the dataset go on, and see the new samples when they open it
-    anew. An append that is killed leaves the dataset as it was, and --resume continues it.
-
-    Examples:
-
-      shardio append imagefolder new/ data/photos --resume
-
-      shardio append imagefolder new/ data/photos --where "label < 5" --on-error skip
-
-      shardio append imagefolder new/ data/split/train --limit 5000 --shuffle 1
-
-      shardio append imagefolder new/ s3://bucket/photos --resume --store-option region=eu-west-1
     """
 
 

@@ -333,6 +333,29 @@ def test_many_shards(place: Place, inline: int, monkeypatch: pytest.MonkeyPatch)
         assert len(shardio.open(place.out)) == 30
 
 
+def test_the_cache_keeps_what_a_dataset_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that a node has fetched of a dataset in a store serve what it has grown to, and no dataset of another."""
+    store = MemoryStore()
+    for name in ("shardio.output.open_store", "shardio.dataset.dataset.open_store"):
+        monkeypatch.setattr(name, lambda url, options: store)
+    place = StorePlace(store)
+
+    def fetched(count: int) -> int:
+        dataset = shardio.open(place.out, cache=tmp_path, cache_size="100MB")
+        before = dataset.fetched.bytes
+        assert dataset.read(range(count), ["key"])["key"] == [f"row {number}" for number in range(count)]
+        return dataset.fetched.bytes - before
+
+    place.convert(Rows(0, 100), shard_size=1000)
+    assert fetched(100) > 0
+    for first in (100, 150):
+        place.convert(Rows(first, first + 50), shard_size=None, append=True)
+        assert fetched(100) == fetched(first) == 0
+        assert fetched(first + 50) > 0
+    place.convert(Rows(0, 100), shard_size=1000, overwrite=True)
+    assert fetched(100) > 0
+
+
 def refused(out: Path, words: str, source: Any = None, **options: Any) -> None:
     """Assert that an append is refused with words, and changes nothing."""
     before = files(out)
