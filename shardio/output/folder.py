@@ -224,7 +224,7 @@ class FolderOutput:
                 folder = final.directory(name)
                 if folder.kind(LOCK) == "file" and is_held(folder, LOCK) is False:
                     check_made(folder)
-                    final.remove(name)
+                    leftovers.remove_retired(final, name)
 
     def leftovers(self, since: float | None) -> Leftovers:
         return leftovers.in_folder(self.open(), since)
@@ -315,7 +315,7 @@ class FolderLead:
         # After the lock's release: some network file systems keep a folder as long as a file in it is open.
         if self._retired:
             with contextlib.suppress(OSError):
-                self._final.remove(self._retired)
+                leftovers.remove_retired(self._final, self._retired)
                 for path in self._emptied:
                     path.rmdir()
 

@@ -84,8 +84,17 @@ def remove_journal(final: Directory) -> bool:
         final.rename(JOURNAL, final, retired)  # in one step: half of it passes for no journal
     finally:
         lock.release()
-    final.remove(retired)
+    remove_retired(final, retired)
     return True
+
+
+def remove_retired(final: Directory, name: str) -> None:
+    """Remove a journal that was put away; its lock, by which the next conversion knows it for one, goes last."""
+    folder = final.directory(name)
+    for entry in folder.names():
+        if entry != LOCK:
+            folder.remove(entry)
+    final.remove(name)
 
 
 def _entry(final: Directory, name: str) -> ObjectInfo:
