@@ -106,7 +106,7 @@ def interval_ends(weights: NDArray[Any], samples: int) -> NDArray[np.int64]:
         raise ConfigError(f"weights must have a sum that is above 0 and finite, got {total}")
     lengths = np.empty(len(weights), np.int64)
     for part in parts:
-        expected = weights[part].astype(np.float64) * (samples / total)
+        expected = weights[part].astype(np.float64) / total * samples
         near = np.rint(expected)
         whole = np.where(np.abs(expected - near) <= near * _NEAR, near, np.floor(expected))
         within = np.clip(np.rint((expected - whole) * unit), 0, unit)  # less than 0 if the nearest is above
