@@ -1,0 +1,294 @@
+"""Try what loaders offer for choosing, weighing, mixing and appending samples, and count what they deliver.
+
+    python -m benchmarks.choosing --json choosing.json --markdown choosing.md
+    python -m benchmarks.choosing --libraries shardio,grain --tasks where,mix
+
+Each library has a module `choose_<name>.py` and an environment of its own, created below --work and kept. For each task
+that it offers, it delivers an epoch to one process, then to four ranks; four ranks are interrupted midway and go on
+from their state; two ranks go on from the same state, with the same global batch. What comes is counted sample by
+sample. benchmarks/_choosing.py has the tasks, and what counts as exact.
+"""
+
+import argparse
+import json
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, cast
+
+from benchmarks._choosing import (
+    EXACT,
+    FEWER_RANKS,
+    RANKS,
+    RESUMED_WORDS,
+    REST,
+    TASKS,
+    Asked,
+    Chooser,
+    Delivered,
+    judge,
+    judge_split,
+)
+from benchmarks._environments import NotInstalled, environment
+from benchmarks._peers import HERE, REFERENCE
+from benchmarks._peers import load as load_peer
+from benchmarks._processes import PeerFailed, environ, run
+from benchmarks._rounds import last_line
+from shardio.bench.machine import describe
+
+KIND = "choose"
+COLUMNS = ("one process", f"{RANKS} ranks", f"{RANKS} ranks, resumed", f"resumed by {FEWER_RANKS} ranks")
+NO_STATE = "no state"
+SPLITS = ("split", "grouped")
+
+Cells = dict[str, str]
+"""A text for each of COLUMNS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A job that failed on a rank."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Starts the ranks of one library.
+
+    Attributes:
+        library, python: what to run, and with which interpreter.
+        work: where caches are.
+        folder: where the data is.
+    """
+
+    library: str
+    python: Path
+    work: Path
+    folder: Path
+
+    def do(self, what: str) -> dict[str, Any]:
+        """Prepare the data or make them grow. Raises PeerFailed."""
+        return self._start({"do": what}, 0, 1)
+
+    def jobs(self, world: int, jobs: Sequence[Mapping[str, Any]]) -> list[Delivered | Failed]:
+        """Run jobs on `world` ranks; what each of the jobs delivered, by rank. Raises PeerFailed."""
+        numbered = [{"elastic": False, "steps": None, **job, "port": _free_port()} for job in jobs]
+        order = {"do": "jobs", "jobs": numbered, "imports": load(self.library).IMPORTS}
+        with ThreadPoolExecutor(world) as pool:
+            ranks = list(pool.map(lambda rank: self._start(order, rank, world)["jobs"], range(world)))
+        return [_together([rank[number] for rank in ranks]) for number in range(len(jobs))]
+
+    def _start(self, order: Mapping[str, Any], rank: int, world: int) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            request, result = Path(folder, "order.json"), Path(folder, "result.json")
+            place = {"library": self.library, "folder": str(self.folder), "rank": rank, "world": world}
+            request.write_text(json.dumps({**place, **order}))
+            command = [str(self.python), "-m", "benchmarks._run_choosing", str(request), str(result)]
+            run(command, environ(self.library, self.work, KIND) | (_ranks(rank, world) if order["do"] == "jobs" else {}))
+            made: dict[str, Any] = json.loads(result.read_text())
+            return made
+
+
+def _ranks(rank: int, world: int) -> dict[str, str]:
+    """The variables that torchrun sets, and those that Lightning does."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "GLOBAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    return {name: str(value) for name, value in names.items()} | {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def _together(ranks: Sequence[Mapping[str, Any]]) -> Delivered | Failed:
+    errors = [rank["error"] for rank in ranks if "error" in rank]
+    return Failed(errors[0]) if errors else Delivered([rank["steps"] for rank in ranks])
+
+
+def load(library: str) -> Chooser:
+    """A library's module."""
+    return cast(Chooser, load_peer(library, KIND))
+
+
+def libraries() -> tuple[str, ...]:
+    """All libraries by name: shardio first, the others sorted."""
+    names = sorted(path.stem.removeprefix(f"{KIND}_") for path in HERE.glob(f"{KIND}_*.py"))
+    return tuple(sorted(names, key=lambda name: name != REFERENCE))
+
+
+def examine(library: str, work: Path, tasks: Sequence[str]) -> dict[str, Any]:
+    """What a library delivers for each task that it offers. Raises NotInstalled or PeerFailed."""
+    module = load(library)
+    python = Path(sys.executable) if library == REFERENCE else environment(library, work, KIND)
+    folder = work / "choosing" / library
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    runner = Runner(library, python, work, folder)
+    versions = runner.do("prepare")["versions"]
+    offered = [task for task in tasks if task in module.HOW]
+    elastic = [False, True] if module.ELASTIC else [False]
+    whole = {task: {"task": task, "mode": "epoch", "steps": TASKS[task].limit} for task in offered}
+    stopped, resumed, fewer = {}, {}, {}
+    if module.RESUMES:
+        keys = [(task, how) for task in offered for how in elastic]
+        jobs = [{"task": task, "mode": "stop", "steps": TASKS[task].stop, "elastic": how} for task, how in keys]
+        stopped = dict(zip(keys, runner.jobs(RANKS, jobs), strict=True))
+    if "grow" in offered:
+        runner.do("grow")
+    single = [whole[task] for task in offered]
+    parts = [whole[task] | {"task": task + REST} for task in offered if task in SPLITS]
+    ones = runner.jobs(1, [*single, *parts])
+    one = dict(zip([*offered, *(job["task"] for job in parts)], ones, strict=True))
+    ranks = {}
+    for how in elastic:
+        found = runner.jobs(RANKS, [whole[task] | {"elastic": how} for task in offered])
+        ranks |= {(task, how): item for task, item in zip(offered, found, strict=True)}
+    if module.RESUMES:
+        rest = [whole[task] | {"mode": "resume", "steps": _steps_left(task)} for task in offered]
+        resumed = dict(zip(offered, runner.jobs(RANKS, rest), strict=True))
+        rest = [job | {"elastic": elastic[-1]} for job in rest]
+        fewer = dict(zip(offered, runner.jobs(FEWER_RANKS, rest), strict=True))
+    results: dict[str, Any] = {}
+    for task in offered:
+        asked = _asked(task, one[task])
+        cells = [_one(task, asked, one), _judged(asked, ranks[task, False])]
+        if module.RESUMES:
+            cells.append(_resumed(asked, ranks[task, False], stopped[task, False], resumed[task]))
+            whole_of = ranks[task, elastic[-1]]
+            cells.append(_resumed(asked, whole_of, stopped[task, elastic[-1]], fewer[task]))
+            if cells[-1] == EXACT and module.ELASTIC and (said := _judged(asked, whole_of)) != EXACT:
+                cells[-1] = f"{module.ELASTIC} without a stop: {said}"
+        else:
+            cells += [NO_STATE, NO_STATE]
+        results[task] = {"how": module.HOW[task], "cells": dict(zip(COLUMNS, cells, strict=True))}
+    return {"versions": versions, "elastic": module.ELASTIC, "tasks": results}
+
+
+def _steps_left(task: str) -> int | None:
+    limit = TASKS[task].limit
+    return None if limit is None else limit - TASKS[task].stop
+
+
+def _asked(task: str, one: Delivered | Failed) -> Asked | None:
+    """What is asked of the ranks: of a split, what one process got."""
+    asked = TASKS[task].asked
+    if asked is not None or isinstance(one, Failed):
+        return asked
+    counts = one.counts[:-1]
+    return Asked(counts, counts)
+
+
+def _one(task: str, asked: Asked | None, one: Mapping[str, Delivered | Failed]) -> str:
+    if task not in SPLITS:
+        return _judged(asked, one[task])
+    train, rest = one[task], one[task + REST]
+    if isinstance(train, Failed) or isinstance(rest, Failed):
+        return (train if isinstance(train, Failed) else cast(Failed, rest)).reason
+    return judge_split(task, train, rest)
+
+
+def _judged(asked: Asked | None, delivered: Delivered | Failed) -> str:
+    if isinstance(delivered, Failed):
+        return delivered.reason
+    return judge(cast(Asked, asked), delivered)
+
+
+def _resumed(
+    asked: Asked | None, whole: Delivered | Failed, stopped: Delivered | Failed, rest: Delivered | Failed
+) -> str:
+    """What an interrupted run and its continuation deliver together, beside a run that was not interrupted."""
+    for delivered in (whole, stopped, rest):
+        if isinstance(delivered, Failed):
+            return delivered.reason
+    whole, stopped, rest = cast(Delivered, whole), cast(Delivered, stopped), cast(Delivered, rest)
+    both = Delivered([[[*stopped.in_order, *rest.in_order]]])
+    return judge(cast(Asked, asked).like(whole.counts[:-1]), both, RESUMED_WORDS)
+
+
+def summary(cells: Mapping[str, str]) -> str:
+    """A library's cells in a few words."""
+    if all(text == EXACT for text in cells.values()):
+        return EXACT
+    good = [name for name, text in cells.items() if text == EXACT]
+    return f"exact: {'; '.join(good)}" if good else "not exact"
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """Two tables: which library does which task exactly, and what each delivered."""
+    found = {name: library for name, library in result["libraries"].items() if "tasks" in library}
+    names = [f"{name} {next(iter(library['versions'].values()))}" for name, library in found.items()]
+    lines = ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for task in result["tasks"]:
+        cells = [_short(library["tasks"].get(task)) for library in found.values()]
+        lines.append(f"| {TASKS[task].title} | " + " | ".join(cells) + " |")
+    lines += ["", "| task | library | by | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 3) + "|"]
+    for task in result["tasks"]:
+        for name, library in found.items():
+            if task in library["tasks"]:
+                one = library["tasks"][task]
+                cells = [text.replace("|", "\\|") for text in one["cells"].values()]
+                lines.append(f"| {TASKS[task].title} | {name} | {one['how']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _short(one: Mapping[str, Any] | None) -> str:
+    if one is None:
+        return "not offered"
+    return summary(one["cells"])
+
+
+def text(name: str, library: Mapping[str, Any]) -> str:
+    """A library's results, a line for each task and column."""
+    if "failure" in library:
+        return f"{name}: {library['failure']}"
+    lines = [f"{name} {library['versions']}"]
+    for task in TASKS:
+        one = library["tasks"].get(task)
+        if one is None:
+            lines.append(f"  {TASKS[task].title}: not offered")
+            continue
+        lines.append(f"  {TASKS[task].title} ({one['how']})")
+        lines += [f"    {column:24} {said}" for column, said in one["cells"].items()]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run from the command line; return 0, or 1 if a library could not be tried."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--libraries", default=",".join(libraries()), help="comma-separated (default: all)")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated (default: all)")
+    parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-choosing"), help="environments and data")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    args = parser.parse_args(arguments)
+    names, tasks = args.libraries.split(","), args.tasks.split(",")
+    for wanted, known in ((names, libraries()), (tasks, tuple(TASKS))):
+        if unknown := set(wanted) - set(known):
+            parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    result: dict[str, Any] = {"date": date.today().isoformat(), "tasks": tasks, "machine": describe(), "libraries": {}}
+    for name in names:
+        try:
+            found = examine(name, args.work.absolute(), tasks)
+        except NotInstalled as error:
+            found = {"failure": f"install: {last_line(str(error))}"}
+        except PeerFailed as error:
+            found = {"failure": last_line(str(error))}
+        result["libraries"][name] = found
+        print(text(name, found), flush=True)
+    if args.json is not None:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    if args.markdown is not None:
+        args.markdown.write_text(markdown(result))
+    return 1 if any("failure" in library for library in result["libraries"].values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
