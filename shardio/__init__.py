@@ -8,8 +8,8 @@ from . import source as source
 from .dataset.dataset import Dataset as Dataset
 from .dataset.dataset import from_samples as from_samples
 from .dataset.dataset import open as open
-from .dataset.mixture import Mixture as Mixture
-from .dataset.mixture import mix as mix
+from .dataset.opening import concat as concat
+from .dataset.opening import mix as mix
 from .dataset.writer import create as create
 from .errors import AccessDenied as AccessDenied
 from .errors import BadSample as BadSample
@@ -69,6 +69,9 @@ from .transforms import Resize as Resize
 from .transforms import ToFloat as ToFloat
 from .transforms import ToInt64 as ToInt64
 from .transforms import TrivialAugmentWide as TrivialAugmentWide
+from .views.concat import Concat as Concat
+from .views.mixture import Mixture as Mixture
+from .views.view import View as View
 
 if TYPE_CHECKING:
     from .care.clean import clean as clean
@@ -91,6 +94,7 @@ __all__ = [
     "CenterCrop",
     "CenterSpatialCrop",
     "ColorJitter",
+    "Concat",
     "ConfigError",
     "CutMix",
     "Dataset",
@@ -143,9 +147,11 @@ __all__ = [
     "TooManyBad",
     "TorchDataset",
     "TrivialAugmentWide",
+    "View",
     "WorkerDied",
     "World",
     "clean",
+    "concat",
     "convert",
     "create",
     "from_samples",

@@ -55,7 +55,7 @@ def read_blocks(dataset: Dataset, indices: Indices, names: Iterable[str]) -> Ite
     names = list(names)
     block: ReadBlock
     try:
-        selection = dataset.select(indices)
+        selection = dataset.selection(indices)
         block = indices, {name: selection.stored(name) for name in names}
     except (DatasetError, OSError, MemoryError) as error:
         if not (isinstance(error, MemoryError) or concerns_data(error)):

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
-from ..dataset.readable import Location
 from ..dataset.store_access import StoreAccess
 from ..engines import image_decoding
 from ..errors import BadSample, ConfigError, DatasetError
@@ -22,6 +21,7 @@ from ..format import checksums
 from ..format.fields import CHECKSUM, CHECKSUM_BYTES, Field, content_columns, present_column, shape_column
 from ..system.threads import in_order
 from ..system.types import Indices
+from ..views.readable import Location
 from .examine import blocks, concerns_data, decode, opened, read_blocks, reason, threads
 
 
@@ -182,7 +182,7 @@ def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
         if indices is None:
             dataset.shards.check_files(shard)
             start, stop = dataset.manifest.shards.starts[shard : shard + 2]
-            return Findings(shard, checksums=dataset.select(np.arange(start, stop)).column(CHECKSUM))
+            return Findings(shard, checksums=dataset.selection(np.arange(start, stop)).column(CHECKSUM))
         dataset.reader(shard)
     except (DatasetError, OSError) as error:
         if not concerns_data(error):

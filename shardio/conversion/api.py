@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .. import containers
-from ..dataset.classes import Classes
 from ..dataset.writer import DEFAULT_SHARD_SIZE, on_disk
 from ..errors import ConfigError, Message, NotADataset, SourceWarning, TooManyBad
 from ..format.fields import Field, listed_names
@@ -27,6 +26,7 @@ from ..system import cpus
 from ..system.did_you_mean import did_you_mean
 from ..system.types import Indices
 from ..system.units import counted, parse_size
+from ..views.classes import Classes
 from . import source as sources
 from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource

@@ -9,8 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dataset.classes import Classes
-from ..dataset.dataset import Dataset, with_classes_alike
+from ..dataset.dataset import Dataset
 from ..dataset.dataset import open as open_dataset
 from ..dataset.store_access import StoreAccess
 from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
@@ -20,6 +19,7 @@ from ..output.shard_writer import Encoded
 from ..stores.url import Url, as_url
 from ..system.local_path import local_path
 from ..system.types import Sample
+from ..views.classes import Classes, alike
 from .source import check_index
 
 _BLOCK_BYTES = 8 << 20
@@ -66,8 +66,8 @@ class DatasetSource:
                         f"{difference.between(first.path, other.path)}"
                     )
         named = {f"{dataset.path}": dataset for dataset in opened}  # fewer if one is merged twice
-        alike = dict(zip(named, with_classes_alike(named, self._fields, self._classes), strict=True))
-        self._datasets = [alike[f"{dataset.path}"] for dataset in opened]
+        same = dict(zip(named, alike(named, self._fields, self._classes), strict=True))
+        self._datasets = [same[f"{dataset.path}"] for dataset in opened]
         self._ends = np.cumsum([len(dataset) for dataset in self._datasets])
         shards = [dataset.manifest.shards for dataset in self._datasets]
         self._shard_ends = np.cumsum(np.concatenate([table.samples for table in shards]))
@@ -100,7 +100,7 @@ class DatasetSource:
     def column(self, name: str) -> NDArray[Any] | None:
         if name not in self._fields or self._fields[name].kind != "scalar":
             return None
-        selections = [dataset.select(np.arange(len(dataset))) for dataset in self._datasets]
+        selections = [dataset.selection(np.arange(len(dataset))) for dataset in self._datasets]
         if self._fields[name].optional and not all(s.column(present_column(name)).all() for s in selections):
             return None
         return np.concatenate([selection.column(name) for selection in selections])
@@ -110,7 +110,8 @@ class DatasetSource:
         dataset, number = self._place(index)
         try:
             dataset.check(np.array([number]), {})
-            return dataset[number]
+            sample: Sample = dataset[number]
+            return sample
         except ShardCorrupt as error:
             raise BadSample(str(error)) from error
 
@@ -144,7 +145,7 @@ def _read_block(
 ) -> Iterator[Encoded | DatasetError]:
     """Yield samples of one dataset, checked against their checksums."""
     try:
-        selection = dataset.select(rows)
+        selection = dataset.selection(rows)
         hidden = {name: selection.column(name) for name in with_hidden(fields).keys() - fields.keys()}
         columns = {name: selection.stored(name) for name in fields}
         actual = checksums.of_samples({**columns, **hidden}, content_columns(fields))

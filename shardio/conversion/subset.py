@@ -12,7 +12,7 @@ from ..format.fields import is_missing
 from ..order.permutation import Permutation, derive
 from ..system.types import Indices
 from ..system.units import counted
-from .expression import Expression
+from ..views.expression import Expression
 from .runners import Advance, Progress, Runner, silent
 from .source import HasColumns, Source
 from .tasks import BLOCK_SAMPLES

@@ -1,1 +1,1 @@
-"""Datasets: opened, mixed, read and written."""
+"""Datasets: opened, read and written."""

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 from uuid import uuid4
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from .. import containers, native
 from ..cache.fetcher import FetchCounts, Fetcher
 from ..cache.location import open_cache
-from ..cache.node_cache import Hold
 from ..containers import memory, row_locator
 from ..containers.base import Reader
 from ..errors import ConfigError, DatasetError, ManifestError, ShardCorrupt
@@ -29,21 +31,18 @@ from ..format.fields import (
     as_fields,
     content_columns,
     infer_fields,
-    presence,
-    present_column,
     with_hidden,
 )
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
-from ..order.plan import Plan, Shuffle
 from ..output.remote_manifest import load_remote
 from ..output.shard_writer import ShardWriter, WrittenShard, describe
 from ..stores import open_store
 from ..stores.url import Url, as_url
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
-from .classes import KEY, Classes, names_in, numbered_alike
-from .readable import Location, decoded
+from ..views.readable import Location
+from ..views.view import BaseDataset
 from .remote_shards import RemoteShards
 from .selection import Selection
 from .shards import LocalShards, Shards
@@ -51,7 +50,7 @@ from .store_access import folder_of
 
 
 @final
-class Dataset:
+class Dataset(BaseDataset):
     """A dataset opened for reading. Threads may share it, and you may fork or pickle it.
 
     `shardio.open` and `shardio.from_samples` return datasets.
@@ -85,12 +84,14 @@ class Dataset:
         return self.manifest.fields
 
     @property
-    def classes(self) -> list[str] | None:
-        """The class names by `label`, or by the only field that has such names; None if no source has stated them.
+    def metadata(self) -> Mapping[str, Any]:
+        """JSON values that the manifest keeps, such as the names of classes."""
+        return self.manifest.metadata
 
-        They are the list `classes` in `manifest.metadata`, where names of other fields' classes are, too.
-        """
-        return list(names_in(self.manifest.metadata.get(KEY))) or None
+    @property
+    def earlier(self) -> Mapping[str, int]:
+        """The digests of the datasets that this one grew from, with their numbers of samples."""
+        return {}
 
     @property
     def renumbers(self) -> bool:
@@ -104,69 +105,9 @@ class Dataset:
         kind = f"{len(self.manifest.shards)} {self.manifest.container} shards"
         return f"<Dataset {self.path}: {len(self)} samples in {kind}, fields {', '.join(self.fields)}>"
 
-    def _repr_html_(self) -> str:
-        """Return the fields and a few samples as HTML, which notebooks show. It reads at most four samples."""
-        from . import notebook  # loads Pillow
-
+    def _facts(self) -> str:
         shards, size = self.manifest.shards, format_size(int(self.manifest.shards.bytes.sum()))
-        facts = f"{len(self):,} samples in {len(shards):,} {self.manifest.container} shards, {size}"
-        return notebook.to_html(self, facts, self.classes)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Return one sample: field names to values.
-
-        An image is its encoded bytes, a scalar a Python number, and what the sample lacks of an optional field None.
-        """
-        if not isinstance(index, (int, np.integer)):
-            many = range(*index.indices(len(self))) if isinstance(index, slice) else "[...]"
-            raise TypeError(f"a sample's number must be a whole number, got {index!r}; read({many}) reads several")
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index must be in [0, {len(self)}), got {index}")
-        columns = self.read([index % len(self)])
-        sample = {}
-        for name, field in self.fields.items():
-            value = columns[name][0]
-            lacks = field.optional and not columns.get(presence(name), [True])[0]
-            sample[name] = None if lacks else value.item() if field.kind == "scalar" else value
-        return sample
-
-    def read(self, indices: Sequence[int] | Indices, fields: Iterable[str] | None = None) -> dict[str, Any]:
-        """Read many samples, in the order asked for.
-
-        Args:
-            indices: sample numbers in [0, N); repeats are allowed.
-            fields: the fields to read; None reads all.
-
-        Returns:
-            For each field an array `[n, *shape]` of scalars or arrays of one shape, else a list of n values. Of an
-            optional field a list has None where a sample lacks the value; an array has zeros there, and beside it is
-            a bool column, called `NAME_present`.
-
-        Raises IndexError, ConfigError for an unknown field, ShardCorrupt.
-        """
-        if isinstance(fields, str):
-            raise ConfigError(f"fields must be a list of names, as in [{fields!r}], got {fields!r}")
-        if isinstance(indices, slice):
-            raise ConfigError(f"indices must be whole numbers, got a slice: give {range(*indices.indices(len(self)))}")
-        asked = np.asarray(indices)
-        if asked.size and asked.dtype.kind not in "iu":
-            raise ConfigError(f"indices must be whole numbers, got {asked.dtype}")
-        rows = asked.astype(np.int64).reshape(-1)
-        selection = self.select(rows)
-        result: dict[str, Any] = {}
-        for name in self.fields if fields is None else fields:
-            field = self.field(name)
-            present = selection.column(present_column(name)) if field.optional else None
-            if field.fixed:
-                result[name] = selection.column(name)
-                result |= {} if present is None else {presence(name): present}
-            else:
-                result[name] = decoded(self, name, selection.values(name), rows, present)
-        return result
-
-    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan:
-        """Return the order of the samples in epoch 0."""
-        return Plan(len(self), seed, 0, shuffle, block, window)
+        return f"{len(self):,} samples in {len(shards):,} {self.manifest.container} shards, {size}"
 
     @property
     def id_columns(self) -> Mapping[str, tuple[str, ...]]:
@@ -177,20 +118,26 @@ class Dataset:
         """Return the columns of `id_columns` for some samples, int64 [n] each."""
         return {"index": indices}
 
-    def select(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> Selection:
+    def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Dataset:
+        """Return the dataset with other labels: by field, the new number of each class, and what names them."""
+        dataset, digest = copy.copy(self), self.digest
+        for field, numbers in labels.items():
+            content = json.dumps([digest, field, numbers.tolist()])
+            digest = f"renumbered:{xxhash.xxh3_128_hexdigest(content.encode())}"
+        dataset.manifest, dataset._renumbered = replace(self.manifest, metadata=metadata, digest=digest), labels
+        return dataset
+
+    def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> Selection:
         """Locate samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside.
 
         Reading raises BadSample for a value of more bytes than `max_value_bytes`, and for a label without a name if
         labels are renumbered by name.
         """
-        return self._select(indices, max_value_bytes, self._renumbered)
+        return self._selection(indices, max_value_bytes, self._renumbered)
 
-    def _select(self, indices: Indices, max_value_bytes: int, renumbered: Mapping[str, NDArray[np.int64]]) -> Selection:
-        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
-            wrong = indices[(indices < 0) | (indices >= len(self))][0]
-            raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
-        rows = self.manifest.shards.locate(indices)
-        return Selection(self.shards, self.field, *rows, max_value_bytes, renumbered)
+    def _selection(self, indices: Indices, max_value_bytes: int, labels: Mapping[str, NDArray[np.int64]]) -> Selection:
+        rows = self.manifest.shards.locate(self._checked(indices))
+        return Selection(self.shards, self.field, *rows, max_value_bytes, labels)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask the system to read the samples from `first` to `first + count - 1` ahead, and do not wait for them."""
@@ -217,10 +164,6 @@ class Dataset:
     def in_store(self) -> bool:
         """Whether the shards are in a store, where nothing but shardio reads them."""
         return self.shards.in_store
-
-    def prefetch(self, indices: Indices, fields: Iterable[str]) -> list[Hold] | None:
-        """Have what reading samples needs fetched, without waiting for it, as `FetchAhead` asks for it."""
-        return self.select(indices).prefetch(fields)
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the cache of the node has no room for the `window` samples that a shuffle mixes at a time."""
@@ -268,7 +211,7 @@ class Dataset:
         Raises ShardCorrupt for the first sample whose checksum differs.
         """
         names = content_columns(self.fields)
-        selection = self._select(indices, max_value_bytes, {})  # as they are stored
+        selection = self._selection(indices, max_value_bytes, {})  # as they are stored
         known = stored.keys() - self._renumbered.keys()
         columns = {n: stored[n] if n in known else selection.stored(n) for n in names}
         actual, expected = checksums.of_samples(columns, names), selection.column(CHECKSUM)
@@ -291,7 +234,7 @@ class Dataset:
         key = None
         if self.fields.get("key", Field("json")).kind == "text":
             with contextlib.suppress(DatasetError, OSError, MemoryError):  # damaged shards are located, too
-                key = bytes(self.select(numbers).values("key")[0]).decode(errors="backslashreplace")
+                key = bytes(self.selection(numbers).values("key")[0]).decode(errors="backslashreplace")
         return Location(self.manifest.shards.names[shard], row, index, key)
 
     def close(self) -> None:
@@ -369,25 +312,3 @@ def from_samples(
     for name in described.shards.names:
         weakref.finalize(dataset.shards, memory.forget, directory / name)  # which copies of the dataset share
     return dataset
-
-
-def with_classes_alike(
-    datasets: Mapping[str, Dataset], fields: Mapping[str, Field], classes: Classes | None
-) -> list[Dataset]:
-    """Return datasets whose labels mean the same classes.
-
-    Args:
-        datasets: the datasets, by their names in messages.
-        fields: the fields that matter, which all datasets have.
-        classes: None raises ConfigError where classes differ; see `classes.numbered_alike`, also for what it raises.
-    """
-    manifests = {name: dataset.manifest for name, dataset in datasets.items()}
-    alike = []
-    for dataset, (described, renumbered) in zip(
-        datasets.values(), numbered_alike(manifests, fields, classes), strict=True
-    ):
-        if renumbered:
-            dataset = copy.copy(dataset)
-            dataset.manifest, dataset._renumbered = described, renumbered
-        alike.append(dataset)
-    return alike

@@ -14,7 +14,7 @@ from ..errors import ShardioError
 from ..order.plan import Order, Schedule
 from ..system import background
 from ..system.types import Indices
-from .readable import ReadableDataset
+from ..views.readable import ReadableDataset
 
 MOST_AHEAD = 1 << 29
 """Bytes that are fetched or held ahead of the consumer, per rank, if the cache has room for them."""
@@ -85,11 +85,11 @@ class FetchAhead:
             return asked
         stop = self._stop(asked)
         try:
-            held = self._dataset.prefetch(self._indices(asked, stop), self._fields)
+            held = self._dataset.selection(self._indices(asked, stop)).prefetch(self._fields)
             if held is None and not ahead:  # the cache has no room for all of it, but perhaps for one step
                 stop = asked + 1
                 own = np.unique(self._schedule.part(self._plan, asked).indices)
-                held = self._dataset.prefetch(own, self._fields)
+                held = self._dataset.selection(own).prefetch(self._fields)
         except (ShardioError, OSError):
             return asked  # reading says what is wrong
         if held is None:

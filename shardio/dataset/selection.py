@@ -17,7 +17,7 @@ from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
 from ..native.rows import MappedFileLost
 from ..system.types import Buffer, Rows
-from .classes import renumber
+from ..views.classes import renumber
 from .shards import Shards
 
 SMALL_ROW = 4096  # bytes; up to this size, one call for many rows and a second copy cost less than a call per row

@@ -12,12 +12,12 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from ..dataset.dataset import open as open_dataset
-from ..dataset.readable import ReadableDataset
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Option
 from ..format.manifest import FILE_NAME
 from ..order.world import World, rank_in_torch_distributed
 from ..system.did_you_mean import did_you_mean, for_paths
+from ..views.readable import ReadableDataset
 
 _MOST_BITS = 1024
 _P = ParamSpec("_P")

@@ -11,7 +11,6 @@ from typing import Any, Literal, NoReturn, final
 import torch.utils.data
 
 from .. import native
-from ..dataset.readable import ReadableDataset
 from ..dataset.store_access import KEYWORDS, StoreAccess
 from ..engines.fused_images import Decode, EngineName
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
@@ -19,6 +18,7 @@ from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
 from ..order.world import World
 from ..system import cpus
 from ..transforms import Mixer
+from ..views.readable import ReadableDataset
 from .arguments import (
     check_not_in_a_dataloader,
     check_switches,

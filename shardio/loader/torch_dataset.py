@@ -12,14 +12,15 @@ import numpy as np
 import torch.utils.data
 from numpy.typing import NDArray
 
-from ..dataset.readable import ReadableDataset
 from ..dataset.store_access import KEYWORDS, StoreAccess
 from ..engines.fused_images import Decode
 from ..errors import ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Plan, PlanSlice
 from ..system import allocation
+from ..system.shared_memory import Shared
 from ..system.timing import StageClock
+from ..views.readable import ReadableDataset
 from .arguments import readable, whole_number
 from .batch.bad_samples import fill
 from .batch.field_warnings import warn_of_equal_views
@@ -77,9 +78,10 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         if on_bad_sample not in ("raise", "replace"):
             raise ConfigError(f"on_bad_sample of a TorchDataset must be 'raise' or 'replace', got {on_bad_sample!r}")
         self.dataset = readable(dataset, StoreAccess(cache, cache_size, store_options))
-        if "source" in self.dataset.id_columns:
+        if self.dataset.orders_itself:
             raise ConfigError(
-                "TorchDataset takes no mixture, which has an order of its own: use shardio.Loader, or a single dataset"
+                "TorchDataset takes no mixture and no weighted view, which have an order of their own: use "
+                "shardio.Loader, or a single dataset"
             )
         options = BatchOptions(
             batch_size=1,
@@ -95,6 +97,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._plan = Plan(max(1, len(self.dataset)), whole_number(seed, "seed"))
         self._epoch = _SharedEpoch()
         self._repeats = _Repeats()
+        self._shared: Shared | None = None
         _alive.add(self)
 
     def __len__(self) -> int:
@@ -163,7 +166,8 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         if get_spawning_popen() is None:  # a copy, with an epoch of its own: memory goes only to a new process
             return _rebuild, (arguments, self._epoch.number)
         _own_epochs()
-        return _rebuild, (arguments, self._epoch)
+        self._shared = self._shared or Shared(self.dataset)  # open until the process has started
+        return _rebuild, (arguments | {"dataset": self._shared}, self._epoch)
 
 
 _alive: weakref.WeakSet[TorchDataset] = weakref.WeakSet()
@@ -241,9 +245,10 @@ class _Repeats:
 
 
 def _rebuild(arguments: dict[str, Any], epoch: int | _SharedEpoch) -> TorchDataset:
-    rebuilt = TorchDataset(**arguments)
     if isinstance(epoch, int):
+        rebuilt = TorchDataset(**arguments)
         rebuilt.set_epoch(epoch)
     else:
+        rebuilt = TorchDataset(**arguments | {"dataset": arguments["dataset"].load()})
         rebuilt._epoch = epoch
     return rebuilt

@@ -4,10 +4,17 @@ import mmap
 import os
 import pickle
 import weakref
+from contextvars import ContextVar
 from multiprocessing.reduction import DupFd
 from typing import Any, final
 
 _ALIGN = 64
+_sharing: ContextVar[bool] = ContextVar("sharing", default=False)
+
+
+def is_sharing() -> bool:
+    """Return whether a `Shared` pickles its value now: arrays that could be made again may go along, without a copy."""
+    return _sharing.get()
 
 
 @final
@@ -24,7 +31,11 @@ class Shared:
 
     def __init__(self, value: Any) -> None:
         buffers: list[pickle.PickleBuffer] = []
-        pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        before = _sharing.set(True)
+        try:
+            pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        finally:
+            _sharing.reset(before)
         self._handle = os.memfd_create("shardio", os.MFD_CLOEXEC)
         weakref.finalize(self, os.close, self._handle)
         spans: list[tuple[int, int]] = []

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
-from ..dataset.classes import Classes
 from ..dataset.store_access import without_secrets
 from ..errors import ConfigError, Message, Option
 from ..system.rules import Count, Positive, Range, Share, check_fields
 from ..system.units import shown
+from ..views.classes import Classes
 
 OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw", "lars", "larc", "lamb"]
 Scaling: TypeAlias = Literal["linear", "sqrt", "none"]

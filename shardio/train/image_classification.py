@@ -8,10 +8,11 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
-from ..dataset.dataset import Dataset, with_classes_alike
+from ..dataset.dataset import Dataset
 from ..errors import ConfigError
 from ..format.fields import describe_fields
 from ..transforms import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, Transform
+from ..views.classes import alike
 from .config import TrainConfig
 from .distributed import Job
 
@@ -132,7 +133,7 @@ def check_images(config: TrainConfig, train: Dataset, val: Dataset | None) -> tu
             f"{config.val} has {others}"
         )
     narrow = min((train.fields["label"], val.fields["label"]), key=lambda field: np.iinfo(field.row_dtype).max)
-    train, val = with_classes_alike({"train": train, "val": val}, {"label": narrow}, config.classes)
+    train, val = alike({"train": train, "val": val}, {"label": narrow}, config.classes)
     return train, val
 
 

@@ -127,8 +127,8 @@ def deliveries(path: Path, name: str) -> set[bytes | None]:
     dataset = shardio.open(path)
     ways: list[Callable[[NDArray[np.int64]], Any]] = [
         lambda rows: dataset.reader(0).read(rows, name),  # the container's own
-        lambda rows: dataset.select(rows).stored(name),  # many rows of many shards in one compiled call
-        lambda rows: dataset.select(rows).stored(name, None, row_locator.Scratch()),  # the same, as a loader does
+        lambda rows: dataset.selection(rows).stored(name),  # many rows of many shards in one compiled call
+        lambda rows: dataset.selection(rows).stored(name, None, row_locator.Scratch()),  # the same, as a loader does
         lambda rows: dataset.read(rows, [name])[name],
     ]
     found: set[bytes | None] = set()
@@ -151,7 +151,7 @@ def test_spans(reader: str, tmp_path: Path) -> None:
     path = written(tmp_path / "d", container)
     for case, expected in plant(path):
         assert deliveries(path, name) == {expected}, case
-        selection = shardio.open(path).select(np.array([ROW]))
+        selection = shardio.open(path).selection(np.array([ROW]))
         if name == "fixed":
             continue
         if expected is not None:

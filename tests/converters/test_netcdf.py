@@ -319,7 +319,7 @@ class TestInPlace:
         attributes = {"scale_factor": 0.25, "_FillValue": np.dtype(dtype).newbyteorder("=").type(3)}
         path = write(tmp_path / "in" / "a.h5", attributes, rows, **options)
         shardio.index(path, tmp_path / "out", decode_cf=True)
-        found = shardio.open(tmp_path / "out").select(np.array([3, 0, 0, 4])).column("x")
+        found = shardio.open(tmp_path / "out").selection(np.array([3, 0, 0, 4])).column("x")
         wanted = np.where(rows == 3, np.nan, rows * 0.25)[[3, 0, 0, 4]]
         assert np.array_equal(found, wanted.astype(found.dtype), equal_nan=True)
 

@@ -29,8 +29,11 @@ class Recorder:
         self.asked: list[NDArray[np.int64]] = []
         self._requests = list(requests)
 
-    def prefetch(self, indices: NDArray[np.int64], fields: Iterable[str]) -> list[Any]:
+    def selection(self, indices: NDArray[np.int64]) -> "Recorder":
         self.asked.append(indices)
+        return self
+
+    def prefetch(self, fields: Iterable[str]) -> list[Any]:
         return self._requests
 
 

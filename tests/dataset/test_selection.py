@@ -41,7 +41,7 @@ def picture(number: int) -> bytes:
 
 def everything(dataset: shardio.Dataset, indices: list[int]) -> dict[str, Any]:
     """All fields of some samples, values as bytes."""
-    found = dataset.select(np.array(indices, np.int64))
+    found = dataset.selection(np.array(indices, np.int64))
     columns: dict[str, Any] = {name: found.column(name).tolist() for name in COLUMNS}
     memory = row_locator.Scratch()
     return columns | {name: list(map(bytes, found.values(name, memory))) for name in VALUES}
@@ -80,14 +80,14 @@ def test_a_shard_cut_while_open_is_named(tmp_path: Path, container: str, name: s
     rows = [{name: picture(number) if name == "image" else sample(number)[name]} for number in range(COUNT)]
     opened = packed(path, rows, {name: field}, container=container, shard_size="1MB")
     everyone = np.arange(COUNT)
-    read = opened.select(everyone).column if field.fixed else opened.select(everyone).values
+    read = opened.selection(everyone).column if field.fixed else opened.selection(everyone).values
     read(name)
     (shard,) = path.glob("shard-*[5r]")
     size = shard.stat().st_size
     with shard.open("r+b") as file:
         file.truncate(size // 4096 * 4096 // 2)
         with pytest.raises(ShardCorrupt, match=rf"{shard.name}.*'{name}', row \d+"):
-            opened.select(everyone).column(name) if field.fixed else opened.select(everyone).values(
+            opened.selection(everyone).column(name) if field.fixed else opened.selection(everyone).values(
                 name, row_locator.Scratch()
             )
         file.truncate(size)  # restore the file behind the mapped pages

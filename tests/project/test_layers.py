@@ -25,6 +25,7 @@ FOLDERS = [
     "foreign",
     "transforms",
     "output",
+    "views",
     "dataset",
     "engines",
     "loader/batch",

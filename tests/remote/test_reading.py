@@ -66,7 +66,7 @@ def test_a_loader_delivers_what_it_delivers_of_the_local_dataset(
     assert [samples[n]["label"].item() for n in range(5)] == [0, 1, 2, 0, 1]
     mixed = shardio.mix({"far": url, "near": local}, **keywords)
     assert len(mixed) == 2 * COUNT
-    assert mixed.select(np.array([1, COUNT + 1])).column("vector")[:, 0].tolist() == [1, 1]
+    assert mixed.selection(np.array([1, COUNT + 1])).column("vector")[:, 0].tolist() == [1, 1]
     batches = list(load(mixed, 20, fields=["vector"], seed=3))
     assert sorted(index for batch in batches for index in batch["vector"][:, 0].tolist()) == sorted([*range(COUNT)] * 2)
     shown = shardio.open(url, **keywords)._repr_html_()
@@ -82,8 +82,8 @@ def test_decoded_netcdf(s3: S3Server, tmp_path: Path) -> None:
             file["t2m"].attrs.update({"scale_factor": np.float32(number + 0.5), "_FillValue": np.int16(3)})
     shardio.index(tmp_path, tmp_path, decode_cf=True)
     place = uploaded(s3, tmp_path, "s3://reading/months")
-    far = shardio.open(place, **access(s3, tmp_path / "cache")).select(np.arange(20)).column("t2m")
-    assert np.array_equal(far, shardio.open(tmp_path).select(np.arange(20)).column("t2m"), equal_nan=True)
+    far = shardio.open(place, **access(s3, tmp_path / "cache")).selection(np.arange(20)).column("t2m")
+    assert np.array_equal(far, shardio.open(tmp_path).selection(np.arange(20)).column("t2m"), equal_nan=True)
     assert far[13].tolist() == [18.0, 19.5, 21.0, 22.5]
 
 

@@ -78,7 +78,7 @@ def stats(
         counters = {name: FieldCounter(name, field, len(source), seen[name]) for name, field in source.fields.items()}
         for first in range(0, len(source), _COUNTED_SAMPLES):
             last = min(first + _COUNTED_SAMPLES, len(source))
-            selection = source.select(np.arange(first, last))
+            selection = source.selection(np.arange(first, last))
             for counter in counters.values():
                 counter.count(selection)
             report_progress("counting", last, len(source))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...dataset.readable import Location
 from ...format.fields import Field
+from ...views.readable import Location
 
 
 @dataclass(frozen=True, slots=True)

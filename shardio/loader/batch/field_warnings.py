@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...dataset.readable import ReadableDataset
 from ...engines import image_decoding
 from ...errors import BadSample, MaskWarning, PairingWarning
 from ...format import images
@@ -38,6 +37,7 @@ from ...transforms import (
     Resize,
 )
 from ...transforms.recipe import Recipe
+from ...views.readable import ReadableDataset
 from .quarantine import is_bad_sample
 
 _MOVING = (
@@ -108,7 +108,7 @@ def _hold_the_same(dataset: ReadableDataset, one: str, other: str, indices: Indi
     if not len(indices):
         return True
     try:
-        selection = dataset.select(indices, limits.max_value_bytes)
+        selection = dataset.selection(indices, limits.max_value_bytes)
         with selection.fetch([one, other]):
             first, second = selection.stored(one), selection.stored(other)
             if dataset.fields[one].fixed:

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from ...containers.row_locator import PackedValues
-from ...dataset.readable import SelectedSamples, decoded
 from ...engines.array_transforms import first_overflow, transform_arrays
 from ...engines.cpu import BadImage
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
@@ -18,6 +17,7 @@ from ...errors import BadSample, ConfigError
 from ...format.fields import present_column, shape_column
 from ...system import helper_process
 from ...transforms.mixing import first_invalid_label
+from ...views.readable import SelectedSamples, decoded
 from .mixing import LABEL
 from .random_params import array_moves, image_steps
 from .rows import Rows
@@ -32,7 +32,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
     with ExitStack() as lent:
         lent.enter_context(helper_process.time_limit(spec.options.read_limit))
         with clock.stage("read"):
-            selection = dataset.select(indices, spec.options.limits.max_value_bytes)
+            selection = dataset.selection(indices, spec.options.limits.max_value_bytes)
             # All at once: two threads that hold some and wait for more could wait for each other.
             lent.enter_context(selection.fetch(spec.columns))
             for name, there in rows.present.items():

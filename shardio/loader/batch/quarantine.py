@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias, final, get_args
 
 from ...dataset.bad_budget import allowance, check_max_bad
-from ...dataset.readable import Location
 from ...errors import ConfigError, DatasetError, MapError, Option, TooManyBad
 from ...order.world import World
 from ...system.os_errors import naming
+from ...views.readable import Location
 
 OnBadSample: TypeAlias = Literal["raise", "replace", "mask"]
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...dataset.readable import ReadableDataset
 from ...engines.array_transforms import as_delivered, delivered_dtype
 from ...engines.cpu import CpuEngine
 from ...engines.factory import choose_engine
@@ -25,6 +24,7 @@ from ...system.did_you_mean import OF_YOUR_OWN, did_you_mean
 from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Mixer, ToInt64, Transform
 from ...transforms.recipe import Recipe
+from ...views.readable import ReadableDataset
 from .field_warnings import UnmarkedMasks, drawn_alike, warn_of_unpaired
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool

@@ -1,15 +1,14 @@
-"""Mixtures: several datasets as one, sampled by weight."""
+"""Concatenation: several datasets as one, whose samples are counted through them in their order."""
 
 from __future__ import annotations
 
 import json
-import os
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import xxhash
@@ -19,147 +18,108 @@ from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
 from ..containers.base import check_out
 from ..containers.row_locator import Scratch
-from ..errors import ConfigError, StateWarning
+from ..errors import ConfigError
 from ..format import cf
 from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
-from ..order.interleave import MixedPlan, rounded_shares, whole_weights
-from ..order.plan import Plan, Shuffle
 from ..system.types import Buffer, Column, Indices
-from .classes import KEY, Classes, named_field
-from .dataset import Dataset, with_classes_alike
-from .dataset import open as open_dataset
-from .readable import Location
-from .selection import Selection
-from .store_access import StoreAccess
+from .classes import Classes, alike, named_field
+from .readable import Location, ReadableDataset, SelectedSamples
+from .view import BaseDataset
 
 
-def mix(
-    sources: Mapping[str, Dataset | str | os.PathLike[str]],
-    weights: Mapping[str, float] | None = None,
-    *,
-    samples: int | None = None,
-    classes: Classes | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    cache_size: int | str | None = None,
-    store_options: Mapping[str, str] | None = None,
-) -> Mixture:
-    """Combine several datasets into one, for `shardio.Loader`.
-
-    Each source goes through shuffled epochs of its own: a small source with a large weight starts over before the
-    others have ended, and a large source continues in the next epoch where it stopped.
+class Concat(BaseDataset):
+    """Several datasets as one; `concat` returns it. Sample numbers count through the sources in their order.
 
     Args:
-        sources: datasets, or their paths or URLs, by name. They must have at least one field in common; the mixture
-            leaves out the fields that a source lacks.
-        weights: the proportions in which to draw from the sources. None takes every sample of all sources once.
-        samples: samples per epoch, with `weights`; None takes as many as all sources have together.
-        classes: what labels mean where sources name different classes; None refuses such sources. `"union"` numbers
-            classes by name: those of the first source keep their numbers, and classes that it lacks follow. `"ignore"`
-            takes labels as they are, whatever their names.
-        cache, cache_size, store_options: for sources given as URLs, see `shardio.open`.
-
-    Raises ConfigError for weights that do not fit the sources, no field in common, a field that sources have in
-    different kinds, dtypes or shapes; for different classes, with the first that differs; and whatever `shardio.open`
-    raises. Warns (StateWarning) of a source whose share of the turns, which are whole numbers, is more than a quarter
-    off the one that its weight asks for.
-    """
-    if not isinstance(sources, Mapping):
-        raise ConfigError(
-            "sources must be a dict of datasets or paths by name, as in {'a': ..., 'b': ...}, got "
-            f"{type(sources).__name__}"
-        )
-    for name, source in sources.items():
-        if isinstance(source, Mixture):
-            raise ConfigError(f"source {name!r} is itself a mixture; give its datasets instead")
-        if not isinstance(source, (Dataset, str, os.PathLike)):
-            raise ConfigError(f"source {name!r} must be a path or a Dataset, got {source!r}")
-    access = StoreAccess(cache, cache_size, store_options)
-    access.check_needed(*sources.values())
-    opened = {
-        name: source if isinstance(source, Dataset) else open_dataset(source, **access.keywords_for(source))
-        for name, source in sources.items()
-    }
-    mixture = Mixture(opened, weights, samples, classes)
-    if weights is not None and mixture.weights is not None:
-        for told in rounded_shares(weights, mixture.weights):
-            warnings.warn(told, StateWarning, stacklevel=2)
-    return mixture
-
-
-@final
-class Mixture:
-    """Several datasets as one; `mix` returns it. Sample indices count through the sources in their order.
+        datasets: the datasets, by name.
+        classes: what labels mean where they name different classes, see `shardio.mix`.
 
     Attributes:
         sources: the names of the sources.
-        weights: the turns of each source in a window, as integers; None if an epoch holds every sample once.
         fields: the fields that all sources have.
         left_out: by name, the sources that lack a field which others have.
-        classes: the class names by `label`, see `Dataset.classes`; with `classes="ignore"` those of the first source.
-        path: the name of the mixture in messages.
+        path: the name of the concatenation in messages.
     """
 
-    def __init__(
-        self,
-        datasets: Mapping[str, Dataset],
-        weights: Mapping[str, float] | None,
-        samples: int | None,
-        classes: Classes | None = None,
-    ) -> None:
+    word = "concat"
+
+    def __init__(self, datasets: Mapping[str, ReadableDataset], classes: Classes | None = None) -> None:
         if not datasets:
-            raise ConfigError("a mixture needs at least one source")
-        if weights is None and samples is not None:
-            raise ConfigError("samples= needs weights=: without weights an epoch holds every sample once")
-        if weights is not None and not isinstance(weights, Mapping):
-            named = ", ".join(f"{name!r}: ..." for name in datasets)
-            raise ConfigError(f"weights must be a dict by source, as in {{{named}}}, got {weights!r}")
-        if weights is not None and weights.keys() != datasets.keys():
-            raise ConfigError(
-                f"weights must name the sources {', '.join(datasets)}, got {', '.join(weights) or 'none'}"
-            )
-        if samples is not None and (not isinstance(samples, int) or samples < 1):
-            raise ConfigError(f"samples must be a whole number of at least 1, got {samples!r}")
+            raise ConfigError(f"{self.word} needs at least one source")
         for name, dataset in datasets.items():
             if len(dataset) == 0:
                 raise ConfigError(f"source {name!r} is empty: {dataset.path}")
+            if dataset.orders_itself and not self.orders_itself:
+                raise ConfigError(
+                    f"source {name!r} draws its samples anew in each epoch, so it cannot be joined: shardio.mix takes "
+                    "it with weights"
+                )
         self.sources = tuple(datasets)
-        self.weights = None if weights is None else whole_weights({name: weights[name] for name in datasets})
-        self.fields: Mapping[str, Field] = _common_fields(datasets)
+        self._fields = _common_fields(datasets)
         self.left_out: Mapping[str, tuple[str, ...]] = {
             name: tuple(source for source, other in datasets.items() if name not in other.fields)
             for dataset in datasets.values()
             for name in dataset.fields
-            if name not in self.fields
+            if name not in self._fields
         }
-        self.path = Path(f"mix({', '.join(datasets)})")
-        self._datasets = tuple(with_classes_alike(datasets, self.fields, classes))
-        self.classes = self._datasets[0].classes if named_field(KEY, self.fields) else None
-        self._sizes = tuple(map(len, self._datasets))
-        self._starts = np.cumsum([0, *self._sizes])
-        self._samples = samples or len(self)
+        self.path = Path(f"{self.word}({', '.join(datasets)})")
+        self._datasets = tuple(alike(datasets, self._fields, classes))
+        self._starts = np.cumsum([0, *(dataset.numbers for dataset in self._datasets)])
 
     def __len__(self) -> int:
+        return self.numbers
+
+    @property
+    def numbers(self) -> int:
+        """The number of samples of all sources together."""
         return int(self._starts[-1])
 
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The fields that all sources have, by name."""
+        return self._fields
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The names of classes, which all sources share; with `classes="ignore"` those of the first source."""
+        return {key: value for key, value in self._datasets[0].metadata.items() if named_field(key, self._fields)}
+
+    @property
+    def datasets(self) -> Mapping[str, ReadableDataset]:
+        """The sources by name."""
+        return dict(zip(self.sources, self._datasets, strict=True))
+
     def __repr__(self) -> str:
-        weights = "" if self.weights is None else f", weights {self.weights}, {self._samples} samples an epoch"
         lacking = "".join(f", without {name}, which {_listed(names)}" for name, names in self.left_out.items())
-        sources = dict(zip(self.sources, self._datasets, strict=True))
-        return f"<Mixture of {sources!r}: fields {', '.join(self.fields)}{lacking}{weights}>"
+        told = f"{', '.join(self._fields)}{lacking}{self._drawing()}"
+        return f"<{type(self).__name__} of {self.datasets!r}: fields {told}>"
+
+    def _drawing(self) -> str:
+        return ""
 
     @property
     def digest(self) -> str:
-        """A hash of the sources' names and digests, the weights, the length of an epoch, and renumbered classes."""
-        parts = [[name, d.digest] for name, d in zip(self.sources, self._datasets, strict=True)]
-        text = json.dumps([parts, self.weights, self._samples])
+        """A hash of the sources' names and digests, which count renumbered classes in."""
+        return self._digest([dataset.digest for dataset in self._datasets], self.numbers)
+
+    def _digest(self, digests: Sequence[str], numbers: int) -> str:
+        text = json.dumps([[[*pair] for pair in zip(self.sources, digests, strict=True)], None, numbers])
         return f"mix:{xxhash.xxh3_128_hexdigest(text.encode())}"
 
-    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Plan | MixedPlan:
-        """Return the order of the samples in epoch 0."""
-        if self.weights is None:
-            return Plan(len(self), seed, 0, shuffle, block, window)
-        return MixedPlan(self._samples, self._sizes, tuple(self.weights.values()), seed, 0, shuffle, block, window)
+    @property
+    def earlier(self) -> Mapping[str, int]:
+        """The digests of what this was before its last source grew, with the numbers of samples."""
+        digests, before = [dataset.digest for dataset in self._datasets], int(self._starts[-2])
+        return {
+            self._digest([*digests[:-1], digest], before + samples): before + samples
+            for digest, samples in self._datasets[-1].earlier.items()
+        }
+
+    def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Self:
+        other = copy(self)
+        other._datasets = tuple(dataset.renumbered(labels, metadata) for dataset in self._datasets)
+        return other
 
     @property
     def id_columns(self) -> Mapping[str, tuple[str, ...]]:
@@ -174,21 +134,19 @@ class Mixture:
         """Return the number of each sample's source, int64 [n], counted in the order of `sources`."""
         return np.searchsorted(self._starts, indices, "right") - 1
 
-    def select(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> MixedSelection:
-        """Locate samples, as `Dataset.select` does."""
-        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
-            wrong = indices[(indices < 0) | (indices >= len(self))][0]
-            raise IndexError(f"{self.path}: index must be in [0, {len(self)}), got {wrong}")
-        parts = [(dataset.select(local, max_value_bytes), rows) for dataset, local, rows in self._split(indices)]
-        return MixedSelection(self.field, len(indices), parts)
+    def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
+        """Locate samples, as `Dataset.selection` does."""
+        split = self._split(self._checked(indices))
+        parts = [(dataset.selection(local, max_value_bytes), rows) for dataset, local, rows in split]
+        return JoinedSelection(self.field, len(indices), parts)
 
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError if there is none."""
         if name in self.left_out:
             raise ConfigError(f"{self.path}: no field {name!r}, which {_listed(self.left_out[name])}")
-        found = self.fields.get(name)
+        found = self._fields.get(name)
         if found is None and not name.startswith("_"):  # as hidden columns are called
-            raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}")
+            raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self._fields)}")
         return found or self._datasets[0].field(name)
 
     def check(
@@ -218,16 +176,6 @@ class Mixture:
         """Whether the shards of any source are in a store."""
         return any(dataset.in_store for dataset in self._datasets)
 
-    def prefetch(self, indices: Indices, fields: Iterable[str]) -> list[Hold] | None:
-        holds: list[Hold] = []
-        for dataset, local, _ in self._split(indices):
-            if (more := dataset.prefetch(local, fields)) is None:
-                for hold in holds:
-                    hold.release()
-                return None
-            holds += more
-        return holds
-
     def warn_of_small_cache(self, window: int) -> None:
         for dataset in self._datasets:
             dataset.warn_of_small_cache(window)
@@ -252,7 +200,7 @@ class Mixture:
         source = int(self.source_of(np.array([index]))[0])
         return source, index - int(self._starts[source])
 
-    def _split(self, indices: Indices) -> Iterator[tuple[Dataset, Indices, NDArray[np.int64]]]:
+    def _split(self, indices: Indices) -> Iterator[tuple[ReadableDataset, Indices, NDArray[np.int64]]]:
         """Yield for each source in `indices`: its dataset, its samples' indices there, and their rows in `indices`."""
         sources = self.source_of(indices)
         for source in np.unique(sources).tolist():
@@ -261,20 +209,30 @@ class Mixture:
 
 
 @final
-class MixedSelection:
-    """Samples of several datasets to read, in a fixed order: a `Selection` of each, and its rows in that order."""
+class JoinedSelection:
+    """Samples of several datasets to read, in a fixed order: a selection of each, and its rows in that order."""
 
-    def __init__(self, field: Any, count: int, parts: Sequence[tuple[Selection, NDArray[np.int64]]]) -> None:
+    def __init__(self, field: Any, count: int, parts: Sequence[tuple[SelectedSamples, NDArray[np.int64]]]) -> None:
         self._parts = parts
         self._field, self._count = field, count
 
     @contextmanager
     def fetch(self, names: Iterable[str]) -> Iterator[None]:
-        """Return a `with` block as `Selection.fetch` does."""
+        """Return a `with` block as `SelectedSamples.fetch` does."""
         with ExitStack() as stack:
             for part, _ in self._parts:
                 stack.enter_context(part.fetch(names))
             yield
+
+    def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
+        holds, fields = list[Hold](), list(names)
+        for part, _ in self._parts:
+            if (more := part.prefetch(fields)) is None:
+                for hold in holds:
+                    hold.release()
+                return None
+            holds += more
+        return holds
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         if len(self._parts) == 1:
@@ -302,7 +260,7 @@ def _listed(sources: Sequence[str]) -> str:
     return f"the source {names} lacks" if len(sources) == 1 else f"the sources {names} lack"
 
 
-def _common_fields(datasets: Mapping[str, Dataset]) -> dict[str, Field]:
+def _common_fields(datasets: Mapping[str, ReadableDataset]) -> dict[str, Field]:
     (first_name, first), *others = datasets.items()
     common: dict[str, Field] = {}
     for name, field in first.fields.items():
@@ -326,5 +284,5 @@ def _common_fields(datasets: Mapping[str, Dataset]) -> dict[str, Field]:
             common[name] = field
     if not common:
         listed = "; ".join(f"{name!r} has {describe_fields(dataset.fields)}" for name, dataset in datasets.items())
-        raise ConfigError(f"the sources of a mixture must have a field in common: {listed}")
+        raise ConfigError(f"the sources must have a field in common: {listed}")
     return common

@@ -56,7 +56,7 @@ def _cell(
         return "…"
     try:
         with helper_process.time_limit(_SECONDS):
-            selection = dataset.select(np.array([index]), most)
+            selection = dataset.selection(np.array([index]), most)
             if field.fixed:
                 value: Any = selection.column(name)[0]
             else:

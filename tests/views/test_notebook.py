@@ -17,7 +17,7 @@ from PIL import Image
 
 import shardio
 from shardio import Field
-from shardio.dataset import notebook
+from shardio.views import notebook
 
 PICTURE = re.compile(r'<img src="data:image/jpeg;base64,([^"]*)"')
 
@@ -138,13 +138,13 @@ def test_few_values_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """At most four samples are read, no large array, and nothing once the time is up."""
     data = shardio.from_samples(rows(200))
     asked: list[tuple[int, ...]] = []
-    select = type(data).select
+    selection = type(data).selection
 
     def counted(self: shardio.Dataset, indices: Any, *rest: Any) -> Any:
         asked.append(tuple(indices.tolist()))
-        return select(self, indices, *rest)
+        return selection(self, indices, *rest)
 
-    monkeypatch.setattr(type(data), "select", counted)
+    monkeypatch.setattr(type(data), "selection", counted)
     data._repr_html_()
     assert set(asked) == {(0,), (66,), (132,), (199,)}
     assert len(asked) == 4 * 6  # fields that are shown

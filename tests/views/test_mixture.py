@@ -401,10 +401,11 @@ def test_whole_weights_are_close(weights: dict[str, float]) -> None:
         (lambda a, b: shardio.mix({"a": a, "b": a}, [1, 2]), r"a dict by source, as in {.*}, got \[1, 2\]"),
         (lambda a, b: shardio.mix({"a": a}, {"a": 0}), "weight of 'a' must be a positive number, got 0"),
         (lambda a, b: shardio.mix({"a": a}, {"a": -(10**5000)}), "got a huge int"),
-        (lambda a, b: shardio.mix({"a": 3}), "source 'a' must be a path or a Dataset, got 3"),
+        (lambda a, b: shardio.mix({"a": 3}), "source 'a' must be a path or a dataset, got 3"),
         (lambda a, b: shardio.mix({"a": a}, {"a": True}), "must be a positive number, got True"),
-        (lambda a, b: shardio.mix({"m": shardio.mix({"a": a})}), "source 'm' is itself a mixture"),
-        (lambda a, b: shardio.TorchDataset(shardio.mix({"a": a})), "TorchDataset takes no mixture, which has an order"),
+        (lambda a, b: shardio.concat({"m": shardio.mix({"a": a}, {"a": 1})}), "source 'm' draws its samples anew"),
+        (lambda a, b: shardio.mix({"a": a}, {"a": 1}).select([0]), "select chooses from stored samples, and <Mixture"),
+        (lambda a, b: shardio.TorchDataset(shardio.mix({"a": a}, {"a": 1})), "TorchDataset takes no mixture and no"),
         (lambda a, b: shardio.mix({"a": a}, samples=5), "samples= needs weights="),
         (lambda a, b: shardio.mix({"a": a}, {"a": 1}, samples=0), "samples must be .*, got 0"),
         (lambda a, b: shardio.mix({"a": a, "b": b}), "field 'number' is .*int64.* in source 'a', but .* in 'b'"),
@@ -427,7 +428,7 @@ def test_fields_that_a_source_lacks_are_named() -> None:
     mixture = shardio.mix({"a": both, "b": numbers(4), "c": both})
     assert mixture.left_out == {"params": ("b",)}
     assert "}: fields number, without params, which the source 'b' lacks>" in repr(mixture)
-    with pytest.raises(ConfigError, match=r"mix\(a, b, c\): no field 'params', which the source 'b' lacks"):
+    with pytest.raises(ConfigError, match=r"concat\(a, b, c\): no field 'params', which the source 'b' lacks"):
         load(mixture, 4, fields=["number", "params"])
     with pytest.raises(ConfigError, match="no field 'x'; there are number"):
         load(mixture, 4, fields=["x"])

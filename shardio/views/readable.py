@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,14 +61,27 @@ class SelectedSamples(Protocol):
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
 
+    def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
+        """Have what reading some fields needs fetched into the node's cache, without waiting for it.
+
+        Returns what keeps it in the cache until it is released; None if there is no room.
+        """
+
 
 class ReadableDataset(Protocol):
-    """The interface that `Loader` needs of a dataset; `Dataset` and `Mixture` have it.
+    """The interface that `Loader` needs of a dataset. A `Dataset` has it, and so does every view.
+
+    A dataset's order (`plan`) names the samples of an epoch by their numbers, and the other methods take these. Where
+    the order draws samples anew in each epoch, as that of a weighted view does, they are numbers in what it draws from.
 
     Attributes:
         path: the name of the dataset in messages.
         fields: the fields of every sample, by name.
+        metadata: JSON values that tell of the samples, such as the names of classes.
         digest: a hash of the content.
+        earlier: the digests of the datasets of which this one is an extension, with their numbers of samples, which
+            come first here and are the same.
+        numbers: the number of samples that have numbers, which are in [0, numbers).
         id_columns: the columns of numbers that identify a sample in a batch, by name. Each comes with the names that
             its numbers stand for (the sources of a mixture), or with () if its numbers have no names.
     """
@@ -79,15 +92,32 @@ class ReadableDataset(Protocol):
     def fields(self) -> Mapping[str, Field]: ...
 
     @property
+    def metadata(self) -> Mapping[str, Any]: ...
+
+    @property
     def digest(self) -> str: ...
+
+    @property
+    def earlier(self) -> Mapping[str, int]: ...
+
+    @property
+    def numbers(self) -> int: ...
+
+    def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Self:
+        """Return the dataset with other labels: by field, the new number of each class, and what names them."""
 
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError, which says why, if there is none."""
 
     @property
+    def orders_itself(self) -> bool:
+        """Whether `plan` draws samples in a way of its own, as that of a weighted view does."""
+
+    @property
     def id_columns(self) -> Mapping[str, tuple[str, ...]]: ...
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Return the number of samples in an epoch."""
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the samples in epoch 0."""
@@ -95,8 +125,11 @@ class ReadableDataset(Protocol):
     def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
         """Return the columns of `id_columns` for some samples, int64 [n] each."""
 
-    def select(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
-        """Locate samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside.
+    def origin(self, indices: Sequence[int] | Indices) -> Indices:
+        """Return the numbers that samples have in the dataset at the bottom of a stack of views, int64 [n]."""
+
+    def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
+        """Locate samples, int64 [n] in [0, numbers), repeats allowed, to read any of their fields; IndexError outside.
 
         Reading raises BadSample for a value of more bytes than `max_value_bytes`, see `Limits`.
         """
@@ -122,12 +155,6 @@ class ReadableDataset(Protocol):
     @property
     def in_store(self) -> bool:
         """Whether any shards are in a store, where nothing but shardio reads them."""
-
-    def prefetch(self, indices: Indices, fields: Iterable[str]) -> list[Hold] | None:
-        """Have what reading some fields of samples needs fetched into the node's cache, without waiting for it.
-
-        Returns what keeps it in the cache until it is released; None if there is no room.
-        """
 
     def refetch(self, index: int) -> bool:
         """Fetch a damaged sample from its store again; return whether reading it again is worth while."""

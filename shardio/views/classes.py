@@ -5,22 +5,20 @@ or as `coarse_classes` for a field `coarse_label`. Without a field `label`, `cla
 has such names.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import count
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..format.fields import Field, describe
-from ..format.manifest import Manifest
+from .readable import ReadableDataset
 
 KEY = "classes"
 Classes: TypeAlias = Literal["union", "ignore"]
+D = TypeVar("D", bound=ReadableDataset)
 
 
 def renumber(labels: NDArray[Any], numbers: NDArray[np.int64]) -> int | None:
@@ -40,16 +38,31 @@ def renumber(labels: NDArray[Any], numbers: NDArray[np.int64]) -> int | None:
     return None
 
 
-def numbered_alike(
-    manifests: Mapping[str, Manifest], fields: Mapping[str, Field], classes: Classes | None
-) -> list[tuple[Manifest, dict[str, NDArray[np.int64]]]]:
-    """Return the datasets with numbers that mean the same class in all of them.
-
-    Each is a manifest, where labels are renumbered with the new names and a digest of its own, and by field the numbers
-    by which `renumber` changes labels as they are read.
+def alike(datasets: Mapping[str, D], fields: Mapping[str, Field], classes: Classes | None) -> list[D]:
+    """Return datasets whose labels mean the same classes.
 
     Args:
-        manifests: the datasets' manifests, by their names in messages.
+        datasets: the datasets, by their names in messages.
+        fields: the fields that matter, which all datasets have.
+        classes: None raises ConfigError where classes differ; see `_numbered_alike`, also for what it raises.
+    """
+    numbered = _numbered_alike({name: dataset.metadata for name, dataset in datasets.items()}, fields, classes)
+    return [
+        dataset.renumbered(labels, metadata) if labels else dataset
+        for dataset, (metadata, labels) in zip(datasets.values(), numbered, strict=True)
+    ]
+
+
+def _numbered_alike(
+    metadata: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Field], classes: Classes | None
+) -> list[tuple[Mapping[str, Any], dict[str, NDArray[np.int64]]]]:
+    """Return how datasets get numbers that mean the same class in all of them.
+
+    For each dataset these are its metadata, with new names where labels are renumbered, and by field the numbers by
+    which `renumber` changes labels as they are read.
+
+    Args:
+        metadata: the datasets' metadata, by their names in messages.
         fields: the fields that matter, which all datasets have.
         classes: `"union"` numbers classes by name: the first dataset's keep their numbers, and others follow in the
             order of the datasets. `"ignore"` leaves labels and names as they are. None raises ConfigError where names
@@ -60,12 +73,12 @@ def numbered_alike(
     """
     if classes is not None and classes not in get_args(Classes):
         raise ConfigError("{classes} must be 'union' or 'ignore', got {!r}", classes)
-    numbered = [(manifest, dict[str, NDArray[np.int64]]()) for manifest in manifests.values()]
-    keys = [_keys(manifest.metadata, fields) for manifest in manifests.values()]
+    numbered = [(own, dict[str, NDArray[np.int64]]()) for own in metadata.values()]
+    keys = [_keys(own, fields) for own in metadata.values()]
     for field in () if classes == "ignore" else dict.fromkeys(field for own in keys for field in own):
         lists = {
-            name: names_in(manifest.metadata[own[field]]) if field in own else ()
-            for (name, manifest), own in zip(manifests.items(), keys, strict=True)
+            name: names_in(listed[own[field]]) if field in own else ()
+            for (name, listed), own in zip(metadata.items(), keys, strict=True)
         }
         if len(set(lists.values())) == 1:
             continue
@@ -77,12 +90,9 @@ def numbered_alike(
         union = _union(field, lists, fields)
         for place, (names, own) in enumerate(zip(lists.values(), keys, strict=True)):
             if names != tuple(union):
-                manifest, renumbered = numbered[place]
+                before, renumbered = numbered[place]
                 renumbered[field] = np.array([union[name] for name in names], np.int64)
-                content = json.dumps([manifest.digest, field, renumbered[field].tolist()])
-                digest = f"renumbered:{xxhash.xxh3_128_hexdigest(content.encode())}"
-                metadata = {**manifest.metadata, own[field]: list(union)}
-                numbered[place] = replace(manifest, metadata=metadata, digest=digest), renumbered
+                numbered[place] = {**before, own[field]: list(union)}, renumbered
     return numbered
 
 

@@ -1,0 +1,104 @@
+"""The choices that a view can make of a dataset: a slice, samples by number, those for which a condition holds."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from ..format.fields import present_column
+from ..system.types import Indices
+from .columns import in_parts
+from .expression import Expression
+from .index_map import IndexMap, NumberMap, RangeMap, of_mask
+from .readable import ReadableDataset
+
+
+class Choice(Protocol):
+    """The choice that a view makes of its dataset. It can be written down, and gives the same index map anywhere."""
+
+    def index_map(self, base: ReadableDataset) -> IndexMap:
+        """Return which sample of `base` each of the view's samples is."""
+
+    def description(self) -> dict[str, Any]:
+        """Return the choice as JSON values; an array is given by its checksum."""
+
+    def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
+        """Return how many samples the same choice makes of the first `samples` of the dataset.
+
+        None unless these come first in the view, which `chosen` maps.
+        """
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """`dataset[start:stop:step]`."""
+
+    start: int | None
+    stop: int | None
+    step: int | None
+
+    def index_map(self, base: ReadableDataset) -> IndexMap:
+        try:
+            return RangeMap(range(len(base))[slice(self.start, self.stop, self.step)])
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"not a slice of samples: [{self.start}:{self.stop}:{self.step}]: {error}") from error
+
+    def description(self) -> dict[str, Any]:
+        return {"slice": [self.start, self.stop, self.step]}
+
+    def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
+        before = range(samples)[slice(self.start, self.stop, self.step)]
+        first = chosen(np.arange(min(1, len(chosen))))
+        begins_alike = not len(before) or (len(before) <= len(chosen) and before.start == first[0])
+        return len(before) if begins_alike and before.step == (self.step or 1) else None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Select:
+    """Samples by their numbers, int64 [n], in any order."""
+
+    numbers: Indices
+
+    def index_map(self, base: ReadableDataset) -> IndexMap:
+        return NumberMap(self.numbers)
+
+    def description(self) -> dict[str, Any]:
+        checksum = xxhash.xxh3_128_hexdigest(np.ascontiguousarray(self.numbers, "<i8").data)
+        return {"select": checksum, "count": len(self.numbers)}
+
+    def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
+        return len(self.numbers) if chosen.leading(samples) == len(self.numbers) else None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The samples for which a condition holds, in their order."""
+
+    condition: str
+
+    def index_map(self, base: ReadableDataset) -> IndexMap:
+        expression = Expression(self.condition)
+        for name in sorted(expression.names | expression.tested):
+            base.field(name)
+
+        def holds(numbers: Indices) -> NDArray[np.bool_]:
+            selection = base.selection(numbers)
+            fields = {name: base.field(name) for name in expression.names | expression.tested}
+            with selection.fetch([*expression.names, *(present_column(n) for n, f in fields.items() if f.optional)]):
+                values = {name: selection.column(name) for name in expression.names}
+                present = {n: selection.column(present_column(n)) for n, field in fields.items() if field.optional}
+            return expression(values, present)
+
+        return of_mask(in_parts(holds, len(base)))
+
+    def description(self) -> dict[str, Any]:
+        return {"where": self.condition}
+
+    def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
+        return chosen.leading(samples)

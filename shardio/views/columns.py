@@ -1,0 +1,65 @@
+"""Whole columns of a dataset, read in parts by several threads."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from ..format.fields import describe, present_column
+from ..system import cpus
+from ..system.types import Indices
+from .readable import ReadableDataset, decoded
+
+_AT_ONCE = 1 << 18  # samples that one thread reads together
+
+T = TypeVar("T")
+
+
+def in_parts(function: Callable[[Indices], T], count: int) -> Iterator[T]:
+    """Yield the results of a function of consecutive numbers from 0 to count - 1, in order; threads call it."""
+    parts = [range(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE)]
+    with ThreadPoolExecutor(cpus.usable(), "shardio column") as threads:
+        yield from threads.map(lambda part: function(np.arange(part.start, part.stop)), parts)
+
+
+def scalars(dataset: ReadableDataset, name: str) -> NDArray[Any]:
+    """Return a field of scalars of all samples, [n]; ConfigError for another kind, and if a sample lacks it."""
+    if (field := dataset.field(name)).kind != "scalar":
+        raise ConfigError(f"{dataset.path}: {name!r} must be a scalar field, it is {describe(field)}")
+    values = np.empty(len(dataset), field.row_dtype)
+
+    def read(numbers: Indices) -> None:
+        selection = dataset.selection(numbers)
+        if field.optional and not (there := selection.column(present_column(name))).all():
+            raise ConfigError(
+                f"{dataset.path}: sample {numbers[~there][0]} has no {name!r}; choose with "
+                f'where("{name} is not None") first'
+            )
+        selection.column(name, values[numbers[0] : numbers[-1] + 1])
+
+    for _ in in_parts(read, len(dataset)):
+        pass
+    return values
+
+
+def categories(dataset: ReadableDataset, name: str) -> tuple[NDArray[np.int64], list[Any]]:
+    """Return the category of each sample by a field, scalar or text: its number, int64 [n], and all values in order."""
+    if dataset.field(name).kind != "text":
+        values, numbers = np.unique(scalars(dataset, name), return_inverse=True)
+        return numbers.reshape(-1).astype(np.int64, copy=False), values.tolist()
+    known: dict[str | None, int] = {}
+
+    def read(numbers: Indices) -> list[str]:
+        return decoded(dataset, name, dataset.selection(numbers).values(name), numbers)
+
+    found = [
+        np.fromiter((known.setdefault(text, len(known)) for text in texts), np.int64, len(texts))
+        for texts in in_parts(read, len(dataset))
+    ]
+    ordered = sorted(known, key=str)
+    rank = np.empty(len(known), np.int64)
+    rank[[known[text] for text in ordered]] = np.arange(len(known))
+    return rank[np.concatenate(found)] if found else np.empty(0, np.int64), ordered

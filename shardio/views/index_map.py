@@ -1,0 +1,144 @@
+"""Index maps: which sample of a dataset each sample of a view is, looked up in constant or logarithmic time.
+
+A range takes no memory. A choice in stored order takes one bit per sample of the dataset and an eighth of that for
+counts, or 8 bytes per chosen sample if that is less. Any other choice takes 8 bytes per chosen sample.
+
+Source of the counted bits: Jacobson 1989, "Space-efficient static trees and graphs" (rank and select).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..system.types import Indices
+
+_BLOCK = 64  # bytes, whose bits are counted together
+_BYTES = np.arange(_BLOCK)
+_POPULATION = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # by byte
+_AT_ONCE = 1 << 16
+
+
+class IndexMap(Protocol):
+    """A function from the numbers of a view's samples, 0 to len - 1, to those of the dataset's samples."""
+
+    def __len__(self) -> int: ...
+
+    def __call__(self, indices: Indices) -> Indices:
+        """Return the numbers, int64 [n], in the dataset of the view's samples `indices`, int64 [n]."""
+
+    def leading(self, samples: int) -> int | None:
+        """Return how many samples of the view are among the first `samples` of the dataset.
+
+        None unless these come first in the view.
+        """
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RangeMap:
+    """The samples `numbers`, which are evenly spaced."""
+
+    numbers: range
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __call__(self, indices: Indices) -> Indices:
+        return self.numbers.start + self.numbers.step * indices
+
+    def leading(self, samples: int) -> int | None:
+        first, step = self.numbers.start, self.numbers.step
+        if step < 0:
+            return len(self) if first < samples else None
+        return len(range(first, min(self.numbers.stop, max(first, samples)), step))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class BitMap:
+    """The samples whose bits are set, in stored order.
+
+    Args:
+        bits: a bit per sample of the dataset, the first one highest; uint8 [a multiple of 64].
+        counts: the number of set bits before each 64 bytes, and of all; int64 [len(bits) / 64 + 1].
+    """
+
+    bits: NDArray[np.uint8]
+    counts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return int(self.counts[-1])
+
+    def __call__(self, indices: Indices) -> Indices:
+        blocks = np.searchsorted(self.counts, indices, "right") - 1
+        rest = indices - self.counts[blocks]
+        # The byte of the block that holds the bit, and then the bit of the byte.
+        block_bytes = self.bits[blocks[:, None] * _BLOCK + _BYTES]
+        ends = np.cumsum(_POPULATION[block_bytes], axis=1, dtype=np.int64)
+        byte = (ends <= rest[:, None]).sum(axis=1)
+        rows = np.arange(len(indices))
+        chosen = block_bytes[rows, byte]
+        rest -= ends[rows, byte] - _POPULATION[chosen]
+        bit = (np.cumsum(np.unpackbits(chosen[:, None], axis=1), axis=1) <= rest[:, None]).sum(axis=1)
+        numbers: Indices = (blocks * _BLOCK + byte) * 8 + bit
+        return numbers
+
+    def leading(self, samples: int) -> int | None:
+        block, rest = divmod(samples, 8 * _BLOCK)
+        if block >= len(self.counts) - 1:
+            return len(self)
+        bits = np.unpackbits(self.bits[block * _BLOCK : (block + 1) * _BLOCK])
+        return int(self.counts[block]) + int(np.count_nonzero(bits[:rest]))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NumberMap:
+    """Samples by their numbers, in any order; int64 [n]."""
+
+    numbers: Indices
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __call__(self, indices: Indices) -> Indices:
+        return self.numbers[indices]
+
+    def leading(self, samples: int) -> int | None:
+        inside = self.numbers < samples
+        count = int(np.count_nonzero(inside))
+        return count if inside[:count].all() else None
+
+
+def of_mask(parts: Iterable[NDArray[np.bool_]]) -> IndexMap:
+    """Return the map to the samples for which a mask, given in consecutive parts, is True."""
+    packed, left = [np.empty(0, np.uint8)], np.empty(0, np.bool_)
+    for part in parts:
+        left = np.concatenate([left, part])
+        whole = len(left) - len(left) % (8 * _BLOCK)
+        packed.append(np.packbits(left[:whole]))
+        left = left[whole:]
+    packed.append(np.packbits(np.concatenate([left, np.zeros(-len(left) % (8 * _BLOCK), np.bool_)])))
+    bits = np.concatenate(packed)
+    counts = np.zeros(len(bits) // _BLOCK + 1, np.int64)
+    np.cumsum(_POPULATION[bits].reshape(-1, _BLOCK).sum(axis=1, dtype=np.int64), out=counts[1:])
+    return _smallest(BitMap(bits, counts))
+
+
+def _smallest(chosen: BitMap) -> IndexMap:
+    """Return the map in the form that takes the least memory."""
+    count = len(chosen)
+    if not count:
+        return RangeMap(range(0))
+    first, last = chosen(np.array([0, count - 1])).tolist()
+    if last - first == count - 1:
+        return RangeMap(range(first, last + 1))
+    if 8 * count >= chosen.bits.nbytes + chosen.counts.nbytes:
+        return chosen
+    numbers = np.empty(count, np.int64)
+    for start in range(0, count, _AT_ONCE):
+        numbers[start : start + _AT_ONCE] = chosen(np.arange(start, min(start + _AT_ONCE, count)))
+    return NumberMap(numbers)
