@@ -57,7 +57,7 @@ def is_wanted(sample: Mapping[str, Any]) -> bool:
 
 def of_class(number: int) -> list[int]:
     """The samples of a class, ascending."""
-    return [int(index) for index in np.flatnonzero(LABELS == number)]
+    return [int(index) for index in np.flatnonzero(number == LABELS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Task:
     Attributes:
         title: its row in the table.
         asked: the counts of an epoch; None where the library decides which samples there are (`split`).
-        limited: whether to stop after MIXED or the asked total of samples, as loaders of mixtures may be endless.
+        limited: whether to stop at the asked total of samples, as loaders of mixtures may be endless.
     """
 
     title: str
@@ -171,10 +171,12 @@ class Task:
         """The step after which a run is interrupted."""
         return self.samples // GLOBAL_BATCH // 2
 
-    @property
-    def limit(self) -> int | None:
-        """The steps of an epoch, where the loader may not end by itself."""
-        return self.samples // GLOBAL_BATCH if self.limited else None
+    def steps(self, mode: str) -> int | None:
+        """How many steps to take at most in a job `epoch`, `stop` or `resume`; None is to the loader's end."""
+        if mode == "stop":
+            return self.stop
+        whole = self.samples // GLOBAL_BATCH if self.limited else None
+        return whole if whole is None or mode == "epoch" else whole - self.stop
 
 
 def _once(numbers: Sequence[int] | range) -> Asked:
@@ -202,9 +204,7 @@ def _mixed(later: Sequence[int]) -> Asked:
     """The shares of the sources, none of whose samples comes twice; the first CHANGE samples by SHARES."""
     most = np.zeros(NUMBERS, np.int64)
     first = [CHANGE * share // sum(SHARES) for share in SHARES]
-    counts = [
-        so_far + (MIXED - CHANGE) * share // sum(later) for so_far, share in zip(first, later, strict=True)
-    ]
+    counts = [so_far + (MIXED - CHANGE) * share // sum(later) for so_far, share in zip(first, later, strict=True)]
     for source in SOURCES:
         most[source.start : source.stop] = 1
     groups = [(np.asarray(source), count) for source, count in zip(SOURCES, counts, strict=True)]
@@ -239,9 +239,7 @@ class Delivered:
     def in_order(self) -> list[int]:
         """All samples, by step and rank."""
         longest = max((len(steps) for steps in self.steps), default=0)
-        return [
-            number for at in range(longest) for steps in self.steps if at < len(steps) for number in steps[at]
-        ]
+        return [number for at in range(longest) for steps in self.steps if at < len(steps) for number in steps[at]]
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -287,7 +285,7 @@ def _groups(asked: Asked, delivered: Delivered, counts: NDArray[np.int64]) -> li
     said = []
     if got != wanted:
         if len(set(wanted)) == 1:
-            said.append(f"{min(got)} to {max(got)} of a group for {wanted[0]}")
+            said.append(f"{min(got)} to {max(got)} of a class for {wanted[0]}")
         else:
             said.append(f"{_slashed(got)} for {_slashed(wanted)}")
     if asked.first:

@@ -18,7 +18,6 @@ from benchmarks._choosing import (
     SAMPLES,
     SHARES,
     SOURCES,
-    A,
     Feed,
     Place,
     is_wanted,

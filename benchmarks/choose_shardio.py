@@ -44,26 +44,31 @@ HOW = {
     "split": "split(by=...)",
     "grouped": "split(group=...)",
 }
-FIELDS = {"id": "int64", "label": "int64", "score": "float64", "patient": "int64"}
 WHERE = f"label in {WANTED_LABELS} and score > {LEAST_SCORE}"
 
 
 def prepare(folder: Path) -> None:
-    """Write a dataset per source."""
-    import shardio
-
+    """Convert a dataset per source."""
     for name, numbers in zip((*"abc", "grown"), (*SOURCES, SOURCES[0]), strict=True):
-        with shardio.create(folder / name, fields=FIELDS, shard_size="16KB") as writer:
-            for number in numbers:
-                writer.append(row(number))
+        _convert(folder / name, numbers)
 
 
 def grow(folder: Path) -> None:
     """Append to the dataset in place."""
+    _convert(folder / "grown", APPENDED, append=True)
+
+
+def _convert(path: Path, numbers: range, **options: Any) -> None:
+    import numpy as np
+
     import shardio
 
-    new = folder / "new.npy"
-    raise NotImplementedError(f"{shardio.__name__}: {new} {len(APPENDED)}")
+    rows = [row(number) for number in numbers]
+    source = path.with_suffix(".npz")
+    source.parent.mkdir(parents=True, exist_ok=True)
+    columns: dict[str, Any] = {name: np.array([one[name] for one in rows]) for name in rows[0]}
+    np.savez(source, **columns)
+    shardio.convert(source, path, converter="numpy", **options)
 
 
 def feed(task: str, place: Place) -> Feed:

@@ -51,14 +51,18 @@ def feed(task: str, place: Place) -> Feed:
 def _sampled(count: int, place: Place, weights: list[float] | None, draws: int | None) -> Iterable[int]:
     from spdl.source import DistributedRandomSampler
 
-    return DistributedRandomSampler(count, rank=place.rank, world_size=place.world, weights=weights, num_draws=draws)
+    sampler: Iterable[int] = DistributedRandomSampler(
+        count, rank=place.rank, world_size=place.world, weights=weights, num_draws=draws
+    )
+    return sampler
 
 
 def _merged(place: Place) -> Iterable[int]:
     from spdl.source.utils import MergeIterator
 
     parts = [[source.start + int(n) for n in _sampled(len(source), place, None, None)] for source in SOURCES]
-    return MergeIterator(parts, weights=SHARES, stop_after=MIXED // place.world, seed=place.rank)
+    merged: Iterable[int] = MergeIterator(parts, weights=SHARES, stop_after=MIXED // place.world, seed=place.rank)
+    return merged
 
 
 class _Feed:

@@ -26,8 +26,8 @@ from benchmarks._choosing import (
     EXACT,
     FEWER_RANKS,
     RANKS,
-    RESUMED_WORDS,
     REST,
+    RESUMED_WORDS,
     TASKS,
     Asked,
     Chooser,
@@ -43,12 +43,8 @@ from benchmarks._rounds import last_line
 from shardio.bench.machine import describe
 
 KIND = "choose"
-COLUMNS = ("one process", f"{RANKS} ranks", f"{RANKS} ranks, resumed", f"resumed by {FEWER_RANKS} ranks")
+COLUMNS = ("epoch", f"{RANKS} ranks", "resumed", f"on {FEWER_RANKS} ranks")
 NO_STATE = "no state"
-SPLITS = ("split", "grouped")
-
-Cells = dict[str, str]
-"""A text for each of COLUMNS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +52,10 @@ class Failed:
     """A job that failed on a rank."""
 
     reason: str
+
+
+Found = dict[tuple[str, int, bool, str], Delivered | Failed]
+"""What came, by mode, number of ranks, whether the library's own elastic means were used, and task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Runner:
 
     def jobs(self, world: int, jobs: Sequence[Mapping[str, Any]]) -> list[Delivered | Failed]:
         """Run jobs on `world` ranks; what each of the jobs delivered, by rank. Raises PeerFailed."""
-        numbered = [{"elastic": False, "steps": None, **job, "port": _free_port()} for job in jobs]
+        numbered = [{**job, "port": _free_port()} for job in jobs]
         order = {"do": "jobs", "jobs": numbered, "imports": load(self.library).IMPORTS}
         with ThreadPoolExecutor(world) as pool:
             ranks = list(pool.map(lambda rank: self._start(order, rank, world)["jobs"], range(world)))
@@ -91,7 +91,9 @@ class Runner:
             place = {"library": self.library, "folder": str(self.folder), "rank": rank, "world": world}
             request.write_text(json.dumps({**place, **order}))
             command = [str(self.python), "-m", "benchmarks._run_choosing", str(request), str(result)]
-            run(command, environ(self.library, self.work, KIND) | (_ranks(rank, world) if order["do"] == "jobs" else {}))
+            run(
+                command, environ(self.library, self.work, KIND) | (_ranks(rank, world) if order["do"] == "jobs" else {})
+            )
             made: dict[str, Any] = json.loads(result.read_text())
             return made
 
@@ -134,47 +136,64 @@ def examine(library: str, work: Path, tasks: Sequence[str]) -> dict[str, Any]:
     runner = Runner(library, python, work, folder)
     versions = runner.do("prepare")["versions"]
     offered = [task for task in tasks if task in module.HOW]
-    elastic = [False, True] if module.ELASTIC else [False]
-    whole = {task: {"task": task, "mode": "epoch", "steps": TASKS[task].limit} for task in offered}
-    stopped, resumed, fewer = {}, {}, {}
-    if module.RESUMES:
-        keys = [(task, how) for task in offered for how in elastic]
-        jobs = [{"task": task, "mode": "stop", "steps": TASKS[task].stop, "elastic": how} for task, how in keys]
-        stopped = dict(zip(keys, runner.jobs(RANKS, jobs), strict=True))
-    if "grow" in offered:
-        runner.do("grow")
-    single = [whole[task] for task in offered]
-    parts = [whole[task] | {"task": task + REST} for task in offered if task in SPLITS]
-    ones = runner.jobs(1, [*single, *parts])
-    one = dict(zip([*offered, *(job["task"] for job in parts)], ones, strict=True))
-    ranks = {}
-    for how in elastic:
-        found = runner.jobs(RANKS, [whole[task] | {"elastic": how} for task in offered])
-        ranks |= {(task, how): item for task, item in zip(offered, found, strict=True)}
-    if module.RESUMES:
-        rest = [whole[task] | {"mode": "resume", "steps": _steps_left(task)} for task in offered]
-        resumed = dict(zip(offered, runner.jobs(RANKS, rest), strict=True))
-        rest = [job | {"elastic": elastic[-1]} for job in rest]
-        fewer = dict(zip(offered, runner.jobs(FEWER_RANKS, rest), strict=True))
-    results: dict[str, Any] = {}
-    for task in offered:
-        asked = _asked(task, one[task])
-        cells = [_one(task, asked, one), _judged(asked, ranks[task, False])]
-        if module.RESUMES:
-            cells.append(_resumed(asked, ranks[task, False], stopped[task, False], resumed[task]))
-            whole_of = ranks[task, elastic[-1]]
-            cells.append(_resumed(asked, whole_of, stopped[task, elastic[-1]], fewer[task]))
-            if cells[-1] == EXACT and module.ELASTIC and (said := _judged(asked, whole_of)) != EXACT:
-                cells[-1] = f"{module.ELASTIC} without a stop: {said}"
-        else:
-            cells += [NO_STATE, NO_STATE]
-        results[task] = {"how": module.HOW[task], "cells": dict(zip(COLUMNS, cells, strict=True))}
+    found = _deliveries(runner, module, offered)
+    results = {
+        task: {"how": module.HOW[task], "cells": dict(zip(COLUMNS, _cells(task, module, found), strict=True))}
+        for task in offered
+    }
     return {"versions": versions, "elastic": module.ELASTIC, "tasks": results}
 
 
-def _steps_left(task: str) -> int | None:
-    limit = TASKS[task].limit
-    return None if limit is None else limit - TASKS[task].stop
+def _deliveries(runner: Runner, module: Chooser, tasks: Sequence[str]) -> Found:
+    """What comes in each mode, on each number of ranks, of each task; data grows while runs are interrupted."""
+    found: Found = {}
+
+    def go(mode: str, world: int, elastic: bool, names: Sequence[str]) -> None:
+        jobs = [
+            {"task": name, "mode": mode, "steps": TASKS[name.removesuffix(REST)].steps(mode), "elastic": elastic}
+            for name in names
+        ]
+        for name, delivered in zip(names, runner.jobs(world, jobs), strict=True):
+            found[mode, world, elastic, name] = delivered
+
+    ways = _ways(module)
+    if module.RESUMES:
+        for elastic in ways:
+            go("stop", RANKS, elastic, tasks)
+    if "grow" in tasks:
+        runner.do("grow")
+    go("epoch", 1, False, [*tasks, *(task + REST for task in tasks if TASKS[task].asked is None)])
+    for elastic in ways:
+        go("epoch", RANKS, elastic, tasks)
+    if module.RESUMES:
+        go("resume", RANKS, False, tasks)
+        go("resume", FEWER_RANKS, ways[-1], tasks)
+    return found
+
+
+def _ways(module: Chooser) -> tuple[bool, ...]:
+    """Whether a library has means of its own for another number of ranks, beside the usual ones."""
+    return (False, True) if module.ELASTIC else (False,)
+
+
+def _cells(task: str, module: Chooser, found: Found) -> list[str]:
+    """A text for each of COLUMNS."""
+    one = found["epoch", 1, False, task]
+    asked = _asked(task, one)
+    if TASKS[task].asked is None:
+        cells = [_split(task, one, found["epoch", 1, False, task + REST])]
+    else:
+        cells = [_judged(asked, one)]
+    cells.append(_judged(asked, found["epoch", RANKS, False, task]))
+    if not module.RESUMES:
+        return [*cells, NO_STATE, NO_STATE]
+    for world, elastic in ((RANKS, False), (FEWER_RANKS, _ways(module)[-1])):
+        whole = found["epoch", RANKS, elastic, task]
+        stopped, rest = found["stop", RANKS, elastic, task], found["resume", world, elastic, task]
+        cells.append(_resumed(asked, whole, stopped, rest))
+        if elastic and cells[-1] == EXACT and (said := _judged(asked, whole)) != EXACT:
+            cells[-1] = f"as without a stop: {said}"
+    return cells
 
 
 def _asked(task: str, one: Delivered | Failed) -> Asked | None:
@@ -186,13 +205,11 @@ def _asked(task: str, one: Delivered | Failed) -> Asked | None:
     return Asked(counts, counts)
 
 
-def _one(task: str, asked: Asked | None, one: Mapping[str, Delivered | Failed]) -> str:
-    if task not in SPLITS:
-        return _judged(asked, one[task])
-    train, rest = one[task], one[task + REST]
-    if isinstance(train, Failed) or isinstance(rest, Failed):
-        return (train if isinstance(train, Failed) else cast(Failed, rest)).reason
-    return judge_split(task, train, rest)
+def _split(task: str, train: Delivered | Failed, rest: Delivered | Failed) -> str:
+    for part in (train, rest):
+        if isinstance(part, Failed):
+            return part.reason
+    return judge_split(task, cast(Delivered, train), cast(Delivered, rest))
 
 
 def _judged(asked: Asked | None, delivered: Delivered | Failed) -> str:
@@ -214,11 +231,11 @@ def _resumed(
 
 
 def summary(cells: Mapping[str, str]) -> str:
-    """A library's cells in a few words."""
-    if all(text == EXACT for text in cells.values()):
-        return EXACT
+    """Which of a library's cells are exact, in a few words."""
     good = [name for name, text in cells.items() if text == EXACT]
-    return f"exact: {'; '.join(good)}" if good else "not exact"
+    if len(good) == len(cells):
+        return EXACT
+    return f"exact: {', '.join(good)}" if good else "not exact"
 
 
 def markdown(result: Mapping[str, Any]) -> str:
@@ -227,7 +244,8 @@ def markdown(result: Mapping[str, Any]) -> str:
     names = [f"{name} {next(iter(library['versions'].values()))}" for name, library in found.items()]
     lines = ["| | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     for task in result["tasks"]:
-        cells = [_short(library["tasks"].get(task)) for library in found.values()]
+        ones = [library["tasks"].get(task) for library in found.values()]
+        cells = ["not offered" if one is None else summary(one["cells"]) for one in ones]
         lines.append(f"| {TASKS[task].title} | " + " | ".join(cells) + " |")
     lines += ["", "| task | library | by | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 3) + "|"]
     for task in result["tasks"]:
@@ -237,12 +255,6 @@ def markdown(result: Mapping[str, Any]) -> str:
                 cells = [text.replace("|", "\\|") for text in one["cells"].values()]
                 lines.append(f"| {TASKS[task].title} | {name} | {one['how']} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _short(one: Mapping[str, Any] | None) -> str:
-    if one is None:
-        return "not offered"
-    return summary(one["cells"])
 
 
 def text(name: str, library: Mapping[str, Any]) -> str:
