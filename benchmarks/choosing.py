@@ -257,12 +257,12 @@ def markdown(result: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def text(name: str, library: Mapping[str, Any]) -> str:
+def text(name: str, library: Mapping[str, Any], tasks: Sequence[str]) -> str:
     """A library's results, a line for each task and column."""
     if "failure" in library:
         return f"{name}: {library['failure']}"
     lines = [f"{name} {library['versions']}"]
-    for task in TASKS:
+    for task in tasks:
         one = library["tasks"].get(task)
         if one is None:
             lines.append(f"  {TASKS[task].title}: not offered")
@@ -294,7 +294,7 @@ def main(arguments: list[str] | None = None) -> int:
         except PeerFailed as error:
             found = {"failure": last_line(str(error))}
         result["libraries"][name] = found
-        print(text(name, found), flush=True)
+        print(text(name, found, tasks), flush=True)
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     if args.markdown is not None:
