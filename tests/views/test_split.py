@@ -71,8 +71,12 @@ def test_a_split_is_the_same_in_any_container(tmp_path: Path) -> None:
 def test_shares_that_groups_cannot_keep_are_told() -> None:
     """A part that is off by more than a hundredth of the samples is told."""
     data = shardio.from_samples([{"patient": min(n // 10, 1), "n": n} for n in range(40)])
-    with pytest.warns(SplitWarning, match=r"the part 'val' has 10 of 40 samples, 25.0% instead of 15.0%"):
+    with pytest.warns(SplitWarning) as told:
         data.split({"train": 0.85, "val": 0.15}, group="patient")
+    assert [f"{warning.message}" for warning in told] == [
+        "the part 'train' has 30 of 40 samples, 75.0% instead of 85.0%",
+        "the part 'val' has 10 of 40 samples, 25.0% instead of 15.0%",
+    ]
 
 
 @pytest.mark.parametrize(
