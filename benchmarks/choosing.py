@@ -45,6 +45,7 @@ from shardio.bench.machine import describe
 KIND = "choose"
 COLUMNS = ("epoch", f"{RANKS} ranks", "resumed", f"on {FEWER_RANKS} ranks")
 NO_STATE = "no state"
+MARKS = ("<!-- what benchmarks/choosing.py found -->", "<!-- end of what it found -->")
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,13 @@ def markdown(result: Mapping[str, Any]) -> str:
         ones = [library["tasks"].get(task) for library in found.values()]
         cells = ["not offered" if one is None else summary(one["cells"]) for one in ones]
         lines.append(f"| {TASKS[task].title} | " + " | ".join(cells) + " |")
-    lines += ["", "| task | library | by | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 3) + "|"]
+    lines += [
+        "",
+        "What came:",
+        "",
+        "| task | library | by | " + " | ".join(COLUMNS) + " |",
+        "|---" * (len(COLUMNS) + 3) + "|",
+    ]
     for task in result["tasks"]:
         for name, library in found.items():
             if task in library["tasks"]:
@@ -255,6 +262,13 @@ def markdown(result: Mapping[str, Any]) -> str:
                 cells = [text.replace("|", "\\|") for text in one["cells"].values()]
                 lines.append(f"| {TASKS[task].title} | {name} | {one['how']} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def between_marks(path: Path, tables: str) -> str:
+    """The file's text with the tables between its MARKS, or the tables alone if it has none."""
+    before, begin, rest = (path.read_text() if path.is_file() else "").partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    return f"{before}{begin}\n\n{tables}\n{end}{after}" if end else tables
 
 
 def text(name: str, library: Mapping[str, Any], tasks: Sequence[str]) -> str:
@@ -279,7 +293,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated (default: all)")
     parser.add_argument("--work", type=Path, default=Path("/tmp/shardio-choosing"), help="environments and data")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="tables, put between the marks that FILE has")
     args = parser.parse_args(arguments)
     names, tasks = args.libraries.split(","), args.tasks.split(",")
     for wanted, known in ((names, libraries()), (tasks, tuple(TASKS))):
@@ -298,7 +312,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     if args.markdown is not None:
-        args.markdown.write_text(markdown(result))
+        args.markdown.write_text(between_marks(args.markdown, markdown(result)))
     return 1 if any("failure" in library for library in result["libraries"].values()) else 0
 
 

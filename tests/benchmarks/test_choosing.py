@@ -1,6 +1,7 @@
 """The comparison of how loaders choose samples: what is delivered is judged rightly, and failures are told in words."""
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from benchmarks._choosing import (
     judge,
     judge_split,
 )
+from benchmarks._peers import HERE
 from benchmarks._peers import load as load_peer
 from benchmarks.choosing import KIND, Failed, _resumed, libraries, load, main, markdown
 
@@ -99,7 +101,7 @@ def test_balance_counts_classes() -> None:
     assert judge(asked("balanced"), on_one(even)) == EXACT
     drawn = [int(n) for rows in members for n in np.random.default_rng(0).choice(rows, 96)]
     assert "too many" in judge(asked("balanced"), on_one(drawn))
-    assert "of a group for 96" in judge(asked("balanced"), on_one(even[1:]))
+    assert "of a class for 96" in judge(asked("balanced"), on_one(even[1:]))
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,13 @@ def test_failing_jobs_stop_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         {"error": "no end after 0 s"},
         {"steps": [[1], [2]]},
     ]
+
+
+def test_the_documented_tables_are_those_of_the_result() -> None:
+    """The page shows the tables of the result that it links to."""
+    page = (HERE.parent / "docs" / "choosing.md").read_text()
+    (name,) = re.findall(r"results/([^)]*-choosing\.json)", page)
+    assert markdown(json.loads((HERE / "results" / name).read_text())) in page
 
 
 @pytest.mark.long
