@@ -318,7 +318,7 @@ def _checked_form(state: Any, sources: Sequence[str]) -> dict[str, Any]:
                 f"the state's {name} must be {_KINDS[kind]}, got {shown(value)} ({type(value).__name__})"
             )
     if not all(type(turns) is int and 0 <= turns < _LIMIT for turns in found.get("turns", [])):
-        raise StateMismatch(f"the state's turns must be whole numbers, got {shown(state['turns'])}")
+        raise StateMismatch(f"the state's turns must be whole numbers, got {shown(found['turns'])}")
     if not 0 <= found.get("since", 0) < _LIMIT:
-        raise StateMismatch(f"the state's since must be a position, got {shown(state['since'])}")
+        raise StateMismatch(f"the state's since must be a position, got {shown(found['since'])}")
     return found

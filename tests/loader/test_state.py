@@ -57,7 +57,7 @@ def test_other_weights_go_on(ranks: list[int], batches: list[int], steps: list[i
     sources = {"a": numbers(90), "b": numbers(31, 90), "c": numbers(17, 121)}
     if nested:
         inner = shardio.mix({"a": sources["a"], "b": sources["b"]}, [(0, {"a": 2, "b": 1}), (60, {"a": 1, "b": 3})])
-        sources = {"inner": inner, "c": sources["c"], "d": numbers(40, 138)}
+        sources = {"inner": inner, "c": sources["c"], "weighted": numbers(40, 138).weighted(np.arange(40.0))}
     state, delivered = None, []
     for weights, *job, count in zip([(7, 2, 1), (5, 5, 0), (1, 1, 8)], ranks, batches, steps, strict=False):
         mixed = shardio.mix(sources, dict(zip(sources, weights, strict=True)), samples=300)
@@ -76,7 +76,8 @@ def test_other_weights_go_on(ranks: list[int], batches: list[int], steps: list[i
         own = [n - starts[source] for n in delivered if starts[source] <= n < starts[source + 1]]
         assert len(own) == state["turns"][source]
         order = dataset.plan(derive(3, source), "global", 64, 16)  # by which the source goes on, epoch after epoch
-        expected = np.concatenate([order.at_epoch(e).indices(0, order.n) for e in range(len(own) // order.n + 1)])
+        every = [order.at_epoch(epoch).lookup(np.arange(order.n))[0] for epoch in range(len(own) // order.n + 1)]
+        expected = np.concatenate(every)
         assert sorted(own) == sorted(expected[: len(own)].tolist())
 
 
@@ -197,6 +198,7 @@ def test_version_1_of_other_weights() -> None:
         ({"sources": 3}, "sources must be text, got 3"),
         ({"drawn": {"a": 1}}, "not a loader's state: it has 'drawn'"),
         ({"version": 1, "drawn": 3}, "drawn must be whole numbers by source, got 3"),
+        ({"version": 1, "drawn": {"a": 53, "b": -1}}, r"turns must be whole numbers, got \[53, -1\]"),
         ({"version": 3}, "the state's version is 3, this loader's is 2"),
         ({"version": True}, "the state's version is True"),
     ],

@@ -185,6 +185,29 @@ def test_a_bad_sample_is_replaced_by_one_of_its_source() -> None:
     assert bad.replaced_by in range(10, 20)
 
 
+def test_mixtures_of_mixtures_and_weighted_views() -> None:
+    """A mixture's sources may draw by orders of their own: counts and replacements are by the outer source."""
+    inner = shardio.mix(
+        {"a": shardio.from_samples(photos(10, 0)), "b": shardio.from_samples(photos(10, 10, bad=13))}, {"a": 1, "b": 3}
+    )
+    rare = shardio.from_samples(photos(8, 20, bad=21)).weighted([0, 5, 0, 0, 1, 1, 1, 0], samples=4)
+    mixed = shardio.mix({"inner": inner, "rare": rare}, {"inner": 2, "rare": 1}, samples=60)
+    assert (len(mixed), mixed.numbers) == (60, 28)
+    options: dict[str, Any] = {"transforms": [shardio.RandomResizedCrop(8)], "on_bad_sample": "replace", "max_bad": 60}
+    loader = load(mixed, 6, **options)
+    batches = list(loader)
+    assert loader.stats().sources == {"inner": 40, "rare": 20}
+    index = torch.cat([batch["index"] for batch in batches])
+    assert (index < 10).sum() == 10
+    assert {*index[index >= 20].tolist()} == {24, 25, 26}
+    replaced = {(bad.location.index, bad.location.shard.split("/")[0], bad.replaced_by) for bad in loader.quarantine()}
+    assert {(number, source) for number, source, _ in replaced} == {(13, "inner"), (21, "rare")}
+    for number, _, other in replaced:
+        assert other in ({24, 25, 26} if number == 21 else {*range(10, 20)} - {13})
+    crops = [image.tobytes() for batch in batches for image in batch["image"].numpy()]
+    assert len({*crops}) > 50  # of 20 photos: each comes with another crop
+
+
 def test_a_state_of_another_mixture_is_refused() -> None:
     """The digest covers sources, weights and the length of an epoch; only the weights may change."""
     sources = {"a": numbers(20), "b": numbers(20, 20)}
