@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import World
+from shardio.conversion.api import convert
 from shardio.errors import StateMismatch, StateWarning
 from shardio.order.permutation import derive
 
@@ -251,6 +253,40 @@ def test_a_dataset_that_has_grown(
         job = Job(after, ranks[3], batches[3], state, **options)
         job.run()
         assert sorted(job.delivered) == list(range(small + more))
+
+
+class Numbers:
+    """A source of consecutive numbers."""
+
+    def __init__(self, first: int, stop: int) -> None:
+        self._numbers = range(first, stop)
+        self.fields, self.metadata = {"number": shardio.Field("scalar", dtype="int64")}, dict[str, Any]()
+
+    def sizes(self) -> np.ndarray:
+        return np.full(len(self._numbers), 8)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"number": self._numbers[index]}
+
+
+@pytest.mark.parametrize("condition", [None, "number >= 0"])
+def test_a_dataset_that_was_appended_to(tmp_path: Path, condition: str | None) -> None:
+    """A dataset, and a view of it, ends the epoch with what was there before `append`, and then has all."""
+
+    def data() -> Any:
+        opened = shardio.open(tmp_path / "data")
+        return opened if condition is None else opened.where(condition)
+
+    convert(Numbers(0, 30), tmp_path / "data", container="tar")
+    job = Job(data(), 1, 4)
+    state = job.run(3)
+    convert(Numbers(30, 50), tmp_path / "data", append=True)
+    later = Job(data(), 2, 3, state)
+    later.run()
+    assert sorted(job.delivered + later.delivered) == list(range(30))
+    later.delivered.clear()
+    later.run()
+    assert sorted(later.delivered) == list(range(50))
 
 
 def test_growth_that_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
