@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from ..format import cf, manifest
 from ..format.fields import Field, describe
 from ..format.pieces import PIECE
-from ..system.units import format_size, parse_size
+from ..system.units import counted, format_size, parse_size
 from ._store_options import DATASET, with_store_option
 
 _NAME = len("global, later epoch") + 2  # columns
@@ -77,6 +77,7 @@ def info(
         "shards": f"{len(shards):,}" + _range(shards.names),
         "size": f"{format_size(size)} ({format_size(size / max(1, loaded.samples))} per sample)",
         "digest": loaded.digest,
+        **_growth(loaded),
         **{f"field {name}": _described(field) for name, field in loaded.fields.items()},
         **{f"metadata {key}": str(value) for key, value in loaded.metadata.items()},
     }
@@ -85,6 +86,15 @@ def info(
         print(f"{name:{width}}  {value}")
     for line in _cost_lines(costs):
         print(line)
+
+
+def _growth(loaded: manifest.Manifest) -> dict[str, str]:
+    """Return what the dataset was before the last append, and how often it has grown before that."""
+    if not loaded.grew_from:
+        return {}
+    (digest, samples), more = list(loaded.grew_from.items())[-1], len(loaded.grew_from) - 1
+    before = f", and {counted(more, 'time')} before" if more else ""
+    return {"grew from": f"{samples:,} samples, {digest}{before}"}
 
 
 def _described(field: Field) -> str:
