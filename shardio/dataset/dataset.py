@@ -219,6 +219,16 @@ class Dataset(BaseDataset):
             place = self.path / f"{self.locate(int(indices[row]))}"
             raise ShardCorrupt(f"{place}: checksum {int(actual[row]):016x} is not {int(expected[row]):016x}")
 
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        """The mean of the stored bytes of a sample, of each shard, float64 [shards]."""
+        means: NDArray[np.float64] = self.manifest.shards.bytes / np.maximum(self.manifest.shards.samples, 1)
+        return means
+
+    def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
+        """Return the number of each sample's shard, int64 [n], without reading a file."""
+        return self.manifest.shards.locate(indices)[0]
+
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard, without reading a file."""
         shard = int(self.manifest.shards.locate(np.array([index]))[0][0])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import overload
 
 from ..errors import ConfigError, StateWarning
 from ..order.interleave import rounded_shares
@@ -13,6 +14,7 @@ from ..views.concat import Concat
 from ..views.mixture import Mixture
 from ..views.readable import ReadableDataset
 from ..views.view import BaseDataset
+from .dataset import Dataset
 from .dataset import open as open_dataset
 from .store_access import StoreAccess
 
@@ -92,7 +94,25 @@ def _opened(
         if not isinstance(source, (BaseDataset, str, os.PathLike)):
             raise ConfigError(f"source {name!r} must be a path or a dataset, got {source!r}")
     access.check_needed(*sources.values())
-    return {
-        name: open_dataset(source, **access.keywords_for(source)) if isinstance(source, (str, os.PathLike)) else source
-        for name, source in sources.items()
-    }
+    return {name: as_dataset(source, access) for name, source in sources.items()}
+
+
+@overload
+def as_dataset(place: str | os.PathLike[str] | BaseDataset, access: StoreAccess) -> BaseDataset: ...
+
+
+@overload
+def as_dataset(place: str | os.PathLike[str] | ReadableDataset, access: StoreAccess) -> ReadableDataset: ...
+
+
+def as_dataset(place: str | os.PathLike[str] | ReadableDataset, access: StoreAccess) -> ReadableDataset:
+    """Return a dataset or a view; of a path or a URL, open it. Raises what `shardio.open` raises."""
+    return open_dataset(place, **access.keywords_for(place)) if isinstance(place, (str, os.PathLike)) else place
+
+
+def at_bottom(dataset: ReadableDataset) -> Iterator[Dataset]:
+    """Yield the stored datasets that a dataset or a view reads, in the order of its sources."""
+    if isinstance(dataset, Dataset):
+        yield dataset
+    for below in dataset.below:
+        yield from at_bottom(below)

@@ -184,6 +184,24 @@ class Concat(BaseDataset):
         source, local = self._source_and_index(index)
         return self._datasets[source].refetch(local)
 
+    @property
+    def below(self) -> Sequence[ReadableDataset]:
+        """The sources."""
+        return self._datasets
+
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        return np.concatenate([dataset.shard_means for dataset in self._datasets])
+
+    def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
+        """Return the places of samples' shards in `shard_means`, int64 [n], counted through the sources."""
+        firsts = np.cumsum([0, *(len(dataset.shard_means) for dataset in self._datasets)])
+        sources, shards = self.source_of(indices), np.empty(len(indices), np.int64)
+        for source, dataset in enumerate(self._datasets):
+            rows = np.flatnonzero(sources == source)
+            shards[rows] = firsts[source] + dataset.shard_numbers(indices[rows] - self._starts[source])
+        return shards
+
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard as `source/shard`, without reading a file."""
         source, local = self._source_and_index(index)

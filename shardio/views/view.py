@@ -44,6 +44,15 @@ class BaseDataset(ReadableDataset):
     orders_itself = False  # whether `plan` draws samples in a way of its own
 
     @property
+    def below(self) -> Sequence[ReadableDataset]:
+        """The datasets that this one reads; none of a `Dataset`, which is at the bottom."""
+        return ()
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
+        """Return this, as nothing changes what a dataset is."""
+        return self
+
+    @property
     def numbers(self) -> int:
         """The number of samples that have numbers: as many as there are, unless an order draws from them."""
         return len(self)
@@ -277,6 +286,11 @@ class Derived(BaseDataset):
     def __init__(self, base: ReadableDataset) -> None:
         self.base, self.path = base, base.path
 
+    @property
+    def below(self) -> Sequence[ReadableDataset]:
+        """The base."""
+        return (self.base,)
+
     def _in_base(self, indices: Indices) -> Indices:
         """Return the numbers of samples in the base."""
         return indices
@@ -340,6 +354,13 @@ class Derived(BaseDataset):
 
     def warn_of_small_cache(self, window: int) -> None:
         self.base.warn_of_small_cache(min(window, len(self)))
+
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        return self.base.shard_means
+
+    def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
+        return self.base.shard_numbers(self._in_base(indices))
 
     def shard_of(self, index: int) -> str:
         return self.base.shard_of(self._base_number(index))
