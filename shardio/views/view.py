@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final, overload
@@ -21,6 +22,7 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Plan, Shuffle
 from ..system.shared_memory import is_sharing
 from ..system.types import Buffer, Column, Indices
+from . import saved
 from .choice import Choice, Select, Slice, Where
 from .classes import KEY, names_in
 from .index_map import IndexMap
@@ -160,6 +162,20 @@ class BaseDataset(ReadableDataset):
         rows = whole_numbers(given)
         return View(base, Select(self._checked(np.where(rows < 0, rows + len(base), rows))))
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Keep a view in a file: its description, with the digests of what it is of. `shardio.open` opens it.
+
+        It replaces an older view there in one step. Arrays that were given, as to `select`, are saved beside it. The
+        file says where a dataset is if that is below its own folder, so that you may move both; otherwise you tell
+        `shardio.open` what the view is of.
+
+        Args:
+            path: the file, whose name ends in `.json`.
+
+        Raises ConfigError for another name, for a file there that is no view, and for a dataset that is no view.
+        """
+        saved.save(self, path)
+
     def _to_choose_from(self, how: str) -> ReadableDataset:
         """Return this dataset, from which a view chooses; ConfigError if it draws samples by an order of its own."""
         if self.orders_itself:
@@ -235,6 +251,11 @@ class View(BaseDataset):
         told = json.dumps(self.choice.description())
         short = told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}..."
         return f"<View {short}: {len(self)} of {self.base!r}>"
+
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        if self.base is not self._chosen_of:
+            raise saved.renumbered(self)
+        return saved.described(self.choice, self.base, arrays)
 
     def field(self, name: str) -> Field:
         return self.base.field(name)

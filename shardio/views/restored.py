@@ -1,0 +1,131 @@
+"""Views made again of their descriptions (`views/saved.py`): each kind of description, and what it stands for."""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, ManifestError
+from .choice import Choice, Select, Slice, Where
+from .classes import Classes
+from .concat import Concat
+from .mixture import Mixture
+from .readable import ReadableDataset
+from .saved import DatasetNode, SavedView
+from .view import BaseDataset, View
+
+_Arrays: TypeAlias = Callable[[str, str, int], NDArray[Any]]
+"""Returns an array by its checksum, dtype and length; see `SavedView.array`."""
+_Bound: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)] | None
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
+
+
+class _Node(msgspec.Struct, forbid_unknown_fields=True):
+    """What a description says beside `of`. Its first field names its kind."""
+
+
+class _Slice(_Node):
+    slice: tuple[_Bound, _Bound, _Bound]
+
+    def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
+        return View(base, Slice(*self.slice))
+
+
+class _Select(_Node):
+    select: str
+    count: _Count
+
+    def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
+        numbers = arrays(self.select, "<i8", self.count)
+        if self.count and not 0 <= numbers.min() <= numbers.max() < len(base):
+            raise ManifestError(f"select must have numbers in [0, {len(base)})")
+        return View(base, Select(numbers))
+
+
+class _Where(_Node):
+    where: str
+
+    def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
+        return View(base, Where(self.where))
+
+
+class _Concat(_Node):
+    concat: dict[str, Any]
+    classes: Classes | None
+
+    def joined(self, sources: Mapping[str, ReadableDataset]) -> BaseDataset:
+        return Concat(sources, self.classes)
+
+
+class _Mixture(_Node):
+    mix: dict[str, Any]
+    weights: dict[str, int]
+    samples: _Count
+    classes: Classes | None
+
+    def joined(self, sources: Mapping[str, ReadableDataset]) -> BaseDataset:
+        return Mixture(sources, self.weights, self.samples, self.classes)
+
+
+_CHOICES = {kind.__struct_fields__[0]: kind for kind in (_Slice, _Select, _Where)}
+_JOINED = {"concat": _Concat, "mix": _Mixture}
+
+
+def restored(saved: SavedView, opened: Mapping[str, BaseDataset]) -> BaseDataset:
+    """Return the view that was saved.
+
+    Args:
+        saved: the view.
+        opened: the datasets that it is of, by their names in `saved.datasets`.
+
+    Raises ManifestError for another dataset than the view was saved of, and for a description that makes no view, or
+    another one than its file says.
+    """
+    for name, node in saved.datasets.items():
+        _check(saved, name, node, opened[name])
+    try:
+        view = _made(saved, saved.node, "", opened)
+    except (ConfigError, ManifestError, msgspec.ValidationError, IndexError) as error:
+        raise ManifestError(f"{saved.path}: {error}") from error
+    if (view.digest, len(view)) != (saved.digest, saved.samples):
+        raise ManifestError(
+            f"{saved.path}: it describes a view of {len(view)} samples and digest {view.digest}, but says {saved.samples} "
+            f"and {saved.digest}"
+        )
+    return view
+
+
+def _made(saved: SavedView, node: Any, name: str, opened: Mapping[str, BaseDataset]) -> BaseDataset:
+    if "dataset" in node:
+        return opened[name]
+    key = next(iter(node))
+    if (joins := _JOINED.get(key)) is not None:
+        kind = msgspec.convert(node, joins)
+        sources = {
+            source: _made(saved, inner, f"{name}/{source}" if name else source, opened)
+            for source, inner in node[key].items()
+        }
+        return kind.joined(sources)
+    if (chosen := _CHOICES.get(key)) is None:
+        raise ManifestError(f"{key!r} is no choice that this release of shardio knows")
+    rest = {key: value for key, value in node.items() if key != "of"}
+    return msgspec.convert(rest, chosen).of(_made(saved, node["of"], name, opened), saved.array)
+
+
+def _check(saved: SavedView, name: str, node: DatasetNode, dataset: ReadableDataset) -> None:
+    if dataset.digest == node.digest:
+        return
+    which = f"the source {name!r} of this view" if name else "the dataset of this view"
+    if node.digest in dataset.earlier:
+        raise ManifestError(
+            "{}: {}, {}, has grown from {} samples to {} since the view was saved: make the view of it anew and save that, "
+            "or give the dataset as it was with {of}",
+            saved.path, which, dataset.path, node.samples, len(dataset),
+        )  # fmt: skip
+    raise ManifestError(
+        "{}: {} has changed, or is another one: the view was saved of {} samples with digest {}, and {} has {} with {}; "
+        "make the view anew and save that, or give the dataset as it was with {of}",
+        saved.path, which, node.samples, node.digest, dataset.path, len(dataset), dataset.digest,
+    )  # fmt: skip
