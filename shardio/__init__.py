@@ -34,6 +34,7 @@ from .errors import ShardCorrupt as ShardCorrupt
 from .errors import ShardioError as ShardioError
 from .errors import SourceError as SourceError
 from .errors import SourceWarning as SourceWarning
+from .errors import SplitWarning as SplitWarning
 from .errors import StateMismatch as StateMismatch
 from .errors import StateWarning as StateWarning
 from .errors import StoreError as StoreError
@@ -72,10 +73,12 @@ from .transforms import TrivialAugmentWide as TrivialAugmentWide
 from .views.concat import Concat as Concat
 from .views.mixture import Mixture as Mixture
 from .views.view import View as View
+from .views.view import Weighted as Weighted
 
 if TYPE_CHECKING:
     from .care.clean import clean as clean
     from .care.repair import repair as repair
+    from .care.show import show as show
     from .care.stats import stats as stats
     from .care.verify import verify as verify
     from .conversion.api import convert as convert
@@ -138,6 +141,7 @@ __all__ = [
     "ShardioError",
     "SourceError",
     "SourceWarning",
+    "SplitWarning",
     "StateMismatch",
     "StateWarning",
     "StoreError",
@@ -148,6 +152,7 @@ __all__ = [
     "TorchDataset",
     "TrivialAugmentWide",
     "View",
+    "Weighted",
     "WorkerDied",
     "World",
     "clean",
@@ -161,6 +166,7 @@ __all__ = [
     "open",
     "plan",
     "repair",
+    "show",
     "source",
     "stats",
     "verify",
@@ -174,6 +180,7 @@ _LAZY = {
     "index": "conversion.indexing",
     "monitor": "monitoring.monitor",
     "repair": "care.repair",
+    "show": "care.show",
     "stats": "care.stats",
     "verify": "care.verify",
 }

@@ -218,6 +218,10 @@ class SourceWarning(UserWarning):
     """A conversion leaves some of its source out, or stores it under another name; the message says what and why."""
 
 
+class SplitWarning(UserWarning):
+    """A part of a split is larger or smaller than its share, as groups stay whole; the message says by how much."""
+
+
 class StateWarning(UserWarning):
     """A loader delivers other samples than you may expect.
 

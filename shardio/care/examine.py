@@ -17,6 +17,7 @@ from ..format.fields import Field
 from ..loader.batch.quarantine import is_bad_sample
 from ..system import cpus
 from ..system.types import Indices
+from ..views.view import BaseDataset
 
 BLOCK_SAMPLES = 1024
 BLOCK_BYTES = 32 << 20
@@ -33,8 +34,13 @@ def opened(dataset: str | os.PathLike[str] | Dataset, access: StoreAccess) -> Ab
     return closing(open_dataset(dataset, **access.keywords_for(dataset)))
 
 
-def blocks(dataset: Dataset, indices: Indices, most: int = BLOCK_SAMPLES) -> Iterator[Indices]:
-    """Cut ascending sample indices into blocks of one shard each, of at most `most` samples and about 32 MiB."""
+def blocks(dataset: BaseDataset, indices: Indices, most: int = BLOCK_SAMPLES) -> Iterator[Indices]:
+    """Cut ascending sample indices into blocks of at most `most` samples and about 32 MiB, of a dataset's one shard."""
+    if not isinstance(dataset, Dataset):
+        known = sum(field.row_bytes for field in dataset.fields.values() if field.fixed)
+        step = max(1, min(most, BLOCK_BYTES // max(1, known)))
+        yield from (indices[first : first + step] for first in range(0, len(indices), step))
+        return
     shards = dataset.manifest.shards
     shard_of = shards.locate(indices)[0]
     for first, last in pairwise([0, *(np.flatnonzero(np.diff(shard_of)) + 1).tolist(), len(indices)]):
@@ -47,7 +53,7 @@ def blocks(dataset: Dataset, indices: Indices, most: int = BLOCK_SAMPLES) -> Ite
             yield indices[start : min(start + step, last)]
 
 
-def read_blocks(dataset: Dataset, indices: Indices, names: Iterable[str]) -> Iterator[ReadBlock]:
+def read_blocks(dataset: BaseDataset, indices: Indices, names: Iterable[str]) -> Iterator[ReadBlock]:
     """Read fields of some samples as `Selection.stored` does, in as few blocks as can be read.
 
     An error that concerns this process and not the samples is raised.
@@ -82,7 +88,7 @@ def concerns_data(error: BaseException) -> bool:
     return is_bad_sample(error) and not isinstance(error, (AccessDenied, StoreUnavailable))
 
 
-def reason(error: Exception, dataset: Dataset, shard: str) -> str:
+def reason(error: Exception, dataset: BaseDataset, shard: str) -> str:
     """Return an error's message without the path of the shard, which the caller names separately."""
     message = error.strerror or f"{error}" if isinstance(error, OSError) else f"{error}"
     path = str(dataset.path / shard)

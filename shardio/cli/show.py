@@ -1,26 +1,60 @@
-"""`shardio show`: draw a contact sheet."""
+"""`shardio show`: draw samples, or the batches that ranks get."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
+from ..bench.read_plan import read_plan
 from ..dataset.dataset import open as open_dataset
 from ..dataset.store_access import StoreAccess
+from ..errors import ConfigError, Option
+from ..format.fields import Field
+from ..transforms import Transform
+from ._options import Shown, options_of, with_options
 from ._store_options import DATASET, with_store_options
+
+OPTIONS = options_of(
+    read_plan,
+    {"With --batches": "world batch_size epoch shuffle block window tail assign"},
+    {
+        "world": Shown(default=(1,)),
+        "batch_size": Shown(default=(32,)),
+        "shuffle": Shown(kind=Literal["global", "block", "none"]),
+    },
+)
+_OF_BATCHES = {option.name: option.default for option in OPTIONS} | {"step": 0, "steps": 1}
 
 
 @with_store_options
+@with_options("options", OPTIONS)
 def show(
-    dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     stores: StoreAccess,
+    dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
+    options: dict[str, Any],
     output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write.")] = Path("sheet.png"),
-    samples: Annotated[int, typer.Option(help="Number of samples to show.")] = 32,
+    samples: Annotated[int, typer.Option(help="Number of samples to show, at most.")] = 32,
     columns: Annotated[int, typer.Option(help="Samples per row.")] = 8,
-    augment: Annotated[bool, typer.Option("--augment", help="Crop and flip at random, as for training.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the choice of samples and of the crops.")] = 0,
+    augment: Annotated[
+        bool, typer.Option("--augment", help="Transform images and masks at random, as shardio train does.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the choice or order of samples and of their transforms.")] = 0,
+    batches: Annotated[
+        bool, typer.Option("--batches", help="Draw the batch of each rank in a step, with all fields.")
+    ] = False,
+    step: Annotated[
+        int, typer.Option(help="The step in the epoch, from 0.", rich_help_panel="With --batches")
+    ] = _OF_BATCHES["step"],
+    steps: Annotated[int, typer.Option(help="How many steps to draw.", rich_help_panel="With --batches")] = _OF_BATCHES[
+        "steps"
+    ],
 ) -> None:
-    """Draw a contact sheet: images in one picture, with their indices and labels. Arrays are not drawn.
+    """Draw samples in one picture: their images with indices and labels, or with --batches what each rank gets.
+
+    Batches come with all that can be drawn: masks in colours beside their images, slices of arrays, classes, sources,
+    numbers and texts. A red frame marks repeated samples. `shardio.show` in Python draws the batches of a Loader of
+    your own.
 
     Examples:
 
@@ -28,10 +62,41 @@ def show(
 
       shardio show data/photos -o augmented.png --augment --samples 64
 
+      shardio show data/photos -o step.png --batches --world 4 --batch-size 8 --augment
+
+      shardio show data/photos -o later.png --batches --world 2 --batch-size 4 --epoch 1 --step 3 --tail pad
+
       shardio show s3://bucket/photos --cache /local/cache --cache-size 200GB --store-option region=eu-west-1
     """
-    from ..care.contact_sheet import contact_sheet  # imported here because it loads torch
+    from ..care.show import contact_sheet, ranks_at  # imported here because they load torch
+    from ..care.show import show as show_batches
 
+    given = {**options, "step": step, "steps": steps}
+    for name in () if batches else (name for name, default in _OF_BATCHES.items() if given[name] != default):
+        raise ConfigError("{} goes with {}", Option(name), Option("batches", True))
     opened = open_dataset(dataset, **stores.check_needed(dataset).keywords_for(dataset))
-    count = contact_sheet(opened, output, samples=samples, columns=columns, augment=augment, seed=seed)
-    print(f"{output}: {count} samples of {dataset}")
+    transforms = _as_in_training(opened.fields) if augment else {}
+    if augment and not transforms:
+        raise ConfigError("{} transforms images, and {} has none", Option("augment", True), dataset)
+    if not batches:
+        count = contact_sheet(opened, output, samples=samples, columns=columns, transforms=transforms, seed=seed)
+        print(f"{output}: {count} samples of {dataset}")
+        return
+    options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
+    loaders = ranks_at(opened, step=step, transforms=transforms, seed=seed, **options)
+    count = show_batches(loaders, output, steps=steps, samples=samples, columns=columns)
+    print(f"{output}: {count} samples of {dataset}, as ranks get them")
+
+
+def _as_in_training(fields: Mapping[str, Field]) -> dict[str, Sequence[Transform]]:
+    """Return the transforms that `shardio train` has for images, by field; masks move with their images."""
+    from ..train.image_classification import ImageClassification
+
+    images = {name: field for name, field in fields.items() if field.is_image}
+    listed = {}
+    for name, field in images.items():
+        shape = next((image.shape for image in images.values() if image.role is None), field.shape)
+        size = None if shape is None else (shape[0], shape[1])
+        training, _ = ImageClassification(outputs=2, channels=field.channels or 3, stored_size=size).transforms()
+        listed[name] = training if field.role is None else training[:-1]  # a mask's numbers aren't normalized
+    return listed

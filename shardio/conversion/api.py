@@ -27,6 +27,7 @@ from ..system.did_you_mean import did_you_mean
 from ..system.types import Indices
 from ..system.units import counted, parse_size
 from ..views.classes import Classes
+from ..views.split import parse_split
 from . import source as sources
 from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource
@@ -36,7 +37,7 @@ from .reencode import Recompress, ReencodeOptions
 from .runners import Progress, silent
 from .skipped import open_report, write_report
 from .source import Converter, Source
-from .subset import choose, parse_split
+from .subset import choose
 from .tasks import Estimate, TaskContext, plan
 from .transformed_source import RawImages, TransformedSource
 

@@ -1,23 +1,22 @@
 """The subset of a source that is converted, and its order: sample numbers, chosen before anything is written."""
 
-import math
-import re
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadSample, ConfigError, Message
+from ..errors import BadSample, ConfigError
 from ..format.fields import is_missing
 from ..order.permutation import Permutation, derive
 from ..system.types import Indices
 from ..system.units import counted
 from ..views.expression import Expression
+from ..views.split import split
 from .runners import Advance, Progress, Runner, silent
 from .source import HasColumns, Source
 from .tasks import BLOCK_SAMPLES
 
-_SHUFFLE, _SPLIT = 1, 2  # so that one seed gives two unrelated orders
+_SHUFFLE = 1  # so that one seed gives this order and an unrelated one of splits
 _ROWS_AT_ONCE = 1 << 20  # values of columns that a condition looks at together
 
 
@@ -53,7 +52,7 @@ def choose(
     numbers = numbers[:limit]
     if shares is None:
         return {"": numbers}, []
-    parts = split(numbers, shares, shuffle or 0)
+    parts = {name: numbers[chosen] for name, chosen in split(len(numbers), shares, shuffle or 0).items()}
     if empty := [name for name, part in parts.items() if not len(part)]:
         raise ConfigError(
             "{split}: {} cannot fill all parts: none is left for {}", counted(len(numbers), "sample"), ", ".join(empty)
@@ -68,48 +67,6 @@ def shuffled(numbers: Indices, seed: int) -> Indices:
     if not len(numbers):
         return numbers
     return numbers[Permutation(len(numbers), derive(seed, _SHUFFLE))(np.arange(len(numbers)))]
-
-
-def parse_split(given: str | Mapping[str, float]) -> Mapping[str, float]:
-    """Return the shares of splits, given as such or in text as `train=0.9,val=0.1`; ConfigError for what breaks a rule.
-
-    Each share is in (0, 1], and they add up to at most 1.
-    """
-    shares = dict[str, float]() if isinstance(given, str) else given
-    for part in given.split(",") if isinstance(given, str) else ():
-        name, _, text = (piece.strip() for piece in part.partition("="))
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not name or math.isnan(value) or name in shares:
-            raise ConfigError("{split} must be names and shares such as train=0.9,val=0.1, got {!r}", given)
-        shares = {**shares, name: value}
-    if not shares:
-        raise ConfigError(
-            Message("{split} must name at least one dataset and its share, such as {{'train': 0.9, 'val': 0.1}}")
-        )
-    for name, share in shares.items():
-        if not re.fullmatch(r"(?=.*[A-Za-z0-9])[A-Za-z0-9_-]{1,200}", name):
-            raise ConfigError(f"a split's name is at most 200 letters, digits, '-' and '_', got {name!r}")
-        if not 0 < share <= 1:
-            raise ConfigError(f"a split's share must be above 0 and at most 1, got {name}={share:g}")
-    total = math.fsum(shares.values())
-    if total > 1 + 1e-9:
-        raise ConfigError(f"the splits' shares must add up to at most 1, they add up to {total:g}")
-    return shares
-
-
-def split(numbers: Indices, shares: Mapping[str, float], seed: int) -> dict[str, Indices]:
-    """Return a random share of `numbers` for each split, in their order; shares that add up to 1 take all of them."""
-    count = len(numbers)
-    # A sample's turn in a random order decides its split, so that the splits' sizes are exact.
-    turns = Permutation(count, derive(seed, _SPLIT))(np.arange(count)) if count else np.arange(0)
-    ends = [round(min(1.0, end) * count) for end in np.cumsum(list(shares.values()))]
-    starts = [0, *ends[:-1]]
-    return {
-        name: numbers[(turns >= start) & (turns < end)] for name, start, end in zip(shares, starts, ends, strict=True)
-    }
 
 
 def matching(source: Source, condition: str, runner: Runner, progress: Progress = silent) -> Indices:

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn, final
 
+import numpy as np
 import torch.utils.data
+from numpy.typing import NDArray
 
 from .. import native
 from ..dataset.store_access import KEYWORDS, StoreAccess
@@ -205,6 +207,11 @@ class Loader:
             isolate=isolate,
         )
         spec = build_spec()
+        self._normalized = {
+            name: image.recipe.normalization
+            for name, image in spec.images.items()
+            if image.recipe.normalization is not None
+        }
         self._workers = Workers(
             spec,
             build_spec,
@@ -254,6 +261,14 @@ class Loader:
     def setting(self) -> Setting:
         """The current numbers of working threads and of prefetched batches."""
         return self._workers.setting
+
+    @property
+    def normalized(self) -> Mapping[str, NDArray[np.float32]]:
+        """By image field that is delivered as floats, the mean and standard deviation per channel, float32 [C, 2].
+
+        `value * deviation + mean` is the pixel on the scale of 0 to 1. They are 0 and 1 without a Normalize.
+        """
+        return self._normalized
 
     @property
     def epoch(self) -> int:

@@ -1,5 +1,6 @@
 """The choices that a view can make of a dataset: a slice, samples by number, those for which a condition holds."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -10,10 +11,11 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from ..format.fields import present_column
 from ..system.types import Indices
-from .columns import in_parts
+from .columns import categories, in_parts
 from .expression import Expression
 from .index_map import IndexMap, NumberMap, RangeMap, of_mask
 from .readable import ReadableDataset
+from .split import split_by
 
 
 class Choice(Protocol):
@@ -102,3 +104,40 @@ class Where:
 
     def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
         return chosen.leading(samples)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a split: see `BaseDataset.split`."""
+
+    shares: Mapping[str, float]
+    part: str
+    by: str | None
+    group: str | None
+    seed: int
+
+    def index_map(self, base: ReadableDataset) -> IndexMap:
+        return self.index_maps(base)[self.part]
+
+    def index_maps(self, base: ReadableDataset) -> dict[str, IndexMap]:
+        """Return the samples of every part; ConfigError if one has none."""
+        classes, groups = (None if name is None else categories(base, name)[0] for name in (self.by, self.group))
+        maps = {}
+        for name, numbers in split_by(len(base), self.shares, self.seed, classes, groups).items():
+            if not len(numbers):
+                raise ConfigError(
+                    f"{base.path}: the {len(base)} samples cannot fill all parts: none is left for {name!r}"
+                )
+            mask = np.zeros(len(base), np.bool_)
+            mask[numbers] = True
+            maps[name] = of_mask([mask])
+        return maps
+
+    def description(self) -> dict[str, Any]:
+        return {
+            "split": dict(self.shares), "part": self.part, "by": self.by, "group": self.group, "seed": self.seed,
+        }  # fmt: skip
+
+    def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
+        return None  # more samples are split otherwise

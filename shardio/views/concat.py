@@ -261,6 +261,12 @@ class JoinedSelection:
                 values[row] = value
         return values
 
+    def sizes(self, name: str) -> NDArray[np.int64]:
+        sizes = np.empty(self._count, np.int64)
+        for part, rows in self._parts:
+            sizes[rows] = part.sizes(name)
+        return sizes
+
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 

@@ -61,6 +61,9 @@ class SelectedSamples(Protocol):
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
 
+    def sizes(self, name: str) -> NDArray[np.int64]:
+        """Return the size in bytes of each stored value, int64 [n]."""
+
     def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
         """Have what reading some fields needs fetched into the node's cache, without waiting for it.
 

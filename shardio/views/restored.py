@@ -4,17 +4,18 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
-import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, ManifestError
-from .choice import Choice, Select, Slice, Where
+from .choice import Part, Select, Slice, Where
 from .classes import Classes
 from .concat import Concat
 from .mixture import Mixture
 from .readable import ReadableDataset
 from .saved import DatasetNode, SavedView
-from .view import BaseDataset, View
+from .split import parse_split
+from .view import BaseDataset, View, Weighted
+from .weighing import Balance, Weights
 
 _Arrays: TypeAlias = Callable[[str, str, int], NDArray[Any]]
 """Returns an array by its checksum, dtype and length; see `SavedView.array`."""
@@ -51,6 +52,39 @@ class _Where(_Node):
         return View(base, Where(self.where))
 
 
+class _Part(_Node):
+    split: dict[str, float]
+    part: str
+    by: str | None
+    group: str | None
+    seed: int
+
+    def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
+        if self.part not in parse_split(self.split):
+            raise ManifestError(f"part must be one of {', '.join(self.split)}, got {self.part!r}")
+        return View(base, Part(self.split, self.part, self.by, self.group, self.seed))
+
+
+class _Weights(_Node):
+    weighted: str | tuple[str, str]
+    samples: _Count | None
+    replacement: bool
+
+    def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
+        field = self.weighted if isinstance(self.weighted, str) else None
+        given = None if isinstance(self.weighted, str) else arrays(*self.weighted, len(base))
+        return Weighted(base, Weights(field, given, self.samples, self.replacement))
+
+
+class _Balance(_Node):
+    balanced: str
+    samples: _Count | None
+    replacement: bool
+
+    def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
+        return Weighted(base, Balance(self.balanced, self.samples, self.replacement))
+
+
 class _Concat(_Node):
     concat: dict[str, Any]
     classes: Classes | None
@@ -69,7 +103,7 @@ class _Mixture(_Node):
         return Mixture(sources, self.weights, self.samples, self.classes)
 
 
-_CHOICES = {kind.__struct_fields__[0]: kind for kind in (_Slice, _Select, _Where)}
+_CHOICES = {kind.__struct_fields__[0]: kind for kind in (_Slice, _Select, _Where, _Part, _Weights, _Balance)}
 _JOINED = {"concat": _Concat, "mix": _Mixture}
 
 
@@ -80,7 +114,7 @@ def restored(saved: SavedView, opened: Mapping[str, BaseDataset]) -> BaseDataset
         saved: the view.
         opened: the datasets that it is of, by their names in `saved.datasets`.
 
-    Raises ManifestError for another dataset than the view was saved of, and for a description that makes no view, or
+    Raises ManifestError for another dataset than the view was saved of, also if it has only grown, and for a description that makes no view, or
     another one than its file says.
     """
     for name, node in saved.datasets.items():
@@ -91,8 +125,8 @@ def restored(saved: SavedView, opened: Mapping[str, BaseDataset]) -> BaseDataset
         raise ManifestError(f"{saved.path}: {error}") from error
     if (view.digest, len(view)) != (saved.digest, saved.samples):
         raise ManifestError(
-            f"{saved.path}: it describes a view of {len(view)} samples and digest {view.digest}, but says {saved.samples} "
-            f"and {saved.digest}"
+            f"{saved.path}: it describes a view of {len(view)} samples and digest {view.digest}, but says "
+            f"{saved.samples} and {saved.digest}"
         )
     return view
 
@@ -118,14 +152,10 @@ def _check(saved: SavedView, name: str, node: DatasetNode, dataset: ReadableData
     if dataset.digest == node.digest:
         return
     which = f"the source {name!r} of this view" if name else "the dataset of this view"
-    if node.digest in dataset.earlier:
-        raise ManifestError(
-            "{}: {}, {}, has grown from {} samples to {} since the view was saved: make the view of it anew and save that, "
-            "or give the dataset as it was with {of}",
-            saved.path, which, dataset.path, node.samples, len(dataset),
-        )  # fmt: skip
+    now = f"{dataset.path} has {len(dataset)} samples with digest {dataset.digest}"
+    then = f"the view was saved of {node.samples} with {node.digest}"
+    grown = " (it has grown since)" if node.digest in dataset.earlier else ""
     raise ManifestError(
-        "{}: {} has changed, or is another one: the view was saved of {} samples with digest {}, and {} has {} with {}; "
-        "make the view anew and save that, or give the dataset as it was with {of}",
-        saved.path, which, node.samples, node.digest, dataset.path, len(dataset), dataset.digest,
+        "{}: {} has changed, or is another one: {}, and {}{}; make the view anew and save that, or give the dataset as "
+        "it was with {of}", saved.path, which, now, then, grown,
     )  # fmt: skip

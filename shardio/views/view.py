@@ -7,27 +7,33 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Any, final, overload
+from typing import Any, Self, final, overload
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
-from ..errors import ConfigError
+from ..errors import ConfigError, SplitWarning
 from ..format.fields import Field, presence, present_column
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Plan, Shuffle
+from ..order.weighted import Points, WeightedPlan
 from ..system.shared_memory import is_sharing
 from ..system.types import Buffer, Column, Indices
 from . import saved
-from .choice import Choice, Select, Slice, Where
+from .choice import Choice, Part, Select, Slice, Where
 from .classes import KEY, names_in
 from .index_map import IndexMap
 from .readable import Location, ReadableDataset, SelectedSamples, decoded
+from .split import parse_split
+from .weighing import Balance, Weighing, Weights
 
+_SHARE_TOLD = 0.01  # of all samples
 _MOST_SHOWN = 60  # characters of a description in repr
 
 
@@ -162,6 +168,81 @@ class BaseDataset(ReadableDataset):
         rows = whole_numbers(given)
         return View(base, Select(self._checked(np.where(rows < 0, rows + len(base), rows))))
 
+    def split(
+        self,
+        shares: Mapping[str, float],
+        *,
+        by: str | None = None,
+        group: str | None = None,
+        seed: int = 0,
+    ) -> dict[str, View]:
+        """Split the samples at random into parts, each of which keeps their order.
+
+        The same data gives the same parts for the same seed, in any container and any number of shards.
+
+        Args:
+            shares: the share of each part by name, such as `{"train": 0.9, "val": 0.1}`; they add up to at most 1.
+            by: a scalar or text field whose classes keep their shares in every part. Without `group`, each part gets
+                the floor or the ceiling of its share of each class.
+            group: a scalar or text field, such as `"patient"`: samples of one group stay together. Within each class
+                (that of most of a group's samples) the largest groups are given out first, and each goes where most is
+                lacking, so parts come as near to their shares as whole groups allow. A part that is off by more than a
+                hundredth of all samples is told (SplitWarning).
+            seed: determines the parts.
+
+        Raises ConfigError for shares out of range, a field of another kind, and if a part would be empty.
+        """
+        base, shares = self._to_choose_from("split"), parse_split(shares)
+        choices = {name: Part(shares, name, by, group, seed) for name in shares}
+        maps = next(iter(choices.values())).index_maps(base)
+        parts = {name: View(base, choice, maps[name]) for name, choice in choices.items()}
+        for name, part in parts.items():
+            share = len(part) / len(self)
+            if abs(share - shares[name]) > _SHARE_TOLD and abs(len(part) - shares[name] * len(self)) >= 1:
+                told = f"the part {name!r} has {len(part):,} of {len(self):,} samples"
+                warnings.warn(f"{told}, {share:.1%} instead of {shares[name]:.1%}", SplitWarning, stacklevel=2)
+        return parts
+
+    def weighted(
+        self,
+        weights: Sequence[float] | NDArray[Any] | str,
+        samples: int | None = None,
+        *,
+        replacement: bool = False,
+    ) -> Weighted:
+        """Return a view whose epochs hold each sample in proportion to its weight.
+
+        A sample comes the floor or the ceiling of its expected count in every epoch: which of the two is drawn anew
+        each time, so that the mean is the expected count. It is augmented differently each time that it comes.
+
+        Args:
+            weights: a weight of at least 0 for each sample, or the name of a field of scalars that holds them. A sample
+                of weight 0 never comes.
+            samples: samples per epoch; None takes as many as this dataset has.
+            replacement: draw every sample independently instead, so that counts vary at random.
+
+        Raises ConfigError for weights that are negative, not finite, all 0 or of another number than the samples.
+
+        Source: systematic sampling (Madow 1949).
+        """
+        base = self._to_choose_from("weighted")
+        field, given = (weights, None) if isinstance(weights, str) else (None, np.asarray(weights))
+        return Weighted(base, Weights(field, given, samples, replacement))
+
+    def balanced(self, field: str, samples: int | None = None, *, replacement: bool = False) -> Weighted:
+        """Return a view whose epochs hold each class equally often, and each sample of a class equally often.
+
+        Classes come the floor or the ceiling of their share in every epoch, and so do samples; see `weighted`.
+
+        Args:
+            field: a scalar or text field whose values are the classes, such as `"label"`.
+            samples: samples per epoch; None takes as many as this dataset has.
+            replacement: see `weighted`.
+
+        Raises ConfigError for a field of another kind, and if a sample lacks it.
+        """
+        return Weighted(self._to_choose_from("balanced"), Balance(field, samples, replacement))
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Keep a view in a file: its description, with the digests of what it is of. `shardio.open` opens it.
 
@@ -201,40 +282,26 @@ def whole_numbers(given: Any) -> Indices:
     return asked.astype(np.int64).reshape(-1)
 
 
-@final
-class View(BaseDataset):
-    """Rows of another dataset: sample i of the view is sample `chosen(i)` of it.
+class Derived(BaseDataset):
+    """A dataset that reads another one.
 
     Attributes:
-        base: the dataset that the view is of.
-        choice: what the view is of it.
+        base: the dataset that it reads.
         path: the path of the dataset at the bottom.
     """
 
-    def __init__(self, base: ReadableDataset, choice: Choice) -> None:
-        self.base, self.choice, self.path = base, choice, base.path
-        self._chosen_of = base  # with the labels of which the choice is
-        self._map: IndexMap | None = choice.index_map(base)
+    def __init__(self, base: ReadableDataset) -> None:
+        self.base, self.path = base, base.path
+        self._chosen_from = base  # with the labels of which a choice is
 
-    @property
-    def _chosen(self) -> IndexMap:
-        if self._map is None:  # the view was unpickled elsewhere
-            self._map = self.choice.index_map(self._chosen_of)
-        return self._map
+    def _described(self, choice: Choice | Weighing, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        if self.base is not self._chosen_from:
+            raise saved.renumbered(self)
+        return saved.described(choice, self.base, arrays)
 
-    @property
-    def digest(self) -> str:
-        """A hash of the choice and of the digest of what it chooses from."""
-        return _digest(self.choice, self.base.digest)
-
-    @property
-    def earlier(self) -> Mapping[str, int]:
-        """The digests of the views that this choice makes of what the dataset grew from, with their lengths."""
-        found = {}
-        for digest, samples in self.base.earlier.items():
-            if (leading := self.choice.in_earlier(self._chosen, samples)) is not None:
-                found[_digest(self.choice, digest)] = leading
-        return found
+    def _in_base(self, indices: Indices) -> Indices:
+        """Return the numbers of samples in the base."""
+        return indices
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -244,41 +311,28 @@ class View(BaseDataset):
     def metadata(self) -> Mapping[str, Any]:
         return self.base.metadata
 
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def __repr__(self) -> str:
-        told = json.dumps(self.choice.description())
-        short = told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}..."
-        return f"<View {short}: {len(self)} of {self.base!r}>"
-
-    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        if self.base is not self._chosen_of:
-            raise saved.renumbered(self)
-        return saved.described(self.choice, self.base, arrays)
-
     def field(self, name: str) -> Field:
         return self.base.field(name)
 
-    def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> View:
-        view = View.__new__(View)
-        view.__dict__.update(self.__dict__, base=self.base.renumbered(labels, metadata))
-        return view
+    def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Self:
+        other = copy(self)
+        other.base = self.base.renumbered(labels, metadata)
+        return other
 
     @property
     def id_columns(self) -> Mapping[str, tuple[str, ...]]:
-        """The columns that identify a sample in a batch: its number in the view, and its source in a concatenation."""
+        """The columns that identify a sample in a batch: its number here, and its source in a concatenation."""
         return self.base.id_columns
 
     def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
         """Return the columns of `id_columns` for some samples, int64 [n] each."""
-        return {**self.base.sample_ids(self._chosen(indices)), "index": indices}
+        return {**self.base.sample_ids(self._in_base(indices)), "index": indices}
 
     def origin(self, indices: Sequence[int] | Indices) -> Indices:
-        return self.base.origin(self._chosen(super().origin(indices)))
+        return self.base.origin(self._in_base(super().origin(indices)))
 
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
-        return self.base.selection(self._chosen(self._checked(indices)), max_value_bytes)
+        return self.base.selection(self._in_base(self._checked(indices)), max_value_bytes)
 
     def check(
         self,
@@ -286,11 +340,11 @@ class View(BaseDataset):
         stored: Mapping[str, Column | Sequence[Buffer]],
         max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
-        self.base.check(self._chosen(indices), stored, max_value_bytes)
+        self.base.check(self._in_base(indices), stored, max_value_bytes)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask storage for samples ahead, as `Dataset.read_ahead` does, run by run."""
-        numbers, names = self._chosen(np.arange(first, first + count)), list(fields)
+        numbers, names = self._in_base(np.arange(first, first + count)), list(fields)
         starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
         for begin, size in zip(numbers[starts].tolist(), np.diff(starts, append=len(numbers)).tolist(), strict=True):
             self.base.read_ahead(begin, size, names)
@@ -313,20 +367,122 @@ class View(BaseDataset):
         return self.base.shard_of(self._base_number(index))
 
     def locate(self, index: int) -> Location:
-        """Return the place of a sample, under its number in the view."""
+        """Return the place of a sample, under its number here."""
         return replace(self.base.locate(self._base_number(index)), index=index)
 
     def _base_number(self, index: int) -> int:
-        return int(self._chosen(np.array([index]))[0])
+        return int(self._in_base(np.array([index]))[0])
+
+
+@final
+class View(Derived):
+    """Rows of another dataset: sample i of the view is the i-th that its choice makes.
+
+    Attributes:
+        base: the dataset that the view is of.
+        choice: the choice that it makes.
+        path: the path of the dataset at the bottom.
+    """
+
+    def __init__(self, base: ReadableDataset, choice: Choice, index_map: IndexMap | None = None) -> None:
+        super().__init__(base)
+        self.choice = choice
+        self._map: IndexMap | None = choice.index_map(base) if index_map is None else index_map
+
+    def _chosen(self) -> IndexMap:
+        if self._map is None:  # the view was unpickled elsewhere
+            self._map = self.choice.index_map(self._chosen_from)
+        return self._map
+
+    def _in_base(self, indices: Indices) -> Indices:
+        return self._chosen()(indices)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the choice and of the digest of what it chooses from."""
+        return digest_of(self.choice.description(), self.base.digest)
+
+    @property
+    def earlier(self) -> Mapping[str, int]:
+        """The digests of the views that this choice makes of what the dataset grew from, with their lengths."""
+        found = {}
+        for digest, samples in self.base.earlier.items():
+            if (leading := self.choice.in_earlier(self._chosen(), samples)) is not None:
+                found[digest_of(self.choice.description(), digest)] = leading
+        return found
+
+    def __len__(self) -> int:
+        return len(self._chosen())
+
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        return self._described(self.choice, arrays)
+
+    def __repr__(self) -> str:
+        return f"<View {_short(self.choice.description())}: {len(self)} of {self.base!r}>"
 
     def __getstate__(self) -> dict[str, Any]:
         # Processes that start here share the map; anywhere else the description is enough to make it again.
-        state = self.__dict__.copy()
-        if not is_sharing():
-            state["_map"] = None
-        return state
+        return self.__dict__ if is_sharing() else self.__dict__ | {"_map": None}
 
 
-def _digest(choice: Choice, base: str) -> str:
-    content = json.dumps([choice.description(), base])
-    return f"view:{xxhash.xxh3_128_hexdigest(content.encode())}"
+@final
+class Weighted(Derived):
+    """Samples of another dataset, which its order draws by weight; `BaseDataset.weighted` and `balanced` return it.
+
+    The numbers of samples, as in `batch["index"]`, are those of the dataset that is weighed.
+
+    Attributes:
+        base: the dataset that is weighed.
+        weighing: the weights, the samples per epoch, and how they are drawn.
+        path: the path of the dataset at the bottom.
+    """
+
+    orders_itself = True
+
+    def __init__(self, base: ReadableDataset, weighing: Weighing) -> None:
+        super().__init__(base)
+        self.weighing = weighing
+        self._points: Points | None = weighing.points(base)
+
+    def __len__(self) -> int:
+        return len(self.base) if self.weighing.samples is None else int(self.weighing.samples)
+
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        return self._described(self.weighing, arrays)
+
+    def __repr__(self) -> str:
+        return f"<Weighted {_short(self.weighing.description())}: {len(self)} an epoch of {self.base!r}>"
+
+    @property
+    def numbers(self) -> int:
+        """The number of samples that are weighed."""
+        return len(self.base)
+
+    @property
+    def digest(self) -> str:
+        """A hash of the weights and of the digest of what is weighed."""
+        return digest_of(self.weighing.description(), self.base.digest)
+
+    @property
+    def earlier(self) -> Mapping[str, int]:
+        """Nothing: weights of other samples draw all samples otherwise."""
+        return {}
+
+    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
+        """Return the order of the samples in epoch 0."""
+        if self._points is None:  # the view was unpickled elsewhere
+            self._points = self.weighing.points(self._chosen_from)
+        return WeightedPlan(len(self), self._points, self.weighing.replacement, seed, 0, shuffle, block, window)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ if is_sharing() else self.__dict__ | {"_points": None}
+
+
+def digest_of(description: Mapping[str, Any], base: str) -> str:
+    """Return the digest of a view by its description and the digest of what it is of."""
+    return f"view:{xxhash.xxh3_128_hexdigest(json.dumps([description, base]).encode())}"
+
+
+def _short(description: Mapping[str, Any]) -> str:
+    told = json.dumps(description)
+    return told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}..."

@@ -521,3 +521,71 @@ def test_many_classes_are_listed_in_part() -> None:
     listed = [line.split()[0] for line in lines if "#" in line]
     largest, smallest = ([f"c{number}" for number in numbers] for numbers in (range(49, 39, -1), range(9, 0, -1)))
     assert listed == [*largest, *smallest, r"\x1b[31mred\n"]
+
+
+def test_views_are_counted_as_an_epoch_delivers_them(tmp_path: Path) -> None:
+    """Of a view come its own samples, and of a concatenation those of each source, and the classes in each."""
+    parts = {
+        name: write(tmp_path / name, "tar", [sample(n) for n in numbers])
+        for name, numbers in {"a": range(10), "b": range(10, 25)}.items()
+    }
+    joined = shardio.concat(parts)
+    found = stats(joined, sample="all")
+    whole = stats(write(tmp_path / "whole", "hdf5", [sample(n) for n in range(25)]), sample="all")
+    assert (found.container, found.shards, found.bytes, found.sampled, found.bad) == (None, None, None, 25, ())
+    assert found.fields == whole.fields
+    assert found.sources["source"].names == ("a", "b")
+    assert found.sources["source"].counts == (10, 15)
+    assert found.sources["source"].classes == ((6, 2, 0, 2, 0), (9, 3, 0, 3, 0))
+    lines = report.text(found).splitlines()
+    assert lines[0] == "dataset    concat(a, b)"
+    assert lines[1].startswith("view       Concat of {'a': <Dataset")
+    assert len(lines[1]) < 220
+    assert "samples    25" in lines
+    first = lines.index("source: 2 sources")
+    assert lines[first + 1 : first + 11] == [
+        "  samples",
+        "           a  10  ###########################",
+        "           b  15  ########################################",
+        "  classes",
+        "                a  b",
+        "           cat  6  9",
+        "           dog  2  3",
+        "           owl  0  0",
+        "           eel  2  3",
+        "           bat  0  0",
+    ]
+    view = joined.select([24, 3, 3])
+    few = stats(view, sample="all")
+    assert (few.samples, few.sampled, few.digest) == (3, 3, view.digest)
+    assert few.fields["label"].classes.counts == (0, 2, 0, 1, 0)
+    assert few.sources["source"].counts == (2, 1)
+    assert few.fields["score"].spread.max == 6
+    assert json.loads(json.dumps(few.to_dict()))["sources"]["source"]["names"] == ["a", "b"]
+
+
+def test_weighted_views_are_counted_with_their_weights(tmp_path: Path) -> None:
+    """Of a mixture with weights, each source counts as often as an epoch delivers its samples."""
+    parts = {
+        name: write(tmp_path / name, "tar", [sample(n) for n in numbers])
+        for name, numbers in {"a": range(10), "b": range(10, 25)}.items()
+    }
+    mixture = shardio.mix(parts, {"a": 3, "b": 1}, samples=40)
+    found = stats(mixture, sample=20, seed=4)
+    assert (found.samples, found.sampled) == (40, 20)
+    assert found.sources["source"].counts == (30, 10)
+    assert found.fields["label"].classes.counts[0] == sum(row[0] for row in found.sources["source"].classes)
+    assert found.fields["label"].classes.counts[0] == 24
+
+
+def test_bad_values_of_a_view_are_named_by_source() -> None:
+    """A value of a view that does not decode is named by its number in the view, and by its source and shard."""
+    joined = shardio.concat(
+        {name: shardio.from_samples([{"image": jpeg()}, {"image": spoiled(jpeg())}]) for name in "ab"}
+    )
+    found = stats(joined[1:], sample="all")
+    assert [(bad.location.index, bad.location.shard.partition("/")[0], bad.field) for bad in found.bad] == [
+        (0, "a", "image"),
+        (2, "b", "image"),
+    ]
+    assert "bad *      2 samples" in report.text(found)

@@ -13,6 +13,7 @@ from typing import Any
 
 import _forked
 import cv2
+import numpy as np
 import pytest
 import typer
 from _builders import jpeg
@@ -133,6 +134,25 @@ def test_show(dataset: Path, tmp_path: Path) -> None:
     assert picture.std() > 10
 
 
+def test_show_batches(dataset: Path, tmp_path: Path) -> None:
+    """`show --batches` draws the batches of the ranks in a step, with the transforms of training."""
+    sheet = tmp_path / "step.png"
+    job = ["--world", 2, "--batch-size", 5, "--tail", "pad", "--step", 1, "--steps", 2]
+    done = shardio_command("show", dataset, "-o", sheet, "--batches", "--augment", *job)
+    assert (done.returncode, done.stdout) == (0, f"{sheet}: 20 samples of {dataset}, as ranks get them\n"), done.stderr
+    picture = cv2.imread(str(sheet))
+    block = 20 + 4 + 160 + 2 * 20 + 4  # heading, image, two lines
+    assert picture.shape[0] == 4 * block
+    with shardio.create(tmp_path / "arrays") as writer:
+        writer.append({"grid": np.zeros((2, 2))})
+    for option, message in (("--augment", "--augment transforms images"), ("--seed=3", "--batches draws arrays, too")):
+        done = shardio_command("show", tmp_path / "arrays", option)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    invalid = (picture == (30, 30, 220)).all(axis=2).any(axis=1)  # frames, as BGR
+    assert not invalid[: 2 * block].any()
+    assert invalid[2 * block :].any()
+
+
 @pytest.mark.parametrize(
     ("args", "message", "code"),
     [
@@ -159,6 +179,8 @@ def test_show(dataset: Path, tmp_path: Path) -> None:
         (("convert", "idx", "a", "out", "--to"), "'--to' requires an argument. (see shardio convert idx --help)", 2),
         (("--version=3",), "Option '--version' does not take a value. (see shardio --help)", 2),
         (("stats", "nowhere", "--fill-value", "3"), "--fill-value must be a field and a number such as grid=-32768", 2),
+        (("show", "nowhere", "--steps", "2"), "--steps goes with --batches", 2),
+        (("show", "nowhere", "--shuffle", "none"), "--shuffle goes with --batches", 2),
         (("stats", "nowhere", "--channel-axis", "x=y"), "--channel-axis must be a field and an axis such as", 2),
     ],
 )  # fmt: skip

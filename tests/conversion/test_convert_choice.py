@@ -17,11 +17,12 @@ import shardio
 from shardio.care.verify import verify
 from shardio.conversion.api import convert
 from shardio.conversion.dataset_source import DatasetSource
-from shardio.conversion.expression import Expression
 from shardio.conversion.runners import in_processes
-from shardio.conversion.subset import matching, parse_split, shuffled, split
+from shardio.conversion.subset import matching, shuffled
 from shardio.errors import BadSample, ConfigError, ShardCorrupt, SourceError, SourceWarning
 from shardio.testing import samples as kinds
+from shardio.views.expression import Expression
+from shardio.views.split import parse_split, split
 from shardio_converters.idx import idx
 
 VALUES = {
@@ -211,7 +212,7 @@ def test_a_shuffle_is_a_permutation(count: int, seed: int) -> None:
 def test_splits_are_disjoint_and_of_the_right_size(count: int, weights: list[float], seed: int) -> None:
     """The parts of a split are disjoint, ordered, complete and of the requested sizes."""
     shares = {f"p{i}": weight / sum(weights) for i, weight in enumerate(weights)}
-    parts = split(np.arange(count), shares, seed)
+    parts = split(count, shares, seed)
     assert sorted(n for part in parts.values() for n in part.tolist()) == list(range(count))
     for name, part in parts.items():
         assert abs(len(part) - shares[name] * count) <= 1
@@ -232,7 +233,7 @@ def test_splits_are_disjoint_and_of_the_right_size(count: int, weights: list[flo
 def test_wrong_splits(text: str, message: str) -> None:
     """An invalid split is refused by name."""
     with pytest.raises(ConfigError, match=message):
-        split(np.arange(10), parse_split(text), 0)
+        split(10, parse_split(text), 0)
 
 
 def test_samples_that_no_part_holds_are_told(dataset: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
 
@@ -21,8 +22,9 @@ from ...format.fields import present_column
 from ...order.permutation import Permutation, derive
 from ...system.threads import in_order
 from ...system.types import Indices
+from ...views.view import BaseDataset
 from ..examine import blocks, opened, read_blocks, reason, threads
-from .counting import FieldCounter, inspect
+from .counting import FieldCounter, SourceCounter, holds_integers, inspect
 from .field_view import FieldView, FillValues, views
 from .figures import BadValue
 from .figures import DatasetStats as DatasetStats
@@ -37,7 +39,7 @@ _SAMPLE_KEY = 0x636F6E74656E7473  # keeps the sample apart from the first batch 
 
 
 def stats(
-    dataset: str | os.PathLike[str] | Dataset,
+    dataset: str | os.PathLike[str] | BaseDataset,
     *,
     sample: int | Literal["all"] = 1000,
     seed: int = 0,
@@ -52,7 +54,7 @@ def stats(
     """Return figures of what a dataset holds.
 
     Args:
-        dataset: a path or URL, or a Dataset.
+        dataset: a path or URL, or a dataset or view. A view that draws samples anew is counted in epoch 0 of `seed`.
         sample: the number of random samples to read and decode images, texts, JSON and arrays of; 0 for none, `"all"`
             for all. Means of fewer come with their standard error.
         seed: the seed of that choice.
@@ -73,37 +75,54 @@ def stats(
     if sample != "all" and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 0):
         raise ConfigError("{sample} must be a whole number of at least 0, or 'all', got {!r}", sample)
     thread_count, report_progress = threads(workers), progress or (lambda *_: None)
-    with opened(dataset, StoreAccess(cache, cache_size, store_options)) as source:
+    access = StoreAccess(cache, cache_size, store_options)
+    with nullcontext(dataset) if isinstance(dataset, BaseDataset) else opened(dataset, access) as source:
         seen = views(source.fields, fill_values or {}, channel_axis or {})
         counters = {name: FieldCounter(name, field, len(source), seen[name]) for name, field in source.fields.items()}
+        label = source.fields.get("label")
+        labels = None if label is None or not holds_integers(label) else (label, seen["label"])
+        sources = {name: SourceCounter(names, labels) for name, names in source.id_columns.items() if names}
         for first in range(0, len(source), _COUNTED_SAMPLES):
             last = min(first + _COUNTED_SAMPLES, len(source))
-            selection = source.selection(np.arange(first, last))
+            numbers = _numbers(source, seed, np.arange(first, last))
+            selection = source.selection(numbers)
             for counter in counters.values():
                 counter.count(selection)
+            for name, of_source in sources.items():
+                of_source.count(source.sample_ids(numbers)[name], selection)
             report_progress("counting", last, len(source))
         most = len(source) if sample == "all" else min(sample, len(source))
         sampled, bad = _inspect(source, counters, seen, most, seed, thread_count, report_progress)
-        manifest = source.manifest
+        fields = {
+            name: counter.stats(source.metadata, len(source) if most < len(source) else 0)
+            for name, counter in counters.items()
+        }
+        shards = source.manifest.shards if isinstance(source, Dataset) else None
         return DatasetStats(
             path=str(source.path),
-            container=manifest.container,
-            digest=manifest.digest,
-            samples=manifest.samples,
-            shards=len(manifest.shards),
-            bytes=int(manifest.shards.bytes.sum()),
+            view=None if isinstance(source, Dataset) else repr(source).removeprefix("<").removesuffix(">"),
+            digest=source.digest,
+            container=source.manifest.container if isinstance(source, Dataset) else None,
+            samples=len(source),
+            shards=None if shards is None else len(shards),
+            bytes=None if shards is None else int(shards.bytes.sum()),
             sampled=sampled,
             seed=seed,
             bad=bad,
-            fields={
-                name: counter.stats(manifest.metadata, len(source) if most < len(source) else 0)
-                for name, counter in counters.items()
+            fields=fields,
+            sources={
+                name: counter.sources(fields["label"].classes if labels else None) for name, counter in sources.items()
             },
         )
 
 
+def _numbers(dataset: BaseDataset, seed: int, positions: Indices) -> Indices:
+    """Return the numbers of the samples that are at some positions in epoch 0, in stored order."""
+    return dataset.plan(seed, None, 1, 1).lookup(positions)[0] if dataset.orders_itself else positions
+
+
 def _inspect(
-    dataset: Dataset,
+    dataset: BaseDataset,
     counters: Mapping[str, FieldCounter],
     seen: Mapping[str, FieldView],
     sample: int,
@@ -116,6 +135,7 @@ def _inspect(
     chosen = np.arange(len(dataset))
     if sample < len(dataset):
         chosen = np.sort(Permutation(len(dataset), derive(seed, _SAMPLE_KEY))(np.arange(sample)))
+    chosen = np.sort(_numbers(dataset, seed, chosen))
     if not names:
         return 0, ()
     done = 0
@@ -131,7 +151,7 @@ def _inspect(
 
 
 def _inspect_block(
-    dataset: Dataset, seen: Mapping[str, FieldView], indices: Indices
+    dataset: BaseDataset, seen: Mapping[str, FieldView], indices: Indices
 ) -> tuple[int, dict[str, list[Any]], list[BadValue]]:
     """Read and decode fields of samples of one shard; return how many samples, what to count by field, bad values."""
     inspected: dict[str, list[Any]] = {name: [] for name in seen}

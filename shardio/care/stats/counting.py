@@ -10,13 +10,13 @@ from typing import Any, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...dataset.selection import Selection
 from ...format import images
 from ...format.fields import Field, present_column, shape_column
 from ...system.optional import cv2
+from ...views.readable import SelectedSamples
 from ..examine import decode
 from .field_view import FieldView
-from .figures import Channel, Classes, FieldStats, Histogram, ImageStats, Spread, Values
+from .figures import Channel, Classes, FieldStats, Histogram, ImageStats, Sources, Spread, Values
 
 MOST_DIFFERENT = 1 << 18  # different values that are counted exactly
 MOST_CLASSES = 10_000  # different integers that are taken for classes; more if the metadata names more
@@ -244,8 +244,7 @@ class FieldCounter:
 
     def __init__(self, name: str, field: Field, samples: int, view: FieldView) -> None:
         self._name, self._field, self._samples, self._view = name, field, samples, view
-        integers = field.kind == "scalar" and field.row_dtype.kind in "iub" and field.row_dtype != np.uint64
-        self._numbers = ValueCounts(np.int64 if integers else np.float64)
+        self._numbers = ValueCounts(np.int64 if holds_integers(field) else np.float64)
         self._stored_sizes, self._lengths = ValueCounts(np.int64), ValueCounts(np.int64)
         self._image_sizes = ValueCounts(np.int64, _round_sizes)
         self._values = Values()
@@ -264,7 +263,7 @@ class FieldCounter:
             height, width = np.array(field.shape, np.int64)[:, None]
             self._image_sizes.add(_pack(height, width), samples)
 
-    def count(self, selection: Selection) -> None:
+    def count(self, selection: SelectedSamples) -> None:
         """Count stored sizes, image sizes and scalars, for which no sample is read."""
         there: Any = slice(None)
         if self._field.optional:
@@ -375,6 +374,44 @@ class FieldCounter:
         samples = tuple(counts.get(v, 0) for v in values)
         most, least = max(counts.values()), min(counts.values())
         return Classes(values, samples, value_names, samples.count(0), most, least, most / least)
+
+
+@final
+class SourceCounter:
+    """Counts the samples of each source, and those of each class in it.
+
+    Args:
+        names: the sources.
+        label: the field `label`, and what of its values counts; None if there is no such field of whole numbers.
+    """
+
+    def __init__(self, names: Sequence[str], label: tuple[Field, FieldView] | None) -> None:
+        self._names, self._label = tuple(names), label
+        self._counts = np.zeros(len(names), np.int64)
+        self._labels = [ValueCounts(np.int64) for _ in names]
+
+    def count(self, numbers: NDArray[np.int64], selection: SelectedSamples) -> None:
+        """Count samples, whose sources are `numbers`, int64 [n]."""
+        self._counts += np.bincount(numbers, minlength=len(self._names))
+        if self._label is None:
+            return
+        field, view = self._label
+        labels = selection.column("label")
+        there = selection.column(present_column("label")) if field.optional else np.ones(len(labels), np.bool_)
+        for number in np.unique(numbers[there]).tolist():
+            self._labels[number].add(without(labels[there & (numbers == number)], view.fill_values))
+
+    def sources(self, classes: Classes | None) -> Sources:
+        """Return the counts; `classes` are those of the field `label`."""
+        values = () if classes is None else classes.values
+        found = [dict(zip(c.values.tolist(), c.counts.tolist(), strict=True)) for c in self._labels if values]
+        table = tuple(tuple(counts.get(value, 0) for value in values) for counts in found)
+        return Sources(self._names, tuple(self._counts.tolist()), table)
+
+
+def holds_integers(field: Field) -> bool:
+    """Return whether a field holds scalars that int64 holds."""
+    return field.kind == "scalar" and field.row_dtype.kind in "iub" and field.row_dtype != np.uint64
 
 
 def inspect(field: Field, stored: Any, view: FieldView) -> Any:

@@ -93,6 +93,22 @@ class Classes:
 
 
 @dataclass(frozen=True, slots=True)
+class Sources:
+    """The number of samples of each source of a view.
+
+    Attributes:
+        names: the sources.
+        counts: the number of samples of each source.
+        classes: for each source the number of samples of each class, in the order of `Classes.values` of the field
+            `label`; empty if that holds no classes.
+    """
+
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    classes: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Channel:
     """One colour channel of the sampled images, in which every image weighs the same whatever its size.
 
@@ -186,28 +202,33 @@ class BadValue:
 
 @dataclass(frozen=True, slots=True)
 class DatasetStats:
-    """The figures of a dataset.
+    """The figures of a dataset or a view.
 
     Attributes:
         path: the dataset's directory.
-        container, digest: from the manifest.
-        samples, shards, bytes: totals.
+        view: what a view chooses, and of which dataset; None for a dataset.
+        digest: of the content.
+        container, shards, bytes: of a dataset's files; None for a view.
+        samples: the number of samples in an epoch.
         sampled: the number of samples whose images, texts and arrays were read and decoded.
         seed: the seed that chose those samples.
         bad: the values of those samples that cannot be read or decoded.
         fields: the figures of each field, by name.
+        sources: the samples of each source, by the column of a batch that names it, such as `source`.
     """
 
     path: str
-    container: str
+    view: str | None
     digest: str
+    container: str | None
     samples: int
-    shards: int
-    bytes: int
+    shards: int | None
+    bytes: int | None
     sampled: int
     seed: int
     bad: tuple[BadValue, ...]
     fields: Mapping[str, FieldStats]
+    sources: Mapping[str, Sources]
 
     def to_dict(self) -> dict[str, Any]:
         """Return every figure, ready for JSON."""

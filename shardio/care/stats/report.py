@@ -4,11 +4,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...system.units import counted, format_size
-from .figures import Classes, DatasetStats, FieldStats, Histogram, ImageStats, Spread, Values
+from .figures import Classes, DatasetStats, FieldStats, Histogram, ImageStats, Sources, Spread, Values
 
 BAR_WIDTH = 40  # characters
 MOST_LISTED = 20  # classes, and bad values
 _LISTED_ENDS = 10  # the number of largest and of smallest classes to list where there are more than MOST_LISTED
+_LONGEST_VIEW = 200  # characters of what a view is
+_MOST_COLUMNS = 8  # sources whose classes stand side by side
 _MOST_CHANNELS = 16  # whose mean and standard deviation stand on one line
 _MOST_COMMON = 5  # image sizes and array shapes
 _LEAST_ERROR = 1e-12  # below it, a standard error is rounding
@@ -21,6 +23,10 @@ Row = tuple[str, str]
 def text(stats: DatasetStats) -> str:
     """Return the report, without a final line end. Sizes are in decimal units."""
     lines = _aligned(_head(stats))
+    for column, sources in stats.sources.items():
+        classes = stats.fields["label"].classes if "label" in stats.fields else None
+        heading = f"{column}: {counted(len(sources.names), 'source', ',')}"
+        lines += ["", heading, *_aligned(_sources(sources, classes), "  ")]
     for name, field in stats.fields.items():
         lines += ["", f"{name}: {_kind(field)}", *_aligned(_rows(name, field), "  ")]
     return "\n".join(lines)
@@ -58,10 +64,14 @@ def _kind(stats: FieldStats) -> str:
 
 def _head(stats: DatasetStats) -> Iterator[Row]:
     yield "dataset", stats.path
+    if stats.view is not None:
+        yield "view", stats.view if len(stats.view) <= _LONGEST_VIEW else f"{stats.view[:_LONGEST_VIEW]}..."
     yield "digest", stats.digest
-    yield "samples", f"{stats.samples:,} in {stats.shards:,} {stats.container} shards"
-    mean = f", {format_size(stats.bytes / stats.samples)} per sample" if stats.samples else ""
-    yield "bytes", f"{format_size(stats.bytes)}{mean}"
+    shards = "" if stats.shards is None else f" in {stats.shards:,} {stats.container} shards"
+    yield "samples", f"{stats.samples:,}{shards}"
+    if stats.bytes is not None:
+        mean = f", {format_size(stats.bytes / stats.samples)} per sample" if stats.samples else ""
+        yield "bytes", f"{format_size(stats.bytes)}{mean}"
     if stats.sampled:
         how = "all samples" if stats.sampled == stats.samples else f"{stats.sampled:,} samples (seed {stats.seed})"
         exact = "" if stats.sampled == stats.samples else "; --sample all looks at all"
@@ -70,6 +80,26 @@ def _head(stats: DatasetStats) -> Iterator[Row]:
     yield from (("", f"{bad}") for bad in stats.bad[:MOST_LISTED])
     if len(stats.bad) > MOST_LISTED:
         yield "", f"and {len(stats.bad) - MOST_LISTED:,} more"
+
+
+def _sources(sources: Sources, classes: Classes | None) -> Iterator[Row]:
+    yield "samples", ""
+    yield from _listed(sources.names, sources.counts)
+    if classes is None or not sources.classes:
+        return
+    if len(sources.names) > _MOST_COLUMNS or len(classes.values) > MOST_LISTED:
+        yield "classes", "by source: in --json"
+        return
+    names = _printable(_names(classes))
+    table = [
+        _printable(sources.names),
+        *([f"{count:,}" for count in row] for row in zip(*sources.classes, strict=True)),
+    ]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    yield "classes", ""
+    for name, row in zip(["", *names], table, strict=True):
+        cells = "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+        yield "", f"{name:>{max(map(len, names))}}  {cells}"
 
 
 def _rows(name: str, field: FieldStats) -> Iterator[Row]:
@@ -86,7 +116,7 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
             yield "empty classes", f"{classes.empty:,}"
     # Many integers without names are better shown as a distribution.
     if classes is not None and (name == "label" or len(classes.values) <= MOST_LISTED):
-        yield from _listed(classes)
+        yield from _listed(_names(classes), classes.counts)
     elif field.spread is not None:
         yield from _spread("values", field.spread)
     if field.lengths is not None:
@@ -166,19 +196,26 @@ def _pixel_classes(shares: Mapping[int, float]) -> Iterator[Row]:
         yield "", f"and {len(shares) - MOST_LISTED:,} more"
 
 
-def _listed(classes: Classes) -> Iterator[Row]:
-    every = [str(value) for value in classes.values] if classes.names is None else classes.names
-    printable = [name if name.isprintable() else ascii(name)[1:-1] for name in every]
+def _names(classes: Classes) -> Sequence[str]:
+    return [str(value) for value in classes.values] if classes.names is None else classes.names
+
+
+def _printable(names: Sequence[str]) -> list[str]:
+    return [name if name.isprintable() else ascii(name)[1:-1] for name in names]
+
+
+def _listed(names: Sequence[str], counts: Sequence[int]) -> Iterator[Row]:
+    """List the samples of each class or source; of many, the largest and the smallest."""
+    printable = _printable(names)
 
     def bars(positions: Sequence[int]) -> Iterator[Row]:
-        counts = [classes.counts[position] for position in positions]
-        return _bars([printable[position] for position in positions], counts, classes.largest)
+        return _bars([printable[at] for at in positions], [counts[at] for at in positions], max(counts))
 
     positions = range(len(printable))
     if len(positions) <= MOST_LISTED:
         yield from bars(positions)
         return
-    descending = sorted(positions, key=lambda position: -classes.counts[position])
+    descending = sorted(positions, key=lambda position: -counts[position])
     yield "the largest", ""
     yield from bars(descending[:_LISTED_ENDS])
     yield "the smallest", ""

@@ -1,0 +1,132 @@
+"""Drawing samples: each is a card of its pictures, side by side, with lines of text beneath, and blocks hold cards."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ..format.mask_colors import colored
+
+TILE_SIZE = 160  # pixels, like CAPTION_HEIGHT and GAP
+CAPTION_HEIGHT = 20
+GAP = 4
+_TEXT_COLOR, _MARK_COLOR, _BACKGROUND = (40, 40, 40), (220, 30, 30), 255
+_MARGIN, _BASELINE = 2, 14  # of a line of text, in pixels from the left and from its top
+_FRAME = 3  # pixels
+_FONT, _SMALLEST, _LARGEST = cv2.FONT_HERSHEY_SIMPLEX, 0.28, 0.4  # its scales
+
+Drawing: TypeAlias = NDArray[np.uint8]
+"""Pixels as RGB, uint8 [height, width, 3]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A sample to draw.
+
+    Attributes:
+        pictures: pictures and their names: an image, uint8 [height, width, 1 or 3]; a mask, whole numbers
+            [height, width], which is drawn in colours; or None, which leaves the place empty.
+        lines: lines of text.
+        marked: whether to draw a frame around the pictures.
+    """
+
+    pictures: Sequence[tuple[str, NDArray[Any] | None]]
+    lines: Sequence[str]
+    marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Cards with the same number of pictures, and the line above them; "" for none."""
+
+    heading: str
+    cards: Sequence[Card]
+
+
+def sheet(blocks: Sequence[Block], columns: int) -> Drawing:
+    """Return a drawing of one or more blocks, one above the other, with up to `columns` cards in a row."""
+    parts = [part for block in blocks for part in _block(block, columns)]
+    width = max(part.shape[1] for part in parts)
+    return np.concatenate([_padded(part, part.shape[0], width) for part in parts])
+
+
+def _block(block: Block, columns: int) -> list[Drawing]:
+    parts = []
+    if block.cards:
+        lines = max(len(card.lines) for card in block.cards)
+        parts.append(_arranged([_card(card, lines) for card in block.cards], min(columns, len(block.cards))))
+    if block.heading:
+        width = max([_width(block.heading, _LARGEST) + 2 * _MARGIN, *(part.shape[1] for part in parts)])
+        parts.insert(0, _line(block.heading, width))
+    return parts
+
+
+def _card(card: Card, lines: int) -> Drawing:
+    """Draw the pictures, with their names if there are several, and `lines` lines of text."""
+    tiles = [_tile(picture) for _, picture in card.pictures] or [_blank(TILE_SIZE, TILE_SIZE)]
+    if len(tiles) > 1:
+        names = [_line(name, TILE_SIZE) for name, _ in card.pictures]
+        tiles = [np.concatenate(column) for column in zip(tiles, names, strict=True)]
+    parts = [_arranged(tiles, len(tiles))[GAP:-GAP, GAP:-GAP]]
+    if card.marked:
+        cv2.rectangle(parts[0], (0, 0), (parts[0].shape[1] - 1, TILE_SIZE - 1), _MARK_COLOR, _FRAME)
+    width = parts[0].shape[1]
+    parts += [_line(text, width) for text in [*card.lines, *[""] * (lines - len(card.lines))]]
+    return np.concatenate(parts)
+
+
+def _tile(picture: NDArray[Any] | None) -> Drawing:
+    """Return a picture scaled to fit into a square."""
+    tile = _blank(TILE_SIZE, TILE_SIZE)
+    if picture is None:
+        return tile
+    is_mask = picture.ndim == 2
+    image = colored(picture) if is_mask else picture
+    scale = TILE_SIZE / max(image.shape[:2])
+    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST if scale > 2 else cv2.INTER_LINEAR
+    method = cv2.INTER_NEAREST if is_mask else method
+    width, height = (max(1, round(side * scale)) for side in (image.shape[1], image.shape[0]))
+    fitted = cv2.resize(image, (width, height), interpolation=method).reshape(height, width, -1)
+    y, x = (TILE_SIZE - height) // 2, (TILE_SIZE - width) // 2
+    tile[y : y + height, x : x + width] = fitted
+    return tile
+
+
+def _line(text: str, width: int) -> Drawing:
+    """Draw as much of a text as fits into a line."""
+    line = _blank(CAPTION_HEIGHT, width)
+    text = " ".join(text.split()).encode("ascii", "replace").decode()  # OpenCV's own font has no other characters
+    room = width - 2 * _MARGIN
+    text = text[:room]  # no character is narrower than a pixel
+    scale = max(_SMALLEST, _LARGEST * min(1.0, room / max(1, _width(text, _LARGEST))))
+    while _width(text, scale) > room:
+        text = text[:-1]
+    cv2.putText(line, text, (_MARGIN, _BASELINE), _FONT, scale, _TEXT_COLOR, 1, cv2.LINE_AA)
+    return line
+
+
+def _width(text: str, scale: float) -> int:
+    return int(cv2.getTextSize(text, _FONT, scale, 1)[0][0])
+
+
+def _arranged(tiles: Sequence[Drawing], columns: int) -> Drawing:
+    rows = -(-len(tiles) // columns)
+    height, width = tiles[0].shape[0] + GAP, tiles[0].shape[1] + GAP
+    arranged = _blank(rows * height + GAP, columns * width + GAP)
+    for number, tile in enumerate(tiles):
+        y, x = number // columns * height + GAP, number % columns * width + GAP
+        arranged[y : y + tile.shape[0], x : x + tile.shape[1]] = tile
+    return arranged
+
+
+def _padded(drawing: Drawing, height: int, width: int) -> Drawing:
+    padded = _blank(height, width)
+    padded[: drawing.shape[0], : drawing.shape[1]] = drawing
+    return padded
+
+
+def _blank(height: int, width: int) -> Drawing:
+    return np.full((height, width, 3), _BACKGROUND, np.uint8)

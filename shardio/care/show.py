@@ -1,0 +1,360 @@
+"""Samples in one picture: batches as a Loader delivers them, and a dataset's contact sheet."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, Option
+from ..format.fields import Field, describe_fields, presence
+from ..loader.loader import Loader
+from ..order.world import World
+from ..system.os_errors import naming
+from ..system.units import counted
+from ..transforms import Transform
+from ..views.classes import KEY, names_in
+from ..views.readable import ReadableDataset
+from .sheet import Block, Card, sheet
+
+MOST_BATCHES = 16
+"""The batches, and so the ranks of one step, that a picture shows at most."""
+
+_MOST_PICTURES, _MOST_LINES = 4, 4  # of a sample
+_MOST_NUMBERS = 8  # of a vector that is shown as text
+
+Batch: TypeAlias = Mapping[str, Any]
+
+
+def show(
+    batches: Loader | Batch | Sequence[Loader | Batch],
+    path: str | os.PathLike[str],
+    *,
+    steps: int = 1,
+    samples: int = 32,
+    columns: int = 8,
+) -> int:
+    """Write a PNG that shows batches as training gets them, so that you can look before you train.
+
+    Each sample comes with its pictures, after all transforms: images, whose normalization is undone; masks in colours;
+    of arrays of two and more axes a grey slice, from the smallest to the largest number. Beneath are its index, its
+    label and the label's class, its source, numbers and texts. A red frame marks samples that are not `valid`.
+
+    Args:
+        batches: a Loader, whose next batches are shown, and which stays where it is; or a batch, such as one that a
+            `map` or a loop of your own made. Or several of these, such as the Loaders of all ranks of a job. Of a batch
+            alone, class names and normalization aren't known: labels are numbers, and floats that aren't in [0, 1] are
+            shown from the smallest to the largest.
+        path: the path of the PNG.
+        steps: the number of batches to show of each Loader.
+        samples: the most samples to show. They are the first ones of each batch, as many of one as of another.
+        columns: the number of samples per row.
+
+    Returns:
+        The number of samples shown. What is left out, the picture says; of more than 16 batches the first 16 are shown.
+
+    Raises ConfigError for a number below 1, unless the name of the file ends in .png, and if there is no batch.
+    """
+    _check(path, steps=steps, samples=samples, columns=columns)
+    listed = list(batches) if isinstance(batches, Sequence) else [batches]
+    for given in listed:
+        if not isinstance(given, Loader | Mapping):
+            raise ConfigError(
+                "show takes a Loader, such as shardio.Loader(data, 32), a batch, or a list of these, got "
+                f"{type(given).__name__}"
+            )
+    used = listed[:MOST_BATCHES]
+    at_once = min(steps, max(1, MOST_BATCHES // max(1, len(used))))
+    most = max(1, samples // max(1, len(used) * at_once))
+    blocks = [_blocks(given, at_once, most) for given in used]
+    drawn = [block for step in itertools.zip_longest(*blocks) for block in step if block is not None]
+    if not drawn:
+        raise ConfigError("there is no batch to show")
+    if (left_out := len(listed) * steps - len(used) * at_once) > 0:
+        drawn.append(Block(f"batches not drawn: {left_out:,}", ()))
+    _write(path, drawn, columns)
+    return sum(len(block.cards) for block in drawn)
+
+
+def contact_sheet(
+    dataset: ReadableDataset,
+    path: str | os.PathLike[str],
+    *,
+    samples: int = 32,
+    columns: int = 8,
+    transforms: Mapping[str, Sequence[Transform]] | None = None,
+    seed: int = 0,
+) -> int:
+    """Write a PNG that shows random samples of a dataset, each with its index and label beneath.
+
+    Args:
+        dataset: a dataset with an image field. Of several, the first that is no mask is drawn.
+        path: the path of the PNG.
+        samples: the number of samples to show, at most as many as the dataset holds.
+        columns: the number of samples per row.
+        transforms: the transforms by field; without any, complete images are shown.
+        seed: the seed of the choice of samples and of their transforms.
+
+    Returns:
+        The number of samples shown.
+
+    Raises ConfigError if the dataset has no image field, for fewer than 1 sample or column, and unless the name of the
+    file ends in .png.
+    """
+    _check(path, samples=samples, columns=columns)
+    images = [n for n, f in dataset.fields.items() if f.is_image]
+    name = next((n for n in images if dataset.fields[n].role is None), next(iter(images), None))
+    if name is None:
+        there = describe_fields(dataset.fields)
+        raise ConfigError(
+            "{}: a contact sheet draws images, and no field holds them: {}; {} draws arrays, too",
+            dataset.path,
+            there,
+            Option("batches", True),
+        )
+    loader = Loader(
+        dataset,
+        min(samples, len(dataset)),
+        transforms={name: (transforms or {}).get(name, ())},
+        seed=seed,
+        world=World(),
+        fields=[name, *(["label"] if "label" in dataset.fields else [])],
+        threads=2,
+        prefetch=1,
+    )
+    with closing(iter(loader)) as batches:
+        cards, _ = _cards(next(batches), _Context.of(loader), samples)
+    _write(path, [Block("", cards)], columns)
+    return len(cards)
+
+
+def ranks_at(
+    dataset: ReadableDataset,
+    *,
+    world: int = 1,
+    batch_size: int = 32,
+    epoch: int = 0,
+    step: int = 0,
+    transforms: Mapping[str, Sequence[Transform]] | None = None,
+    **order: Any,
+) -> list[Loader]:
+    """Return the Loaders of the first 16 ranks of a job at most, which are about to deliver a step of an epoch.
+
+    Args:
+        dataset: the dataset.
+        world: the number of ranks.
+        batch_size: samples per rank and step.
+        epoch: the epoch.
+        step: the step in the epoch, from 0.
+        transforms: the transforms by field.
+        order: the Loader's arguments on which the order depends, such as `seed` and `shuffle`.
+
+    Raises ConfigError for an argument that breaks a rule.
+    """
+    if world < 1:
+        raise ConfigError("{world} must be at least 1, got {}", world)
+    # A Loader without fields reads nothing on its way to the step, and its state is that of every rank.
+    walker = Loader(dataset, batch_size, world=World(0, world), fields=[], threads=1, **order)
+    walker.set_epoch(epoch)
+    if not 0 <= step < len(walker):
+        raise ConfigError("{step} must be in [0, {}), the steps of an epoch, got {}", len(walker), step)
+    with closing(iter(walker)) as batches:
+        for _ in itertools.islice(batches, step):
+            pass
+        state = walker.state_dict()
+    loaders = []
+    for rank in range(min(world, MOST_BATCHES)):
+        place = World(rank, world)
+        loaders.append(Loader(dataset, batch_size, transforms=transforms, world=place, threads=2, prefetch=1, **order))
+        loaders[-1].load_state_dict(state)
+    return loaders
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What a batch does not tell: the fields, the names of classes and sources, and normalizations by field."""
+
+    fields: Mapping[str, Field] = field(default_factory=dict)
+    classes: Sequence[str] = ()
+    id_columns: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"index": ()})
+    normalized: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, loader: Loader) -> _Context:
+        dataset = loader.dataset
+        return cls(dataset.fields, names_in(dataset.metadata.get(KEY)), dataset.id_columns, loader.normalized)
+
+
+def _check(path: str | os.PathLike[str], **counts: int) -> None:
+    if Path(path).suffix.lower() != ".png":
+        raise ConfigError(f"the picture is a PNG: its name must end in .png, got {str(path)!r}")
+    for name, count in counts.items():
+        if count < 1:
+            raise ConfigError("{} must be at least 1, got {}", Option(name), count)
+
+
+def _write(path: str | os.PathLike[str], blocks: Sequence[Block], columns: int) -> None:
+    drawing = cv2.cvtColor(sheet(blocks, columns), cv2.COLOR_RGB2BGR)
+    with naming(Path(path)):
+        Path(path).write_bytes(cv2.imencode(".png", drawing)[1].tobytes())
+
+
+def _blocks(given: Loader | Batch, steps: int, most: int) -> list[Block]:
+    """Return a block for each of the next batches of a Loader, or for a batch."""
+    if isinstance(given, Loader):
+        return list(_delivered(given, steps, most))
+    cards, left_out = _cards(given, _Context(), most)
+    return [Block(f"{_extent(len(cards), _rows(given))}{left_out}", cards)]
+
+
+def _delivered(loader: Loader, steps: int, most: int) -> Iterator[Block]:
+    context, world = _Context.of(loader), loader.world
+    loader = copy.copy(loader)  # which begins where the other one stands, and does not move it
+    if not loader.steps_left:
+        loader.set_epoch(loader.epoch + 1)
+    first, epoch = len(loader) - loader.steps_left, loader.epoch
+    with closing(iter(loader)) as batches:
+        for step, batch in enumerate(itertools.islice(batches, steps), first):
+            cards, left_out = _cards(batch, context, most)
+            place = f"epoch {epoch}, step {step} of {len(loader)}, rank {world.rank} of {world.size}"
+            yield Block(f"{place}: {_extent(len(cards), _rows(batch))}{left_out}", cards)
+
+
+def _extent(drawn: int, samples: int) -> str:
+    return counted(samples, "sample", ",") if drawn == samples else f"{drawn} of {samples:,} samples"
+
+
+def _rows(batch: Batch) -> int:
+    return len(next(iter(batch.values()), ()))
+
+
+def _cards(batch: Batch, context: _Context, most: int) -> tuple[list[Card], str]:
+    """Return a card for each of the first samples of a batch, and in words the fields that they do not show."""
+    rows = range(min(most, _rows(batch)))
+    own = {*context.id_columns, "label", "valid", *map(presence, batch)}
+    pictures, texts = {}, {}
+    for name in (name for name in batch if name not in own):
+        values = [_value(batch, name, row) for row in rows]
+        drawn = [_picture(name, value, context) for value in values]
+        if any(drawn):
+            pictures[name] = [one or (name, None) for one in drawn]
+        elif any(words := [_words(value) for value in values]):
+            texts[name] = [f"{name} {word}" if word else "" for word in words]
+    captions = [[_caption(batch, row, context), *_origin(batch, row, context)] for row in rows]
+    shown = [*itertools.islice(pictures, _MOST_PICTURES)]
+    told = [*itertools.islice(texts, _MOST_LINES - max(map(len, captions), default=0))]
+    cards = []
+    for row in rows:
+        lines = [*captions[row], *(texts[name][row] for name in told)]
+        cards.append(Card([pictures[name][row] for name in shown], lines, marked=not _valid(batch, row)))
+    lacking = [name for name in batch if name not in {*own, *shown, *told}]
+    return cards, f"; not drawn: {', '.join(lacking)}" if lacking else ""
+
+
+def _value(batch: Batch, name: str, row: int) -> Any:
+    """Return a sample's value: an array as a tensor of the host, None if the sample has no value, or what it is."""
+    there = batch.get(presence(name))
+    value = batch[name][row] if there is None or there[row] else None
+    if isinstance(value, np.ndarray | np.generic):
+        value = torch.as_tensor(value)
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+
+
+def _valid(batch: Batch, row: int) -> bool:
+    return "valid" not in batch or bool(batch["valid"][row])
+
+
+def _caption(batch: Batch, row: int, context: _Context) -> str:
+    index = f"#{int(batch['index'][row])}" if "index" in batch else ""
+    label = _value(batch, "label", row) if "label" in batch else None
+    words = [index, *([] if label is None else [_label(label, context.classes, alone=not index)])]
+    return " ".join(filter(None, [*words, "" if _valid(batch, row) else "(not valid)"]))
+
+
+def _label(label: Any, classes: Sequence[str], *, alone: bool) -> str:
+    """Return a label as text, by the name of its class if it has one; of a mixed label the two largest shares."""
+    if isinstance(label, torch.Tensor) and label.ndim == 1 and label.is_floating_point():
+        shares, numbers = label.topk(min(2, len(label)))
+        pairs = zip(shares.tolist(), numbers.tolist(), strict=True)
+        return ", ".join(f"{_named(number, classes)} {share:.2f}" for share, number in pairs if share)
+    number = label.item() if isinstance(label, torch.Tensor) and label.ndim == 0 else None
+    if isinstance(number, int) and 0 <= number < len(classes):
+        return classes[number]
+    return f"{'' if alone else ' '}label {_words(label)}"
+
+
+def _named(number: int, classes: Sequence[str]) -> str:
+    return classes[number] if number < len(classes) else f"{number}"
+
+
+def _origin(batch: Batch, row: int, context: _Context) -> list[str]:
+    """Return the line that says where a sample comes from: by their names, or else as numbers; [] if nothing does."""
+    words = []
+    for column, names in context.id_columns.items():
+        if column != "index" and column in batch:
+            number = int(batch[column][row])
+            words.append(names[number] if names else f"{column} {number}")
+    return [", ".join(words)] if words else []
+
+
+def _words(value: Any) -> str:
+    """Return numbers and texts as text, "" for what has none."""
+    if isinstance(value, torch.Tensor):
+        if value.ndim == 1 and len(value) <= _MOST_NUMBERS:
+            return f"[{', '.join(map(_number, value.tolist()))}]"
+        return _number(value.item()) if value.ndim == 0 else ""
+    return "" if value is None or isinstance(value, bytes) else str(value)
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float | complex) else f"{value}"
+
+
+def _picture(name: str, value: Any, context: _Context) -> tuple[str, NDArray[Any]] | None:
+    """Return the picture of a value and its name, which says which slice it is; None if it cannot be drawn."""
+    if not isinstance(value, torch.Tensor) or value.ndim < 2 or not value.numel():
+        return None
+    array = value.numpy()
+    if name not in context.fields or context.fields[name].is_image:
+        if array.ndim == 2 and array.dtype.kind in "iu" and array.dtype != np.uint8:
+            return name, array
+        if array.ndim == 3 and array.dtype == np.uint8 and array.shape[2] in (1, 3):
+            return name, array
+        if array.ndim == 3 and array.dtype.kind == "f" and array.shape[0] in (1, 3):
+            return name, _pixels(array.transpose(1, 2, 0), context.normalized.get(name))
+    place = [0] * (array.ndim - 3) + [array.shape[-3] // 2] if array.ndim > 2 else []
+    numbers = array[tuple(place)]
+    numbers = np.abs(numbers) if numbers.dtype.kind == "c" else numbers
+    return f"{name}{place or ''}", _stretched(numbers.astype(np.float64))[..., None]
+
+
+def _pixels(values: NDArray[Any], normalization: NDArray[np.float32] | None) -> NDArray[np.uint8]:
+    """Return floats [height, width, channels] as pixels."""
+    if normalization is not None:
+        values = values * normalization[:, 1] + normalization[:, 0]
+    elif not (values.min() >= 0 and values.max() <= 1):
+        return _stretched(values.astype(np.float64))
+    pixels: NDArray[np.uint8] = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
+    return pixels
+
+
+def _stretched(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return numbers as bytes, 0 for the smallest and 255 for the largest; what is not finite is 0."""
+    finite = np.isfinite(values)
+    low, high = (values[finite].min(), values[finite].max()) if finite.any() else (0.0, 0.0)
+    shares = np.where(finite, values - low, 0) / ((high - low) or 1.0)
+    stretched: NDArray[np.uint8] = np.rint(shares * 255).astype(np.uint8)
+    return stretched

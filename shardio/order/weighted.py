@@ -1,0 +1,168 @@
+"""Weighted sampling: each sample comes in proportion to its weight, exactly, in an order that is a pure function.
+
+A line of points is divided into one interval per sample, as long as the sample's expected count. An epoch of n samples
+takes n points at distance 1 from a random start, so that each sample comes the floor or the ceiling of its expected
+count; the same holds for classes whose samples lie side by side. A permutation then shuffles the points.
+
+Source: systematic sampling (Madow 1949, "On the theory of systematic sampling, II").
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..system.types import Indices
+from .permutation import derive, splitmix64
+from .plan import Plan, Shuffle
+
+_START, _DRAW = 0x57A7, 0xD2A3  # the purposes for which keys are derived
+_FINEST, _MOST = 32, 62  # bits: of the distance between two points, and of the line
+
+
+def distance_bits(samples: int) -> int:
+    """Return of how many bits the distance between two neighbouring points is, in units of the line."""
+    return min(_FINEST, _MOST - samples.bit_length())
+
+
+class Points(Protocol):
+    """A line of `samples << distance_bits(samples)` units, divided into an interval for each sample."""
+
+    @property
+    def units(self) -> int:
+        """The length of the line."""
+
+    def at(self, points: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        """Return the samples whose intervals hold some points, and where these intervals begin; int64 [k] each."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SamplePoints:
+    """An interval for each sample, in stored order.
+
+    Args:
+        ends: where the intervals end, int64 [n], ascending.
+    """
+
+    ends: NDArray[np.int64]
+
+    @property
+    def units(self) -> int:
+        return int(self.ends[-1])
+
+    def at(self, points: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        numbers = np.searchsorted(self.ends, points, "right")
+        return numbers, np.where(numbers > 0, self.ends[numbers - 1], 0)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ClassPoints:
+    """Intervals of equal length for all classes, which those of each class's samples divide equally.
+
+    Args:
+        members: the samples by class, uint32 or int64 [n].
+        firsts: the place in `members` at which each class begins, and n; int64 [classes + 1].
+        units: the length of the line.
+    """
+
+    members: NDArray[np.uint32] | NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    units: int
+    _begins: NDArray[np.int64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        classes = len(self.firsts) - 1
+        begins = [number * self.units // classes for number in range(classes + 1)]
+        object.__setattr__(self, "_begins", np.array(begins, np.int64))
+
+    def at(self, points: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        begins = self._begins
+        which = np.searchsorted(begins, points, "right") - 1
+        counts = (self.firsts[which + 1] - self.firsts[which]).astype(object)  # products exceed 64 bits
+        lengths = (begins[which + 1] - begins[which]).astype(object)
+        # The last sample of the class whose interval, from i * length / count on, begins at the point or before it.
+        within = -(-(points - begins[which] + 1).astype(object) * counts // lengths) - 1
+        starts = begins[which] + (within * lengths // counts).astype(np.int64)
+        return self.members[self.firsts[which] + within.astype(np.int64)].astype(np.int64), starts
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WeightedPlan:
+    """The order of one epoch of weighted samples: a `plan.Order` whose numbers are those of what is weighed.
+
+    Args:
+        n: the number of positions in an epoch.
+        points: the intervals of the samples.
+        independent: draw each position by itself, with replacement, instead of at equal distances.
+        seed, epoch, shuffle, block, window: as for `Plan`. With `shuffle=None` the samples come in the order of their
+            intervals.
+
+    Raises ConfigError as `Plan` does.
+    """
+
+    n: int
+    points: Points
+    independent: bool = False
+    seed: int = 0
+    epoch: int = 0
+    shuffle: Shuffle = "global"
+    block: int = 64
+    window: int = 16
+    _places: Plan = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        places = Plan(self.n, self.seed, self.epoch, self.shuffle, self.block, self.window)
+        object.__setattr__(self, "_places", places)
+
+    @property
+    def order(self) -> str:
+        """The shuffling in words, as in `Plan.order`."""
+        return self._places.order
+
+    def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        """Return the sample at each position in [0, n), and its random key, which differs each time that it comes."""
+        places, bits = self._places.lookup(positions)[0], distance_bits(self.n)
+        if self.independent:
+            return self._drawn(places.astype(np.uint64), derive(self.seed, self.epoch, _DRAW))
+        start = derive(self.seed, self.epoch, _START) >> (64 - bits) if bits else 0
+        numbers, begins = self.points.at((places << bits) + start)
+        first_places = np.maximum(-((start - begins) >> bits), 0)
+        return numbers, _keys(numbers, places - first_places)
+
+    def _drawn(self, numbers: NDArray[np.uint64], key: int) -> tuple[Indices, NDArray[np.int64]]:
+        """Return independent draws, which depend on `key` and a number of their own, and their random keys."""
+        random = splitmix64(splitmix64(numbers + np.uint64(key)) ^ np.uint64(key))
+        points = (random.astype(object) * self.points.units >> 64).astype(np.int64)
+        return self.points.at(points)[0], (random >> np.uint64(1)).astype(np.int64)
+
+    def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
+        """Return another sample, drawn by weight, and its random key, for a bad one at attempt 1, 2, ..."""
+        key = derive(self.seed, self.epoch, rng_key, attempt, 0xBAD)
+        numbers, keys = self._drawn(np.zeros(1, np.uint64), key)
+        return int(numbers[0]), int(keys[0])
+
+    def windows(self, start: int, stop: int) -> tuple[int, int]:
+        """Return (0, -1), for none: weighted samples are not read ahead."""
+        return 0, -1
+
+    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return no runs: weighted samples are not read ahead."""
+        return []
+
+    def at_epoch(self, epoch: int) -> "WeightedPlan":
+        """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
+        return replace(self, epoch=epoch)
+
+    def drawn(self, positions: int) -> tuple[int, ...]:
+        """Return no counts: a weighted view has no sources."""
+        return ()
+
+
+def _keys(numbers: Indices, times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return random keys of samples: the number when it comes for the first time, and a hash from then on."""
+    hashed = splitmix64(splitmix64(times.astype(np.uint64)) ^ numbers.astype(np.uint64)) >> np.uint64(1)
+    return np.where(times > 0, hashed.astype(np.int64), numbers)

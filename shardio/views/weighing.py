@@ -1,0 +1,134 @@
+"""Weights of samples, given or by class, as intervals from which an order draws (`order/weighted.py`)."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from ..order.weighted import ClassPoints, Points, SamplePoints, distance_bits
+from .columns import categories, scalars
+from .readable import ReadableDataset
+
+_AT_ONCE = 1 << 20  # weights that are computed with together
+_NEAR = 2.0**-46  # relative; an expected count so near to a whole number is that number
+
+
+class Weighing(Protocol):
+    """How often samples come. It can be written down, and gives the same intervals wherever it is carried out.
+
+    Attributes:
+        samples: samples per epoch; None stands for as many as are weighed.
+        replacement: whether each is drawn independently.
+    """
+
+    @property
+    def samples(self) -> int | None: ...
+
+    @property
+    def replacement(self) -> bool: ...
+
+    def points(self, base: ReadableDataset) -> Points:
+        """Return the intervals of the samples of `base`."""
+
+    def description(self) -> dict[str, Any]:
+        """Return the weighing as JSON values; an array is given by its checksum."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """A weight for each sample: those of a field of scalars, or numbers that were given, [n]."""
+
+    field: str | None
+    given: NDArray[Any] | None
+    samples: int | None
+    replacement: bool
+
+    def points(self, base: ReadableDataset) -> Points:
+        weights = self.given if self.field is None else scalars(base, self.field)
+        count = check_samples(self.samples, base)
+        if weights is None or weights.shape != (len(base),) or weights.dtype.kind not in "biuf":
+            found = "none" if weights is None else f"{list(weights.shape)} of {weights.dtype}"
+            raise ConfigError(f"weights must be {len(base)} numbers, one for each sample, got {found}")
+        return SamplePoints(interval_ends(weights, count))
+
+    def description(self) -> dict[str, Any]:
+        by: Any = self.field
+        if self.given is not None:
+            by = [xxhash.xxh3_128_hexdigest(np.ascontiguousarray(self.given).data), self.given.dtype.str]
+        return {"weighted": by, "samples": self.samples, "replacement": self.replacement}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The same weight for each class, and within a class for each sample."""
+
+    field: str
+    samples: int | None
+    replacement: bool
+
+    def points(self, base: ReadableDataset) -> Points:
+        count = check_samples(self.samples, base)
+        numbers, names = categories(base, self.field)
+        order = np.argsort(numbers, kind="stable")
+        members = order.astype(np.uint32) if len(order) <= np.iinfo(np.uint32).max else order
+        firsts = np.cumsum([0, *np.bincount(numbers, minlength=len(names))])
+        return ClassPoints(members, firsts, count << distance_bits(count))
+
+    def description(self) -> dict[str, Any]:
+        return {"balanced": self.field, "samples": self.samples, "replacement": self.replacement}
+
+
+def check_samples(samples: int | None, base: ReadableDataset) -> int:
+    """Return the number of samples per epoch; ConfigError unless it is a whole number of at least 1."""
+    if not len(base):
+        raise ConfigError(f"{base.path}: there are no samples to weigh")
+    if samples is not None and (not isinstance(samples, (int, np.integer)) or not 1 <= samples < 1 << 48):
+        raise ConfigError(f"samples must be a whole number in [1, 2^48), got {samples!r}")
+    return len(base) if samples is None else int(samples)
+
+
+def interval_ends(weights: NDArray[Any], samples: int) -> NDArray[np.int64]:
+    """Return where the intervals of samples end, int64 [n], that are in proportion to their weights.
+
+    Their lengths add up to `samples << distance_bits(samples)` exactly. An expected count that is a whole number gives
+    a whole number of distances, and any other one lies between the same whole numbers as its interval.
+    """
+    unit = 1 << distance_bits(samples)
+    parts = [slice(start, start + _AT_ONCE) for start in range(0, len(weights), _AT_ONCE)]
+    total = math.fsum(_sum(weights[part], part.start) for part in parts)
+    if not 0 < total < math.inf:
+        raise ConfigError(f"weights must have a sum that is above 0 and finite, got {total}")
+    lengths = np.empty(len(weights), np.int64)
+    for part in parts:
+        expected = weights[part].astype(np.float64) * (samples / total)
+        near = np.rint(expected)
+        whole = np.where(np.abs(expected - near) <= near * _NEAR, near, np.floor(expected))
+        within = np.clip(np.rint((expected - whole) * unit), 0, unit)  # less than 0 if the nearest is above
+        lengths[part] = whole.astype(np.int64) * unit + within.astype(np.int64)
+    _share_out(samples * unit - int(lengths.sum()), lengths, unit)
+    return np.cumsum(lengths, out=lengths)
+
+
+def _sum(weights: NDArray[Any], first: int) -> float:
+    if weights.dtype.kind in "if" and not (good := np.isfinite(weights) & (weights >= 0)).all():
+        wrong = int(np.argmin(good))
+        raise ConfigError(f"weights must be finite and at least 0, got {weights[wrong]} for sample {first + wrong}")
+    return float(weights.sum(dtype=np.longdouble))
+
+
+def _share_out(lacking: int, lengths: NDArray[np.int64], unit: int) -> None:
+    """Add what rounding has lost, or remove what it has won, evenly from lengths that are no multiples of `unit`."""
+    while lacking:
+        open_ones = np.flatnonzero(lengths % unit)
+        ends = np.arange(len(open_ones) + 1) * (abs(lacking) / len(open_ones))
+        more = np.diff(np.rint(ends).astype(np.int64)) * (1 if lacking > 0 else -1)
+        within = lengths[open_ones] % unit
+        more = np.clip(more, -within, unit - within)
+        lengths[open_ones] += more
+        lacking -= int(more.sum())

@@ -1,0 +1,94 @@
+"""Splits: shares by class, groups that stay whole, and the same parts anywhere."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardio
+from shardio.errors import ConfigError, SplitWarning
+from shardio.views.split import split_by
+
+SHARES = st.sampled_from(
+    [{"a": 0.9, "b": 0.1}, {"a": 0.7, "b": 0.2, "c": 0.1}, {"a": 0.5}, {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}]
+)
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=200), SHARES, st.integers(0, 99))
+def test_each_class_is_within_one_sample_of_its_share(labels: list[int], shares: Any, seed: int) -> None:
+    """Parts are disjoint, shares of 1 in all take every sample, and each part has its share of each class."""
+    classes = np.array(labels)
+    parts = split_by(len(labels), shares, seed, classes, None)
+    taken = np.concatenate(list(parts.values())).tolist()
+    assert len(taken) == len(set(taken))
+    assert sum(shares.values()) < 1 or len(taken) == len(labels)
+    for name, part in parts.items():
+        for label in set(labels):
+            assert abs((classes[part] == label).sum() - shares[name] * labels.count(label)) < 1 + 1e-6
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=200), st.booleans(), SHARES, st.integers(0, 99))
+def test_groups_stay_whole(groups: list[int], by_class: bool, shares: Any, seed: int) -> None:
+    """No group is in two parts, and each part is within two groups of its share."""
+    members = np.unique(groups, return_inverse=True)[1]
+    classes = np.arange(len(groups)) % 3 if by_class else None
+    parts = split_by(len(groups), shares, seed, classes, members)
+    where = [{*members[part].tolist()} for part in parts.values()]
+    assert sum(map(len, where)) == len(set.union(*where))
+    for name, part in parts.items():
+        assert abs(len(part) - shares[name] * len(groups)) <= 2 * np.bincount(members).max() + 1
+
+
+def test_small_classes_and_groups_add_up() -> None:
+    """Many classes, each too small for the small part, still give it its share of all samples."""
+    classes = np.repeat(np.arange(100), 30)
+    shares = {"train": 0.95, "val": 0.05}
+    assert len(split_by(1000, shares, 0, np.repeat(np.arange(100), 10), None)["val"]) == 50
+    assert len(split_by(3000, shares, 0, classes, np.arange(3000) // 10)["val"]) == 150
+
+
+def test_a_split_is_the_same_in_any_container(tmp_path: Path) -> None:
+    """The parts depend on the samples and the seed alone, not on containers or on how many shards there are."""
+    rows = [{"label": n % 3, "patient": f"p{n // 4}", "n": n} for n in range(60)]
+
+    def parts(data: shardio.Dataset, seed: int = 0) -> dict[str, list[int]]:
+        split = data.split({"train": 0.8, "val": 0.2}, by="label", group="patient", seed=seed)
+        return {name: part.read(range(len(part)), ["n"])["n"].tolist() for name, part in split.items()}
+
+    expected = parts(shardio.from_samples(rows, shard_samples=7))
+    for container in ("tar", "hdf5", "lmdb"):
+        with shardio.create(tmp_path / container, container=container, shard_size=2000) as out:
+            for row in rows:
+                out.append(row)
+        assert parts(shardio.open(tmp_path / container)) == expected
+    assert parts(shardio.from_samples(rows), seed=1) != expected
+    assert {n // 4 for n in expected["train"]}.isdisjoint(n // 4 for n in expected["val"])
+
+
+def test_shares_that_groups_cannot_keep_are_told() -> None:
+    """A part that is off by more than a hundredth of the samples is told."""
+    data = shardio.from_samples([{"patient": min(n // 10, 1), "n": n} for n in range(40)])
+    with pytest.warns(SplitWarning) as told:
+        data.split({"train": 0.85, "val": 0.15}, group="patient")
+    assert [f"{warning.message}" for warning in told] == [
+        "the part 'train' has 30 of 40 samples, 75.0% instead of 85.0%",
+        "the part 'val' has 10 of 40 samples, 25.0% instead of 15.0%",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shares", "options", "message"),
+    [
+        ({"a": 1.5}, {}, "above 0 and at most 1"),
+        ({"a": 0.8, "b": 0.3}, {}, "add up to at most 1"),
+        ({"a": 0.9, "b": 0.1}, {"by": "missing"}, "no field 'missing'"),
+        ({"a": 0.999, "b": 0.001}, {"by": "n"}, "none is left for 'b'"),
+    ],
+)
+def test_splits_that_do_not_fit_are_refused(shares: Any, options: Any, message: str) -> None:
+    """A split that breaks a rule is an error that names it."""
+    with pytest.raises(ConfigError, match=message):
+        shardio.from_samples([{"n": n % 2} for n in range(20)]).split(shares, **options)

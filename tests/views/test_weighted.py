@@ -1,0 +1,170 @@
+"""Weighted and class-balanced views: counts are exact in every epoch, and unbiased over many."""
+
+import math
+import pickle
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import shardio
+from shardio.errors import ConfigError
+from shardio.order.world import World
+
+
+def data_of(labels: list[int], weights: list[float] | None = None) -> shardio.Dataset:
+    """A dataset in memory with these labels, and weights in the field `w`."""
+    weighed = zip(labels, [1.0] * len(labels) if weights is None else weights, strict=True)
+    return shardio.from_samples([{"label": label, "w": weight, "n": n} for n, (label, weight) in enumerate(weighed)])
+
+
+def epoch_of(view: Any, epoch: int, **options: Any) -> list[int]:
+    """The numbers of an epoch's samples, in order."""
+    order = view.plan(options.get("seed", 3), options.get("shuffle", "global"), 4, 3).at_epoch(epoch)
+    return order.lookup(np.arange(len(view)))[0].tolist()
+
+
+weights_of = st.one_of(
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=60),
+    st.lists(st.integers(0, 5).map(float), min_size=1, max_size=60),
+    st.integers(1, 60).map(lambda count: [0.1] * count),
+)
+
+
+@given(weights_of, st.integers(1, 200), st.integers(0, 5), st.sampled_from(["global", "block", None]))
+def test_counts_are_exact_in_every_epoch(weights: list[float], samples: int, epoch: int, shuffle: Any) -> None:
+    """Each sample comes the floor or the ceiling of its expected count, one of weight 0 never."""
+    assume(sum(weights) > 0)
+    view = data_of([0] * len(weights)).weighted(weights, samples)
+    counts, total = Counter(epoch_of(view, epoch, shuffle=shuffle)), sum(map(Fraction, weights))
+    assert counts.total() == samples
+    for number, weight in enumerate(weights):
+        expected = Fraction(weight) * samples / total
+        near = round(expected)
+        low, high = math.floor(expected), math.ceil(expected)
+        if abs(expected - near) < 1e-9 * max(1, near):  # no float tells such a count from the whole number
+            low, high = min(low, near), max(high, near)
+        assert low <= counts[number] <= high
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=80), st.integers(1, 200), st.integers(0, 5))
+def test_classes_are_balanced_in_every_epoch(labels: list[int], samples: int, epoch: int) -> None:
+    """Each class comes the floor or the ceiling of its share, and within it so does each sample."""
+    drawn = epoch_of(data_of(labels).balanced("label", samples), epoch)
+    classes, counts = Counter(labels[number] for number in drawn), Counter(drawn)
+    for label in set(labels):
+        assert abs(classes[label] - Fraction(samples, len(set(labels)))) < 1
+    for number, label in enumerate(labels):
+        assert abs(counts[number] - Fraction(samples, len(set(labels)) * labels.count(label))) < 1
+
+
+def test_a_class_of_one_in_a_thousand() -> None:
+    """With one sample of a class beside a thousand of another, each class makes up half of an epoch."""
+    view = data_of([0] * 1000 + [1]).balanced("label")
+    counts = Counter(epoch_of(view, 0))
+    assert counts[1000] in (500, 501)
+    assert max(counts[number] for number in range(1000)) == 1
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_the_mean_count_is_the_expected_one(replacement: bool) -> None:
+    """Over 1,000 epochs the mean count of each sample is within four standard errors of its expected count."""
+    weights = np.array([0, 0.3, 1, 1, 2.5, 7, 0.01, 4.2])
+    view, epochs = data_of([0] * 8).weighted(weights, 20, replacement=replacement), 1000
+    counts = np.array([np.bincount(epoch_of(view, epoch), minlength=8) for epoch in range(epochs)])
+    expected = 20 * weights / weights.sum()
+    spread = expected * (1 - weights / weights.sum()) if replacement else (expected % 1) * (1 - expected % 1)
+    errors = np.sqrt(spread / epochs)
+    assert (np.abs(counts.mean(axis=0) - expected) <= 4 * errors + 1e-6).all()
+    assert (counts[:, 0] == 0).all()
+
+
+def test_every_position_is_as_likely() -> None:
+    """A chi-square test: where in an epoch a sample comes is uniform."""
+    view, epochs = data_of([0] * 10).weighted(np.arange(1, 11), 10), 2000
+    places = np.array([epoch_of(view, epoch) for epoch in range(epochs)])
+    found = np.array([(places == number).sum(axis=0) for number in range(10)])
+    expected = found.sum(axis=1, keepdims=True) / 10
+    chi_square = ((found - expected) ** 2 / expected).sum()
+    freedom = 10 * 9
+    assert abs(chi_square - freedom) < 4 * math.sqrt(2 * freedom)
+
+
+@settings(max_examples=25)
+@given(weights_of, st.integers(1, 60), st.integers(1, 4), st.integers(1, 5), st.booleans(), st.data())
+def test_ranks_and_resume_are_exact(
+    weights: list[float], samples: int, size: int, batch: int, replacement: bool, data: Any
+) -> None:
+    """The ranks together deliver the epoch's draws, and another world resumes with the rest of them."""
+    assume(sum(weights) > 0)
+    view = data_of([0] * len(weights)).weighted(weights, samples, replacement=replacement)
+
+    def take(world: int, batch_size: int, state: Any, steps: int | None) -> tuple[list[int], Any]:
+        got: list[int] = []
+        saved = None
+        for rank in range(world):
+            loader = shardio.Loader(view, batch_size, world=World(rank, world), tail="pad", threads=1, seed=3)
+            if state is not None:
+                loader.load_state_dict(state)
+            for step, delivered in enumerate(loader):
+                assert delivered["index"].tolist() == delivered["n"].tolist()
+                got += delivered["n"][delivered["valid"]].tolist()
+                if step + 1 == steps:
+                    saved = loader.state_dict()
+                    break
+        return got, saved
+
+    expected = sorted(epoch_of(view, 0))
+    assert sorted(take(size, batch, None, None)[0]) == expected
+    steps = -(-samples // (size * batch))
+    if steps > 1:
+        before, state = take(size, batch, None, data.draw(st.integers(1, steps - 1)))
+        after, _ = take(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 7)), state, None)
+        assert sorted(before + after) == expected
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_a_sample_that_comes_again_draws_otherwise(replacement: bool) -> None:
+    """The random keys of a sample differ each time that it comes in an epoch, and its first is its number."""
+    view = data_of([0, 0]).weighted([1, 9], 100, replacement=replacement)
+    numbers, keys = view.plan(0, "global", 64, 16).lookup(np.arange(100))
+    assert len({*zip(numbers.tolist(), keys.tolist(), strict=True)}) == 100
+    assert replacement or {0, 1} <= {*keys.tolist()}
+
+
+def test_it_shows_epoch_0_and_leads_to_the_base() -> None:
+    """`view[i]` is a sample of epoch 0, `origin` leads through a stack, and a pickled view is the same."""
+    data = data_of([0, 1, 1, 1], [0, 1, 2, 1])
+    view = data.where("label == 1").weighted("w", 8)
+    assert (len(view), view.numbers) == (8, 3)
+    assert Counter(view[place]["n"] for place in range(8)) == {1: 2, 2: 4, 3: 2}
+    assert view.origin([0, 2]).tolist() == [1, 3]
+    copied = pickle.loads(pickle.dumps(view))  # noqa: S301  # our own
+    assert copied.digest == view.digest
+    assert epoch_of(copied, 4) == epoch_of(view, 4)
+    assert view.digest != data.where("label == 1").weighted("w", 9).digest
+
+
+@pytest.mark.parametrize(
+    ("weigh", "message"),
+    [
+        (lambda ds: ds.weighted([1, 2]), r"weights must be 4 numbers, one for each sample, got \[2\] of int64"),
+        (lambda ds: ds.weighted([1, -1, 1, 1]), "weights must be finite and at least 0, got -1 for sample 1"),
+        (lambda ds: ds.weighted([1, 1, np.nan, 1]), "got nan for sample 2"),
+        (lambda ds: ds.weighted(np.zeros(4)), "a sum that is above 0"),
+        (lambda ds: ds.weighted("w", samples=0), r"samples must be a whole number in \[1, 2\^48\), got 0"),
+        (lambda ds: ds.weighted("missing"), "no field 'missing'"),
+        (lambda ds: ds.weighted("w").select([0]), "choose first, then weigh or mix"),
+        (lambda ds: ds.weighted("w").weighted("w"), "weighted chooses from stored samples"),
+        (lambda ds: ds[:0].balanced("label"), "there are no samples to weigh"),
+        (lambda ds: shardio.TorchDataset(ds.weighted("w")), "TorchDataset takes no mixture and no weighted view"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(weigh: Any, message: str) -> None:
+    """Weights that break a rule are an error that names it and the sample."""
+    with pytest.raises(ConfigError, match=message):
+        weigh(data_of([0, 1, 1, 1]))
