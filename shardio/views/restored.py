@@ -1,7 +1,7 @@
 """Views made again of their descriptions (`views/saved.py`): each kind of description, and what it stands for."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias
 
 import msgspec
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 
 
 class _Node(msgspec.Struct, forbid_unknown_fields=True):
-    """What a description says beside `of`. Its first field names its kind."""
+    """What a description says beside `of`."""
 
 
 class _Slice(_Node):
@@ -103,8 +103,26 @@ class _Mixture(_Node):
         return Mixture(sources, self.weights, self.samples, self.classes)
 
 
-_CHOICES = {kind.__struct_fields__[0]: kind for kind in (_Slice, _Select, _Where, _Part, _Weights, _Balance)}
-_JOINED = {"concat": _Concat, "mix": _Mixture}
+class _Choice(Protocol):
+    def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
+        """Return the view that this choice makes of a dataset."""
+
+
+class _Joined(Protocol):
+    def joined(self, sources: Mapping[str, ReadableDataset]) -> BaseDataset:
+        """Return the sources as one dataset."""
+
+
+_CHOICES: Mapping[str, type[_Choice]] = {
+    "slice": _Slice,
+    "select": _Select,
+    "where": _Where,
+    "split": _Part,
+    "weighted": _Weights,
+    "balanced": _Balance,
+}
+"""The kinds of choices, by the first key of their descriptions."""
+_JOINED: Mapping[str, type[_Joined]] = {"concat": _Concat, "mix": _Mixture}
 
 
 def restored(saved: SavedView, opened: Mapping[str, BaseDataset]) -> BaseDataset:
@@ -114,8 +132,8 @@ def restored(saved: SavedView, opened: Mapping[str, BaseDataset]) -> BaseDataset
         saved: the view.
         opened: the datasets that it is of, by their names in `saved.datasets`.
 
-    Raises ManifestError for another dataset than the view was saved of, also if it has only grown, and for a description that makes no view, or
-    another one than its file says.
+    Raises ManifestError for another dataset than the view was saved of, also if that has only grown; and for a
+    description that makes no view, or another one than its file says.
     """
     for name, node in saved.datasets.items():
         _check(saved, name, node, opened[name])
@@ -131,21 +149,23 @@ def restored(saved: SavedView, opened: Mapping[str, BaseDataset]) -> BaseDataset
     return view
 
 
-def _made(saved: SavedView, node: Any, name: str, opened: Mapping[str, BaseDataset]) -> BaseDataset:
+def _made(saved: SavedView, node: Mapping[str, Any], name: str, opened: Mapping[str, BaseDataset]) -> BaseDataset:
     if "dataset" in node:
         return opened[name]
     key = next(iter(node))
-    if (joins := _JOINED.get(key)) is not None:
-        kind = msgspec.convert(node, joins)
+    if (joined := _JOINED.get(key)) is not None:
         sources = {
             source: _made(saved, inner, f"{name}/{source}" if name else source, opened)
             for source, inner in node[key].items()
         }
-        return kind.joined(sources)
-    if (chosen := _CHOICES.get(key)) is None:
+        return msgspec.convert(node, joined).joined(sources)
+    if (choice := _CHOICES.get(key)) is None:
         raise ManifestError(f"{key!r} is no choice that this release of shardio knows")
+    base = _made(saved, node["of"], name, opened)
+    if base.orders_itself:
+        raise ManifestError(f"{key!r} chooses from stored samples, not from what draws them by weight")
     rest = {key: value for key, value in node.items() if key != "of"}
-    return msgspec.convert(rest, chosen).of(_made(saved, node["of"], name, opened), saved.array)
+    return msgspec.convert(rest, choice).of(base, saved.array)
 
 
 def _check(saved: SavedView, name: str, node: DatasetNode, dataset: ReadableDataset) -> None:
