@@ -25,6 +25,7 @@ from . import (
     stats,
     train,
     verify,
+    view,
 )
 from ._command import Command, Group
 
@@ -57,6 +58,7 @@ def _shared(
 app.add_typer(convert.app, name="convert")
 for command in (
     info.info,
+    view.view,
     verify.verify,
     stats.stats,
     reshard.reshard,

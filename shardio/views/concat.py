@@ -23,6 +23,7 @@ from ..format import cf
 from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Buffer, Column, Indices
+from . import saved
 from .classes import Classes, alike, named_field
 from .readable import Location, ReadableDataset, SelectedSamples
 from .view import BaseDataset
@@ -64,6 +65,8 @@ class Concat(BaseDataset):
             if name not in self._fields
         }
         self.path = Path(f"{self.word}({', '.join(datasets)})")
+        self._given: Mapping[str, ReadableDataset] | None = datasets
+        self._classes = classes
         self._datasets = tuple(alike(datasets, self._fields, classes))
         self._starts = np.cumsum([0, *(dataset.numbers for dataset in self._datasets)])
 
@@ -119,7 +122,14 @@ class Concat(BaseDataset):
     def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Self:
         other = copy(self)
         other._datasets = tuple(dataset.renumbered(labels, metadata) for dataset in self._datasets)
+        other._given = None
         return other
+
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        if self._given is None:
+            raise saved.renumbered(self)
+        sources = {name: dataset.description(arrays) for name, dataset in self._given.items()}
+        return {self.word: sources, "classes": self._classes}
 
     @property
     def id_columns(self) -> Mapping[str, tuple[str, ...]]:

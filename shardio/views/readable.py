@@ -111,6 +111,13 @@ class ReadableDataset(Protocol):
     def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Self:
         """Return the dataset with other labels: by field, the new number of each class, and what names them."""
 
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        """Return what this is, down to stored datasets, as JSON values; see `views/saved.py`.
+
+        Arrays that were given are named by their checksums, under which they are added to `arrays`. Raises ConfigError
+        for renumbered labels, which belong to the whole that renumbers them.
+        """
+
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError, which says why, if there is none."""
 

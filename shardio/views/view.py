@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -24,6 +25,7 @@ from ..order.plan import Order, Plan, Shuffle
 from ..order.weighted import Points, WeightedPlan
 from ..system.shared_memory import is_sharing
 from ..system.types import Buffer, Column, Indices
+from . import saved
 from .choice import Choice, Part, Select, Slice, Where
 from .classes import KEY, names_in
 from .index_map import IndexMap
@@ -250,6 +252,20 @@ class BaseDataset(ReadableDataset):
         """
         return Weighted(self._to_choose_from("balanced"), Balance(field, samples, replacement))
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Keep a view in a file: its description, with the digests of what it is of. `shardio.open` opens it.
+
+        It replaces an older view there in one step. Arrays that were given, as to `select`, are saved beside it. The
+        file says where a dataset is if that is below its own folder, so that you may move both; otherwise you tell
+        `shardio.open` what the view is of.
+
+        Args:
+            path: the file, whose name ends in `.json`.
+
+        Raises ConfigError for another name, for a file there that is no view, and for a dataset that is no view.
+        """
+        saved.save(self, path)
+
     def _to_choose_from(self, how: str) -> ReadableDataset:
         """Return this dataset, from which a view chooses; ConfigError if it draws samples by an order of its own."""
         if self.orders_itself:
@@ -285,6 +301,12 @@ class Derived(BaseDataset):
 
     def __init__(self, base: ReadableDataset) -> None:
         self.base, self.path = base, base.path
+        self._chosen_from = base  # with the labels of which a choice is
+
+    def _described(self, choice: Choice | Weighing, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        if self.base is not self._chosen_from:
+            raise saved.renumbered(self)
+        return saved.described(choice, self.base, arrays)
 
     @property
     def below(self) -> Sequence[ReadableDataset]:
@@ -385,7 +407,7 @@ class View(Derived):
 
     def __init__(self, base: ReadableDataset, choice: Choice, index_map: IndexMap | None = None) -> None:
         super().__init__(base)
-        self.choice, self._chosen_from = choice, base  # which keeps the labels that the choice is of
+        self.choice = choice
         self._map: IndexMap | None = choice.index_map(base) if index_map is None else index_map
 
     def _chosen(self) -> IndexMap:
@@ -412,6 +434,9 @@ class View(Derived):
 
     def __len__(self) -> int:
         return len(self._chosen())
+
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        return self._described(self.choice, arrays)
 
     def __repr__(self) -> str:
         return f"<View {_short(self.choice.description())}: {len(self)} of {self.base!r}>"
@@ -443,6 +468,9 @@ class Weighted(Derived):
     def __len__(self) -> int:
         return len(self.base) if self.weighing.samples is None else int(self.weighing.samples)
 
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        return self._described(self.weighing, arrays)
+
     def __repr__(self) -> str:
         return f"<Weighted {_short(self.weighing.description())}: {len(self)} an epoch of {self.base!r}>"
 
@@ -464,7 +492,7 @@ class Weighted(Derived):
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the samples in epoch 0."""
         if self._points is None:  # the view was unpickled elsewhere
-            self._points = self.weighing.points(self.base)
+            self._points = self.weighing.points(self._chosen_from)
         return WeightedPlan(len(self), self._points, self.weighing.replacement, seed, 0, shuffle, block, window)
 
     def __getstate__(self) -> dict[str, Any]:
