@@ -21,14 +21,15 @@ from .dataset import Dataset
 from .dataset import open as open_dataset
 from .store_access import StoreAccess
 
-_Place: TypeAlias = BaseDataset | str | os.PathLike[str]
+Place: TypeAlias = BaseDataset | str | os.PathLike[str]
+"""A dataset or a view, or its path or URL."""
 _D = TypeVar("_D", bound=ReadableDataset)
 
 
 def open(
     path: str | os.PathLike[str],
     *,
-    of: _Place | Mapping[str, _Place] | None = None,
+    of: Place | Mapping[str, Place] | None = None,
     cache: str | os.PathLike[str] | None = None,
     cache_size: int | str | None = None,
     store_options: Mapping[str, str] | None = None,
@@ -64,9 +65,9 @@ def open(
     return open_dataset(path, cache=cache, cache_size=cache_size, store_options=store_options)
 
 
-def _view(saved: SavedView, of: _Place | Mapping[str, _Place] | None, access: StoreAccess) -> BaseDataset:
+def _view(saved: SavedView, of: Place | Mapping[str, Place] | None, access: StoreAccess) -> BaseDataset:
     names = [*saved.datasets]
-    given: Mapping[str, _Place] = {}
+    given: Mapping[str, Place] = {}
     if isinstance(of, Mapping):
         if names == [""]:
             raise ConfigError("{of} must be one dataset, as {} is of one, got several by name", saved.path)
