@@ -171,11 +171,13 @@ class FileList(DataclassSource):
         sample |= {name: column[index] for name, column in self.columns.items()}
         return {**sample, "key": printable(self._keys[index])} if self._has_key else sample
 
-    def column(self, name: str) -> NDArray[Any] | None:
+    def column(self, name: str) -> NDArray[Any] | list[str] | None:
+        if name == "key" and self._has_key:
+            return list(map(printable, self._keys))
         column = self.columns.get(name)
-        if column is None or column.missing is not None or not isinstance(column.values, np.ndarray):
+        if column is None or column.missing is not None or column.field.kind not in ("scalar", "text"):
             return None
-        return column.values
+        return column.values if isinstance(column.values, np.ndarray) else list(column.values)
 
 
 def _table(path: Path, delimiter: str | None) -> TextTable:

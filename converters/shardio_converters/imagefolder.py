@@ -164,8 +164,10 @@ class ImageFolder(DataclassSource):
         label = {"label": bisect_right(self.starts, index) - 1} if self.classes else {}
         return {"image": data, **label, "key": printable(self.paths[index])}
 
-    def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: the labels."""
+    def column(self, name: str) -> NDArray[Any] | list[str] | None:
+        """See `shardio.source.HasColumns`: the labels and keys."""
+        if name == "key":
+            return list(map(printable, self.paths))
         if name != "label" or not self.classes:
             return None
         return np.repeat(np.arange(len(self.classes)), np.diff([*self.starts, len(self.paths)]))

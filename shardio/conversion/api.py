@@ -167,7 +167,8 @@ def convert(
         shard_size: the estimated size at which a shard ends: 64MB, 1GiB.
         numbers: the numbers of the samples to take, [n], in this order; None takes all. The next four arguments
             choose among these samples.
-        where: take only samples for which this condition on scalar fields holds: 'label < 10 and not hidden'.
+        where: take only samples for which this condition on scalar and text fields holds: 'label < 10 and not hidden',
+            'label == "cat" or "val/" in key'.
         shuffle: store the samples in a random order with this seed.
         limit: take at most this many samples: the first ones, in their order.
         split: write several datasets of random shares, each in its own directory: train=0.9,val=0.1. The seed is that

@@ -18,8 +18,9 @@ from ..format.fields import CHECKSUM, Field, content_columns, describe_fields, p
 from ..output.shard_writer import Encoded
 from ..stores.url import Url, as_url
 from ..system.local_path import local_path
-from ..system.types import Sample
+from ..system.types import Indices, Sample
 from ..views.classes import Classes, alike
+from ..views.expression import Condition
 from .source import check_index
 
 _BLOCK_BYTES = 8 << 20
@@ -97,13 +98,15 @@ class DatasetSource:
         """Return the mean of its shard for each sample, int64 [n]."""
         return np.repeat(self._means, np.diff(self._shard_ends, prepend=0)).astype(np.int64)
 
-    def column(self, name: str) -> NDArray[Any] | None:
-        if name not in self._fields or self._fields[name].kind != "scalar":
-            return None
-        selections = [dataset.selection(np.arange(len(dataset))) for dataset in self._datasets]
-        if self._fields[name].optional and not all(s.column(present_column(name)).all() for s in selections):
-            return None
-        return np.concatenate([selection.column(name) for selection in selections])
+    def holds(self, condition: Condition, numbers: Indices) -> NDArray[np.bool_]:
+        """See `subset.HasConditions`."""
+        which = np.searchsorted(self._ends, numbers, side="right")
+        holds = np.empty(len(numbers), np.bool_)
+        for place in np.unique(which).tolist():
+            dataset, inside = self._datasets[place], which == place
+            rows = numbers[inside] - (int(self._ends[place]) - len(dataset))
+            holds[inside] = condition.of(dataset.selection(rows), len(rows))
+        return holds
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, int(self._ends[-1]))

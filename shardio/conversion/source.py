@@ -56,10 +56,13 @@ class Source(Protocol):
 
 @runtime_checkable
 class HasColumns(Protocol):
-    """A source that gives all values of some scalar fields without reading whole samples, which speeds up `where=`."""
+    """A source that gives all values of some fields without reading whole samples, which speeds up `where=`."""
 
-    def column(self, name: str) -> NDArray[Any] | None:
-        """All values of the scalar field `name`, `[n]`; None if that would cost as much as reading the samples."""
+    def column(self, name: str) -> NDArray[Any] | Sequence[str] | None:
+        """All values of the scalar or text field `name`: an array `[n]`, or n texts.
+
+        None for any other field, if a sample lacks its value, and if it would cost as much as reading the samples.
+        """
 
 
 @runtime_checkable

@@ -1,16 +1,17 @@
 """The subset of a source that is converted, and its order: sample numbers, chosen before anything is written."""
 
 from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import BadSample, ConfigError
+from ..errors import BadSample, ConfigError, DatasetError
 from ..format.fields import is_missing
 from ..order.permutation import Permutation, derive
 from ..system.types import Indices
 from ..system.units import counted
-from ..views.expression import Expression
+from ..views.expression import Condition, Expression
 from ..views.split import split
 from .runners import Advance, Progress, Runner, silent
 from .source import HasColumns, Source
@@ -18,6 +19,7 @@ from .tasks import BLOCK_SAMPLES
 
 _SHUFFLE = 1  # so that one seed gives this order and an unrelated one of splits
 _ROWS_AT_ONCE = 1 << 20  # values of columns that a condition looks at together
+_FIELDS_AT_ONCE = 1 << 13  # samples of which one task reads the fields that a condition names
 
 
 def choose(
@@ -69,55 +71,76 @@ def shuffled(numbers: Indices, seed: int) -> Indices:
     return numbers[Permutation(len(numbers), derive(seed, _SHUFFLE))(np.arange(len(numbers)))]
 
 
-def matching(source: Source, condition: str, runner: Runner, progress: Progress = silent) -> Indices:
-    """Return the numbers of the samples for which `condition` holds, ascending, int64 [n].
+@runtime_checkable
+class HasConditions(Protocol):
+    """A source that evaluates conditions without whole samples: a dataset of shardio."""
 
-    Whole columns answer it where the source has them; otherwise the runner reads every sample. A bad sample counts as
-    one that matches: it is reported when it is written.
+    def holds(self, condition: Condition, numbers: Indices) -> NDArray[np.bool_] | None:
+        """Return for which of some samples a condition holds, bool [n]; None if that needs whole samples.
+
+        Raises DatasetError for damage.
+        """
+
+
+def matching(source: Source, where: str, runner: Runner, progress: Progress = silent) -> Indices:
+    """Return the numbers of the samples for which a condition holds, ascending, int64 [n].
+
+    Whole columns answer it where the source has them, or the fields that it names; otherwise the runner reads every
+    sample. A bad sample counts as one that matches: it is reported when it is written.
 
     Args:
         source: the samples.
-        condition: see `Expression`; on scalar fields.
+        where: see `Expression`; on fields of scalars and text.
         runner: reads the samples where the source has no columns.
         progress: see `runners.Progress`.
 
-    Raises ConfigError for text that is no condition, and for names that are no scalar fields.
+    Raises ConfigError for text that is no condition, and where it does not fit the fields.
     """
-    expression = Expression(condition)
-    fields = source.fields
-    for name in sorted(expression.names):
-        if name not in fields or fields[name].kind != "scalar":
-            scalars = ", ".join(n for n, field in fields.items() if field.kind == "scalar") or "none"
-            raise ConfigError(f"a condition is on scalar fields ({scalars}), got {name!r} in {condition!r}")
-    if unknown := sorted(expression.tested - fields.keys()):
-        raise ConfigError(f"a condition is on fields ({', '.join(fields)}), got {unknown[0]!r} in {condition!r}")
-    count = len(source.sizes())
-    if isinstance(source, HasColumns) and not expression.tested:
-        columns = {name: source.column(name) for name in expression.names}
+    condition = Expression(where).bind(source.fields, source.metadata)
+    count, names = len(source.sizes()), condition.scalars | condition.texts
+    if isinstance(source, HasColumns) and condition.optional <= names:
+        columns = {name: source.column(name) for name in names}
         if all(column is not None for column in columns.values()):
             holds = np.zeros(count, np.bool_)
             for start in range(0, count, _ROWS_AT_ONCE):
-                rows = slice(start, start + _ROWS_AT_ONCE)
-                holds[rows] = expression({name: np.asarray(column)[rows] for name, column in columns.items()})
+                rows = range(start, min(start + _ROWS_AT_ONCE, count))
+                holds[rows.start : rows.stop] = condition(
+                    len(rows), {name: _stored(column, rows) for name, column in columns.items()}
+                )
             return np.flatnonzero(holds)
-    blocks = [range(start, min(start + BLOCK_SAMPLES, count)) for start in range(0, count, BLOCK_SAMPLES)]
+    size = _FIELDS_AT_ONCE if isinstance(source, HasConditions) else BLOCK_SAMPLES
+    blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
     found: list[NDArray[np.int64]] = []
-    runner(_match_block, (source, expression), blocks, lambda done: progress("choosing", done, count), found.append)
+    runner(_match_block, (source, condition), blocks, lambda done: progress("choosing", done, count), found.append)
     return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
-def _match_block(shared: tuple[Source, Expression], numbers: range, advance: Advance) -> NDArray[np.int64]:
-    source, expression = shared
-    readable, bad = [], []
-    fields = {name: source.fields[name] for name in expression.names | expression.tested}
-    values: dict[str, list[bytes]] = {name: [] for name in expression.names}
-    present: dict[str, list[bool]] = {name: [] for name, field in fields.items() if field.optional}
+def _stored(column: Any, rows: range) -> Any:
+    part = column[rows.start : rows.stop]
+    return part if isinstance(part, np.ndarray) else [text.encode("utf-8", "surrogatepass") for text in part]
+
+
+def _match_block(shared: tuple[Source, Condition], numbers: range, advance: Advance) -> NDArray[np.int64]:
+    source, condition = shared
+    if isinstance(source, HasConditions):
+        rows = np.arange(numbers.start, numbers.stop)
+        try:
+            holds = source.holds(condition, rows)
+        except DatasetError:  # samples that are read one by one tell which are bad
+            holds = None
+        if holds is not None:
+            advance(len(rows))
+            return rows[holds]
+    names = condition.scalars | condition.texts
+    readable, bad = list[int](), list[int]()
+    values: dict[str, list[bytes]] = {name: [] for name in names}
+    present: dict[str, list[bool]] = {name: [] for name in condition.optional}
     for number in numbers:
         try:
             sample = source[number]
             lacking = {name for name in present if is_missing(sample.get(name))}
             stored = {
-                name: fields[name].blank if name in lacking else bytes(fields[name].encode(sample[name]))
+                name: source.fields[name].blank if name in lacking else bytes(source.fields[name].encode(sample[name]))
                 for name in values
             }
         except BadSample:
@@ -129,8 +152,9 @@ def _match_block(shared: tuple[Source, Expression], numbers: range, advance: Adv
             for name, has in present.items():
                 has.append(name not in lacking)
         advance(1)
-    if not readable:
-        return np.array(bad, np.int64)
-    columns = {name: np.frombuffer(b"".join(stored), fields[name].row_dtype) for name, stored in values.items()}
-    there = {name: np.array(has, np.bool_) for name, has in present.items()}
-    return np.array([*np.array(readable)[expression(columns, there)].tolist(), *bad], np.int64)
+    columns: dict[str, Any] = {
+        name: np.frombuffer(b"".join(stored), source.fields[name].row_dtype) if name in condition.scalars else stored
+        for name, stored in values.items()
+    }
+    holds = condition(len(readable), columns, {name: np.array(has, np.bool_) for name, has in present.items()})
+    return np.array([*np.array(readable, np.int64)[holds].tolist(), *bad], np.int64)

@@ -1,7 +1,7 @@
 """A source that changes the samples of another: arrays become images, images are re-encoded or stored as pixels."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar, final
@@ -16,11 +16,13 @@ from ..errors import BadSample, ConfigError, Message, SourceError
 from ..format.fields import Field, describe_fields, is_missing, label_as_int64, with_optional
 from ..format.images import orientation, probe
 from ..output.shard_writer import encode
-from ..system.types import Sample
+from ..system.types import Indices, Sample
 from ..transforms.validation import as_pair
+from ..views.expression import Condition
 from .masks import as_mask, check_names
 from .reencode import ReencodeOptions, as_pixels, png
 from .source import HasColumns, Source
+from .subset import HasConditions
 
 _Measure = TypeVar("_Measure")
 _LARGEST_BYTE = 255
@@ -259,9 +261,16 @@ class TransformedSource:
         """The source's files, see `source.file_states`."""
         return getattr(self._source, "files", ())
 
-    def column(self, name: str) -> NDArray[Any] | None:
+    def column(self, name: str) -> NDArray[Any] | Sequence[str] | None:
         cast = name in self._dtypes or name in self._squeeze
         return self._source.column(name) if isinstance(self._source, HasColumns) and not cast else None
+
+    def holds(self, condition: Condition, numbers: Indices) -> NDArray[np.bool_] | None:
+        """See `subset.HasConditions`; None if a field that the condition names is changed."""
+        fields = self._source.fields
+        if not isinstance(self._source, HasConditions) or any(self._fields[n] != fields[n] for n in condition.fields):
+            return None
+        return self._source.holds(condition, numbers)
 
     def __getitem__(self, index: int) -> Sample:
         sample = self._source[index]

@@ -27,7 +27,7 @@ MEASURED = 64  # values held in memory at once to measure their sizes
 
 @final
 class Selection:
-    """Samples to read, in a fixed order; `Dataset.select` returns it.
+    """Samples to read, in a fixed order; `Dataset.selection` returns it.
 
     Args:
         shards: the dataset's shards.

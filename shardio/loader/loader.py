@@ -33,6 +33,7 @@ from .arguments import (
     torch_device,
     whole_number,
 )
+from .batch.field_names import Fields
 from .batch.field_warnings import FirstBatch
 from .batch.map_function import MapBy, UserFunction, map_function
 from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
@@ -101,7 +102,10 @@ class Loader:
         channels_last: store float images pixel by pixel (`torch.channels_last`) instead of channel by channel.
         mixing: `MixUp`, `CutMix`, or a list of them, one of which is chosen for each batch. It mixes the images of a
             batch with one another, and the field `label` becomes float32 [B, num_classes].
-        fields: the fields to deliver; None delivers all.
+        fields: the fields to deliver, a list; None delivers all. A dict {name: stored field} delivers them under other
+            names, and one under several names with transforms of their own. The n-th name of any stored field takes the
+            n-th set of random draws: with `{"a": "image", "a_mask": "mask", "b": "image", "b_mask": "mask"}` `a` and
+            `a_mask` get the same crops, and `b` and `b_mask` others. See docs/loading.md.
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values). It returns a dict of the same kind; a field that
             this lacks is not delivered. `index`, `source` and `valid` are then set to their original values.
@@ -156,7 +160,7 @@ class Loader:
         engine_options: Mapping[str, Any] | None = None,
         channels_last: bool = False,
         mixing: Mixer | Sequence[Mixer] | None = None,
-        fields: Sequence[str] | None = None,
+        fields: Fields = None,
         map: UserFunction | None = None,
         map_by: MapBy = "batch",
         on_bad_sample: OnBadSample = "raise",
@@ -232,7 +236,7 @@ class Loader:
         arrays = [name for name, kind in spec.fields.items() if kind.kind == "array"]
         first_of_node = self.world.local_rank == 0
         self._first_batch = FirstBatch(
-            self.dataset, spec.drawn_alike, spec.options.limits, arrays if first_of_node else ()
+            self.dataset, spec.drawn_alike, spec.names, spec.options.limits, arrays if first_of_node else ()
         )
         self._running: RunningEpoch | None = None
         self._loop: weakref.ref[EpochIterator] | None = None

@@ -23,6 +23,7 @@ from ..system.timing import StageClock
 from ..views.readable import ReadableDataset
 from .arguments import readable, whole_number
 from .batch.bad_samples import fill
+from .batch.field_names import Fields
 from .batch.field_warnings import warn_of_equal_views
 from .batch.quarantine import OnBadSample
 from .batch.rows import Rows
@@ -47,7 +48,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         dataset: a path or URL, or a Dataset.
         transforms: a list for the one image field, or {field: list}; random choices depend on seed, epoch and index.
         decode, orient: see `shardio.Loader`.
-        fields: the fields to deliver; None delivers all.
+        fields: the fields to deliver, a list or {name: stored field}, see `shardio.Loader`; None delivers all.
         seed: the seed of random choices.
         on_bad_sample: `"raise"`, or `"replace"` to deliver another sample under its own `index`; see `shardio.Loader`.
         verify: compare each sample's checksum with the stored one.
@@ -64,7 +65,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         transforms: Transforms = None,
         decode: Decode = "exact",
         orient: bool = False,
-        fields: Sequence[str] | None = None,
+        fields: Fields = None,
         seed: int = 0,
         on_bad_sample: OnBadSample = "raise",
         verify: bool = False,
@@ -121,7 +122,8 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             raise IndexError(f"index must be in [0, {len(self)}), got {outside[0]}")
         asked %= max(1, len(self))
         if self._spec.drawn_alike and len(asked) and self._epoch.is_first_batch():
-            warn_of_equal_views(self.dataset, self._spec.drawn_alike, asked, self._spec.options.limits, stacklevel=4)
+            spec = self._spec
+            warn_of_equal_views(self.dataset, spec.drawn_alike, spec.names, asked, spec.options.limits, stacklevel=4)
         if self._plan.epoch != self._epoch.number:
             self._plan = self._plan.at_epoch(self._epoch.number)
         keys = self._repeats.keys(asked, self._plan.n, self._epoch.calls) if repeats else asked

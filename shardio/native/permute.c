@@ -1,6 +1,7 @@
 /* The permutation of `order/permutation.py`, which describes it and names its sources. */
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 static inline uint64_t mix(uint64_t z) {
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -24,5 +25,37 @@ void shardio_permute(int64_t count, uint64_t *numbers, uint64_t n, int32_t high,
             value = left << low | right;
         } while (value >= n);
         numbers[i] = value;
+    }
+}
+
+static int64_t bits_set(uint64_t word) {
+    word -= word >> 1 & 0x5555555555555555ull;
+    word = (word & 0x3333333333333333ull) + (word >> 2 & 0x3333333333333333ull);
+    return (int64_t)((word + (word >> 4) & 0x0F0F0F0F0F0F0F0Full) * 0x0101010101010101ull >> 56);
+}
+
+/* Replaces each of `count` numbers k by the place of the k-th set bit, counted from 0. Bits are the highest first in each
+ * byte; `counts` holds how many are set before each block of 64 bytes. All k are below the number of set bits. */
+void shardio_set_bits(int64_t count, int64_t *numbers, const uint8_t *bits, const int64_t *counts, int64_t blocks) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t low = 0, high = blocks;
+        while (high - low > 1) {
+            int64_t middle = low + (high - low) / 2;
+            if (counts[middle] <= numbers[i]) low = middle;
+            else high = middle;
+        }
+        int64_t rest = numbers[i] - counts[low], place = low * 512, set;
+        uint64_t word;
+        for (;; rest -= set, place += 64) {
+            memcpy(&word, bits + place / 8, 8);
+            if (rest < (set = bits_set(word))) break;
+        }
+        for (;; rest -= set, place += 8) {
+            word = bits[place / 8];
+            if (rest < (set = bits_set(word))) break;
+        }
+        for (;; place++, word <<= 1)
+            if (word & 128 && rest-- == 0) break;
+        numbers[i] = place;
     }
 }

@@ -110,6 +110,12 @@ def permute(numbers: NDArray[np.uint64], n: int, widths: tuple[int, int], keys: 
     call(len(numbers), numbers.ctypes.data, n, *widths, len(keys), keys.ctypes.data)
 
 
+def set_bits(numbers: NDArray[np.int64], bits: NDArray[np.uint8], counts: NDArray[np.int64]) -> None:
+    """Replace each number k by the place of the k-th set bit, as `index_map.BitMap` does, in place."""
+    call = _function("shardio_set_bits", _LONG, _POINTER, _POINTER, _POINTER, _LONG)
+    call(len(numbers), numbers.ctypes.data, bits.ctypes.data, counts.ctypes.data, len(counts) - 1)
+
+
 _local = threading.local()
 
 

@@ -9,13 +9,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from ..format.fields import present_column
 from ..system.types import Indices
 from .columns import categories, in_parts
 from .expression import Expression
 from .index_map import IndexMap, NumberMap, RangeMap, of_mask
 from .readable import ReadableDataset
 from .split import split_by
+
+_TEXTS_AT_ONCE = 1 << 14  # samples whose texts one thread reads together
 
 
 class Choice(Protocol):
@@ -87,17 +88,14 @@ class Where:
     def index_map(self, base: ReadableDataset) -> IndexMap:
         expression = Expression(self.condition)
         for name in sorted(expression.names | expression.tested):
-            base.field(name)
+            base.field(name)  # says why it is not there
+        condition = expression.bind(base.fields, base.metadata)
 
         def holds(numbers: Indices) -> NDArray[np.bool_]:
-            selection = base.selection(numbers)
-            fields = {name: base.field(name) for name in expression.names | expression.tested}
-            with selection.fetch([*expression.names, *(present_column(n) for n, f in fields.items() if f.optional)]):
-                values = {name: selection.column(name) for name in expression.names}
-                present = {n: selection.column(present_column(n)) for n, field in fields.items() if field.optional}
-            return expression(values, present)
+            return condition.of(base.selection(numbers), len(numbers))
 
-        return of_mask(in_parts(holds, len(base)))
+        parts = in_parts(holds, len(base), _TEXTS_AT_ONCE) if condition.texts else in_parts(holds, len(base))
+        return of_mask(parts)
 
     def description(self) -> dict[str, Any]:
         return {"where": self.condition}

@@ -117,6 +117,11 @@ def named_field(key: str, fields: Mapping[str, Field]) -> str | None:
     return name if name in fields and fields[name].kind != "text" else None  # a text is a name itself
 
 
+def names_by_field(metadata: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, tuple[str, ...]]:
+    """Return the names of classes by field, as far as a dataset's metadata lists some."""
+    return {field: names_in(metadata[key]) for field, key in _keys(metadata, fields).items()}
+
+
 def _keys(metadata: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, str]:
     """Return by field the key of the metadata that names its classes."""
     found = {named_field(key, fields): key for key, value in metadata.items() if names_in(value)}

@@ -18,9 +18,12 @@ _AT_ONCE = 1 << 18  # samples that one thread reads together
 T = TypeVar("T")
 
 
-def in_parts(function: Callable[[Indices], T], count: int) -> Iterator[T]:
-    """Yield the results of a function of consecutive numbers from 0 to count - 1, in order; threads call it."""
-    parts = [range(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE)]
+def in_parts(function: Callable[[Indices], T], count: int, at_once: int = _AT_ONCE) -> Iterator[T]:
+    """Yield the results of a function of consecutive numbers from 0 to count - 1, in order; threads call it.
+
+    Each call gets at most `at_once` numbers.
+    """
+    parts = [range(first, min(first + at_once, count)) for first in range(0, count, at_once)]
     with ThreadPoolExecutor(cpus.usable(), "shardio column") as threads:
         yield from threads.map(lambda part: function(np.arange(part.start, part.stop)), parts)
 

@@ -1,7 +1,7 @@
 """Index maps: which sample of a dataset each sample of a view is, looked up in constant or logarithmic time.
 
-A range takes no memory. A choice in stored order takes one bit per sample of the dataset and an eighth of that for
-counts, or 8 bytes per chosen sample if that is less. Any other choice takes 8 bytes per chosen sample.
+A range takes no memory. A choice of many samples in stored order takes one bit per sample of the dataset and an eighth
+of that for counts, or 8 bytes per chosen sample if that is less. Any other choice takes 8 bytes per chosen sample.
 
 Source of the counted bits: Jacobson 1989, "Space-efficient static trees and graphs" (rank and select).
 """
@@ -13,12 +13,15 @@ from typing import Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import native
+from ..native import rows
 from ..system.types import Indices
 
 _BLOCK = 64  # bytes, whose bits are counted together
 _BYTES = np.arange(_BLOCK)
 _POPULATION = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # by byte
 _AT_ONCE = 1 << 16
+_FEW_BYTES = 1 << 25  # up to so many, numbers are looked up faster than bits
 
 
 class IndexMap(Protocol):
@@ -73,18 +76,21 @@ class BitMap:
         return int(self.counts[-1])
 
     def __call__(self, indices: Indices) -> Indices:
+        if native.library() is not None:
+            numbers = np.array(indices, np.int64)
+            rows.set_bits(numbers, self.bits, self.counts)
+            return numbers
         blocks = np.searchsorted(self.counts, indices, "right") - 1
         rest = indices - self.counts[blocks]
         # The byte of the block that holds the bit, and then the bit of the byte.
         block_bytes = self.bits[blocks[:, None] * _BLOCK + _BYTES]
         ends = np.cumsum(_POPULATION[block_bytes], axis=1, dtype=np.int64)
         byte = (ends <= rest[:, None]).sum(axis=1)
-        rows = np.arange(len(indices))
-        chosen = block_bytes[rows, byte]
-        rest -= ends[rows, byte] - _POPULATION[chosen]
+        each = np.arange(len(indices))
+        chosen = block_bytes[each, byte]
+        rest -= ends[each, byte] - _POPULATION[chosen]
         bit = (np.cumsum(np.unpackbits(chosen[:, None], axis=1), axis=1) <= rest[:, None]).sum(axis=1)
-        numbers: Indices = (blocks * _BLOCK + byte) * 8 + bit
-        return numbers
+        return np.asarray((blocks * _BLOCK + byte) * 8 + bit, np.int64)
 
     def leading(self, samples: int) -> int | None:
         block, rest = divmod(samples, 8 * _BLOCK)
@@ -129,14 +135,14 @@ def of_mask(parts: Iterable[NDArray[np.bool_]]) -> IndexMap:
 
 
 def _smallest(chosen: BitMap) -> IndexMap:
-    """Return the map in the form that takes the least memory."""
+    """Return the map in the form that takes the least memory, or in the fastest one if that takes little."""
     count = len(chosen)
     if not count:
         return RangeMap(range(0))
     first, last = chosen(np.array([0, count - 1])).tolist()
     if last - first == count - 1:
         return RangeMap(range(first, last + 1))
-    if 8 * count >= chosen.bits.nbytes + chosen.counts.nbytes:
+    if 8 * count > max(_FEW_BYTES, chosen.bits.nbytes + chosen.counts.nbytes):
         return chosen
     numbers = np.empty(count, np.int64)
     for start in range(0, count, _AT_ONCE):

@@ -164,7 +164,7 @@ def test_progress_names_the_split(photos: Path, tmp_path: Path) -> None:
         ({"limit": 0}, "limit must be at least 1, got 0"),
         ({"split": {}}, "split must name at least one dataset"),
         ({"split": {"a": 0.5, "b": 0.5}, "limit": 1}, "split: 1 sample cannot fill all parts: none is left for a"),
-        ({"where": "image < 1"}, r"a condition is on scalar fields \(label\), got 'image'"),
+        ({"where": "image < 1"}, r"a condition is on scalar and text fields \(label, key\), got 'image'"),
         ({"numbers": np.array([0, 30])}, r"numbers must be in \[0, 30\), got 0 to 30"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"container": "zip"}, "container must be one of tar, hdf5, lmdb, got 'zip'"),

@@ -93,7 +93,7 @@ class TestTables:
         if dtype is None:
             assert source.fields["n"] == Field("text")
             assert column(source, "n") == cells
-            assert source.column("n") is None
+            assert source.column("n") == cells
         else:
             assert source.fields["n"] == Field("scalar", dtype=dtype)
             wanted = [int(cell) if dtype == "int64" else float(cell) for cell in cells]

@@ -181,6 +181,25 @@ def test_bad_images_do_not_end_the_pipeline(engine: str, action: str, broken: Ca
 
 
 @pytest.mark.parametrize("engine", WHOLE)
+def test_two_views_of_each_image(engine: str) -> None:
+    """One field under two names: each view is the CPU engine's, of bad images and those that the engine refuses too."""
+    images = [photo(number) for number in range(32)]
+    images[3], images[5], images[14] = png(30, 40), photo(5, progressive=True), spoiled(photo(14))
+    transforms = [*CROP, shardio.Normalize(MEAN, STD), shardio.RandomErasing(0.5)]
+    options = {
+        "fields": {"a": "image", "b": "image", "label": "label"},
+        "transforms": {"a": transforms, "b": transforms},
+    }
+    options |= {"on_bad_sample": "mask", "max_bad": 0.1}
+    for ours, theirs in zip(*(load(dataset(images), name, **options) for name in ("cpu", engine)), strict=True):
+        for name in ("label", "valid"):
+            assert ours[name].tolist() == theirs[name].tolist()
+        for name in ("a", "b"):
+            assert (ours[name] - theirs[name]).abs().mean() < 0.04
+        assert torch.equal((theirs["a"] != theirs["b"]).any(dim=(1, 2, 3)), theirs["valid"])
+
+
+@pytest.mark.parametrize("engine", WHOLE)
 def test_resumed_on_another_world(engine: str) -> None:
     """A state resumes with another engine, world and batch size."""
     data = dataset([photo(number) for number in range(64)])

@@ -408,7 +408,7 @@ def test_this_process_in_trouble_is_no_bad_sample(monkeypatch: pytest.MonkeyPatc
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(shardio.Dataset, "select", fail)
+            patch.setattr(shardio.Dataset, "selection", fail)
             with pytest.raises(type(error)):
                 list(load(dataset, 4))
 

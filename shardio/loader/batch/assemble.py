@@ -71,16 +71,18 @@ def _field(rows: Rows, part: slice, name: str) -> Any:
     image, array = spec.images.get(name), spec.arrays.get(name)
     if image is not None and image.batch_engine:
         sizes = rows.image_sizes[name][part]
-        return EncodedImages(rows.lists[name][part], sizes, image_steps(image.recipe, sizes, rows.keys(part)))
+        return EncodedImages(
+            rows.lists[name][part], sizes, image_steps(image.recipe, sizes, rows.field_keys(name, part))
+        )
     finish: TensorFunction | None = None
     if array is not None and array.on_device:
-        moves = array_moves(array.recipe, rows.keys(part))
+        moves = array_moves(array.recipe, rows.field_keys(name, part))
         finish = partial(transform_tensor, recipe=array.recipe, moves=moves)
     if name not in rows.arrays:
         return rows.lists[name][part]
     tensor = spec.tensor(name, rows.arrays[name][part])
     if image is not None and image.finished_on_device:
-        boxes = erased_boxes(image.recipe, rows.keys(part))
+        boxes = erased_boxes(image.recipe, rows.field_keys(name, part))
         finish = partial(convert_and_erase, recipe=image.recipe, erasings=boxes, channels_last=spec.channels_last)
     if finish is None:
         return tensor

@@ -2,12 +2,13 @@
 
 A transform's random parameters depend on the sample and the transform's place in its list, not on the field. So lists
 whose random crops, flips and turns stand in the same places move all fields alike, as an image and its mask need it.
-Two views of one image, stored as two fields, need the contrary.
+Two views of one image need the contrary: two names of one stored field, which have different sets of draws. Only
+names of one set are compared.
 """
 
 import threading
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from typing import Any, final
@@ -38,6 +39,7 @@ from ...transforms import (
 )
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
+from .field_names import FieldNames
 from .quarantine import is_bad_sample
 
 _MOVING = (
@@ -57,10 +59,10 @@ _MASK_PIXELS = 1 << 16
 _TOKEN_DTYPES = (torch.uint16, torch.uint32)  # which index no embedding
 
 
-def warn_of_unpaired(recipes: Mapping[str, Recipe | ArrayRecipe]) -> None:
-    """Warn of fields with random moves of the same kind that draw different ones; `recipes` by field."""
+def warn_of_unpaired(recipes: Mapping[str, Recipe | ArrayRecipe], names: FieldNames) -> None:
+    """Warn of fields with random moves of the same kind that draw different ones; `recipes` by delivered name."""
     drawn = {name: _drawn(recipe) for name, recipe in recipes.items()}
-    for one, other in combinations(drawn, 2):
+    for one, other in _of_one_set(recipes, names):
         common = {draw["kind"] for draw in drawn[one]} & {draw["kind"] for draw in drawn[other]}
         if common and drawn[one] != drawn[other]:
             warnings.warn(
@@ -74,11 +76,11 @@ def warn_of_unpaired(recipes: Mapping[str, Recipe | ArrayRecipe]) -> None:
 
 
 def drawn_alike(
-    fields: Mapping[str, Field], recipes: Mapping[str, Recipe | ArrayRecipe]
+    fields: Mapping[str, Field], recipes: Mapping[str, Recipe | ArrayRecipe], names: FieldNames
 ) -> tuple[tuple[str, str], ...]:
     """Return the pairs of fields of one kind that draw the same crops, flips and turns, or are transformed equally."""
     pairs = []
-    for one, other in combinations(recipes, 2):
+    for one, other in _of_one_set(recipes, names):
         (a, b), draws = (recipes[one], recipes[other]), _drawn(recipes[one])
         is_random = any(not isinstance(transform, _NOT_RANDOM) for transform in a.transforms)
         alike = draws == _drawn(b) if draws else is_random and a.transforms == b.transforms
@@ -87,18 +89,30 @@ def drawn_alike(
     return tuple(pairs)
 
 
+def _of_one_set(recipes: Iterable[str], names: FieldNames) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of names that take the same set of draws, and so are of different stored fields."""
+    return ((one, other) for one, other in combinations(recipes, 2) if names.draws[one] == names.draws[other])
+
+
 def warn_of_equal_views(
-    dataset: ReadableDataset, pairs: Sequence[tuple[str, str]], indices: Indices, limits: Limits, *, stacklevel: int
+    dataset: ReadableDataset,
+    pairs: Sequence[tuple[str, str]],
+    names: FieldNames,
+    indices: Indices,
+    limits: Limits,
+    *,
+    stacklevel: int,
 ) -> None:
     """Warn of fields in `pairs`, which draw alike, that hold the same stored bytes in all of the samples `indices`."""
     for one, other in pairs:
+        stored = names.stored[one], names.stored[other]
         # The first sample tells an image and its mask apart, so only fields that may be equal cost more than that.
-        if all(_hold_the_same(dataset, one, other, part, limits) for part in (indices[:1], indices[1:])):
+        if all(_hold_the_same(dataset, *stored, part, limits) for part in (indices[:1], indices[1:])):
             warnings.warn(
                 f"fields {one!r} and {other!r} hold the same bytes in every sample of the first batch, and their "
-                "random transforms draw alike: both show one view of each sample. For two views, have the lists draw "
-                "differently (see 'Two views of one image' in docs/engines.md); if one view is what you want, filter "
-                "shardio.PairingWarning",
+                "random transforms draw alike: both show one view of each sample. For two views, deliver one field "
+                f"under two names, fields={{{one!r}: {stored[0]!r}, {other!r}: {stored[0]!r}}} (see 'Two views of one "
+                "image' in docs/loading.md); if one view is what you want, filter shardio.PairingWarning",
                 PairingWarning,
                 stacklevel=stacklevel,
             )
@@ -208,6 +222,7 @@ class FirstBatch:
     Args:
         dataset: what the loader reads.
         pairs: the fields that are `drawn_alike`.
+        names: the stored fields of their names.
         limits: the most that a sample may claim.
         arrays: the fields of arrays; none if another process of this node looks at their dtypes.
     """
@@ -216,17 +231,19 @@ class FirstBatch:
         self,
         dataset: ReadableDataset,
         pairs: Sequence[tuple[str, str]],
+        names: FieldNames,
         limits: Limits,
         arrays: Collection[str],
     ) -> None:
-        self._dataset, self._pairs, self._limits, self._arrays = dataset, pairs, limits, tuple(arrays)
+        self._dataset, self._pairs, self._names = dataset, pairs, names
+        self._limits, self._arrays = limits, tuple(arrays)
 
     def compare_fields(self, order: Order, schedule: Schedule) -> None:
         """Compare fields in the samples of the first batch, before its loop begins; later loops' are passed over."""
         pairs, self._pairs = self._pairs, ()
         if pairs:
             indices = schedule.part(order, 0).indices
-            warn_of_equal_views(self._dataset, pairs, indices, self._limits, stacklevel=4)
+            warn_of_equal_views(self._dataset, pairs, self._names, indices, self._limits, stacklevel=4)
 
     def look(self, batch: Mapping[str, Any]) -> None:
         """Warn of rows of uint16 or uint32 in the first batch as it is delivered; later ones are passed over.

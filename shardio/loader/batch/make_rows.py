@@ -29,6 +29,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
     With `images_on_host` the CPU engine makes all images, those of an engine for whole batches too.
     """
     spec, dataset, clock, indices = rows.spec, rows.spec.dataset, rows.clock, rows.indices
+    names = spec.names
     with ExitStack() as lent:
         lent.enter_context(helper_process.time_limit(spec.options.read_limit))
         with clock.stage("read"):
@@ -36,21 +37,22 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             # All at once: two threads that hold some and wait for more could wait for each other.
             lent.enter_context(selection.fetch(spec.columns))
             for name, there in rows.present.items():
-                there[:] = selection.column(present_column(name))
-            stored = {name: _read(rows, name, selection, lent) for name in spec.fields}
+                there[:] = selection.column(present_column(names.stored[name]))
+            stored = {name: _read(rows, name, selection, lent) for name in names.delivered}
         if spec.options.verify:
             with clock.stage("verify"):
                 dataset.check(indices, stored, spec.options.limits.max_value_bytes)
         if spec.mixing is not None:
-            _check_labels(rows, stored[LABEL])
+            _check_labels(rows, stored[names.stored[LABEL]])
         with clock.stage("decode"):
             for name, kind in spec.fields.items():
+                field = names.stored[name]
                 if kind.is_image:
-                    _decode_images(rows, name, stored[name], selection, on_host=images_on_host)
+                    _decode_images(rows, name, stored[field], selection, on_host=images_on_host)
                 elif name in spec.arrays:
-                    _transform_arrays(rows, name, stored[name])
+                    _transform_arrays(rows, name, stored[field])
                 elif not kind.fixed:
-                    values = decoded(dataset, name, stored[name], indices, rows.present.get(name))
+                    values = decoded(dataset, field, stored[field], indices, rows.present.get(name))
                     rows.lists[name] = _tensors(rows, name, values) if kind.kind == "array" else values
             for name, there in rows.present.items():  # transforms may have made something of zeros
                 if name in rows.arrays and not there.all():
@@ -66,22 +68,27 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
 
 
 def _read(rows: Rows, name: str, selection: SelectedSamples, lent: ExitStack) -> Any:
-    """Return the stored values of a field: an array (if possible the batch's) if all have one size, or bytes."""
-    spec, kind = rows.spec, rows.spec.fields[name]
-    image, array = spec.images.get(name), spec.arrays.get(name)
-    out, scratch = rows.arrays[name] if kind.fixed else None, None
-    from_scratch = (image is not None and not image.cpu_engine.keeps_pixels) or (
-        array is not None and not (array.on_device or array.in_place)
-    )
-    if kind.fixed and from_scratch:  # transforms write the batch
-        memory = lent.enter_context(spec.scratch.lend()).take(len(rows) * kind.row_bytes)
-        out = memory.view(kind.row_dtype).reshape(len(rows), *kind.row_shape)
-    if name in rows.image_sizes:  # files for an engine for whole batches must outlive this call
+    """Read a stored field once for all names that deliver it.
+
+    Return an array (if possible the batch's) if all values have one size, or bytes.
+    """
+    spec, delivered = rows.spec, rows.spec.names.delivered[name]
+    kind, scratch = spec.fields[delivered[0]], None
+    if kind.fixed:
+        own = [rows.arrays[each] for each in delivered if spec.holds_stored_values(each)]
+        if not own:  # transforms write the batch
+            memory = lent.enter_context(spec.scratch.lend()).take(len(rows) * kind.row_bytes)
+            own = [memory.view(kind.row_dtype).reshape(len(rows), *kind.row_shape)]
+        values = selection.column(name, own[0])
+        for copy in own[1:]:
+            copy[...] = values
+        return values
+    if delivered[0] in rows.image_sizes:  # files for an engine for whole batches must outlive this call
         scratch = spec.scratch.take()
         rows.scratches.append(scratch)
     elif kind.kind == "image":
         scratch = lent.enter_context(spec.scratch.lend())
-    elif kind.kind == "array" and not kind.fixed:
+    elif kind.kind == "array":
         scratch = spec.scratch.take()
         stored = selection.values(name, scratch)
         if isinstance(stored, PackedValues):  # of which the batch's arrays are views
@@ -89,7 +96,7 @@ def _read(rows: Rows, name: str, selection: SelectedSamples, lent: ExitStack) ->
         else:
             spec.scratch.give_back(scratch)
         return stored
-    return selection.stored(name, out, scratch)
+    return selection.values(name, scratch)
 
 
 def _sizes(stored: Any) -> Any:
@@ -99,7 +106,7 @@ def _sizes(stored: Any) -> Any:
 
 def _transform_arrays(rows: Rows, name: str, values: NDArray[Any]) -> None:
     array = rows.spec.arrays[name]
-    moves = array_moves(array.recipe, rows.keys())
+    moves = array_moves(array.recipe, rows.field_keys(name))
     if (lost := first_overflow(values, array.recipe, moves)) is not None:
         _raise_overflow(rows, name, *lost)
     if not array.on_device:
@@ -113,14 +120,16 @@ def _tensors(rows: Rows, name: str, arrays: Sequence[NDArray[Any] | None]) -> li
         for row, (array, given) in enumerate(zip(arrays, stored, strict=True)):
             if given is not None and given.dtype == np.uint64 and array is not None and (array < 0).any():
                 _raise_overflow(rows, name, row, given[array < 0][0])
+    elif rows.spec.names.draws[name]:  # the first name of the stored field has these arrays
+        arrays = [None if array is None else array.copy() for array in arrays]
     return [None if array is None else torch.from_numpy(array) for array in arrays]
 
 
 def _raise_overflow(rows: Rows, name: str, row: int, number: Any) -> NoReturn:
     array = rows.spec.arrays.get(name)
     dtype = "int64" if array is None or array.recipe.conversion is None else array.recipe.conversion.dtype
-    place = rows.spec.place_of(rows.indices[row])
-    raise BadSample(f"{place}, field {name!r}: {dtype} cannot hold what the transforms make of {number}")
+    place, stored = rows.spec.place_of(rows.indices[row]), rows.spec.names.stored[name]
+    raise BadSample(f"{place}, field {stored!r}: {dtype} cannot hold what the transforms make of {number}")
 
 
 def _check_labels(rows: Rows, labels: NDArray[Any]) -> None:
@@ -137,10 +146,11 @@ def _check_labels(rows: Rows, labels: NDArray[Any]) -> None:
 def _decode_images(rows: Rows, name: str, encoded: Sequence[Any], selection: SelectedSamples, *, on_host: bool) -> None:
     """Make images with the CPU engine: all, or only those that the engine for whole batches would refuse."""
     spec, image, kind = rows.spec, rows.spec.images[name], rows.spec.fields[name]
+    stored = spec.names.stored[name]
     if kind.fixed and image.cpu_engine.keeps_pixels:  # they were read into the batch
         return
     numbers, out = np.arange(len(rows)), rows.arrays.get(name)
-    sizes = np.full((len(rows), 2), kind.shape, np.int32) if kind.fixed else selection.column(shape_column(name))
+    sizes = np.full((len(rows), 2), kind.shape, np.int32) if kind.fixed else selection.column(shape_column(stored))
     if kind.optional and kind.kind == "image" and not (there := rows.present[name]).all():
         for row in numbers[~there].tolist() if name in rows.lists else ():
             rows.lists[name][row] = spec.blank_value(name) if image.batch_engine else None
@@ -167,12 +177,12 @@ def _decode_images(rows: Rows, name: str, encoded: Sequence[Any], selection: Sel
         orientations = None if orientations is None else orientations[chosen]
     if orientations is not None:
         sizes = np.where(are_swapped(orientations)[:, None], sizes[:, ::-1], sizes)
-    steps = image_steps(image.cpu_engine.recipe, sizes, rows.keys()[numbers])
+    steps = image_steps(image.cpu_engine.recipe, sizes, rows.field_keys(name)[numbers])
     try:
         images = image.cpu_engine(encoded, sizes, steps, out, orientations)
     except BadImage as error:
         place = spec.place_of(rows.indices[numbers[error.place]])
-        raise BadSample(f"{place}, field {name!r}: {error}") from error
+        raise BadSample(f"{place}, field {stored!r}: {error}") from error
     if out is not None and len(out) < len(rows):
         rows.arrays[name][numbers] = out
     for row, pixels in zip(numbers.tolist(), images, strict=True) if images is not None else ():

@@ -2,11 +2,12 @@
 
 It also seeds the generators of functions given as `map`. Everything depends only on the seed, the epoch, the sample
 and the transform's place in its list (see `transforms`), so threads, batch composition, container and engine change
-nothing. A mix, and the generator of a function of batches, depend on the first sample of their batch.
+nothing. A mix, and the generator of a function of batches, depend on the first sample of their batch. A stored field
+that is delivered under several names has a set of draws for each.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -21,6 +22,7 @@ from ...transforms.steps import Erase, Sizes, Step
 
 _MIXING = 1 << 20  # larger than the place of any transform in its list
 _MAP = _MIXING + 1
+_DRAWS = _MIXING + 2
 
 
 @final
@@ -29,7 +31,7 @@ class RandomKeys:
     """The numbers that determine the random parameters of some rows.
 
     Attributes:
-        seed: the seed of the loader.
+        seed: the seed of the loader, or the one that `draws` derives from it.
         epoch: the epoch of the loader.
         samples: the random key of each row's sample, int64 [n]. It is the sample's index, except in mixtures, where a
             sample that comes twice in an epoch gets different crops.
@@ -41,6 +43,10 @@ class RandomKeys:
 
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> "RandomKeys":
         return RandomKeys(self.seed, self.epoch, self.samples[rows])
+
+    def draws(self, number: int) -> "RandomKeys":
+        """Return the keys of another set of random draws, independent of this one; set 0 is this one."""
+        return replace(self, seed=derive(self.seed, number, _DRAWS)) if number else self
 
 
 def image_steps(recipe: Recipe, sizes: Sizes, keys: RandomKeys) -> tuple[Step, ...]:

@@ -100,8 +100,12 @@ class Rows:
         made.scratches.clear()  # these rows give them back
 
     def keys(self, part: slice = slice(None)) -> RandomKeys:
-        """Return what determines the random parameters of some rows."""
+        """Return what determines the mixing of some rows, and what the user's function draws."""
         return RandomKeys(self.order.seed, self.order.epoch, self.rng_keys[part])
+
+    def field_keys(self, name: str, part: slice = slice(None)) -> RandomKeys:
+        """Return what determines the transforms of one field of some rows."""
+        return self.keys(part).draws(self.spec.names.draws[name])
 
     def value(self, name: str, row: int) -> Any:
         """Return one field of one row: a number, a tensor, a text, ..."""

@@ -4,7 +4,7 @@
 (`make_rows`), how batches are assembled (`assemble`) and how work is cut into jobs (`job`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeAlias, TypeVar, get_args
 
@@ -25,6 +25,7 @@ from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Mixer, ToInt64, Transform
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
+from .field_names import FieldNames, Fields
 from .field_warnings import UnmarkedMasks, drawn_alike, warn_of_unpaired
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
@@ -45,7 +46,7 @@ class BatchOptions:
     """The options that determine the content of a batch; `shardio.Loader` explains each."""
 
     batch_size: int
-    fields: Sequence[str] | None = None
+    fields: Fields = None
     transforms: Transforms = None
     decode: Decode = "exact"
     orient: bool = False
@@ -109,14 +110,17 @@ class ArraySpec:
     in_place: bool
 
     @classmethod
-    def of(cls, transforms: Sequence[Transform], kind: Field, *, on_device: bool) -> "ArraySpec":
-        """Return the specification for arrays or scalars. Raise ConfigError if the transforms do not suit them."""
+    def of(cls, transforms: Sequence[Transform], kind: Field, *, on_device: bool, shared: bool) -> "ArraySpec":
+        """Return the specification for arrays or scalars, which are `shared` if several names deliver them.
+
+        Raises ConfigError if the transforms do not suit them.
+        """
         recipe = ArrayRecipe.of(transforms, kind.row_shape, kind.row_dtype)
         # Only workers can tell which sample holds a number that is too large.
         checked = kind.dtype == "uint64" and recipe.conversion is not None and recipe.conversion.dtype == "int64"
         on_device = on_device and kind.kind == "array" and not checked
         keeps_layout = not recipe.transforms and delivered_dtype(recipe, kind.row_dtype) == kind.row_dtype
-        return cls(recipe, on_device, keeps_layout and not on_device)
+        return cls(recipe, on_device, keeps_layout and not on_device and not shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,21 +130,23 @@ class BatchSpec:
     Attributes:
         dataset: the dataset to read.
         options: what the user asked for.
-        fields: the fields to deliver.
-        images: by name, the decoding and transforms of each image field.
-        arrays: by name, the transforms of each field of arrays of one shape, or of scalars, that has some.
+        names: the stored fields of the names to deliver.
+        fields: by delivered name, the fields; so are all that follow.
+        images: the decoding and transforms of each image field.
+        arrays: the transforms of each field of arrays of one shape, or of scalars, that has some.
         ragged_as_int64: the fields of arrays whose shapes differ that become int64.
         drawn_alike: pairs of fields of one kind that draw the same random choices.
         mixing: the mixing of images within each batch.
         channels_last: whether float images are stored pixel by pixel.
         scratch: memory for stored values.
-        columns: the fields and hidden columns that making a batch reads.
+        columns: the stored fields and hidden columns that making a batch reads.
         fixed_bytes: the stored bytes of a sample's fields of one size.
-        varying: the fields whose values differ in size.
+        varying: the stored fields whose values differ in size.
     """
 
     dataset: ReadableDataset
     options: BatchOptions
+    names: FieldNames
     fields: Mapping[str, Field]
     images: Mapping[str, ImageSpec]
     arrays: Mapping[str, ArraySpec]
@@ -154,13 +160,14 @@ class BatchSpec:
     varying: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        kinds, verify = self.fields.items(), self.options.verify
-        read = self.dataset.fields if verify else self.fields
-        shapes = [shape_column(name) for name in self.images if not self.fields[name].fixed]
+        kinds = {stored: self.fields[names[0]] for stored, names in self.names.delivered.items()}
+        verify = self.options.verify
+        read = self.dataset.fields if verify else kinds
+        shapes = [shape_column(stored) for stored, kind in kinds.items() if kind.is_image and not kind.fixed]
         present = [present_column(name) for name, kind in read.items() if kind.optional]
         object.__setattr__(self, "columns", (*read, *shapes, *present, *([CHECKSUM] if verify else [])))
-        object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for _, kind in kinds if kind.fixed))
-        object.__setattr__(self, "varying", tuple(name for name, kind in kinds if not kind.fixed))
+        object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for kind in kinds.values() if kind.fixed))
+        object.__setattr__(self, "varying", tuple(n for n, kind in kinds.items() if not kind.fixed))
 
     @property
     def has_batch_engine(self) -> bool:
@@ -175,6 +182,13 @@ class BatchSpec:
         """Whether a batch has one tensor of a field's values, and not a list of them."""
         image = self.images.get(name)
         return self.fields[name].fixed if image is None else image.recipe.size is not None
+
+    def holds_stored_values(self, name: str) -> bool:
+        """Whether a field of one size is read into a batch's own memory, as workers move and convert nothing of it."""
+        image, array = self.images.get(name), self.arrays.get(name)
+        if image is not None:
+            return image.cpu_engine.keeps_pixels
+        return array is None or array.on_device or array.in_place
 
     def blank_value(self, name: str) -> Any:
         """Return the value of a masked sample in a field's list."""
@@ -217,21 +231,29 @@ def batch_spec(
 
     Raises ConfigError for options that do not fit the dataset or one another.
     """
-    fields = _chosen_fields(dataset, options.fields)
-    transforms = _transforms_by_field(dataset, fields, options.transforms)
+    names = FieldNames.of(dataset, options.fields)
+    fields = {name: dataset.fields[stored] for name, stored in names.stored.items()}
+    transforms = _transforms_by_field(dataset, fields, names, options.transforms)
     # Workers must finish the values themselves if they pass them to the user's function or to another process.
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
-    images = _image_specs(fields, transforms, target, needs_host, options, len(dataset))
+    images = _image_specs(fields, names, transforms, target, needs_host, options, len(dataset))
     finish_on_device = target.device.type != "cpu" and needs_host is None
     numbers = {
-        name: _for_field(name, ArraySpec.of, listed, fields[name], on_device=finish_on_device)
+        name: _for_field(
+            name,
+            ArraySpec.of,
+            listed,
+            fields[name],
+            on_device=finish_on_device,
+            shared=len(names.delivered[names.stored[name]]) > 1,
+        )
         for name, listed in transforms.items()
         if name not in images
     }
     arrays = {name: spec for name, spec in numbers.items() if fields[name].fixed}
     image_recipes = {name: image.recipe for name, image in images.items()}
     recipes = image_recipes | {name: array.recipe for name, array in arrays.items()}
-    warn_of_unpaired(recipes)
+    warn_of_unpaired(recipes, names)
     mixing = mixing_spec(
         options.mixing,
         fields,
@@ -243,11 +265,12 @@ def batch_spec(
     return BatchSpec(
         dataset=dataset,
         options=options,
+        names=names,
         fields=fields,
         images=images,
         arrays=arrays,
         ragged_as_int64=frozenset(numbers.keys() - arrays.keys()),
-        drawn_alike=drawn_alike(fields, recipes),
+        drawn_alike=drawn_alike(fields, recipes, names),
         mixing=mixing,
         channels_last=target.channels_last,
     )
@@ -263,6 +286,7 @@ def _for_field(name: str, make: Callable[_P, T], *args: _P.args, **kwargs: _P.kw
 
 def _image_specs(
     fields: Mapping[str, Field],
+    names: FieldNames,
     transforms: Mapping[str, Sequence[Transform]],
     target: DeviceOptions,
     needs_host: str | None,
@@ -281,7 +305,7 @@ def _image_specs(
     chosen = choose_engine(target.engine, target.device, files, decode=options.decode, why_not=needs_host)
     # uint8 takes a quarter or half of the time that floats take to copy, and the GPU converts it faster.
     copy_bytes = target.device.type != "cpu" and needs_host is None
-    specs = {}
+    specs, watched = {}, set[str]()
     for name, recipe in recipes.items():
         # Pixels need no decoder, and batch engines would make colours of masks.
         engine = chosen if fields[name].kind == "image" and not recipe.is_mask else "cpu"
@@ -298,9 +322,10 @@ def _image_specs(
                 channels_last=target.channels_last,
                 max_pixels=max_pixels,
             )
-        watch = None
-        if fields[name].kind == "image" and recipe.interpolates:
-            watch = UnmarkedMasks(name, fields[name].channels or 3, samples, max_pixels)
+        watch, stored = None, names.stored[name]
+        if fields[name].kind == "image" and recipe.interpolates and stored not in watched:
+            watched.add(stored)
+            watch = UnmarkedMasks(stored, fields[name].channels or 3, samples, max_pixels)
         batch_engine = None if engine == "cpu" else engine
         specs[name] = ImageSpec(recipe, cpu_engine, batch_engine, watch)
     return specs
@@ -314,25 +339,8 @@ def _image_size(kind: Field, *, orient: bool) -> tuple[int, int] | None:
     return None if orient and kind.kind == "image" and height != width else (height, width)
 
 
-def _chosen_fields(dataset: ReadableDataset, names: Sequence[str] | None) -> dict[str, Field]:
-    if isinstance(names, str) or not isinstance(names, Iterable | None):
-        how = f", as in [{names!r}]" if isinstance(names, str) else ""
-        raise ConfigError(f"fields must be a list of names{how}, got {names!r}")
-    chosen = list(dataset.fields if names is None else names)
-    if reserved := {*dataset.id_columns, "valid"} & set(chosen):
-        raise ConfigError(
-            f"{dataset.path}: field {reserved.pop()!r} clashes with a column that the loader adds; choose fields= "
-            "without it"
-        )
-    for name in chosen:
-        if name not in dataset.fields:
-            dataset.field(name)  # raises an error that says why, unless it is a hidden column
-            raise ConfigError(f"{dataset.path}: no field {name!r}; there are {', '.join(dataset.fields)}")
-    return {name: dataset.fields[name] for name in chosen}
-
-
 def _transforms_by_field(
-    dataset: ReadableDataset, fields: Mapping[str, Field], transforms: Transforms
+    dataset: ReadableDataset, fields: Mapping[str, Field], names: FieldNames, transforms: Transforms
 ) -> Mapping[str, Sequence[Transform]]:
     if transforms is None:
         return {}
@@ -343,7 +351,9 @@ def _transforms_by_field(
     if isinstance(transforms, Mapping):
         for name, listed in transforms.items():
             if name not in fields and name in dataset.fields:
-                raise ConfigError(f"transforms for {name!r}, which fields={list(fields)} leaves out")
+                others = [delivered for delivered, stored in names.stored.items() if stored == name]
+                how = f"delivers as {others}: give each a list" if others else "leaves out"
+                raise ConfigError(f"transforms for {name!r}, which fields={list(fields)} {how}")
             if name not in images + arrays and not (name in numbers and _only_casts(listed)):
                 raise ConfigError(
                     f"transforms for {name!r}, but the image fields of {dataset.path} are {images}, and its fields of "
