@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, final
 
 import msgspec
 import numpy as np
@@ -34,7 +34,6 @@ from ..system.regular_files import open_regular
 from .readable import ReadableDataset
 
 VERSION = 1
-_FORMAT = "shardio view"
 _BEGINNING = re.compile(rb'\s*\{\s*"format"\s*:\s*"shardio view"')
 _MOST_BYTES = 1 << 20
 _DEEPEST = 64  # nodes from the last choice down to a dataset
@@ -80,7 +79,7 @@ def save(view: ReadableDataset, path: str | os.PathLike[str]) -> None:
     real = Path(os.path.realpath(place.parent))
     for _, dataset in _datasets(node):
         dataset["dataset"] = _path_below(real, Path(dataset["dataset"]))
-    content = {"format": _FORMAT, "version": VERSION, "digest": view.digest, "samples": len(view), "view": node}
+    content = {"format": "shardio view", "version": VERSION, "digest": view.digest, "samples": len(view), "view": node}
     data = json.dumps(content, indent=1).encode() + b"\n"
     if len(data) > _MOST_BYTES:
         raise ConfigError(f"a view's description must have at most {_MOST_BYTES} bytes, it has {len(data)}")
@@ -147,7 +146,7 @@ class DatasetNode(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    format: str
+    format: Literal["shardio view"]
     version: int
     digest: str
     samples: int
@@ -236,8 +235,6 @@ def load(path: str | os.PathLike[str]) -> SavedView:
         if (version := msgspec.convert(content, _Version).version) != VERSION:
             raise ManifestError(f"version {version} was written by another release; this one reads {VERSION}")
         file = msgspec.convert(content, _File)
-        if file.format != _FORMAT:
-            raise ManifestError(f"format is {file.format!r}, not {_FORMAT!r}")
         datasets = {name: msgspec.convert(node, DatasetNode) for name, node in _datasets(file.view)}
     except (ValueError, ManifestError) as error:
         raise ManifestError(f"{place}: {error}") from error
