@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from ..dataset.opening import open as open_dataset
 from ..dataset.store_access import StoreAccess
@@ -45,21 +45,51 @@ class ViewChoice:
         for name, value in given.items() if self.split is None else ():
             if value is not None:
                 raise ConfigError("{} goes with {split}", Option(name))
+
+    def opened(self, place: str, stores: StoreAccess, *others: Any) -> BaseDataset:
+        """Open a dataset or a view, and choose from it. Raises what `shardio.open`, `where` and `split` raise.
+
+        Args:
+            place: its path or URL.
+            stores: how data at URLs is reached.
+            others: what else `stores` may be for.
+        """
         if self.split is not None and self.part is None:
             raise ConfigError(Message("{split} goes with {part}, the name of the part to take"))
+        return self._part(self._parts(place, stores, others), self.part)
 
-    def opened(self, place: str, stores: StoreAccess) -> BaseDataset:
-        """Open a dataset or a view, and choose from it. Raises what `shardio.open`, `where` and `split` raise."""
+    def place(self, path: str, stores: StoreAccess, *others: Any) -> str | BaseDataset:
+        """Return a path as it is, or what is chosen from the dataset there, as `opened` does."""
+        return path if self == ViewChoice() else self.opened(path, stores, *others)
+
+    def to_train(self, path: str, stores: StoreAccess, *others: Any) -> tuple[str | BaseDataset, BaseDataset | None]:
+        """Return what to train on, as `place` does, and what to validate on if nothing else is given.
+
+        Of a split these are `part`, by default `train`, and the part `val` if there is one.
+        """
+        if self.split is None:
+            return self.place(path, stores, *others), None
+        parts = self._parts(path, stores, others)
+        train = self._part(parts, self.part or "train")
+        val = parts.get("val")
+        return train, None if val is train else val
+
+    def _part(self, parts: Mapping[str, BaseDataset], name: str | None) -> BaseDataset:
+        if (name or "") not in parts:
+            raise ConfigError("{part} must be one of {}, got {!r}", ", ".join(parts), name)
+        return parts[name or ""]
+
+    def _parts(self, place: str, stores: StoreAccess, others: Sequence[Any]) -> Mapping[str, BaseDataset]:
+        """Return the parts of the split; without one, what is chosen, as ""."""
         of = self._given
-        stores.check_needed(place, *(of.values() if isinstance(of, Mapping) else [of]))
-        view = open_dataset(place, of=of, **{name: getattr(stores, name) for name in stores.given})
+        read = [place, *(of.values() if isinstance(of, Mapping) else [of] if of else [])]
+        stores.check_needed(*read, *others)
+        remote = [one for one in read if as_url(one) is not None]
+        view = open_dataset(place, of=of, **stores.keywords_for((remote or read)[0]))
         view = view if self.where is None else view.where(self.where)
         if self.split is None:
-            return view
-        parts = view.split(parse_split(self.split), by=self.split_by, group=self.split_group, seed=self.split_seed)
-        if self.part not in parts:
-            raise ConfigError("{part} must be one of {}, got {!r}", ", ".join(parts), self.part)
-        return parts[self.part]
+            return {"": view}
+        return view.split(parse_split(self.split), by=self.split_by, group=self.split_group, seed=self.split_seed)
 
     @property
     def _given(self) -> str | Mapping[str, str] | None:
@@ -92,3 +122,5 @@ _OPTIONS = options_of(
 
 with_view_options = with_options("choice", _OPTIONS, ViewChoice)
 """Turns `command(..., choice: ViewChoice)` into a command that chooses samples, or opens a view."""
+with_part_options = with_options("choice", _OPTIONS[2:])
+"""Turns `command(..., choice: dict[str, Any])` into a command with those of these options that no conversion has."""

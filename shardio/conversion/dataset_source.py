@@ -59,7 +59,7 @@ class DatasetSource:
         first, *others = opened = [as_dataset(place, self._access) for place in self._places]
         for dataset in opened:
             if dataset.orders_itself:
-                raise ConfigError(f"{dataset!r} draws its samples anew in each epoch: write what it draws from")
+                raise ConfigError(f"{dataset!r} draws its samples anew in each epoch: convert what it draws from")
         self._fields = _fields(first)
         for other in others:
             if _numbers_of(_fields(other)) != _numbers_of(self._fields):
