@@ -96,12 +96,13 @@ def test_sources_are_given_by_name(tmp_path: Path) -> None:
 
 
 def test_a_path_of_a_view_is_taken_as_a_dataset(folder: Path) -> None:
-    """A Loader, `mix` and `concat` open a saved view."""
+    """A Loader, `concat` and `stats` open a saved view."""
     shardio.open(folder / "data" / "train").where("label == 2").save(folder / "two.json")
     loader = shardio.Loader(folder / "two.json", 4, threads=1, tail="pad")
     assert sorted(np.concatenate([batch["n"][batch["valid"]] for batch in loader])) == list(range(2, 40, 3))
     joined = shardio.concat({"two": folder / "two.json", "all": folder / "data" / "train"})
     assert len(joined) == 13 + 40
+    assert shardio.stats(folder / "two.json").samples == 13
 
 
 def test_changed_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
