@@ -54,7 +54,8 @@ def stats(
     """Return figures of what a dataset holds.
 
     Args:
-        dataset: a dataset or view, or what `shardio.open` takes. A view that draws samples anew is counted in epoch 0 of `seed`.
+        dataset: a dataset or view, or what `shardio.open` takes. A view that draws samples anew is counted in epoch 0
+            of `seed`.
         sample: the number of random samples to read and decode images, texts, JSON and arrays of; 0 for none, `"all"`
             for all. Means of fewer come with their standard error.
         seed: the seed of that choice.
