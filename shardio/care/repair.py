@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,9 +167,16 @@ def repair(
         described.container, described.fields, shards, described.metadata or metadata or {},
         adopted=described.adopted, conversion=kept_conversion(described), has_sums=described.piece_bytes == PIECE,
     )  # fmt: skip
+    same = None if old is None else repaired.digest == old.digest
+    if old is not None:
+        changed = set() if same else {one.shard for one in repairs}
+        starts = zip(old.shards.names, old.shards.starts[:-1].tolist(), strict=True)
+        intact = next((start for name, start in starts if name in changed), old.samples)
+        grew_from = {digest: samples for digest, samples in old.grew_from.items() if samples <= intact}
+        repaired = replace(repaired, grew_from=grew_from)
     folder.sync()
     manifest.save(repaired, folder)
-    return Repair(repaired, tuple(repairs), tuple(notes), None if old is None else repaired.digest == old.digest)
+    return Repair(repaired, tuple(repairs), tuple(notes), same)
 
 
 def _notes(path: Path, old: manifest.Manifest | None, metadata: Mapping[str, Any] | None) -> list[str]:

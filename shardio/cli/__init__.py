@@ -11,6 +11,7 @@ from ..diagnosis.software import version_line
 from ..errors import ConfigError, ShardioError
 from ..system.os_errors import naming
 from . import (
+    append,
     bench,
     clean,
     convert,
@@ -56,6 +57,7 @@ def _shared(
 
 
 app.add_typer(convert.app, name="convert")
+app.add_typer(append.app, name="append")
 for command in (
     info.info,
     view.view,

@@ -25,46 +25,72 @@ ContainerName: TypeAlias = Literal["tar", "hdf5", "lmdb"]
 Compression: TypeAlias = Literal["gzip", "lzf", "zstd", "none"]
 
 WORKERS = Shown(default=(None,), help="The number of processes.", show_default="one per core")
-OPTIONS = options_of(
-    convert_source,
-    {
-        "Shards": "container shard_size compression resume overwrite dry_run",
-        "Choice of samples": "where shuffle limit split",
-        "Images": (
-            "resize_shorter max_pixels quality recompress orient store_pixels keep_alpha resize mask max_image_pixels"
-        ),
-        "Arrays": "dtype as_image squeeze allow_rounding ragged",
-        "Bad samples": "optional on_error max_bad report strict",
-        "Parallelism": "workers dask",
-    },
-    {
-        "container": Shown("--to", kind=ContainerName | None),
-        "compression": Shown(
-            "--compress",
-            kind=Compression | None,
-            default=(None,),
-            help="; ".join(f"{name} only, {values}" for name, values in containers.with_option("compression").items())
-            + ".",
-        ),
-        "report": Shown(kind=Path | None),
-        "workers": WORKERS,
-    },
-)
+_GROUPS = {
+    "Shards": "container shard_size compression resume overwrite dry_run",
+    "Choice of samples": "where shuffle limit split",
+    "Images": (
+        "resize_shorter max_pixels quality recompress orient store_pixels keep_alpha resize mask max_image_pixels"
+    ),
+    "Arrays": "dtype as_image squeeze allow_rounding ragged",
+    "Bad samples": "optional on_error max_bad report strict",
+    "Parallelism": "workers dask",
+}
+_SHOWN = {
+    "container": Shown("--to", kind=ContainerName | None),
+    "compression": Shown(
+        "--compress",
+        kind=Compression | None,
+        default=(None,),
+        help="; ".join(f"{name} only, {values}" for name, values in containers.with_option("compression").items())
+        + ".",
+    ),
+    "report": Shown(kind=Path | None),
+    "workers": WORKERS,
+}
+_SHOWN_OF_APPEND = {
+    "shard_size": Shown(help="The size of shards, for a dataset that does not say its own; the default is 64MB."),
+    "resume": Shown(
+        help="Continue this append where it was interrupted, if it was; if it was the last one, leave the dataset as "
+        "it is. You can always pass --resume."
+    ),
+    "overwrite": Shown(help="Start over where an append is unfinished; the dataset stays."),
+}
+OPTIONS = options_of(convert_source, _GROUPS, _SHOWN)
 with_conversion_options = with_options("conversion", OPTIONS)
 """Turns `command(..., conversion: dict[str, Any])` into a command that has all options that conversions share."""
+with_append_options = with_options(
+    "conversion",
+    [
+        option
+        for option in options_of(convert_source, _GROUPS, _SHOWN | _SHOWN_OF_APPEND)
+        if option.name not in ("container", "compression", "split")
+    ],
+)
+"""Does the same with the options that an append has; the others are the dataset's."""
 OUTPUT = "The new dataset's directory, empty or nonexistent; or its URL, such as s3://BUCKET/PATH."
 MAX_BAD = next(option.default for option in OPTIONS if option.name == "max_bad")
 PRINTED_SKIPPED = 5  # skipped samples that the screen names
 
 
 def convert(
-    source: Source, out: Path, options: Mapping[str, Any], store_options: Mapping[str, str] | None = None
+    source: Source,
+    out: Path,
+    options: Mapping[str, Any],
+    store_options: Mapping[str, str] | None = None,
+    *,
+    append: bool = False,
 ) -> None:
-    """Convert `source` and print the result; `store_options` are those of a URL's store."""
+    """Convert `source`, or append it to the dataset at `out`, and print the result.
+
+    Args:
+        source, out, append: as in `shardio.convert`.
+        options: the options of the command.
+        store_options: those of a URL's store.
+    """
     keywords = dict(options)
     if keywords["on_error"] == "raise" and keywords["max_bad"] != MAX_BAD:
         raise ConfigError(Message("{max_bad} goes with {on_error:skip}"))
-    if (compression := keywords.pop("compression")) is not None:
+    if (compression := keywords.pop("compression", None)) is not None:
         keywords["compression"] = None if compression == "none" else compression
     if keywords["resize"] is not None:
         keywords["resize"] = parse_size(keywords["resize"])
@@ -81,10 +107,11 @@ def convert(
             progress=report_progress,
             tell=print_note if first_rank else lambda note: None,
             store_options=store_options,
+            append=append,
             **keywords,
         )
     if first_rank and keywords["dry_run"]:
-        _print_estimates(place, result)
+        _print_estimates(place, result, "would get" if append else "would have")
     elif first_rank:
         print_skipped(result.skipped, report)
         for name, dataset in result.datasets.items():
@@ -92,11 +119,11 @@ def convert(
         print_rotated(result.datasets.values(), "--orient stores them upright, ")
 
 
-def _print_estimates(out: Path | Url, result: Conversion) -> None:
+def _print_estimates(out: Path | Url, result: Conversion, would: str) -> None:
     for name, estimate in result.estimates.items():
         text = f"{counted(estimate.samples, 'sample')} in {counted(estimate.shards, f'{estimate.container} shard')}"
         size = format_size(estimate.bytes)
-        print(f"{out / name if name else out}: would have {text}, of about {size}, and what the container adds")
+        print(f"{out / name if name else out}: {would} {text}, of about {size}, and what the container adds")
     width = max(map(len, result.fields))
     for name, field in result.fields.items():
         print(f"  {name:{width}}  {describe(field)}")
@@ -146,7 +173,9 @@ def print_note(note: str) -> None:
 def print_dataset(out: Path | Url, dataset: WrittenDataset) -> None:
     manifest = dataset.manifest
     shards = counted(len(manifest.shards), f"{manifest.container} shard")
-    content = f"{counted(manifest.samples, 'sample')} in {shards}"
+    before = max(manifest.grew_from.values(), default=None)
+    new = "" if before is None else f", {manifest.samples - before} of them new,"
+    content = f"{counted(manifest.samples, 'sample')}{new} in {shards}"
     print(f"{out}: {content}, {format_size(int(manifest.shards.bytes.sum()))}, digest {manifest.digest}")
 
 

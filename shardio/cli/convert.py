@@ -3,7 +3,7 @@
 import inspect
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -11,10 +11,10 @@ from ..conversion import source as sources
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ._command import Command, Group
-from ._conversion import OPTIONS, OUTPUT, with_conversion_options
+from ._conversion import OPTIONS, OUTPUT, with_append_options, with_conversion_options
 from ._conversion import convert as convert_and_print
 from ._options import Shown, options_of, parameter, read
-from ._store_options import with_store_option
+from ._store_options import DATASET, with_store_option
 
 SHARED_EXAMPLES = (
     "--dry-run",
@@ -24,6 +24,14 @@ SHARED_EXAMPLES = (
     "--workers 8 --resume",
 )
 """Examples of options that suit every source; they follow the first example of the source's own."""
+
+APPEND_EXAMPLES = (
+    "--dry-run",
+    "--shuffle 1 --limit 5000",
+    "--on-error skip --max-bad 0.001 --report skipped.jsonl",
+    "--workers 8 --resume",
+)
+"""The same for `shardio append`, where they follow a first example without options."""
 
 app = typer.Typer()
 
@@ -65,16 +73,17 @@ class SourceCommands(Group):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of one converter; raise ConfigError if none has this name."""
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(cmd_name, cls=Command)(_command(cmd_name, _converter(cmd_name)))
+        single.command(cmd_name, cls=Command)(_command(cmd_name, _converter(cmd_name), appends=self.name == "append"))
         return typer.main.get_command(single)
 
 
+ListSources: TypeAlias = Annotated[
+    bool, typer.Option("--list", help="List the kinds of sources and exit.", callback=_list, is_eager=True)
+]
+
+
 @app.callback(cls=SourceCommands, subcommand_metavar="SOURCE SRC OUT [OPTIONS]")
-def convert(
-    list_sources: Annotated[
-        bool, typer.Option("--list", help="List the kinds of sources and exit.", callback=_list, is_eager=True)
-    ] = False,
-) -> None:
+def convert(list_sources: ListSources = False) -> None:
     """Pack a source of samples into shards: `shardio convert SOURCE --help` shows each one's options.
 
     The same source and options give the same bytes for any number of workers, ranks or Dask workers.
@@ -99,7 +108,7 @@ def convert(
     """
 
 
-def _command(name: str, converter: sources.Converter) -> Any:
+def _command(name: str, converter: sources.Converter, *, appends: bool) -> Any:
     """Return the command of one converter: SRC, OUT, its own options, and the shared ones, which it may have too."""
     docstring = read(converter)
     keywords = [p.name for p in inspect.signature(converter).parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -109,14 +118,20 @@ def _command(name: str, converter: sources.Converter) -> Any:
     def command(src: str, out: Path, stores: StoreAccess, conversion: dict[str, Any], **options: Any) -> None:
         options |= {name: conversion[name] for name in both}
         source = converter(src, **{k: v for k, v in options.items() if v is not None})
-        convert_and_print(source, out, conversion, stores.store_options)
+        convert_and_print(source, out, conversion, stores.store_options, append=appends)
 
     arguments = [
         parameter(
             "src",
             Annotated[str, typer.Argument(help=docstring.arguments.get("src", "The source's path."), metavar="SRC")],
         ),
-        parameter("out", Annotated[Path, typer.Argument(help=OUTPUT, metavar="OUT")]),
+        parameter(
+            "out",
+            Annotated[
+                Path,
+                typer.Argument(help=DATASET if appends else OUTPUT, metavar="DATASET" if appends else "OUT"),
+            ],
+        ),
         *options_of(
             converter, {"": " ".join(name for name in keywords if name not in shared)}, {name: Shown() for name in both}
         ),
@@ -128,6 +143,11 @@ def _command(name: str, converter: sources.Converter) -> Any:
     described.__name__ = name
     own = docstring.examples
     first = own[0] if own else f"shardio convert {name} SRC OUT"
-    examples = (f"  {line}" for line in (*own, *(f"{first} {options}" for options in SHARED_EXAMPLES)))
+    if appends:
+        first = first.replace("shardio convert", "shardio append", 1)
+        own = (first,)
+    following = APPEND_EXAMPLES if appends else SHARED_EXAMPLES
+    examples = (f"  {line}" for line in (*own, *(f"{first} {options}" for options in following)))
     described.__doc__ = "\n\n".join(filter(None, (docstring.summary, docstring.text, "Examples:", *examples)))
-    return with_conversion_options(with_store_option(described))
+    with_options = with_append_options if appends else with_conversion_options
+    return with_options(with_store_option(described))

@@ -13,7 +13,7 @@ from ..format import cf, manifest
 from ..format.fields import Field, describe, fields_to_json
 from ..format.pieces import PIECE
 from ..stores.url import as_url
-from ..system.units import format_size, parse_size
+from ..system.units import counted, format_size, parse_size
 from ..views.saved import holds_view
 from ..views.view import BaseDataset
 from ._store_options import with_store_option
@@ -91,6 +91,7 @@ def info(
         "shards": f"{len(shards):,}" + _range(shards.names),
         "size": f"{format_size(size)} ({format_size(size / max(1, loaded.samples))} per sample)",
         "digest": loaded.digest,
+        **_growth(loaded),
         **{f"field {name}": _described(field) for name, field in loaded.fields.items()},
         **{f"metadata {key}": str(value) for key, value in loaded.metadata.items()},
     }
@@ -140,6 +141,15 @@ def _print_table(rows: Iterable[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in listed)
     for name, value in listed:
         print(f"{name:{width}}  {value}")
+
+
+def _growth(loaded: manifest.Manifest) -> dict[str, str]:
+    """Return what the dataset was before the last append, and how often it has grown before that."""
+    if not loaded.grew_from:
+        return {}
+    (digest, samples), more = list(loaded.grew_from.items())[-1], len(loaded.grew_from) - 1
+    before = f", and {counted(more, 'time')} before" if more else ""
+    return {"grew from": f"{samples:,} samples, {digest}{before}"}
 
 
 def _described(field: Field) -> str:

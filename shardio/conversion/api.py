@@ -33,6 +33,7 @@ from ..views.view import BaseDataset
 from . import source as sources
 from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource
+from .growing import Growing
 from .notes import check_strict, hints, remarks_of
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .reencode import Recompress, ReencodeOptions
@@ -107,7 +108,7 @@ def convert(
     converter_options: Mapping[str, Any] | None = None,
     classes: Classes | None = None,
     container: str | None = None,
-    shard_size: int | str = DEFAULT_SHARD_SIZE,
+    shard_size: int | str | None = None,
     numbers: Sequence[int] | Indices | None = None,
     where: str | None = None,
     shuffle: int | None = None,
@@ -139,6 +140,7 @@ def convert(
     strict: bool = False,
     resume: bool = False,
     overwrite: bool = False,
+    append: bool = False,
     dry_run: bool = False,
     store_options: Mapping[str, str] | None = None,
     progress: Progress | None = None,
@@ -166,7 +168,7 @@ def convert(
             first dataset's names. By default, such datasets are refused.
         container: the container of the shards: tar, hdf5 or lmdb. By default, that of the datasets, else tar; of arrays
             and numbers from numpy, hdf5, and of small strings, lmdb.
-        shard_size: the estimated size at which a shard ends: 64MB, 1GiB.
+        shard_size: the estimated size at which a shard ends: 64MB, 1GiB. The default is 64MB.
         numbers: the numbers of the samples to take, [n], in this order; None takes all. The next four arguments
             choose among these samples.
         where: take only samples for which this condition on scalar and text fields holds: 'label < 10 and not hidden',
@@ -212,6 +214,10 @@ def convert(
         resume: continue this conversion where it was interrupted, if it was. Finished shards are checked and kept; so
             is a finished dataset. You can always pass `resume`.
         overwrite: replace the dataset at the output once the new one is complete.
+        append: add the samples to the dataset at the output, in new shards. Its container, `shard_size` and options
+            that re-encode images hold; its fields and classes must be those of the source. `resume` then continues
+            this append, or leaves the dataset alone if this was the last one; `overwrite` starts an unfinished one
+            over. `split` does not go with it.
         dry_run: write nothing; estimate the number of samples, shards and bytes.
         store_options: for a URL: options of its store, see `shardio.open`.
         progress: called from time to time with a word for the work, the number of samples done, and the total.
@@ -230,7 +236,9 @@ def convert(
         BadSample: a sample is bad, with `on_error="raise"`.
         TooManyBad: more samples are bad than `max_bad` allows.
         OSError: the output cannot be written; StoreError if it is in a store.
-        ObjectChanged: another process has made a dataset at the same URL meanwhile, which stays.
+        NotADataset: with `append`, there is no dataset.
+        ObjectChanged: another process has made a dataset at the same URL meanwhile, which stays; with `append`, in a
+            folder too.
 
     An interrupted conversion never passes for a dataset: `out` has no `shardio.json` until all shards are finished.
     """
@@ -248,6 +256,7 @@ def convert(
             resize is not None and not store_pixels,
             "{resize} goes with {store_pixels}; {resize_shorter} and {max_pixels} shrink image files",
         ),
+        (append and split is not None, "{split} makes datasets: append to the directory of each of them"),
     ):
         if broken:
             raise ConfigError(Message(rule))
@@ -259,6 +268,10 @@ def convert(
             )
         converter_options = {**(converter_options or {}), "decode_cf": True}
     place, world = open_output(out, store_options, also_read=_may_be_remote(source)), world or World()
+    grows = None
+    if append:
+        place, described = place.growing()
+        grows = Growing(place, described)
     job = PackOptions(
         workers=cpus.share(world.local_size) if workers is None else workers,
         dask=dask,
@@ -269,7 +282,7 @@ def convert(
         overwrite=overwrite,
         progress=progress or silent,
     )
-    shard_bytes = parse_size(shard_size, "shard_size")
+    shard_bytes = parse_size(DEFAULT_SHARD_SIZE if shard_size is None else shard_size, "shard_size")
     if container is not None:
         on_disk(container)
     shares = None if split is None else parse_split(split)
@@ -281,6 +294,10 @@ def convert(
         orient=orient,
         max_image_pixels=max_image_pixels,
     )
+    if grows is not None:
+        container, container_options = grows.container_options(container, container_options)
+        shard_bytes = grows.shard_bytes(None if shard_size is None else shard_bytes, shard_bytes)
+        images = grows.images(images)
     if classes is not None and (converter is not None or not isinstance(source, list | tuple)):
         raise ConfigError(
             Message("{classes} goes with a list of datasets; a converter's own option goes in converter_options")
@@ -300,8 +317,12 @@ def convert(
             samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw, optional_fields, masks,
             ragged_fields, allow_rounding=allow_rounding,
         )  # fmt: skip
-    container, container_note = choose_container(samples, wanted_container, follows=follows)
-    found_notes += () if container_note is None else (container_note,)
+    if grows is not None:
+        grows.check(samples)
+        container = grows.manifest.container
+    else:
+        container, container_note = choose_container(samples, wanted_container, follows=follows)
+        found_notes += () if container_note is None else (container_note,)
     announce(found_notes, remarks, tell, world)
     folder = place.path if isinstance(place.path, Path) else None
     skip_report = None if report is None or world.rank or dry_run else Path(report)
@@ -311,7 +332,10 @@ def convert(
     check_strict(left_out, strict=strict)
     announce(left_out, left_out, tell, world)
     found_notes += (*left_out,)
-    plans = {name: plan(samples, chosen, container, shard_bytes, container_options) for name, chosen in parts.items()}
+    onto = None if grows is None else grows.manifest
+    plans = {
+        name: plan(samples, chosen, container, shard_bytes, container_options, onto) for name, chosen in parts.items()
+    }
     if dry_run:
         return Conversion({}, samples.fields, found_notes, {name: estimate for name, (estimate, _, _) in plans.items()})
     context = TaskContext(samples, container, container_options, skip=on_error == "skip")
@@ -319,7 +343,7 @@ def convert(
     try:
         for name, (_, tasks, written_plan) in plans.items():
             of_split = replace(job, progress=_named(job.progress, name))
-            datasets[name] = pack(place.part(name), context, tasks, written_plan, of_split)
+            datasets[name] = pack(place.part(name), context, tasks, written_plan, of_split, grows=grows)
     except TooManyBad as error:
         if skip_report is not None:
             write_report(skip_report, folder, [("", sample) for sample in error.skipped])

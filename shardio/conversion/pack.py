@@ -14,9 +14,10 @@ from ..format import manifest
 from ..order.world import World
 from ..output.base import Beat, Output, Run
 from ..output.records import Skipped
-from ..output.shard_writer import WrittenShard, describe
+from ..output.shard_writer import Before, WrittenShard, describe
 from ..stores.url import Url
 from . import ranks
+from .growing import Growing
 from .runners import Progress, Runner, in_processes, in_threads, on_dask, silent
 from .source import file_states
 from .tasks import ShardTask, TaskContext, TaskResult, run_shard_task
@@ -90,6 +91,7 @@ def pack(
     options: PackOptions,
     *,
     check: Callable[[], None] = lambda: None,
+    grows: Growing | None = None,
 ) -> WrittenDataset:
     """Carry out all tasks and make one dataset of the shards.
 
@@ -102,11 +104,12 @@ def pack(
         plan: JSON values that distinguish this conversion from others.
         options: how to carry out the work.
         check: raises an error if the source has changed, in ways that the states of its files do not tell.
+        grows: the dataset at the output that the shards are added to; None if they make one.
 
     Raises ConfigError for a dataset or an unfinished conversion at the output that `options` do not provide for,
     ObjectChanged if another process has made a dataset there meanwhile; BadSample, TooManyBad, OSError and StoreError.
     """
-    work = _Packing(out, context, tasks, plan, options)
+    work = _Packing(out, context, tasks, plan, options, grows)
     return work.follow() if options.world.rank else work.lead(check)
 
 
@@ -120,6 +123,7 @@ class _Packing:
     tasks: Sequence[ShardTask]
     plan: Mapping[str, Any]
     options: PackOptions
+    grows: Growing | None
     finished: int = 0
     samples: int = 0
     skipped: int = 0
@@ -159,6 +163,7 @@ class _Packing:
             return WrittenDataset(self.out.path, lead)
         run = lead.run
         try:
+            grown = None if self.grows is None else self.grows.before(options.progress)
             before = file_states(context.source)
             with run.working(0) if world.size > 1 else contextlib.nullcontext(lambda done: None) as beat:
                 others = ranks.OtherRanks(self.out, run, world, self.tasks)
@@ -168,7 +173,7 @@ class _Packing:
                 for path in (path for path, state in before.items() if now[path] != state):
                     raise SourceError("{} changed while it was converted: start over with {overwrite}", printable(path))
                 check()
-                written, numbers = self._describe(run)
+                written, numbers = self._describe(run, grown)
                 lead.publish(written.manifest, numbers)
                 return written
         except Exception as error:
@@ -211,8 +216,10 @@ class _Packing:
         if result.first_skipped is not None and self.context.knows_samples:
             self._check_budget(self.skipped, self.total, result.first_skipped)
 
-    def _describe(self, run: Run) -> tuple[WrittenDataset, list[int]]:
+    def _describe(self, run: Run, grown: Before | None) -> tuple[WrittenDataset, list[int]]:
         """Return the dataset of the shards, all of which are written, and the numbers of those that hold samples.
+
+        The shards follow those of the dataset that has `grown`, if there is one.
 
         Raises TooManyBad, and SourceError if no sample is left, or a record is missing or of other fields.
         """
@@ -245,14 +252,16 @@ class _Packing:
             if skipped:
                 self._check_budget(len(skipped), samples + len(skipped), skipped[0], skipped)
 
+        kept = source if grown is None else grown.manifest
         completed = describe(
             context.container,
-            source.fields,
+            kept.fields,
             written(),
-            source.metadata,
+            kept.metadata,
             adopted=context.adopted,
             conversion=self.plan,
-            has_sums=True,
+            has_sums=grown is None or grown.manifest.piece_bytes is not None,
+            after=grown,
         )
         return WrittenDataset(self.out.path, completed, tuple(skipped), rotated, rounded), numbers
 

@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from ..errors import BadSample, ConfigError, DatasetError, Message, Option, SourceError
 from ..format import checksums, images, manifest
 from ..format.fields import Field
+from ..format.manifest import Manifest
 from ..output.base import Run
-from ..output.records import Record, Skipped
+from ..output.own_files import next_number
+from ..output.records import GROWN, Record, Skipped
 from ..output.shard_writer import Encoded, ShardWriter, WrittenShard, encode
 from ..system.directory import Directory
 from ..system.types import Indices, Sample
@@ -231,7 +233,12 @@ class Estimate:
 
 
 def plan(
-    source: Source, numbers: Indices | None, container: str, shard_size: int, options: Mapping[str, Any]
+    source: Source,
+    numbers: Indices | None,
+    container: str,
+    shard_size: int,
+    options: Mapping[str, Any],
+    grows: Manifest | None = None,
 ) -> tuple[Estimate, list[WriteTask], dict[str, Any]]:
     """Plan the conversion of some samples, None for all; this reads few samples, if any.
 
@@ -241,6 +248,7 @@ def plan(
         container: the container of the shards.
         shard_size: the bytes of samples at which a shard ends.
         options: options of the container.
+        grows: the dataset that the shards are added to; None if they make one.
 
     Returns:
         An estimate, the shards to write, and the plan: JSON values that distinguish this conversion from others.
@@ -258,8 +266,9 @@ def plan(
     if not len(sizes):
         raise SourceError("the source holds no samples" if numbers is None else "no samples are chosen")
     chosen = range(len(sizes)) if numbers is None else numbers
-    cuts = enumerate(cut(sizes, shard_size))
-    tasks = [WriteTask(number, start, chosen[start:stop]) for number, (start, stop) in cuts]
+    shard, sample = (0, 0) if grows is None else (next_number(grows.shards.names), grows.samples)
+    cuts = enumerate(cut(sizes, shard_size), shard)
+    tasks = [WriteTask(number, sample + start, chosen[start:stop]) for number, (start, stop) in cuts]
     content = xxhash.xxh3_128(np.ascontiguousarray(sizes).data)
     content.update(b"" if numbers is None else np.ascontiguousarray(numbers).data)
     with portable_errors():
@@ -277,6 +286,7 @@ def plan(
             "shards": len(tasks),
             "sizes and order": content.hexdigest(),
             "some samples": some_samples,
+            **({} if grows is None else {GROWN: f"{grows.digest}, at shard {shard}"}),
             **getattr(
                 source, "changes", {}
             ),  # what transforms or decodes, in case it changes none of the samples above

@@ -91,8 +91,11 @@ class Dataset(BaseDataset):
 
     @property
     def earlier(self) -> Mapping[str, int]:
-        """The digests of the datasets that this one grew from, with their numbers of samples."""
-        return {}
+        """The digests of the datasets that this one grew from, with their numbers of samples, the newest last.
+
+        Its first samples are theirs. Empty if labels are renumbered, as digests are those of the labels in the shards.
+        """
+        return {} if self.renumbers else self.manifest.grew_from
 
     @property
     def renumbers(self) -> bool:

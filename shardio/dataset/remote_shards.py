@@ -141,8 +141,7 @@ class RemoteShards(Shards):
         self._described, self._url, self._fields = described, url, dict(fields)
         self._store, self._fetcher = store, fetcher
         self._container, self._table = containers.get(described.container), described.shards
-        identity = hashlib.blake2b(f"{url}\n".encode() + described.to_json(), digest_size=16)
-        self._group, self._total = identity.hexdigest(), int(self._table.bytes.sum())
+        self._groups, self._total = _groups(described, url), int(self._table.bytes.sum())
         # Pending reads keep readers alive that were dropped, and requests have sockets.
         most = min(len(self._table), MOST_OPEN)
         self.limit = max(4, processes.allow_open_files(2 * _DESCRIPTORS * most + 256) // (2 * _DESCRIPTORS))
@@ -339,13 +338,14 @@ class RemoteShards(Shards):
         if self._described.container == "tar" and not self._described.adopted:
             size = side_index.size_of(self._fields, int(self._table.samples[number]))
         names = self._container.companions(name, adopted=self._described.adopted)
-        beside = [self._cached(companion, size) for companion in names]
-        shard = self._cached(name, int(self._table.bytes[number]) - sum(one.table.size for one in beside))
+        group = next((group for end, group in self._groups if number < end), self._groups[-1][1])
+        beside = [self._cached(group, companion, size) for companion in names]
+        shard = self._cached(group, name, int(self._table.bytes[number]) - sum(one.table.size for one in beside))
         cached = [shard, *beside]
         sums = None
         if self._described.piece_bytes == PIECE:
             place = self._url / f"{name}{piece_sums.SUFFIX}"
-            in_cache = self._cached(place.name, piece_sums.size_of(one.table.size for one in cached))
+            in_cache = self._cached(group, place.name, piece_sums.size_of(one.table.size for one in cached))
             sums = _Sums(self._store, place.path, in_cache, self._table.checksums[number])
         files, first = [], 0
         for one, object_name in zip(cached, self._objects(number), strict=True):
@@ -354,17 +354,36 @@ class RemoteShards(Shards):
             first += piece_count(one.table.size)
         return _Files(files[0], files[1:], sums)
 
-    def _cached(self, name: str, size: int | None) -> CachedObject:
+    def _cached(self, group: str, name: str, size: int | None) -> CachedObject:
         """Return the place in the cache of a file of the dataset."""
-        cached = self._fetcher.cache.find(self._group, name)
+        cached = self._fetcher.cache.find(group, name)
         if cached is None:
             if size is None:
                 size = self._store.info((self._url / name).path).size
-            cached = self._fetcher.cache.object(self._group, name, size)
+            cached = self._fetcher.cache.object(group, name, size)
         return cached
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteShards, (self._described, self._url, self._fields, self._store, self._fetcher)
+
+
+def _groups(described: manifest.Manifest, url: Url) -> list[tuple[int, str]]:
+    """Return the names under which the cache keeps shards, each after the number of the first shard with another name.
+
+    A name tells which shards are in the dataset up to the last one that has it, so that what has grown has the names of
+    what it was before, and finds its pieces.
+    """
+    table, groups, first = described.shards, list[tuple[int, str]](), 0
+    state = hashlib.blake2b(f"{url}\n{described.container}\n{described.piece_bytes}\n".encode(), digest_size=16)
+    bounds = [*described.grew_from.values(), described.samples]
+    for end in np.searchsorted(table.starts, bounds).tolist():
+        for texts in (table.names.array, table.checksums.array):
+            state.update(b"\n".join([*texts[first:end].tolist(), b""]))
+        for numbers in (table.samples, table.bytes):
+            state.update(np.ascontiguousarray(numbers[first:end], "<i8").tobytes())
+        groups.append((end, state.hexdigest()))
+        first = end
+    return groups
 
 
 def _whole(file: RemoteFile) -> tuple[RemoteFile, NDArray[np.int64]]:

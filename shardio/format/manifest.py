@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ MOST_INLINE = 10_000
 """The most shards that the manifest itself lists: reading so many takes less time than opening a second file."""
 
 
+MOST_EARLIER = 1000
+"""The most datasets that a manifest remembers to have grown from: the newest ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The description of a dataset.
@@ -51,6 +56,8 @@ class Manifest:
         adopted: whether the shards' files belong to others; shardio never removes them.
         conversion: what distinguishes the conversion that wrote this dataset from others, as JSON values.
         piece_bytes: the size in bytes of the pieces whose checksums are beside each shard; None without such tables.
+        grew_from: the digests of the datasets that this one was before samples were appended, with their numbers of
+            samples, the newest last: its first samples are theirs.
     """
 
     container: str
@@ -61,11 +68,17 @@ class Manifest:
     adopted: bool = False
     conversion: Mapping[str, Any] = field(default_factory=dict)
     piece_bytes: int | None = None
+    grew_from: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def samples(self) -> int:
         """The number of samples in the dataset."""
         return int(self.shards.starts[-1])
+
+    @property
+    def lineage(self) -> Mapping[str, int]:
+        """The `grew_from` of a dataset that grows from this one."""
+        return dict([*self.grew_from.items(), (self.digest, self.samples)][-MOST_EARLIER:])
 
     def to_json(self, table: bytes | None = None, table_name: str = TABLE_NAME) -> bytes:
         """Return the content of `shardio.json`.
@@ -85,6 +98,7 @@ class Manifest:
         else:
             columns = {"count": len(shards), "checksum": _checksum(table)}
             columns |= {} if table_name == TABLE_NAME else {"file": table_name}
+        earlier = [{"digest": digest, "samples": samples} for digest, samples in self.grew_from.items()]
         value = {
             "format": "shardio",
             "version": VERSION,
@@ -96,6 +110,7 @@ class Manifest:
             **({"adopted": True} if self.adopted else {}),
             **({"conversion": dict(self.conversion)} if self.conversion else {}),
             **({} if self.piece_bytes is None else {"piece_bytes": self.piece_bytes}),
+            **({"grew_from": earlier} if earlier else {}),
             "shards": columns,
         }
         return msgspec.json.format(msgspec.json.encode(value), indent=1 if len(self.shards) < 1000 else 0) + b"\n"
@@ -123,11 +138,12 @@ class Manifest:
             fields = as_fields(value.fields)
             manifest = cls(
                 value.container, fields, shards, value.digest, value.metadata, value.adopted, value.conversion,
-                value.piece_bytes,
+                value.piece_bytes, {one.digest: one.samples for one in value.grew_from},
             )  # fmt: skip
             _check_sizes(shards)
             if manifest.samples != value.samples:
                 raise ManifestError(f"samples is {value.samples}, but the shards hold {manifest.samples}")
+            _check_growth([*(one.samples for one in value.grew_from), manifest.samples])
         except (msgspec.MsgspecError, ConfigError, ManifestError) as error:
             raise ManifestError(f"{place}: {error}") from error
         return manifest
@@ -170,6 +186,11 @@ class _Shards(msgspec.Struct):
     file: str = TABLE_NAME
 
 
+class _Earlier(msgspec.Struct):
+    digest: str
+    samples: int
+
+
 class _File(msgspec.Struct):
     container: str
     digest: str
@@ -180,6 +201,7 @@ class _File(msgspec.Struct):
     adopted: bool = False
     conversion: dict[str, Any] = {}
     piece_bytes: int | None = None
+    grew_from: list[_Earlier] = []
 
 
 def _shards_inline(value: _Shards) -> ShardTable:
@@ -222,6 +244,12 @@ def _check_sizes(shards: ShardTable) -> None:
             f"shards: {shards.names[number]} cannot hold {shards.samples[number]} samples in {shards.bytes[number]} "
             f"bytes: each has a checksum of {CHECKSUM_BYTES} bytes"
         )
+
+
+def _check_growth(samples: list[int]) -> None:
+    """Refuse numbers of samples that do not grow, from the first dataset to the one that is there."""
+    if any(later <= earlier for earlier, later in pairwise([-1, *samples])):
+        raise ManifestError(f"grew_from: datasets grow, but their numbers of samples are {samples}")
 
 
 def _checksum(data: Any) -> str:
@@ -273,7 +301,7 @@ def _checked_table_name(name: object) -> str:
 def in_store(manifest: Manifest) -> tuple[bytes, tuple[str, bytes] | None]:
     """Return the content of `shardio.json`, and the name and content of the table that it refers to, None without one.
 
-    A store replaces one object at a time, so each table has a name of its own, which its content decides.
+    Each table has a name of its own, which its content decides: so replacing `shardio.json` alone replaces a dataset.
     """
     if len(manifest.shards) <= MOST_INLINE:
         return manifest.to_json(), None
@@ -283,12 +311,17 @@ def in_store(manifest: Manifest) -> tuple[bytes, tuple[str, bytes] | None]:
 
 
 def save(manifest: Manifest, directory: Directory) -> None:
-    """Write `shardio.json` into `directory` durably and by rename, after `shardio.shards.npy` if it needs that file."""
-    table: bytes | None = None
-    if len(manifest.shards) > MOST_INLINE:
-        table = _table(manifest)
-        directory.write(TABLE_NAME, table)
-    directory.write(FILE_NAME, manifest.to_json(table))
+    """Write `shardio.json` into `directory` durably and by rename, after the table of shards if it needs that file.
+
+    That is `shardio.shards.npy`, or for a dataset that has grown a name as in a store: the old table stays for readers.
+    """
+    content, table = in_store(manifest)
+    if table is not None and not manifest.grew_from:
+        table = TABLE_NAME, table[1]
+        content = manifest.to_json(table[1])
+    if table is not None:
+        directory.write(*table)
+    directory.write(FILE_NAME, content)
 
 
 def _table(manifest: Manifest) -> bytes:

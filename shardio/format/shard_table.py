@@ -102,6 +102,15 @@ class ShardTable:
         shard = np.searchsorted(self.starts, indices, side="right") - 1
         return shard, indices - self.starts[shard]
 
+    def followed_by(self, other: "ShardTable") -> "ShardTable":
+        """Return a table of these shards and then those of another one; ManifestError if a name occurs in both."""
+        return ShardTable(
+            TextColumn(np.concatenate((self.names.array, other.names.array))),
+            np.concatenate((self.samples, other.samples)),
+            np.concatenate((self.bytes, other.bytes)),
+            TextColumn(np.concatenate((self.checksums.array, other.checksums.array))),
+        )
+
     def to_array(self) -> NDArray[np.void]:
         """Return all columns but `starts` as one structured array."""
         columns = {

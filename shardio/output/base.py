@@ -150,6 +150,13 @@ class Output(Protocol):
     def part(self, split: str) -> "Output":
         """Return the place of a split below this one."""
 
+    def growing(self) -> tuple["Output", Manifest]:
+        """Return this place for a conversion that adds shards to the dataset which is there, and its manifest.
+
+        Its `begin` and `publish` raise ObjectChanged if the dataset is another one by then. Raises NotADataset if there
+        is none, ManifestError if its manifest cannot be trusted.
+        """
+
     def create(self, *, overwrite: bool) -> Writing:
         """Begin to write a dataset without a journal; ConfigError if there is one that may not be overwritten."""
 
@@ -163,7 +170,8 @@ class Output(Protocol):
             container: the container of its shards.
             beside: whether files of other programs, which are there already, become the shards.
             resume: whether to go on where the last attempt at this conversion has ended.
-            overwrite: whether a dataset that is there may be replaced.
+            overwrite: whether a dataset that is there may be replaced; at a place to add shards it stays, and this says
+                whether to start over where a conversion is unfinished.
 
         Returns:
             The manifest, with `resume`, if this conversion has finished it before.
@@ -181,7 +189,10 @@ class Output(Protocol):
         """Take part in a run."""
 
     def finished(self, plan: Mapping[str, Any]) -> Manifest | None:
-        """Return the manifest of the dataset that is there, None if there is none; ConfigError if of another plan."""
+        """Return the manifest of the dataset that is there, None if there is none; ConfigError if of another plan.
+
+        With a place to add shards: None unless the last conversion there has added those of this plan.
+        """
 
     def published(self, plan: Mapping[str, Any]) -> Manifest:
         """Return the manifest that the run with this plan, which has ended, has made; ShardioError if it made none."""

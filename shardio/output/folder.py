@@ -28,14 +28,14 @@ import msgspec
 
 from .. import containers
 from ..containers import piece_sums
-from ..errors import ConfigError, ShardioError
+from ..errors import ConfigError, ObjectChanged, ShardioError
 from ..format import manifest
 from ..format.manifest import Manifest
 from ..system.directory import Directory
 from . import leftovers, records
 from .base import Beat, Leftovers, RankState
 from .locks import LOCK, FolderLock, Lock, first_line, holder, is_held
-from .own_files import MANIFEST_FILES, check_made, existing, ours
+from .own_files import check_made, existing, is_of_manifest, ours
 from .records import JOURNAL, PLAN, Record
 from .shard_writer import WORKPLACE, WrittenShard
 
@@ -52,10 +52,13 @@ class FolderOutput:
     Attributes:
         root: the directory that the user names, which may be a link.
         split: the folder of a split in it, which may not be one; "" if the dataset's directory is `root` itself.
+        grows: for a conversion that adds shards to the dataset that is there: the state of its manifest, which must be
+            the same in the end; else None.
     """
 
     root: Path
     split: str = ""
+    grows: tuple[int, int] | None = None
 
     @property
     def path(self) -> Path:
@@ -80,7 +83,12 @@ class FolderOutput:
             raise ConfigError(f"{self.path}: not a directory") from error
 
     def part(self, split: str) -> "FolderOutput":
-        return FolderOutput(self.root.absolute(), split)
+        return replace(self, root=self.root.absolute(), split=split)
+
+    def growing(self) -> tuple["FolderOutput", Manifest]:
+        # The state before it is read, so that a later one is not taken for it.
+        state = leftovers.identity(self.open()) if self.path.is_dir() else None
+        return replace(self, grows=state), manifest.load(self.path)
 
     def create(self, *, overwrite: bool) -> "FolderWriting":
         final = self._make()
@@ -94,13 +102,17 @@ class FolderOutput:
         self, plan: Mapping[str, Any], *, container: str, beside: bool, resume: bool, overwrite: bool
     ) -> "FolderLead | Manifest":
         self._remove_retired()
+        if self.grows and self._has_grown():
+            if self.finished(plan) is not None and (overwrite or not resume):
+                raise ConfigError(records.COMPLETE, self.path)
+            leftovers.remove_journal(self.open())
         anew = not self.has_journal()
         if resume and not overwrite and anew and (finished := self.finished(plan)) is not None:
             return finished
         missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
         final = self._make()
         while True:
-            journal = _claim(final, overwrite=overwrite, resume=resume, beside=beside)
+            journal = _claim(final, overwrite=overwrite, resume=resume, beside=beside, grows=bool(self.grows))
             with contextlib.suppress(FileNotFoundError):
                 lock = Lock(journal, LOCK, "another conversion")
                 if journal.place().samefile(final.place(JOURNAL)):
@@ -109,8 +121,16 @@ class FolderOutput:
         lead = FolderLead(FolderRun(self, "", container), final, lock, beside, missing if anew else None)
         try:
             check_made(journal)
+            self.check_grows()
             unfinished = next(iter(self.plans().values()), None) if resume else None
             if unfinished is None:
+                if self.grows and not overwrite and (others := leftovers.unnamed_shards(final)):
+                    raise ConfigError(
+                        "{}: holds {}, which is no part of the dataset: `shardio clean` removes what a killed writer "
+                        "has left, {overwrite} replaces what is in the way",
+                        self.path,
+                        others[0],
+                    )
                 for name in journal.names():
                     if name != LOCK:
                         journal.remove(name)
@@ -159,8 +179,25 @@ class FolderOutput:
         if not (self.path / manifest.FILE_NAME).exists():
             return None
         found = manifest.load(self.path)
+        if self.grows:
+            return found if records.appends_the_same(found.conversion, plan) else None
         records.compare(f"{self.path}: the existing dataset", found.conversion, plan)
         return found
+
+    def check_grows(self) -> None:
+        """Raise ObjectChanged if this is a place to add shards, and the dataset is not the one that they are for."""
+        if self.grows and leftovers.identity(self.open()) != self.grows:
+            raise ObjectChanged(
+                f"{self.path / manifest.FILE_NAME}: another writer has changed it since this append began, and its "
+                "dataset stays"
+            )
+
+    def _has_grown(self) -> bool:
+        """Return whether an append was killed after it had written the manifest, before it had removed its journal."""
+        with contextlib.suppress(ShardioError):  # of a damaged plan, which resuming refuses
+            found = manifest.load(self.path).conversion
+            return records.GROWN in found and any(records.is_of(plan, found) for plan in self.plans().values())
+        return False
 
     def published(self, plan: Mapping[str, Any]) -> Manifest:
         return manifest.load(self.path)
@@ -187,7 +224,7 @@ class FolderOutput:
                 folder = final.directory(name)
                 if folder.kind(LOCK) == "file" and is_held(folder, LOCK) is False:
                     check_made(folder)
-                    final.remove(name)
+                    leftovers.remove_retired(final, name)
 
     def leftovers(self, since: float | None) -> Leftovers:
         return leftovers.in_folder(self.open(), since)
@@ -196,18 +233,22 @@ class FolderOutput:
         return leftovers.remove_from_folder(self.open(), found)
 
 
-def _claim(final: Directory, *, overwrite: bool, resume: bool, beside: bool) -> Directory:
-    """Open the journal's folder in an output, and make it if needed.
+def _claim(final: Directory, *, overwrite: bool, resume: bool, beside: bool, grows: bool) -> Directory:
+    """Open the journal's folder in an output, and make it if needed; a dataset that `grows` may have other files there.
 
     Raises ConfigError if the output holds anything that shardio did not write, a dataset that may not be overwritten,
     or an unfinished conversion that may be neither resumed nor overwritten.
     """
     found: Collection[str]
-    if beside:
-        found = {name for name in (JOURNAL, manifest.FILE_NAME) if final.kind(name)}
+    if beside or grows:
+        found = {name for name in (JOURNAL, manifest.FILE_NAME)[: 1 if grows else 2] if final.kind(name)}
     else:
         found = existing(final)
     if found and not overwrite and not (resume and JOURNAL in found):
+        if grows:
+            raise ConfigError(
+                "{}: a conversion is unfinished there: {resume} continues it, {overwrite} starts over", final.path
+            )
         if manifest.FILE_NAME in found:
             ways = "{overwrite} replaces the dataset in it"
         elif JOURNAL in found:
@@ -253,7 +294,9 @@ class FolderLead:
         self._retired, self._emptied = "", list[Path]()
 
     def publish(self, completed: Manifest, numbers: Sequence[int]) -> None:
-        move_into_place(completed, self.run.shards(), self._final, beside=self._beside)
+        out = self.run.out
+        check = out.check_grows if out.grows else None
+        move_into_place(completed, self.run.shards(), self._final, beside=self._beside, check=check)
         self._retire()
 
     def abandon(self, error: BaseException) -> None:
@@ -272,7 +315,7 @@ class FolderLead:
         # After the lock's release: some network file systems keep a folder as long as a file in it is open.
         if self._retired:
             with contextlib.suppress(OSError):
-                self._final.remove(self._retired)
+                leftovers.remove_retired(self._final, self._retired)
                 for path in self._emptied:
                     path.rmdir()
 
@@ -429,7 +472,14 @@ def _stated_by(journal: Directory, rank: int) -> RankState | None:
         return RankState()
 
 
-def move_into_place(completed: Manifest, directory: Directory, final: Directory, *, beside: bool = False) -> None:
+def move_into_place(
+    completed: Manifest,
+    directory: Directory,
+    final: Directory,
+    *,
+    beside: bool = False,
+    check: Callable[[], None] | None = None,
+) -> None:
     """Write the manifest of the finished shards in `directory`, and move both to the dataset's directory `final`.
 
     The old manifest goes first, and the new one comes last. Files that an interrupted earlier publication has moved
@@ -440,6 +490,8 @@ def move_into_place(completed: Manifest, directory: Directory, final: Directory,
         directory: the folder of the shards, in `final` or below.
         final: the dataset's directory.
         beside: whether `final` holds files of other programs, which become the dataset's shards in place.
+        check: if the shards are added to those that are there, which stay, as the old manifest does until the new one
+            takes its place: raises an error if that is not the one that they are for.
     """
     kind, names = containers.get(completed.container), completed.shards.names
     directory.sync()
@@ -450,13 +502,17 @@ def move_into_place(completed: Manifest, directory: Directory, final: Directory,
     if completed.piece_bytes is not None:
         dataset |= {piece_sums.path_of(Path(name)).name for name in names}
     # Killed processes leave unfinished shards and temporary files, which go with the folder.
-    built = [name for name in directory.names() if name in dataset or name in MANIFEST_FILES]
-    already_moved = dataset - {*built}
-    own = [] if beside else ours(final)  # asked before the manifest goes, which says what is ours
-    final.unlink(manifest.FILE_NAME)
-    for name in own:
-        if name not in already_moved and name not in directory.path.relative_to(final.path).parts:
-            final.remove(name)
+    built = [name for name in directory.names() if name in dataset or is_of_manifest(name)]
+    if check is None:
+        already_moved = dataset - {*built}
+        own = [] if beside else ours(final)  # asked before the manifest goes, which says what is ours
+        final.unlink(manifest.FILE_NAME)
+        for name in own:
+            if name not in already_moved and name not in directory.path.relative_to(final.path).parts:
+                final.remove(name)
     for name in sorted(built, key=lambda name: name == manifest.FILE_NAME):
+        if check is not None and name == manifest.FILE_NAME:
+            final.sync()
+            check()
         directory.rename(name, final, name)
     final.sync()

@@ -6,6 +6,7 @@ and shards that no manifest names. In a store they are objects: shards, and the 
 """
 
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from ..stores.url import Url
 from ..system.directory import Directory
 from .base import Leftovers
 from .locks import LOCK, Lock, is_folder_held, is_held
-from .own_files import HIDDEN, TEMPORARY, is_own, ours, stem_of
+from .own_files import HIDDEN, SHARD, TEMPORARY, is_own, ours, stem_of
 from .records import JOURNAL, RECORD_NAME, RUN_NAME, decode_record
 from .shard_writer import WORKPLACE
 
@@ -36,7 +37,7 @@ def in_folder(final: Directory, since: float | None) -> Leftovers:
     own = ours(final)
     hidden = {name for name in own if HIDDEN.fullmatch(name)}
     held = {name for name in hidden if _is_at_work(final.directory(name))}
-    state = _identity(final)
+    state = identity(final)
     if state is not None:
         others = {*own} - hidden - _named(final)
     else:
@@ -51,13 +52,19 @@ def in_folder(final: Directory, since: float | None) -> Leftovers:
     return Leftovers(tuple(found[name] for name in order), tuple(found[name] for name in sorted(kept)), state)
 
 
+def unnamed_shards(final: Directory) -> list[str]:
+    """Return the files of shards in a directory that its manifest does not name."""
+    unnamed = {*ours(final)} - _named(final)
+    return sorted(name for name in unnamed if re.match(SHARD, name))
+
+
 def remove_from_folder(final: Directory, found: Leftovers) -> bool:
     """Remove the removable leftovers of a directory; False, with part of them there, if a writer came meanwhile."""
     for info in found.removable:
-        if _identity(final) != found.state or (final.kind(info.name) and _entry(final, info.name) != info):
+        if identity(final) != found.state or (final.kind(info.name) and _entry(final, info.name) != info):
             return False
         if info.name == JOURNAL:
-            if not _remove_journal(final):
+            if not remove_journal(final):
                 return False
         elif info.name in final.names():
             if HIDDEN.fullmatch(info.name) and _is_at_work(final.directory(info.name)):
@@ -66,7 +73,7 @@ def remove_from_folder(final: Directory, found: Leftovers) -> bool:
     return True
 
 
-def _remove_journal(final: Directory) -> bool:
+def remove_journal(final: Directory) -> bool:
     """Remove the journal of an unfinished conversion; False if a conversion holds it now, or has put it away."""
     try:
         lock = Lock(final.directory(JOURNAL), LOCK, "another conversion")
@@ -77,8 +84,17 @@ def _remove_journal(final: Directory) -> bool:
         final.rename(JOURNAL, final, retired)  # in one step: half of it passes for no journal
     finally:
         lock.release()
-    final.remove(retired)
+    remove_retired(final, retired)
     return True
+
+
+def remove_retired(final: Directory, name: str) -> None:
+    """Remove a journal that was put away; its lock, by which the next conversion knows it for one, goes last."""
+    folder = final.directory(name)
+    for entry in folder.names():
+        if entry != LOCK:
+            folder.remove(entry)
+    final.remove(name)
 
 
 def _entry(final: Directory, name: str) -> ObjectInfo:
@@ -91,7 +107,7 @@ def _entry(final: Directory, name: str) -> ObjectInfo:
     return ObjectInfo(name, size, None, max(status.st_mtime for status in found))
 
 
-def _identity(final: Directory) -> tuple[int, int] | None:
+def identity(final: Directory) -> tuple[int, int] | None:
     """Return what tells a directory's manifest from another one, None without a manifest."""
     if final.kind(manifest.FILE_NAME) is None:
         return None
@@ -116,7 +132,7 @@ def _named(final: Directory) -> set[str]:
     """Return the files that a directory's manifest needs; ManifestError if it cannot be trusted."""
     described = manifest.load(final.place())
     kind = containers.get(described.container)
-    named = {manifest.FILE_NAME, manifest.TABLE_NAME, manifest.table_named_in(final.read(manifest.FILE_NAME)) or ""}
+    named = {manifest.FILE_NAME, manifest.table_named_in(final.read(manifest.FILE_NAME)) or ""}
     for name in described.shards.names:
         named |= {name, piece_sums.path_of(Path(name)).name, *(path.name for path in kind.files(final.place(name)))}
     return named

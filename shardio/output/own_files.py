@@ -16,7 +16,7 @@ photos/.converting/run-1a2b3c4d/        an unfinished conversion, or the sign of
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -51,13 +51,14 @@ def existing(final: Directory) -> list[str]:
 SHARD = r"shard-[0-9]{6,}(?:-[0-9a-f]{8})?"
 """A pattern of the names of shards, without what follows the first dot; in stores they end in a run's name."""
 
+_NUMBER = re.compile(r"shard-([0-9]{6,18})[-.]")
+
 _SHARD_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)*")
 _INDEX_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)?(\.sums)?\.idx\.[a-z0-9]+")
 _OWN_TAR = re.compile(rf"{SHARD}\.tar")
 _OWN_MEMBER = re.compile(rb"[0-9]{%d}\." % tar_layout.KEY_DIGITS)
 _OTHERS_INDEX = re.compile(rf"{SHARD}(\.idx\.h5|\.[a-z0-9]+\.idx\.npy)")
-MANIFEST_FILES = (manifest.FILE_NAME, manifest.TABLE_NAME)
-_MANIFEST = "|".join(map(re.escape, MANIFEST_FILES))
+_MANIFEST = rf"{re.escape(manifest.FILE_NAME)}|{manifest.TABLE_PATTERN.pattern}"
 HIDDEN = re.compile(rf"{re.escape(JOURNAL)}|{re.escape(WORKPLACE)}[0-9a-f]+-([0-9]+|new)")
 TEMPORARY = re.compile(rf"\.({_MANIFEST}|{re.escape(PLAN)}|{SHARD}[a-z0-9.]*)\.[0-9a-f]+\.tmp")
 _MADE_FILE = re.compile(rf"lock|rank-[0-9]{{5,}}|{re.escape(PLAN)}|{_MANIFEST}|{_SHARD_FILE.pattern}")
@@ -85,6 +86,11 @@ def ours(directory: Directory) -> list[str]:
     return sorted(signs | files, key=lambda name: name != manifest.FILE_NAME)
 
 
+def next_number(names: Iterable[str]) -> int:
+    """Return the number of the shard that follows those of these names."""
+    return max((int(found[1]) for name in names if (found := _NUMBER.match(name))), default=-1) + 1
+
+
 def _own_file() -> re.Pattern[str]:
     """Return the names of the files of shards that shardio's containers write."""
     suffixes = "|".join(re.escape(containers.get(name).suffix) for name in containers.names())
@@ -94,8 +100,12 @@ def _own_file() -> re.Pattern[str]:
 def _is_sign(directory: Directory, name: str, kind: Kind | None) -> bool:
     if kind == "directory":
         return HIDDEN.fullmatch(name) is not None and not _strangers(directory.directory(name))
-    known = name in MANIFEST_FILES or manifest.TABLE_PATTERN.fullmatch(name) or TEMPORARY.fullmatch(name)
-    return kind == "file" and bool(known)
+    return kind == "file" and (is_of_manifest(name) or TEMPORARY.fullmatch(name) is not None)
+
+
+def is_of_manifest(name: str) -> bool:
+    """Return whether this is the name of a manifest, or of a table of shards that one refers to."""
+    return re.fullmatch(_MANIFEST, name) is not None
 
 
 def _is_indexed_link(name: str, kinds: Mapping[str, Kind | None]) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -22,6 +22,12 @@ JOURNAL = ".converting"
 
 PLAN = "plan.json"
 """The file in it that describes the conversion; one with another plan does not resume it."""
+
+GROWN = "grown from"
+"""The key of a plan whose shards are added to a dataset; its value names that dataset, and the first new shard."""
+
+COMPLETE = "{}: this append is complete, and was killed before it had tidied up: {resume} does that"
+"""The error of an append that would add the samples of such an append once more; it takes the place."""
 
 RECORD_NAME = re.compile(r"([0-9]{6,18})\.done")
 RUN_NAME = re.compile(r"run-[0-9a-f]{8}")
@@ -137,16 +143,32 @@ _ADDED = frozenset(("names",))
 
 def compare(what: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """Raise ConfigError unless two plans are of the same conversion; `what` names the origin of `found`."""
+    for key in _differences(found, wanted):
+        raise ConfigError(
+            "{} has {} {!r}, not {!r}: give the same source and options, or start over with {overwrite}",
+            what,
+            key,
+            found.get(key),
+            wanted.get(key),
+        )
+
+
+def is_of(found: Mapping[str, Any], conversion: Mapping[str, Any]) -> bool:
+    """Return whether a plan is that of the conversion that a manifest names as its last."""
+    return next(_differences(found, conversion), None) is None
+
+
+def appends_the_same(conversion: Mapping[str, Any], plan: Mapping[str, Any]) -> bool:
+    """Return whether the last conversion of a manifest has appended what a plan appends, to whatever dataset."""
+    return GROWN in conversion and is_of({**conversion, GROWN: plan.get(GROWN)}, plan)
+
+
+def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys in which two plans differ."""
     unknown = _ADDED - found.keys()
     for key in sorted({*found, *wanted} - {"job", "run", "begun", "replaces"} - unknown):
         if not _agree(found.get(key), wanted.get(key)):
-            raise ConfigError(
-                "{} has {} {!r}, not {!r}: give the same source and options, or start over with {overwrite}",
-                what,
-                key,
-                found.get(key),
-                wanted.get(key),
-            )
+            yield key
 
 
 def _agree(found: Any, wanted: Any) -> bool:

@@ -233,6 +233,14 @@ def _difference(sample: Sample, fields: Mapping[str, Field]) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A dataset that shards are added to: its manifest, and the digest of its samples, to go on with."""
+
+    manifest: manifest.Manifest
+    digest: checksums.Digest
+
+
 def describe(
     container: str,
     fields: Mapping[str, Field],
@@ -242,6 +250,7 @@ def describe(
     adopted: bool = False,
     conversion: Mapping[str, Any] | None = None,
     has_sums: bool = False,
+    after: "Before | None" = None,
 ) -> manifest.Manifest:
     """Return the manifest of some shards: compute their digest, and the shapes that their images have in common.
 
@@ -253,9 +262,11 @@ def describe(
         adopted: whether the shards are files of other programs.
         conversion: JSON values on how a conversion made the dataset.
         has_sums: whether the checksums of its pieces are beside each shard.
+        after: the dataset that the shards are added to, if there is one.
     """
     shards: list[WrittenShard] = []
-    digest = checksums.Digest(fields)
+    digest = checksums.Digest(fields) if after is None else after.digest
+    before = None if after is None else after.manifest
     for shard in written:
         digest.update(shard.sample_checksums)
         # To save memory: a dataset may have very many samples.
@@ -263,20 +274,23 @@ def describe(
     described = dict(fields)
     for name, field in fields.items():
         if field.kind == "image":
-            sizes = {shard.image_shapes[name] for shard in shards if shard.samples}
+            sizes: set[tuple[int, ...] | None] = {shard.image_shapes[name] for shard in shards if shard.samples}
+            sizes |= {before.fields[name].shape} if before is not None and before.samples else set()
             described[name] = replace(field, shape=sizes.pop() if len(sizes) == 1 else None)
+    table = ShardTable(
+        names=TextColumn([shard.name for shard in shards]),
+        samples=np.array([shard.samples for shard in shards], np.int64),
+        bytes=np.array([shard.bytes for shard in shards], np.int64),
+        checksums=TextColumn([shard.checksum for shard in shards]),
+    )
     return manifest.Manifest(
         container=container,
         fields=described,
-        shards=ShardTable(
-            names=TextColumn([shard.name for shard in shards]),
-            samples=np.array([shard.samples for shard in shards], np.int64),
-            bytes=np.array([shard.bytes for shard in shards], np.int64),
-            checksums=TextColumn([shard.checksum for shard in shards]),
-        ),
+        shards=table if before is None else before.shards.followed_by(table),
         digest=digest.text(),
         metadata=metadata,
         adopted=adopted,
         conversion=conversion or {},
         piece_bytes=PIECE if has_sums else None,
+        grew_from={} if before is None else before.lineage,
     )

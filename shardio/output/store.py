@@ -66,6 +66,7 @@ class StoreOutput:
             part of the names of all shards that they write.
         expects: the state of the manifest that was looked at before the work began, and must still be there then; None
             for any.
+        grows: whether a conversion adds shards to the dataset that is there, whose manifest is the one it `expects`.
 
     Raises ConfigError for a store that cannot be written to.
     """
@@ -74,6 +75,7 @@ class StoreOutput:
     store: Store
     writer: str = field(default_factory=lambda: secrets.token_hex(4))
     expects: Condition = None
+    grows: bool = False
 
     def __post_init__(self) -> None:
         if (scheme := self.url.root.partition(":")[0]) in _READ_ONLY:
@@ -90,6 +92,13 @@ class StoreOutput:
     def part(self, split: str) -> "StoreOutput":
         return replace(self, url=self.url / split) if split else self
 
+    def growing(self) -> tuple["StoreOutput", Manifest]:
+        with tempfile.TemporaryDirectory() as folder:  # of a table of shards, which stays mapped
+            # The state before it is read, so that a later one is not taken for it.
+            now = self.manifest_info()
+            found = load_remote(self.store, self.url, Path(folder))
+        return replace(self, expects=None if now is None else now.etag, grows=True), found
+
     def create(self, *, overwrite: bool) -> "StoreWriting":
         return StoreWriting(self, self.condition(overwrite=overwrite))
 
@@ -97,16 +106,18 @@ class StoreOutput:
         self, plan: Mapping[str, Any], *, container: str, beside: bool, resume: bool, overwrite: bool
     ) -> "StoreLead | Manifest":
         remove_abandoned_folders(STAGING)
+        if self.grows and (appended := self._finished_append(plan, keep=resume and not overwrite)) is not None:
+            return appended
         name, replaces = self._run_to_resume(plan) if resume else ("", "new")
-        if name and not overwrite:
+        if name and not overwrite and not self.grows:
             now = self.manifest_info()
             overwrite = (now is None and replaces == "new") or (now is not None and now.etag == replaces)
-        if resume and not overwrite and (finished := self.finished(plan)) is not None:
+        if resume and not overwrite and not self.grows and (finished := self.finished(plan)) is not None:
             if name:  # it was killed after its last step but one
                 with suppress(StoreError):  # `clean` removes it
                     StoreRun(self, name, beside).remove()
             return finished
-        condition = self.condition(overwrite=overwrite)
+        condition = self.condition(overwrite=overwrite or self.grows)
         if not resume and not overwrite and (others := self.plans()):
             raise ConfigError(
                 "{}: a conversion has begun there ({}) and may be running; {resume} continues it if it has ended, "
@@ -119,6 +130,23 @@ class StoreOutput:
         run = StoreRun(self, name or f"run-{self.writer}", beside)
         run.write_plan(plan, condition, anew=not name)
         return StoreLead(run, condition, anew=not name)
+
+    def _finished_append(self, plan: Mapping[str, Any], *, keep: bool) -> Manifest | None:
+        """Return the manifest if the last append to this place was that of a plan, and to `keep`; else None.
+
+        The records of an append that was killed after it had written the manifest are removed. Raises ConfigError if it
+        was that of the plan, and is not to be kept.
+        """
+        if (found := self.manifest()) is None or records.GROWN not in found.conversion:
+            return None
+        over = [StoreRun(self, run) for run, one in self.plans().items() if records.is_of(one, found.conversion)]
+        same = records.appends_the_same(found.conversion, plan)
+        if over and same and not keep:
+            raise ConfigError(records.COMPLETE, self.url)
+        with suppress(StoreError):  # `clean` removes them
+            for run in over:
+                run.remove()
+        return found if same and keep else None
 
     def _run_to_resume(self, plan: Mapping[str, Any]) -> tuple[str, Condition]:
         """Return the run of an unfinished conversion with this plan, and the manifest that it is to replace.
@@ -165,7 +193,9 @@ class StoreOutput:
         return StoreRun(self, name, beside)
 
     def finished(self, plan: Mapping[str, Any]) -> Manifest | None:
-        if (found := self.manifest()) is not None:
+        if (found := self.manifest()) is not None and self.grows:
+            return found if records.appends_the_same(found.conversion, plan) else None
+        if found is not None:
             records.compare(f"{self.url}: the existing dataset", found.conversion, plan)
         return found
 

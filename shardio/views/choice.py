@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError
 from ..system.types import Indices
 from .columns import categories, in_parts
-from .expression import Expression
+from .expression import Condition, Expression
 from .index_map import IndexMap, NumberMap, RangeMap, of_mask
 from .readable import ReadableDataset
 from .split import split_by
@@ -85,11 +85,15 @@ class Where:
 
     condition: str
 
-    def index_map(self, base: ReadableDataset) -> IndexMap:
+    def bound(self, base: ReadableDataset) -> Condition:
+        """Return the condition as one on the fields of a dataset."""
         expression = Expression(self.condition)
         for name in sorted(expression.names | expression.tested):
             base.field(name)  # says why it is not there
-        condition = expression.bind(base.fields, base.metadata)
+        return expression.bind(base.fields, base.metadata)
+
+    def index_map(self, base: ReadableDataset) -> IndexMap:
+        condition = self.bound(base)
 
         def holds(numbers: Indices) -> NDArray[np.bool_]:
             return condition.of(base.selection(numbers), len(numbers))

@@ -5,7 +5,7 @@ or as `coarse_classes` for a field `coarse_label`. Without a field `label`, `cla
 has such names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
@@ -73,20 +73,13 @@ def _numbered_alike(
     """
     if classes is not None and classes not in get_args(Classes):
         raise ConfigError("{classes} must be 'union' or 'ignore', got {!r}", classes)
+    if classes is None and (words := difference(metadata, fields)):
+        raise ConfigError(
+            "{}; {classes:union} numbers classes by name, {classes:ignore} takes labels as they are", words
+        )
     numbered = [(own, dict[str, NDArray[np.int64]]()) for own in metadata.values()]
     keys = [_keys(own, fields) for own in metadata.values()]
-    for field in () if classes == "ignore" else dict.fromkeys(field for own in keys for field in own):
-        lists = {
-            name: names_in(listed[own[field]]) if field in own else ()
-            for (name, listed), own in zip(metadata.items(), keys, strict=True)
-        }
-        if len(set(lists.values())) == 1:
-            continue
-        if classes is None:
-            raise ConfigError(
-                "{}; {classes:union} numbers classes by name, {classes:ignore} takes labels as they are",
-                _difference(field, lists),
-            )
+    for field, lists in () if classes == "ignore" else _differing(metadata, fields):
         union = _union(field, lists, fields)
         for place, (names, own) in enumerate(zip(lists.values(), keys, strict=True)):
             if names != tuple(union):
@@ -94,6 +87,22 @@ def _numbered_alike(
                 renumbered[field] = np.array([union[name] for name in names], np.int64)
                 numbered[place] = {**before, own[field]: list(union)}, renumbered
     return numbered
+
+
+def difference(metadata: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Field]) -> str:
+    """Say which class is the first that datasets name differently, of these names and metadata; "" if none is."""
+    return next((_difference(field, lists) for field, lists in _differing(metadata, fields)), "")
+
+
+def _differing(
+    metadata: Mapping[str, Mapping[str, Any]], fields: Mapping[str, Field]
+) -> Iterator[tuple[str, dict[str, tuple[str, ...]]]]:
+    """Yield each field whose classes datasets name differently, with the names by dataset."""
+    keys = {name: _keys(own, fields) for name, own in metadata.items()}
+    for field in dict.fromkeys(field for own in keys.values() for field in own):
+        lists = {name: names_in(metadata[name][own[field]]) if field in own else () for name, own in keys.items()}
+        if len(set(lists.values())) > 1:
+            yield field, lists
 
 
 def names_in(value: Any) -> tuple[str, ...]:

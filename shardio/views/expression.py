@@ -173,6 +173,7 @@ class Condition:
         texts: the text fields whose values it takes.
         fields: these, and those of which it only asks whether there is a value.
         optional: the fields that samples may lack, among `fields`.
+        class_numbers: the numbers that names of classes stand for in it, by field and name.
     """
 
     def __init__(
@@ -196,6 +197,11 @@ class Condition:
             (name, literal): tuple(number for number, known in enumerate(listed) if known == literal)
             for name, listed in self._classes.items()
             for literal in literals
+        }
+        self.class_numbers = {
+            f"{name} == {literal!r}": [*numbers]
+            for (name, literal), numbers in sorted(self._numbers.items())
+            if numbers
         }
         # Without a sample: it raises what any samples would.
         self(0, {name: [] if name in self.texts else np.empty(0, fields[name].row_dtype) for name in names})

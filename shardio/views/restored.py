@@ -143,8 +143,8 @@ def restored(saved: SavedView, opened: Mapping[str, BaseDataset]) -> BaseDataset
         raise ManifestError(f"{saved.path}: {error}") from error
     if (view.digest, len(view)) != (saved.digest, saved.samples):
         raise ManifestError(
-            f"{saved.path}: it describes a view of {len(view)} samples and digest {view.digest}, but says "
-            f"{saved.samples} and {saved.digest}"
+            f"{saved.path}: it describes a view of {len(view)} samples with digest {view.digest}, not of "
+            f"{saved.samples} with {saved.digest}, as it says: names of classes count, too"
         )
     return view
 

@@ -421,7 +421,12 @@ class View(Derived):
     @property
     def digest(self) -> str:
         """A hash of the choice and of the digest of what it chooses from."""
-        return digest_of(self.choice.description(), self.base.digest)
+        return self._digest(self.base.digest)
+
+    def _digest(self, base: str) -> str:
+        # Names of classes are no part of a dataset's digest, but what a condition chooses may depend on them.
+        names = self.choice.bound(self._chosen_from).class_numbers if isinstance(self.choice, Where) else {}
+        return digest_of(self.choice.description() | ({"classes": names} if names else {}), base)
 
     @property
     def earlier(self) -> Mapping[str, int]:
@@ -429,7 +434,7 @@ class View(Derived):
         found = {}
         for digest, samples in self.base.earlier.items():
             if (leading := self.choice.in_earlier(self._chosen(), samples)) is not None:
-                found[digest_of(self.choice.description(), digest)] = leading
+                found[self._digest(digest)] = leading
         return found
 
     def __len__(self) -> int:

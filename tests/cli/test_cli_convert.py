@@ -51,6 +51,29 @@ def test_errors_of_bad_samples_name_the_command_that_goes_on(tmp_path: Path) -> 
     assert len(shardio.open(tmp_path / "out")) == 2
 
 
+def test_appending(photos: Path, tmp_path: Path) -> None:
+    """`append` adds shards to a dataset, says how many samples are new, and names what does not fit as it is typed."""
+    out = tmp_path / "out"
+    run("convert", "imagefolder", photos, out, "--resize-shorter", 20, "--shard-size", "8KB")
+    digest = shardio.open(out).digest
+    append = ("append", "imagefolder", photos, out)
+    assert f"{out}: would get 31 samples in " in run(*append, "--dry-run")
+    told = run(*append, "--where", "label == 1", "--resume")
+    assert f"{out}: 41 samples, 10 of them new, in " in told
+    assert run(*append, "--where", "label == 1", "--resume").splitlines() == told.splitlines()[:1]
+    assert f"grew from 31 samples, {digest} " in " ".join(run("info", out).split())
+    assert "made with --resize-shorter 20, which holds" in run(*append, "--resize-shorter", 30, code=2)
+    assert "made with --shard-size 8000, which holds" in run(*append, "--shard-size", "1MB", code=2)
+    assert "no such directory or shardio.json" in run("append", "imagefolder", photos, tmp_path / "none", code=1)
+    assert "no such option" in run(*append, "--to", "hdf5", code=2).lower()
+    (photos / "class 3").mkdir()
+    try:
+        told = run(*append, "--allow-empty", code=2)
+    finally:
+        (photos / "class 3").rmdir()
+    assert "class 3 is unnamed in 'the dataset', but 'class 3' in 'the source'" in told
+
+
 def test_what_looks_like_something_else_is_told(tmp_path: Path) -> None:
     """A note points out byte arrays that may be pixels and labels with a shape, unless options name them."""
     arrays = {"image": np.zeros((4, 32, 32, 3), np.uint8), "planes": np.zeros((4, 3, 16, 20), np.uint8)}

@@ -210,6 +210,12 @@ def test_every_example_works(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         assert "--dry-run" in line or all(len(shardio.open(path.parent)) for path in Path("data").rglob("shardio.json"))
         assert Path("data").exists() is ("--dry-run" not in line), line
         shutil.rmtree("data", ignore_errors=True)
+    appends = re.findall(r"^    (shardio append .*)$", help_of("append", name), re.MULTILINE)
+    for line in (examples[0], *appends):
+        done = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="shardio")
+        assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception!r}"
+    assert len(appends) == 5
+    assert all(shardio.open(path.parent).earlier for path in Path("data").rglob("shardio.json"))
 
 
 def test_every_option_has_an_example() -> None:

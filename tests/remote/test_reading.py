@@ -74,6 +74,29 @@ def test_a_loader_delivers_what_it_delivers_of_the_local_dataset(
     assert "cannot be shown" not in shown
 
 
+VIEWS: dict[str, Any] = {
+    "where": lambda dataset: dataset.where("label == 'b' or label == 2"),
+    "select": lambda dataset: dataset.select([5, 3, 5, 41, 59, 0, 3, 7]),
+    "split": lambda dataset: dataset.split({"train": 0.8, "val": 0.2}, by="label")["train"],
+    "balanced": lambda dataset: dataset.where("label < 2").balanced("label"),
+    "concat": lambda dataset: shardio.concat({"a": dataset[:20], "b": dataset.where("label == 0")}),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("options", [{}, {"shuffle": "block", "block": 4, "window": 3}, {"assign": "node"}])
+def test_views_of_a_dataset_in_a_store(
+    s3: S3Server, url: str, local: Path, tmp_path: Path, name: str, options: Any
+) -> None:
+    """A view of a dataset in a store delivers what it delivers of the local one, and reads only what it names."""
+    far = VIEWS[name](shardio.open(url, **access(s3, tmp_path / "cache")))
+    near = VIEWS[name](shardio.open(local))
+    assert far.digest == near.digest
+    for one, other in zip(load(near, 4, seed=3, **options), load(far, 4, seed=3, **options), strict=True):
+        assert one["index"].tolist() == other["index"].tolist()
+        assert one["vector"].equal(other["vector"])
+
+
 def test_decoded_netcdf(s3: S3Server, tmp_path: Path) -> None:
     """Adopted files of netCDF that are decoded when they are read are decoded in a bucket, too."""
     for number in range(2):

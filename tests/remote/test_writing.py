@@ -203,6 +203,52 @@ def test_kill_at_random_moments(
 
 
 @pytest.mark.slow
+def test_appends_that_are_killed(
+    s3: S3Server, store: RetryingStore, place: Url, photo_folder: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """They end as in one go, also on other machines; a Loader reads the dataset as it was; and none is doubled."""
+    for out in (str(place), str(tmp_path / "once")):
+        given = {"store_options": s3.options} if out == str(place) else {}
+        convert(imagefolder(photo_folder), out, shard_size="4KB", limit=20, **given)
+    convert(imagefolder(photo_folder), tmp_path / "once", append=True)
+    cache: dict[str, Any] = {"cache": tmp_path / "cache", "cache_size": "1GB", "store_options": s3.options}
+    reader = shardio.open(place, **cache)
+    before = present(store, place) - {(place / manifest.FILE_NAME).path}
+    arguments = command("append", "imagefolder", photo_folder, place, *RESUMED[2:])
+    temporary = run_and_kill(arguments, environment, tmp_path, lambda: len(present(store, place)))
+    assert list(temporary.iterdir()) == []
+    assert_same(store, place, tmp_path / "once")
+    assert before < present(store, place)
+    assert sum(len(batch["label"]) for batch in shardio.Loader(reader, batch_size=10)) == 20
+    subprocess.run(arguments, env=environment, check=True)  # was the last one
+    grown = shardio.open(place, **cache)
+    assert dict(grown.earlier) == {reader.digest: 20}
+    assert sum(len(batch["label"]) for batch in shardio.Loader(grown, batch_size=10)) == 80
+
+
+def test_of_two_appends_one_wins(s3: S3Server, store: RetryingStore, place: Url, photo_folder: Path) -> None:
+    """The server lets one manifest take the place of the one that both began with."""
+    convert(imagefolder(photo_folder), str(place), shard_size="4KB", limit=20, store_options=s3.options)
+
+    class Slow:
+        def __init__(self) -> None:
+            self._source = imagefolder(photo_folder)
+            self.fields, self.metadata, self.sizes = self._source.fields, self._source.metadata, self._source.sizes
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            if index == 41 and described(store, place).samples == 20:
+                other = {"append": True, "overwrite": True, "limit": 7, "store_options": s3.options}
+                convert(imagefolder(photo_folder), str(place), **other)
+            return dict(self._source[index])
+
+    with pytest.raises(ObjectChanged, match="another writer has changed it"):
+        convert(Slow(), str(place), append=True, store_options=s3.options)
+    assert described(store, place).samples == 27
+    shardio.clean(place, everything=True, store_options=s3.options)
+    assert present(store, place) == named(store, place)
+
+
+@pytest.mark.slow
 def test_dask(s3: S3Server, store: RetryingStore, place: Url, photo_folder: Path, whole: Path) -> None:
     """Dask workers write to the store themselves, and share no file system for that."""
     pytest.importorskip("distributed")

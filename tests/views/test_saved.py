@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from test_view import DATA, stacks
 
 import shardio
+from shardio.conversion.api import convert
+from shardio.conversion.dataset_source import DatasetSource
 from shardio.errors import ConfigError, ManifestError
 from shardio.system.directory import Directory
 
@@ -96,26 +98,35 @@ def test_sources_are_given_by_name(tmp_path: Path) -> None:
 
 
 def test_a_path_of_a_view_is_taken_as_a_dataset(folder: Path) -> None:
-    """A Loader, `mix` and `concat` open a saved view."""
+    """A Loader, `concat` and `stats` open a saved view."""
     shardio.open(folder / "data" / "train").where("label == 2").save(folder / "two.json")
     loader = shardio.Loader(folder / "two.json", 4, threads=1, tail="pad")
     assert sorted(np.concatenate([batch["n"][batch["valid"]] for batch in loader])) == list(range(2, 40, 3))
     joined = shardio.concat({"two": folder / "two.json", "all": folder / "data" / "train"})
     assert len(joined) == 13 + 40
+    assert shardio.stats(folder / "two.json").samples == 13
 
 
-def test_changed_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_data_is_refused(tmp_path: Path) -> None:
     """A view isn't opened on other samples than those it was saved of, and data that has grown is told."""
-    before = written(tmp_path / "data").digest
-    shardio.open(tmp_path / "data")[3:9].save(tmp_path / "part.json")
+    written(tmp_path / "data")[3:9].save(tmp_path / "part.json")
+    written(tmp_path / "more")
+    assert len(shardio.open(tmp_path / "part.json")) == 6
+    convert(DatasetSource([tmp_path / "more"]), tmp_path / "data", append=True)
+    with pytest.raises(ManifestError, match=r"has 80 samples .* of 40 .*\(it has grown since\); make the view anew"):
+        shardio.open(tmp_path / "part.json")
     changed = written(tmp_path / "data", 41)
     with pytest.raises(
         ManifestError, match=rf"has 41 samples with digest {changed.digest}, and the view was saved of 40"
     ):
         shardio.open(tmp_path / "part.json")
-    monkeypatch.setattr(shardio.Dataset, "earlier", {before: 40})
-    with pytest.raises(ManifestError, match=r"\(it has grown since\); make the view anew and save that"):
-        shardio.open(tmp_path / "part.json")
+    rows = [{"label": 0}, {"label": 1}]
+    for names in (["cat", "dog"], ["dog", "cat"]):  # which are no part of a dataset's digest
+        data = shardio.from_samples(rows, metadata={"classes": names})
+        if names[0] == "cat":
+            data.where("label == 'cat'").save(tmp_path / "cats.json")
+    with pytest.raises(ManifestError, match="names of classes count, too"):
+        shardio.open(tmp_path / "cats.json", of=data)
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

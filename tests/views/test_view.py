@@ -107,6 +107,15 @@ def test_digests_differ_where_contents_do(one: Any, other: Any) -> None:
     assert copied.read(range(len(copied)), ["n"])["n"].tolist() == one[1]
 
 
+def test_names_of_classes_count_in_a_digest() -> None:
+    """Equal samples whose classes have other names give other views by name, and so other digests."""
+    rows = [{"label": n % 2} for n in range(6)]
+    one, other = (shardio.from_samples(rows, metadata={"classes": names}) for names in (["a", "b"], ["b", "a"]))
+    assert one.digest == other.digest
+    assert one.where("label == 'a'").digest != other.where("label == 'a'").digest
+    assert one.where("label == 1").digest == other.where("label == 1").digest
+
+
 def test_a_state_belongs_to_its_view() -> None:
     """The state of one view is refused by another one, with both digests."""
     state = shardio.Loader(DATA[:30], 4, threads=1).state_dict()
