@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from _builders import jpeg
 from typer.testing import CliRunner
 
 import shardio
@@ -62,6 +63,54 @@ def test_samples_are_chosen_where_a_dataset_is_read(folder: Path) -> None:
     assert (folder / "sheet.png").stat().st_size > 0
 
 
+def test_views_are_planned_measured_and_written(folder: Path) -> None:
+    """`plan`, `bench` and `reshard` take the file of a view, and options that choose."""
+    run("view data/photos --where 'label == 2' -o data/two.json")
+    plan = json.loads(run("plan data/two.json --world 2 --batch-size 3 --json -"))
+    assert (plan["samples"], plan["steps"]) == (15, 2)
+    assert json.loads(run("plan data/photos --where 'label == 2' --world 2 --batch-size 3 --json -")) == plan
+    options = "--seconds 0.2 --warmup 0 --batch-size 4 --threads 1 --prefetch 1 --json -"
+    assert json.loads(run(f"bench data/two.json {options}"))["config"]["dataset"] == "data/two.json"
+    told = json.loads(run(f"bench data/photos --where 'label == 2' --storage {options}"))
+    assert told["config"]["dataset"].startswith('<View {"where": "label == 2"}: 15 of <Dataset ')
+    run("reshard data/two.json two --to hdf5")
+    run("reshard data/photos also --where 'label == 2'")
+    view = shardio.open("data/two.json")
+    digests = {shardio.open(path).digest for path in ("two", "also")}
+    assert digests == {shardio.convert(view, "third").manifest.digest}
+    split = "--split train=0.8,val=0.2 --split-by label"
+    run(f"reshard data/photos val --where 'n < 40' {split} --part val --shuffle 3")
+    part = shardio.open("data/photos").where("n < 40").split({"train": 0.8, "val": 0.2}, by="label")["val"]
+    assert sorted(shardio.open("val").read(range(8), ["n"])["n"]) == part.read(range(8), ["n"])["n"].tolist()
+    run(f"view data/photos {split} --part val -o views/val.json")
+    run("merge data/two.json data/photos merged")
+    assert len(shardio.open("merged")) == 75
+
+
+def test_a_split_is_trained_and_validated_on(folder: Path) -> None:
+    """`train` takes the part `train` and validates on `val`, unless other ones are given; a view resumes as a view."""
+    from shardio.train import checkpoint
+
+    with shardio.create("data/images", fields={"image": "image", "label": "int64"}) as writer:
+        for number in range(40):
+            writer.append({"image": jpeg(8, 8, seed=number), "label": number % 2})
+    split = "--split train=0.8,val=0.2 --split-by label"
+    options = "--epochs 1 --batch-size 16 --threads 1 --device cpu"
+    run(f"train data/images {split} --output runs/one {options}")
+    parts = shardio.open("data/images").split({"train": 0.8, "val": 0.2}, by="label")
+    logged = json.loads(Path("runs/one/log.jsonl").read_text())
+    assert logged["val_count"] == len(parts["val"])
+    saved = checkpoint.load(Path("runs/one/last.pt"))
+    assert saved.loader["digest"] == parts["train"].digest
+    assert saved.config["train"] == repr(parts["train"])
+    run(f"train data/images {split} --output runs/one {options.replace('1', '2', 1)} --resume auto")
+    parts["train"].balanced("label", 30).save("even.json")
+    run(f"train even.json --of data/images --val data/images --output runs/even {options}")
+    assert json.loads(Path("runs/even/log.jsonl").read_text())["val_count"] == 40
+    with pytest.raises(ConfigError, match=r"--part must be one of a, b, got 'train'"):
+        run(f"train data/images --split a=0.8,b=0.2 --output runs/two {options}")
+
+
 def test_data_elsewhere_is_given(folder: Path) -> None:
     """`--of` says what a view is of, several datasets by name."""
     run("view data/photos --where 'label == 1' -o views/one.json")
@@ -85,6 +134,10 @@ def test_data_elsewhere_is_given(folder: Path) -> None:
         ("info data/photos --split train=0.8,val=0.2 --part x", "--part must be one of train, val, got 'x'"),
         ("info data/photos --split train --part x", "--split must be names and shares"),
         ("info data/photos --where 'import os'", "not a condition: 'import os'"),
+        ("plan data/photos --world 1 --split train=0.8,val=0.2", "--split goes with --part"),
+        ("bench data/photos --where 'import os'", "not a condition: 'import os'"),
+        ("reshard data/photos out --split train=0.8,val=0.2 --split-by label", "--split-by goes with --part"),
+        ("reshard data/photos out --part val", "--part goes with --split"),
         ("info data/photos --of data/photos", "--of goes with the file of a view, got 'data/photos'"),
         ("info data/photos --where 'n < 3' --cost", "--cost is for whole datasets"),
         ("view data/photos -o all.json", "is a dataset, which is stored already"),
