@@ -42,6 +42,7 @@ ENDS: dict[str, Callable[[Any], Any]] = {
     "balanced": lambda view: view.balanced("label"),
     "split": lambda view: view.split({"a": 0.5, "b": 0.5}, by="label", seed=3)["b"],
     "concat": lambda view: shardio.concat({"a": view, "b/c": DATA[::2]}),
+    "stages": lambda view: shardio.mix({"a": view, "b": DATA}, [(0, {"a": 1, "b": 0}), (90, {"a": 2, "b": 1})]),
     "mix": lambda view: shardio.mix({"a": view, "b": shardio.concat({"c": view, "d": DATA})}, {"a": 1, "b": 2.5}),
 }
 
