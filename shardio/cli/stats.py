@@ -65,6 +65,7 @@ def stats(
     for name, number in _by_field(fill_value, _number, "{fill_value} must be a field and a number such as grid=-32768"):
         fill_values.setdefault(name, []).append(number)
     axis_rule = "{channel_axis} must be a field and an axis such as grid=-1 or grid=none"
+    axes = dict(_by_field(channel_axis, _axis, axis_rule))
     opened = choice.opened(dataset, stores)
     with progress("samples") as show:
         figures = dataset_stats(
@@ -72,7 +73,7 @@ def stats(
             sample=_sample(sample),
             seed=seed,
             fill_values=fill_values,
-            channel_axis=dict(_by_field(channel_axis, _axis, axis_rule)),
+            channel_axis=axes,
             workers=workers,
             progress=show,
         )

@@ -95,7 +95,7 @@ class _Concat(_Node):
 
 class _Mixture(_Node):
     mix: dict[str, Any]
-    weights: dict[str, int]
+    weights: dict[str, int] | list[tuple[int, dict[str, int]]]
     samples: _Count
     classes: Classes | None
 
@@ -139,7 +139,7 @@ def restored(saved: SavedView, opened: Mapping[str, BaseDataset]) -> BaseDataset
         _check(saved, name, node, opened[name])
     try:
         view = _made(saved, saved.node, "", opened)
-    except (ConfigError, ManifestError, msgspec.ValidationError, IndexError) as error:
+    except (ConfigError, ManifestError, msgspec.ValidationError, IndexError, OverflowError) as error:
         raise ManifestError(f"{saved.path}: {error}") from error
     if (view.digest, len(view)) != (saved.digest, saved.samples):
         raise ManifestError(

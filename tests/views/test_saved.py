@@ -1,6 +1,7 @@
 """Views kept in files: what is opened again is what was saved, or an error in words, whatever a file says."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,7 @@ ENDS: dict[str, Callable[[Any], Any]] = {
     "balanced": lambda view: view.balanced("label"),
     "split": lambda view: view.split({"a": 0.5, "b": 0.5}, by="label", seed=3)["b"],
     "concat": lambda view: shardio.concat({"a": view, "b/c": DATA[::2]}),
+    "stages": lambda view: shardio.mix({"a": view, "b": DATA}, [(0, {"a": 1, "b": 0}), (90, {"a": 2, "b": 1})]),
     "mix": lambda view: shardio.mix({"a": view, "b": shardio.concat({"c": view, "d": DATA})}, {"a": 1, "b": 2.5}),
 }
 
@@ -71,6 +73,10 @@ def test_a_folder_moves_with_its_data(folder: Path, tmp_path: Path) -> None:
     moved = shardio.open(tmp_path / "moved" / "rare.json")
     assert moved.digest == view.digest
     assert moved.path == tmp_path / "moved" / "data" / "train"
+    copied = pickle.loads(pickle.dumps(moved))  # noqa: S301  # our own
+    assert (copied.digest, copied[1]["n"]) == (view.digest, 1)
+    with pytest.raises(ConfigError, match="cache goes with the URL of a dataset"):
+        shardio.open(tmp_path / "moved" / "rare.json", cache=tmp_path / "cache")
     view.save(folder / "views" / "rare.json")
     with pytest.raises(ConfigError, match=r"rare\.json: the dataset of this view is not below its folder: give it"):
         shardio.open(folder / "views" / "rare.json")
