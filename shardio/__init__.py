@@ -7,9 +7,9 @@ from . import plan as plan
 from . import source as source
 from .dataset.dataset import Dataset as Dataset
 from .dataset.dataset import from_samples as from_samples
-from .dataset.dataset import open as open
 from .dataset.opening import concat as concat
 from .dataset.opening import mix as mix
+from .dataset.opening import open as open
 from .dataset.writer import create as create
 from .errors import AccessDenied as AccessDenied
 from .errors import BadSample as BadSample

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
+from ..dataset.opening import Place
 from ..dataset.store_access import StoreAccess
 from ..engines.fused_images import Decode, EngineName
 from ..loader.batch.quarantine import OnBadSample
@@ -18,7 +19,7 @@ class BenchConfig:
     """The configuration of a measurement.
 
     Attributes:
-        dataset: the dataset's directory or URL.
+        dataset: a dataset or a view, or its path or URL.
         batch_size: samples per rank and step. By default, those of `emulate`, or 256.
         epochs: whole epochs to measure, after one to three that warm up.
         seconds: measure so many seconds instead of whole epochs.
@@ -48,7 +49,7 @@ class BenchConfig:
     Raises ConfigError for a value that breaks a rule.
     """
 
-    dataset: str
+    dataset: Place
     batch_size: Count | None = None
     epochs: Count = 3
     seconds: Positive | None = None

@@ -24,7 +24,7 @@ _STYLE = files(__package__).joinpath("report.css").read_text()
 def page(result: BenchResult) -> str:
     """Return the report of a measurement as HTML."""
     config = result.config
-    title = f"shardio bench: {escape(config.dataset)}"
+    title = f"shardio bench: {escape(f'{config.dataset}')}"
     parts = [
         f"<h1>{title}</h1>",
         f'<p class="soft">{config.ranks} rank(s) of {config.samples_per_step} samples per step</p>',

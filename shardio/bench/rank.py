@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..dataset.dataset import Dataset
-from ..dataset.dataset import open as open_dataset
+from ..dataset.opening import as_dataset
 from ..errors import ConfigError
 from ..loader.batch.host_batch import Batch
 from ..loader.loader import Loader
@@ -20,6 +19,7 @@ from ..loader.stats import LoaderStats
 from ..order.world import World
 from ..system.named import load_named
 from ..transforms import CenterCrop, RandomHorizontalFlip, RandomResizedCrop, Resize, ToFloat, Transform
+from ..views.view import BaseDataset
 from . import usage
 from .config import DEFAULT_SIZE, BenchConfig
 from .rank_processes import NEVER, START_LIMIT, Meeting
@@ -27,6 +27,7 @@ from .rank_processes import NEVER, START_LIMIT, Meeting
 TOLD_EVERY = 0.2  # seconds between two messages about progress
 CEILING_SECONDS = 1.0
 WARMUP_STEPS = 30  # where epochs are measured
+_MOST_SIZES = 1 << 20  # samples whose shards are looked up
 
 
 STEP = np.dtype(
@@ -104,19 +105,24 @@ def build_loader(config: BenchConfig, world: World) -> Loader:
     )
 
 
-def open_with_transforms(config: BenchConfig) -> tuple[Dataset, Any]:
-    """Return the dataset, and the transforms for it; raise what `shardio.open` raises."""
-    dataset = open_dataset(config.dataset, **config.access.keywords_for(config.dataset))
+def open_with_transforms(config: BenchConfig) -> tuple[BaseDataset, Any]:
+    """Return the dataset or the view, and the transforms for it; raise what `shardio.open` raises."""
+    dataset = as_dataset(config.dataset, config.access)
     return dataset, _transforms(dataset, config.resolved())
 
 
 def mean_sample_bytes(config: BenchConfig) -> float:
-    """Return the mean stored size of a sample of the dataset, in bytes."""
-    shards = open_with_transforms(config)[0].manifest.shards
-    return float(shards.bytes.sum() / max(1, shards.samples.sum()))
+    """Return the mean stored size of the samples of epoch 0, in bytes, each with the mean of its shard.
+
+    Of more than a million, those at evenly spaced positions stand for all.
+    """
+    dataset = open_with_transforms(config)[0]
+    positions = np.unique(np.linspace(0, len(dataset) - 1, _MOST_SIZES).astype(np.int64))
+    numbers = dataset.plan(config.seed, None, 1, 1).lookup(positions)[0]
+    return float(dataset.shard_means[dataset.shard_numbers(numbers)].mean())
 
 
-def _transforms(dataset: Dataset, config: BenchConfig) -> Any:
+def _transforms(dataset: BaseDataset, config: BenchConfig) -> Any:
     preset, size = str(config.transforms), config.image_size or DEFAULT_SIZE
     if ":" in preset:
         found = load_named(preset, "transforms")

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeAlias, final
 
 from ..errors import PipelineStalled, ShardioError
 from ..system import processes
+from ..system.shared_memory import Shared
 from .config import BenchConfig
 
 START_LIMIT = 300.0  # seconds that ranks wait for each other
@@ -91,11 +92,12 @@ class RankProcesses:
 
     def __init__(self, config: BenchConfig, run: Run) -> None:
         self._meeting = meeting = Meeting.of(config.ranks)  # kept: the ranks open it by name
+        shared = Shared(config)  # with what a view has looked up
         pipes = [processes.CONTEXT.Pipe() for _ in range(config.ranks)]
         self._pipes = [pipe[0] for pipe in pipes]
         self._ranks = [
             processes.CONTEXT.Process(
-                target=_carry_out, args=(run, config, rank, meeting, pipe[1]), name=f"bench rank {rank}"
+                target=_carry_out, args=(run, shared, rank, meeting, pipe[1]), name=f"bench rank {rank}"
             )
             for rank, pipe in enumerate(pipes)
         ]
@@ -153,12 +155,12 @@ class RankProcesses:
         return [answers[rank] for rank in range(len(self._pipes))]
 
 
-def _carry_out(run: Run, config: BenchConfig, rank: int, meeting: Meeting, pipe: "Connection[Any, Any]") -> None:
+def _carry_out(run: Run, config: Shared, rank: int, meeting: Meeting, pipe: "Connection[Any, Any]") -> None:
     """Be a rank, in its own process; send the error that ends it."""
     processes.die_with_parent()
     try:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # sleeps end on time
-        run(config, rank, meeting, pipe)
+        run(config.load(), rank, meeting, pipe)
     except BaseException as error:
         pipe.send(error)  # the parent ends the other ranks, which may wait at the barrier
         raise SystemExit(1) from error

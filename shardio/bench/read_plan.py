@@ -1,18 +1,23 @@
-"""Computes the samples, bytes and shards that each rank of a job would read, from order and manifest alone."""
+"""Computes the samples, bytes and shards that each rank of a job would read, from order and manifests alone."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dataset.dataset import Dataset
+from ..dataset.opening import Place, as_dataset
 from ..dataset.store_access import StoreAccess, load_manifest
 from ..errors import ConfigError
-from ..order.plan import Assign, Plan, Schedule, Shuffle, Tail
+from ..order.plan import Assign, Schedule, Shuffle, Tail
 from ..order.world import World
+from ..stores.url import as_url
+from ..views.view import BaseDataset
 
 EXACT = 1 << 24  # positions that are looked up at most; of more, evenly spread ranks are looked at
 _AT_ONCE = 1 << 22  # positions
@@ -42,8 +47,8 @@ class ReadPlan:
     """The reads of an epoch, by rank.
 
     Attributes:
-        samples: the samples of the dataset.
-        shards: the shards of the dataset.
+        samples: the samples of an epoch.
+        shards: the shards of the dataset; of a view, those of the datasets that it is of.
         world: the number of ranks.
         batch_size: samples per rank and step.
         global_batch: samples of all ranks per step.
@@ -78,7 +83,7 @@ class ReadPlan:
 
 
 def read_plan(
-    dataset: str | os.PathLike[str],
+    dataset: Place,
     *,
     world: int,
     batch_size: int = 256,
@@ -94,7 +99,8 @@ def read_plan(
     """Return what each rank would read in an epoch. With more than 17 million samples, some ranks stand for all.
 
     Args:
-        dataset: the dataset's directory or URL; only the manifest is read.
+        dataset: a dataset or a view, or its path or URL. Of a dataset only the manifest is read, of a view what its
+            condition or split needs.
         world: number of ranks.
         batch_size: samples per rank and step.
         shuffle: order of the samples.
@@ -108,27 +114,25 @@ def read_plan(
 
     Raises ConfigError for an argument that breaks a rule, and what `shardio.open` raises.
     """
-    described = load_manifest(dataset, access or StoreAccess())
-    samples = described.samples
-    plan = Plan(samples, seed=seed, epoch=epoch, shuffle=shuffle, block=block, window=window)
+    read = _described(dataset, access or StoreAccess())
+    samples, means = len(read), read.shard_means
+    plan = read.plan(seed, shuffle, block, window).at_epoch(epoch)
     if world < 1:
         raise ConfigError(f"world must be at least 1, got {world}")
     first = Schedule(samples, World(0, world, 0, 1), batch_size, tail, assign=assign)
     steps = len(first)
     first.check_steps()
-    shards = described.shards
-    means = shards.bytes / np.maximum(shards.samples, 1)
     looked_up = batch_size if assign == "rank" else first.global_batch  # samples per step, to know those of one rank
     count = max(1, min(world, EXACT // max(1, steps * looked_up)))
     ranks = np.unique(np.linspace(0, world - 1, count).astype(np.int64)).tolist()
     sizes, touched, per_step = [], [], []
     for rank in ranks:
-        seen = np.zeros(len(shards), np.bool_)
+        seen = np.zeros(len(means), np.bool_)
         size, by_step = 0.0, []
         schedule = Schedule(samples, World(rank, world, 0, 1), batch_size, tail, assign=assign)
         at_once = max(1, _AT_ONCE // looked_up)  # steps
         for step in range(0, steps, at_once):
-            where = shards.locate(schedule.part(plan, step, min(at_once, steps - step)).indices)[0]
+            where = read.shard_numbers(schedule.part(plan, step, min(at_once, steps - step)).indices)
             size += float(means[where].sum())
             seen[where] = True
             ordered = np.sort(where.reshape(-1, batch_size), axis=1)
@@ -139,7 +143,7 @@ def read_plan(
     rest = samples - steps * first.global_batch
     return ReadPlan(
         samples=samples,
-        shards=len(shards),
+        shards=len(means),
         world=world,
         batch_size=batch_size,
         global_batch=first.global_batch,
@@ -152,3 +156,10 @@ def read_plan(
         per_rank_shards=Extent.of(np.array(touched)),
         per_step_shards=Extent.of(np.concatenate(per_step)),
     )
+
+
+def _described(place: Place, access: StoreAccess) -> BaseDataset:
+    """Return a dataset or a view; a dataset in a store without its shards, which are not read."""
+    if isinstance(place, BaseDataset) or as_url(place) is None:
+        return as_dataset(place, access)
+    return Dataset(load_manifest(place, access), Path(os.fspath(place)))

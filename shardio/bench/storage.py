@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..dataset.dataset import open as open_dataset
+from ..dataset.opening import Place, as_dataset, at_bottom
+from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 
 SECONDS = 2.0  # for each of the rates
@@ -39,13 +40,14 @@ class StorageRates:
     file_bytes: int
 
 
-def storage_rates(dataset: str | os.PathLike[str], *, threads: int = 8, seconds: float = SECONDS) -> StorageRates:
-    """Read a dataset's shards, sequentially and at random, for `seconds` each.
+def storage_rates(dataset: Place, *, threads: int = 8, seconds: float = SECONDS) -> StorageRates:
+    """Read the shards of a dataset, or those that a view is of, sequentially and at random, for `seconds` each.
 
     Raises ConfigError if the dataset has no files, and what `shardio.open` raises.
     """
-    samples = len(open_dataset(dataset))
-    found = sorted(path for path in Path(dataset).rglob("*") if path.is_file())
+    stored = {f"{one.path}": one for one in at_bottom(as_dataset(dataset, StoreAccess()))}
+    samples = sum(map(len, stored.values()))
+    found = sorted(path for folder in stored for path in Path(folder).rglob("*") if path.is_file())
     files = [path for path in found if path.stat().st_size >= _ALIGNED]
     if not files:
         raise ConfigError(f"{dataset}: there is no file of 4 KiB or more to read")

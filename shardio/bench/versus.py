@@ -99,7 +99,8 @@ def other_side(config: BenchConfig, other: str) -> BenchConfig:
     first = next((number for number, part in enumerate(parts) if "=" in part), len(parts))
     dataset = ",".join(parts[:first])  # a path may have commas
     changes: dict[str, Any] = {"dataset": dataset} if dataset else {}
-    kinds = {name: kind for name, kind in get_type_hints(BenchConfig).items() if name not in _NO_SETTING}
+    hints = get_type_hints(BenchConfig) | {"dataset": str}
+    kinds = {name: kind for name, kind in hints.items() if name not in _NO_SETTING}
     for part in parts[first:]:
         typed, equals, text = part.partition("=")
         name = typed.strip().removeprefix("--").replace("-", "_")

@@ -26,6 +26,7 @@ from . import (
     stats,
     train,
     verify,
+    view,
 )
 from ._command import Command, Group
 
@@ -59,6 +60,7 @@ app.add_typer(convert.app, name="convert")
 app.add_typer(append.app, name="append")
 for command in (
     info.info,
+    view.view,
     verify.verify,
     stats.stats,
     reshard.reshard,

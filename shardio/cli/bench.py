@@ -14,10 +14,12 @@ from ..bench.config import BenchConfig
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ..stores.url import as_url
+from ..views.view import BaseDataset
 from ._options import Shown, count_or_auto, options_of, with_options
 from ._output import JsonFile, check_place, write_json, write_text
 from ._progress import progress
-from ._store_options import DATASET, with_store_options
+from ._store_options import with_store_options
+from ._view_options import DATASET, ViewChoice, with_view_options
 
 if TYPE_CHECKING:
     from ..bench.limit_search import Probe
@@ -44,9 +46,11 @@ SLOWER = 3
 
 
 @with_store_options
+@with_view_options
 @with_options("options", OPTIONS)
 def bench(
     stores: StoreAccess,
+    choice: ViewChoice,
     options: dict[str, Any],
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     find_limit: Annotated[
@@ -92,6 +96,8 @@ def bench(
 
       shardio bench data/photos --image-size 224 --versus decode=fast
 
+      shardio bench data/photos --where "label in (0, 3)" --seconds 10
+
       shardio bench data/photos --storage --json bench.json
 
       shardio bench s3://bucket/photos --cache /local/cache --cache-size 200GB --store-option region=eu-west-1
@@ -100,8 +106,9 @@ def bench(
     """
     check_place(json_file, "--json")
     check_place(html, "--html")
-    access = stores.check_needed(dataset, versus)
-    if storage and as_url(dataset) is not None:
+    place = choice.place(dataset, stores, versus)
+    access = stores.check_needed(place, versus)
+    if storage and (place.in_store if isinstance(place, BaseDataset) else as_url(place) is not None):
         raise ConfigError(f"--storage reads local files, got the URL {dataset}")
     given = {"--versus": versus, "--find-limit": find_limit, "--html": html, "--storage": storage}
     names = [name for name, value in given.items() if value]
@@ -111,7 +118,7 @@ def bench(
     options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
     cache = None if access.cache is None else str(access.cache)
     config = BenchConfig(
-        dataset, cache=cache, cache_size=access.cache_size, store_options=access.store_options, **options
+        place, cache=cache, cache_size=access.cache_size, store_options=access.store_options, **options
     )
     if versus is not None:
         _versus(config, versus, rounds, json_file)

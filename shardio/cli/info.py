@@ -1,19 +1,23 @@
 """`shardio info`: show a summary of a dataset's manifest."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from ..dataset.epoch_cost import EpochCost, Traffic, epoch_cost
 from ..dataset.store_access import StoreAccess, load_manifest
-from ..errors import ConfigError
+from ..errors import ConfigError, Option
 from ..format import cf, manifest
-from ..format.fields import Field, describe
+from ..format.fields import Field, describe, fields_to_json
 from ..format.pieces import PIECE
+from ..stores.url import as_url
 from ..system.units import counted, format_size, parse_size
-from ._store_options import DATASET, with_store_option
+from ..views.saved import holds_view
+from ..views.view import BaseDataset
+from ._store_options import with_store_option
+from ._view_options import DATASET, ViewChoice, with_view_options
 
 _NAME = len("global, later epoch") + 2  # columns
 
@@ -23,8 +27,10 @@ def _cost_option(text: str, *flags: str) -> Any:
 
 
 @with_store_option
+@with_view_options
 def info(
     stores: StoreAccess,
+    choice: ViewChoice,
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     cost: Annotated[
@@ -42,13 +48,16 @@ def info(
 ) -> None:
     """Show a dataset's samples, fields, shards and digest; with --cost also what an epoch costs.
 
-    Only the manifest is read. The cost is an estimate for samples of equal size; docs/remote.md says how it is made.
+    Or show what a view is, and what it is of. Of a dataset only the manifest is read, of a view what its condition or
+    split needs. The cost is an estimate for samples of equal size; docs/remote.md says how it is made.
 
     Examples:
 
       shardio info data/photos
 
       shardio info data/photos --json
+
+      shardio info rare.json
 
       shardio info s3://bucket/photos --store-option region=eu-west-1
 
@@ -57,6 +66,11 @@ def info(
     for name, value in {"--nodes": nodes, "--cache-size": cache_size, "--block": block}.items():
         if value is not None and not cost:
             raise ConfigError(f"{name} goes with --cost")
+    if choice != ViewChoice() or (as_url(dataset) is None and holds_view(dataset)):
+        if cost:
+            raise ConfigError("{} is for whole datasets", Option("cost", True))
+        _show_view(dataset, choice.opened(dataset, stores), as_json)
+        return
     loaded = load_manifest(dataset, stores.check_needed(dataset))
     room = None if cache_size is None else parse_size(cache_size, "cache_size")
     given: dict[str, int] = {"nodes": 1 if nodes is None else nodes, "block": 64 if block is None else block}
@@ -81,11 +95,52 @@ def info(
         **{f"field {name}": _described(field) for name, field in loaded.fields.items()},
         **{f"metadata {key}": str(value) for key, value in loaded.metadata.items()},
     }
-    width = max(map(len, rows))
-    for name, value in rows.items():
-        print(f"{name:{width}}  {value}")
+    _print_table(rows.items())
     for line in _cost_lines(costs):
         print(line)
+
+
+def _show_view(path: str, view: BaseDataset, as_json: bool) -> None:
+    node = view.description({})
+    if as_json:
+        told = {"path": path, "digest": view.digest, "samples": len(view), "fields": fields_to_json(view.fields)}
+        print(json.dumps({**told, "metadata": dict(view.metadata), "view": node}, indent=1))
+        return
+    _print_table(
+        [
+            ("view", path),
+            *_told(node),
+            ("samples", f"{len(view):,}"),
+            ("digest", view.digest),
+            *((f"field {name}", _described(field)) for name, field in view.fields.items()),
+        ]
+    )
+
+
+def _told(node: Mapping[str, Any], source: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what a description of a view says, from the last choice down to the datasets, as rows of a table."""
+    before = f"{source}: " if source else ""
+    if "dataset" in node:
+        yield f"{before}of", f"{node['dataset']}, {node['samples']:,} samples, digest {node['digest']}"
+        return
+    kind, value = next(iter(node.items()))
+    sources = value if kind in ("concat", "mix") else {}
+    value = ", ".join(sources) if sources else value if isinstance(value, str) else json.dumps(value)
+    rest = [
+        f"{key} {given if isinstance(given, str) else json.dumps(given)}"
+        for key, given in node.items()
+        if key not in (kind, "of") and given not in (None, False)
+    ]
+    yield f"{before}{kind}", "; ".join([value, *rest])
+    for name, inner in sources.items() or [("", node["of"])]:
+        yield from _told(inner, "/".join(filter(None, [source, name])))
+
+
+def _print_table(rows: Iterable[tuple[str, str]]) -> None:
+    listed = list(rows)
+    width = max(len(name) for name, _ in listed)
+    for name, value in listed:
+        print(f"{name:{width}}  {value}")
 
 
 def _growth(loaded: manifest.Manifest) -> dict[str, str]:

@@ -9,7 +9,8 @@ from ..dataset.store_access import StoreAccess
 from ..system.units import counted, format_size
 from ._options import Shown, options_of, with_options
 from ._output import JsonFile, write_json
-from ._store_options import DATASET, with_store_option
+from ._store_options import with_store_option
+from ._view_options import DATASET, ViewChoice, with_view_options
 
 OPTIONS = options_of(
     read_plan,
@@ -19,14 +20,18 @@ OPTIONS = options_of(
 
 
 @with_store_option
+@with_view_options
 @with_options("options", OPTIONS)
 def plan(
     stores: StoreAccess,
+    choice: ViewChoice,
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     options: dict[str, Any],
     json_file: JsonFile = None,
 ) -> None:
     """Show what each rank of a job would read in an epoch, without reading a sample.
+
+    Of a view, it reads the fields that the view's condition or split needs.
 
     Examples:
 
@@ -38,10 +43,13 @@ def plan(
 
       shardio plan data/photos --world 8 --batch-size 4 --shuffle block --block 4 --window 2 --assign node
 
+      shardio plan data/photos --world 2 --batch-size 2 --where "label in (0, 3)"
+
       shardio plan s3://bucket/photos --world 8 --store-option region=eu-west-1
     """
     options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
-    found = read_plan(dataset, **options, access=stores.check_needed(dataset))
+    place = choice.place(dataset, stores)
+    found = read_plan(place, **options, access=stores.check_needed(place))
     if not write_json(json_file, found.to_json()):
         print(text(found))
 

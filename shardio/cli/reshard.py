@@ -7,22 +7,26 @@ import typer
 
 from ..conversion.dataset_source import DatasetSource
 from ..dataset.store_access import StoreAccess
+from ..errors import ConfigError, Option
 from ._conversion import OUTPUT, convert, with_conversion_options
-from ._store_options import DATASET, with_store_options
+from ._store_options import with_store_options
+from ._view_options import DATASET, ViewChoice, with_part_options
 
 
 @with_store_options
+@with_part_options
 @with_conversion_options
 def reshard(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="IN")],
     out: Annotated[str, typer.Argument(help=OUTPUT, metavar="OUT")],
     conversion: dict[str, Any],
+    choice: dict[str, Any],
     stores: StoreAccess,
 ) -> None:
     """Rewrite a dataset in another container, in shards of another size, or in another order.
 
     Samples are copied as they are stored, and checked on the way. The digest stays the same unless options choose,
-    reorder or change samples.
+    reorder or change samples. IN may be a view. With --part, one part of --split is written, as other commands take it.
 
     Examples:
 
@@ -30,10 +34,18 @@ def reshard(
 
       shardio reshard data/photos data/shuffled --shuffle 1
 
+      shardio reshard data/photos data/val --split train=0.9,val=0.1 --part val --split-by label
+
       shardio reshard s3://bucket/photos data/photos --cache /local/cache --cache-size 200GB \
           --store-option region=eu-west-1
 
       shardio reshard data/photos data/parts --split train=0.9,val=0.1
     """
-    source = DatasetSource([dataset], stores.check_needed(dataset, out))
+    for name in ("split_by", "split_group"):
+        if choice[name] is not None and choice["part"] is None:
+            raise ConfigError("{} goes with {part}", Option(name))
+    if choice["part"] is not None:
+        choice |= {name: conversion.pop(name) for name in ("where", "split")}
+    place = ViewChoice(**choice).place(dataset, stores, out)
+    source = DatasetSource([place], stores.check_needed(place, out))
     convert(source, Path(out), conversion, stores.store_options)

@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from ..bench.read_plan import read_plan
-from ..dataset.dataset import open as open_dataset
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Option
 from ..format.fields import Field
 from ..transforms import Transform
 from ._options import Shown, options_of, with_options
-from ._store_options import DATASET, with_store_options
+from ._store_options import with_store_options
+from ._view_options import DATASET, ViewChoice, with_view_options
 
 OPTIONS = options_of(
     read_plan,
@@ -28,10 +28,12 @@ _OF_BATCHES = {option.name: option.default for option in OPTIONS} | {"step": 0, 
 
 
 @with_store_options
+@with_view_options
 @with_options("options", OPTIONS)
 def show(
     stores: StoreAccess,
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
+    choice: ViewChoice,
     options: dict[str, Any],
     output: Annotated[Path, typer.Option("--output", "-o", help="PNG to write.")] = Path("sheet.png"),
     samples: Annotated[int, typer.Option(help="Number of samples to show, at most.")] = 32,
@@ -62,6 +64,8 @@ def show(
 
       shardio show data/photos -o augmented.png --augment --samples 64
 
+      shardio show data/photos -o val.png --split train=0.9,val=0.1 --part val
+
       shardio show data/photos -o step.png --batches --world 4 --batch-size 8 --augment
 
       shardio show data/photos -o later.png --batches --world 2 --batch-size 4 --epoch 1 --step 3 --tail pad
@@ -74,7 +78,7 @@ def show(
     given = {**options, "step": step, "steps": steps}
     for name in () if batches else (name for name, default in _OF_BATCHES.items() if given[name] != default):
         raise ConfigError("{} goes with {}", Option(name), Option("batches", True))
-    opened = open_dataset(dataset, **stores.check_needed(dataset).keywords_for(dataset))
+    opened = choice.opened(dataset, stores)
     transforms = _as_in_training(opened.fields) if augment else {}
     if augment and not transforms:
         raise ConfigError("{} transforms images, and {} has none", Option("augment", True), dataset)

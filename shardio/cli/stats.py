@@ -9,13 +9,16 @@ from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ._output import JsonFile, write_json
 from ._progress import progress
-from ._store_options import DATASET, with_store_options
+from ._store_options import with_store_options
+from ._view_options import DATASET, ViewChoice, with_view_options
 
 
 @with_store_options
+@with_view_options
 def stats(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     stores: StoreAccess,
+    choice: ViewChoice,
     sample: Annotated[
         str, typer.Option(help="Number of random samples to decode images, texts and arrays of, or all.")
     ] = "1000",
@@ -47,6 +50,8 @@ def stats(
 
       shardio stats data/photos --sample 5000
 
+      shardio stats data/photos --where "label in (0, 3)"
+
       shardio stats data/climate --sample all --fill-value t2m=-32768 --channel-axis t2m=none
 
       shardio stats s3://bucket/photos --cache /local/cache --cache-size 200GB --store-option region=eu-west-1
@@ -56,21 +61,21 @@ def stats(
     from ..care.stats import report
     from ..care.stats import stats as dataset_stats  # imported here because it loads a decoder
 
-    access = stores.check_needed(dataset).keywords_for(dataset)
     fill_values: dict[str, list[float]] = {}
     for name, number in _by_field(fill_value, _number, "{fill_value} must be a field and a number such as grid=-32768"):
         fill_values.setdefault(name, []).append(number)
     axis_rule = "{channel_axis} must be a field and an axis such as grid=-1 or grid=none"
+    axes = dict(_by_field(channel_axis, _axis, axis_rule))
+    opened = choice.opened(dataset, stores)
     with progress("samples") as show:
         figures = dataset_stats(
-            dataset,
+            opened,
             sample=_sample(sample),
             seed=seed,
             fill_values=fill_values,
-            channel_axis=dict(_by_field(channel_axis, _axis, axis_rule)),
+            channel_axis=axes,
             workers=workers,
             progress=show,
-            **access,
         )
     if not write_json(json_file, figures.to_dict()):
         print(report.text(figures))

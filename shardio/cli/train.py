@@ -12,6 +12,7 @@ from ..train.config import TrainConfig
 from ._command import typed
 from ._options import Shown, count_or_auto, options_of, with_options
 from ._store_options import with_store_options
+from ._view_options import ViewChoice, with_view_options
 
 REQUEUE = 85
 """The exit code of a run that a signal has stopped, and that may be resumed."""
@@ -44,19 +45,28 @@ OPTIONS = options_of(
 
 
 @with_store_options
+@with_view_options
 @with_options("options", OPTIONS)
 def train(
     stores: StoreAccess,
-    dataset: Annotated[str, typer.Argument(help="The training dataset's directory or URL.", metavar="TRAIN")],
+    choice: ViewChoice,
+    dataset: Annotated[
+        str, typer.Argument(help="The training dataset's directory or URL, or the file of a view.", metavar="TRAIN")
+    ],
     options: dict[str, Any],
 ) -> None:
     """Train a classifier of images, data-parallel if a launcher such as torchrun starts several ranks.
 
     With --task regression, a network learns numbers of volumes [C, D, H, W], such as a simulation's parameters.
 
+    The choice of samples is one from TRAIN. With --split it trains on --part, by default train, and validates on the
+    part val, unless you give --val.
+
     Examples:
 
       shardio train data/train --val data/val --output runs/one
+
+      shardio train data/train --split train=0.9,val=0.1 --split-by label --output runs/one
 
       torchrun --standalone --nproc-per-node 2 -m shardio train data/train --val data/val --output runs/two
 
@@ -74,11 +84,13 @@ def train(
     """
     from ..train import run  # imported here because it loads torch
 
-    access = stores.check_needed(dataset, options["val"] or "")
+    training_set, held_out = choice.to_train(dataset, stores, options["val"])
+    options["val"] = held_out if options["val"] is None else options["val"]
+    access = stores.check_needed(training_set, options["val"] or "")
     cache = None if access.cache is None else str(access.cache)
     options |= {"threads": count_or_auto(options["threads"]), "cache": cache, "cache_size": access.cache_size}
     try:
-        run(TrainConfig(train=dataset, store_options=access.store_options, **options))
+        run(TrainConfig(train=training_set, store_options=access.store_options, **options))
     except Preempted as stopped:
         print(typed(stopped.wording), file=sys.stderr)
         raise typer.Exit(REQUEUE) from stopped

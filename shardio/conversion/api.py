@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .. import containers
+from ..dataset.opening import Place
 from ..dataset.writer import DEFAULT_SHARD_SIZE, on_disk
 from ..errors import ConfigError, Message, NotADataset, SourceWarning, TooManyBad
 from ..format.fields import Field, listed_names
@@ -28,6 +29,7 @@ from ..system.types import Indices
 from ..system.units import counted, parse_size
 from ..views.classes import Classes
 from ..views.split import parse_split
+from ..views.view import BaseDataset
 from . import source as sources
 from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource
@@ -153,8 +155,8 @@ def convert(
         source: one of
 
             - a path, URL or object that `converter` reads, such as a folder or a `torch.utils.data.Dataset`;
-            - without `converter`, the directory of a shardio dataset, to rewrite it in other shards, or a list of such
-              directories, to merge datasets that have the same fields;
+            - without `converter`, a shardio dataset or a view of one, or its path, to rewrite its samples in other
+              shards, or a list of such, to merge datasets that have the same fields;
             - a `shardio.source.Source`.
         out: the dataset's directory: empty or nonexistent; or its URL, such as `s3://bucket/photos`, to which each
             shard is uploaded once it is finished. With `split` it holds a directory for each split.
@@ -377,9 +379,10 @@ def announce(notes: Sequence[str], remarks: Sequence[str], tell: Callable[[str],
 
 def _may_be_remote(source: Any) -> bool:
     """Return whether a source may be datasets in stores."""
-    paths = source if isinstance(source, list | tuple) else [source]
+    places = source if isinstance(source, list | tuple) else [source]
     return isinstance(source, DatasetSource) or any(
-        isinstance(path, str | os.PathLike) and as_url(path) is not None for path in paths
+        isinstance(place, BaseDataset) or (isinstance(place, str | os.PathLike) and as_url(place) is not None)
+        for place in places
     )
 
 
@@ -400,13 +403,13 @@ def _source(
         return _converted(source, converter, options or {}, shared)
     if options:
         raise ConfigError(f"converter_options go with a converter, got {dict(options)}")
-    if isinstance(source, (str, os.PathLike)):
+    if isinstance(source, (str, os.PathLike, BaseDataset)):
         return _datasets([source])
     if isinstance(source, (list, tuple)):
         return _datasets(source, classes)
     if not all(hasattr(source, name) for name in ("fields", "metadata", "sizes", "__getitem__")):
         raise ConfigError(
-            "source must be a path, a list of datasets' paths or a shardio.source.Source, or go with converter=NAME; "
+            "source must be a dataset, a path, a list of these or a shardio.source.Source, or go with converter=NAME; "
             f"got {type(source).__name__}{_advice(source)}"
         )
     checked: Source = source
@@ -421,11 +424,11 @@ def _advice(samples: Any) -> str:
     return f", which converter={converter!r} takes"
 
 
-def _datasets(paths: Sequence[PathLike], classes: Classes | None = None) -> Source:
-    if not paths:
+def _datasets(places: Sequence[Place], classes: Classes | None = None) -> Source:
+    if not places:
         raise ConfigError("source must name at least one dataset, got an empty list")
     try:
-        return DatasetSource(paths, classes=classes)
+        return DatasetSource(places, classes=classes)
     except NotADataset as error:
         raise NotADataset(f"{error} (for other data name its converter, such as converter='imagefolder')") from error
 

@@ -1,6 +1,5 @@
-"""Datasets of shardio as a source: stored bytes are copied unchanged, and verified against their checksums."""
+"""Datasets and views as a source: stored bytes are copied unchanged, and verified against their checksums."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
-from ..dataset.dataset import open as open_dataset
+from ..dataset.opening import Place, as_dataset, at_bottom
 from ..dataset.store_access import StoreAccess
 from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
 from ..format import cf, checksums
@@ -21,6 +20,7 @@ from ..system.local_path import local_path
 from ..system.types import Indices, Sample
 from ..views.classes import Classes, alike
 from ..views.expression import Condition
+from ..views.view import BaseDataset
 from .source import check_index
 
 _BLOCK_BYTES = 8 << 20
@@ -29,30 +29,39 @@ _BLOCK_SAMPLES = 1024
 
 @final
 class DatasetSource:
-    """The samples of one or more datasets, one dataset after the other, as a `Source`.
+    """The samples of one or more datasets or views, one after the other, as a `Source`.
 
     Args:
-        paths: the datasets' directories or URLs.
+        places: the datasets, or their paths or URLs.
         access: how those at URLs are reached.
         classes: what labels mean where the datasets' classes differ, see `shardio.mix`; None refuses such datasets.
 
-    Raises ConfigError where their fields or classes differ, NotADataset, ManifestError.
+    Raises ConfigError where their fields or classes differ, and for a view that draws samples anew in each epoch;
+    NotADataset, ManifestError.
     """
 
     threads = True
 
     def __init__(
         self,
-        paths: Sequence[str | os.PathLike[str]],
+        places: Sequence[Place],
         access: StoreAccess | None = None,
         classes: Classes | None = None,
     ) -> None:
-        self._places = [as_url(path) or local_path(path).absolute() for path in paths]
+        self._places = [
+            place if isinstance(place, BaseDataset) else as_url(place) or local_path(place).absolute()
+            for place in places
+        ]
         self._access, self._classes = access or StoreAccess(), classes
         self._open()
 
     def _open(self) -> None:
-        first, *others = opened = [open_dataset(place, **self._access.keywords_for(place)) for place in self._places]
+        first, *others = opened = [as_dataset(place, self._access) for place in self._places]
+        for dataset in opened:
+            if dataset.orders_itself:
+                raise ConfigError(f"{dataset!r} draws its samples anew in each epoch: convert what it draws from")
+            if any(field.window for field in dataset.fields.values()):
+                raise ConfigError(f"{dataset!r} is windows of rows: convert the rows, and make windows of them")
         self._fields = _fields(first)
         for other in others:
             if _numbers_of(_fields(other)) != _numbers_of(self._fields):
@@ -66,13 +75,14 @@ class DatasetSource:
                         f"equal numbers of datasets must mean equal values: of field {name!r}, "
                         f"{difference.between(first.path, other.path)}"
                     )
-        named = {f"{dataset.path}": dataset for dataset in opened}  # fewer if one is merged twice
-        same = dict(zip(named, alike(named, self._fields, self._classes), strict=True))
-        self._datasets = [same[f"{dataset.path}"] for dataset in opened]
+        paths = [f"{dataset.path}" for dataset in opened]
+        named = {  # views of one dataset have its path
+            path if path not in paths[:number] else f"{path} ({number + 1})": dataset
+            for number, (path, dataset) in enumerate(zip(paths, opened, strict=True))
+        }
+        self._datasets = alike(named, self._fields, self._classes)
         self._ends = np.cumsum([len(dataset) for dataset in self._datasets])
-        shards = [dataset.manifest.shards for dataset in self._datasets]
-        self._shard_ends = np.cumsum(np.concatenate([table.samples for table in shards]))
-        self._means = np.concatenate([table.bytes // np.maximum(1, table.samples) for table in shards])
+        self._means = [dataset.shard_means.astype(np.int64) for dataset in self._datasets]
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -82,21 +92,25 @@ class DatasetSource:
     @property
     def metadata(self) -> Mapping[str, Any]:
         """The first dataset's metadata, with the classes of all if they are numbered by name."""
-        return self._datasets[0].manifest.metadata
+        return self._datasets[0].metadata
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """JSON values that tell a conversion that renumbers labels from others of the same datasets."""
-        return {"labels": [d.digest for d in self._datasets]} if any(d.renumbers for d in self._datasets) else {}
+        """JSON values that tell a conversion of views, or one that renumbers labels, from others of the same data."""
+        plain = all(isinstance(dataset, Dataset) and not dataset.renumbers for dataset in self._datasets)
+        return {} if plain else {"labels": [dataset.digest for dataset in self._datasets]}
 
     @property
     def containers(self) -> set[str]:
         """The containers of the datasets."""
-        return {dataset.manifest.container for dataset in self._datasets}
+        return {stored.manifest.container for dataset in self._datasets for stored in at_bottom(dataset)}
 
     def sizes(self) -> NDArray[np.int64]:
         """Return the mean of its shard for each sample, int64 [n]."""
-        return np.repeat(self._means, np.diff(self._shard_ends, prepend=0)).astype(np.int64)
+        return np.concatenate([self._sizes(n, np.arange(len(dataset))) for n, dataset in enumerate(self._datasets)])
+
+    def _sizes(self, which: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._means[which][self._datasets[which].shard_numbers(rows)]
 
     def holds(self, condition: Condition, numbers: Indices) -> NDArray[np.bool_]:
         """See `subset.HasConditions`."""
@@ -110,7 +124,8 @@ class DatasetSource:
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, int(self._ends[-1]))
-        dataset, number = self._place(index)
+        which, number = self._place(index)
+        dataset = self._datasets[which]
         try:
             dataset.check(np.array([number]), {})
             sample: Sample = dataset[number]
@@ -121,30 +136,30 @@ class DatasetSource:
     def encoded(self, numbers: NDArray[np.int64]) -> Iterator[Encoded | DatasetError]:
         """Yield the stored samples, see `tasks.HasEncoded`; read in blocks, and one by one where a block is damaged."""
         start = 0
-        sizes = self._means[np.searchsorted(self._shard_ends, numbers, side="right")]
         while start < len(numbers):
-            dataset, first = self._place(int(numbers[start]))
-            most = max(1, int(np.searchsorted(np.cumsum(sizes[start : start + _BLOCK_SAMPLES]), _BLOCK_BYTES)))
-            block = numbers[start : start + most] - (int(numbers[start]) - first)
-            inside = (block >= 0) & (block < len(dataset))
-            count = len(block) if inside.all() else int(np.argmin(inside))
-            yield from _read_block(dataset, block[:count], self._fields)
-            start += count
+            which, first = self._place(int(numbers[start]))
+            block = numbers[start : start + _BLOCK_SAMPLES] - (int(numbers[start]) - first)
+            inside = (block >= 0) & (block < len(self._datasets[which]))
+            block = block if inside.all() else block[: int(np.argmin(inside))]
+            block = block[: max(1, int(np.searchsorted(np.cumsum(self._sizes(which, block)), _BLOCK_BYTES)))]
+            yield from _read_block(self._datasets[which], block, self._fields)
+            start += len(block)
 
-    def _place(self, index: int) -> tuple[Dataset, int]:
+    def _place(self, index: int) -> tuple[int, int]:
+        """Return the number of the dataset that has a sample, and the sample's number there."""
         which = int(np.searchsorted(self._ends, index, side="right"))
-        return self._datasets[which], index - (int(self._ends[which - 1]) if which else 0)
+        return which, index - (int(self._ends[which - 1]) if which else 0)
 
-    def __getstate__(self) -> tuple[list[Path | Url], StoreAccess, Classes | None]:
+    def __getstate__(self) -> tuple[list[BaseDataset | Path | Url], StoreAccess, Classes | None]:
         return self._places, self._access, self._classes
 
-    def __setstate__(self, state: tuple[list[Path | Url], StoreAccess, Classes | None]) -> None:
+    def __setstate__(self, state: tuple[list[BaseDataset | Path | Url], StoreAccess, Classes | None]) -> None:
         self._places, self._access, self._classes = state
         self._open()
 
 
 def _read_block(
-    dataset: Dataset, rows: NDArray[np.int64], fields: Mapping[str, Field]
+    dataset: BaseDataset, rows: NDArray[np.int64], fields: Mapping[str, Field]
 ) -> Iterator[Encoded | DatasetError]:
     """Yield samples of one dataset, checked against their checksums."""
     try:
@@ -152,7 +167,7 @@ def _read_block(
         hidden = {name: selection.column(name) for name in with_hidden(fields).keys() - fields.keys()}
         columns = {name: selection.stored(name) for name in fields}
         actual = checksums.of_samples({**columns, **hidden}, content_columns(fields))
-        if dataset.renumbers:
+        if (actual != hidden[CHECKSUM]).any():  # labels are renumbered, or it is damaged
             dataset.check(rows, columns)
             hidden[CHECKSUM] = actual.astype(hidden[CHECKSUM].dtype, copy=False)
     except DatasetError as error:
@@ -162,19 +177,14 @@ def _read_block(
         for row in rows:
             yield from _read_block(dataset, np.array([row]), fields)
         return
-    for place, row in enumerate(rows.tolist()):
-        expected = int(hidden[CHECKSUM][place])
-        if int(actual[place]) != expected:
-            location = dataset.path / f"{dataset.locate(row)}"
-            yield ShardCorrupt(f"{location}: checksum {int(actual[place]):016x} is not {expected:016x}")
-            continue
+    for place in range(len(rows)):
         stored = {name: _bytes(column[place]) for name, column in {**columns, **hidden}.items()}
         sizes = {
             name: (int(hidden[shape_column(name)][place][0]), int(hidden[shape_column(name)][place][1]))
             for name, field in fields.items()
             if field.kind == "image" and (not field.optional or hidden[present_column(name)][place])
         }
-        yield Encoded(stored, expected, sizes)
+        yield Encoded(stored, int(actual[place]), sizes)
 
 
 def _bytes(value: Any) -> bytes | memoryview:
@@ -186,5 +196,5 @@ def _numbers_of(fields: Mapping[str, Field]) -> dict[str, Field]:
     return {name: replace(field, attributes=None) for name, field in fields.items()}
 
 
-def _fields(dataset: Dataset) -> dict[str, Field]:
+def _fields(dataset: BaseDataset) -> dict[str, Field]:
     return {name: replace(f, shape=None) if f.kind == "image" else f for name, f in dataset.fields.items()}

@@ -41,6 +41,7 @@ from ..stores import open_store
 from ..stores.url import Url, as_url
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import format_size
+from ..views import saved
 from ..views.readable import Location
 from ..views.view import BaseDataset
 from .remote_shards import RemoteShards
@@ -134,6 +135,11 @@ class Dataset(BaseDataset):
         """Return the number of each sample's file, int64 [n], if these are files of others; else None."""
         return self.manifest.shards.locate(indices)[0] if self.manifest.adopted else None
 
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        if self.renumbers:
+            raise saved.renumbered(self)
+        return {"dataset": f"{self.path}", "digest": self.digest, "samples": len(self)}
+
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> Selection:
         """Locate samples, int64 [n] in [0, N), repeats allowed, to read any of their fields; IndexError outside.
 
@@ -226,6 +232,16 @@ class Dataset(BaseDataset):
             place = self.path / f"{self.locate(int(indices[row]))}"
             raise ShardCorrupt(f"{place}: checksum {int(actual[row]):016x} is not {int(expected[row]):016x}")
 
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        """The mean of the stored bytes of a sample, of each shard, float64 [shards]."""
+        means: NDArray[np.float64] = self.manifest.shards.bytes / np.maximum(self.manifest.shards.samples, 1)
+        return means
+
+    def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
+        """Return the number of each sample's shard, int64 [n], without reading a file."""
+        return self.manifest.shards.locate(indices)[0]
+
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard, without reading a file."""
         shard = int(self.manifest.shards.locate(np.array([index]))[0][0])
@@ -256,20 +272,7 @@ def open(
     cache_size: int | str | None = None,
     store_options: Mapping[str, str] | None = None,
 ) -> Dataset:
-    """Open the dataset at `path`: a directory, or the `shardio.json` in it; or a URL, such as `s3://bucket/photos`.
-
-    Args:
-        path: the dataset.
-        cache: for a URL: the folder that keeps what was fetched, for all processes of this node and for later runs.
-            None takes `$SHARDIO_CACHE`, or else `shardio` in the user's cache directory.
-        cache_size: the most bytes that the folder holds: a number, or text such as `"200GB"`. None takes half of what
-            the disk has free.
-        store_options: for a URL: options of its store, such as `{"endpoint": "http://10.0.0.1:9000"}`. What they leave
-            open, the environment's usual variables say, see docs/remote.md.
-
-    Raises NotADataset if there is no manifest, ManifestError if it cannot be trusted; for a URL, StoreError and
-    CacheError as well.
-    """
+    """Open a dataset, but no view, as `shardio.open` does (`dataset/opening.py`)."""
     place: Path | Url
     if (url := as_url(path)) is not None:
         place, store = folder_of(url), open_store(folder_of(url), store_options or {})

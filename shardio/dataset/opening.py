@@ -1,20 +1,95 @@
-"""Datasets and views opened: one at a path or URL, and several joined or mixed."""
+"""Datasets and views opened: one at a path or URL, a saved view, and several joined or mixed."""
 
 from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias, TypeVar
 
-from ..errors import ConfigError, StateWarning
+from ..errors import ConfigError, Option, StateWarning
 from ..order.interleave import Stages, Weights, rounded_shares, whole_stages
+from ..stores.url import as_url
 from ..views.classes import Classes
 from ..views.concat import Concat
 from ..views.mixture import Mixture
 from ..views.readable import ReadableDataset
+from ..views.restored import restored
+from ..views.saved import SavedView, holds_view, load
 from ..views.view import BaseDataset
+from .dataset import Dataset
 from .dataset import open as open_dataset
 from .store_access import StoreAccess
+
+Place: TypeAlias = BaseDataset | str | os.PathLike[str]
+"""A dataset or a view, or its path or URL."""
+_D = TypeVar("_D", bound=ReadableDataset)
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    of: Place | Mapping[str, Place] | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    cache_size: int | str | None = None,
+    store_options: Mapping[str, str] | None = None,
+) -> BaseDataset:
+    """Open the dataset at `path`: a directory, or the `shardio.json` in it; or a URL, such as `s3://bucket/photos`.
+
+    Or open a view that `save` has kept in a file, such as `views/rare.json`.
+
+    Args:
+        path: the dataset, or the file of a view.
+        of: for a view: the dataset that it is of, or its path or URL; for a view of several ones, a dict of these by
+            their names as sources (`a/b` for the source `b` of the source `a`). None takes those that lie below the
+            folder of the file.
+        cache: for a URL: the folder that keeps what was fetched, for all processes of this node and for later runs.
+            None takes `$SHARDIO_CACHE`, or else `shardio` in the user's cache directory.
+        cache_size: the most bytes that the folder holds: a number, or text such as `"200GB"`. None takes half of what
+            the disk has free.
+        store_options: for a URL: options of its store, such as `{"endpoint": "http://10.0.0.1:9000"}`. What they leave
+            open, the environment's usual variables say, see docs/remote.md.
+
+    Returns:
+        A `Dataset`, or for a file of a view, the view.
+
+    Raises NotADataset if there is no manifest, ManifestError if it cannot be trusted, or if a view's datasets are not
+    what it was saved of; ConfigError for a view whose datasets must be given; for a URL, StoreError and CacheError as
+    well.
+    """
+    access = StoreAccess(cache, cache_size, store_options)
+    if as_url(path) is None and holds_view(path):
+        return _view(load(path), of, access)
+    if of is not None:
+        raise ConfigError("{} goes with the file of a view, got {!r}", Option("of"), os.fspath(path))
+    return open_dataset(path, cache=cache, cache_size=cache_size, store_options=store_options)
+
+
+def _view(saved: SavedView, of: Place | Mapping[str, Place] | None, access: StoreAccess) -> BaseDataset:
+    names = [*saved.datasets]
+    given: Mapping[str, Place] = {}
+    if isinstance(of, Mapping):
+        if names == [""]:
+            raise ConfigError("{of} must be one dataset, as {} is of one, got several by name", saved.path)
+        if unknown := of.keys() - names:
+            raise ConfigError(
+                "{of} must name sources of {} ({}), got {}", saved.path, ", ".join(names), ", ".join(sorted(unknown))
+            )
+        given = of
+    elif of is not None:
+        if len({node.digest for node in saved.datasets.values()}) > 1:
+            raise ConfigError("{of} must give datasets by name, for {} is of {}", saved.path, ", ".join(names))
+        given = dict.fromkeys(names, of)
+    places = {name: given[name] if name in given else saved.place_of(name) for name in names}
+    access.check_needed(*places.values())
+    opened = dict[str, BaseDataset]()  # each path once
+    for place in places.values():
+        if isinstance(place, (str, os.PathLike)) and (path := os.fspath(place)) not in opened:
+            opened[path] = open_dataset(path, **access.keywords_for(path))
+    return restored(
+        saved,
+        {name: at if isinstance(at, BaseDataset) else opened[os.fspath(at)] for name, at in places.items()},
+    )
 
 
 def concat(
@@ -95,7 +170,17 @@ def _opened(
         if not isinstance(source, (BaseDataset, str, os.PathLike)):
             raise ConfigError(f"source {name!r} must be a path or a dataset, got {source!r}")
     access.check_needed(*sources.values())
-    return {
-        name: open_dataset(source, **access.keywords_for(source)) if isinstance(source, (str, os.PathLike)) else source
-        for name, source in sources.items()
-    }
+    return {name: as_dataset(source, access) for name, source in sources.items()}
+
+
+def as_dataset(place: _D | str | os.PathLike[str], access: StoreAccess) -> _D | BaseDataset:
+    """Return a dataset or a view; of a path or a URL, open it. Raises what `shardio.open` raises."""
+    return open(place, **access.keywords_for(place)) if isinstance(place, (str, os.PathLike)) else place
+
+
+def at_bottom(dataset: ReadableDataset) -> Iterator[Dataset]:
+    """Yield the stored datasets that a dataset or a view reads, in the order of its sources."""
+    if isinstance(dataset, Dataset):
+        yield dataset
+    for below in dataset.below:
+        yield from at_bottom(below)

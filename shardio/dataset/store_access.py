@@ -12,6 +12,7 @@ from ..format import manifest
 from ..output.remote_manifest import load_remote
 from ..stores import open_store
 from ..stores.url import Url, as_url
+from ..views.view import BaseDataset
 
 KEYWORDS = ("cache", "cache_size", "store_options")
 
@@ -43,13 +44,18 @@ class StoreAccess:
         return {name: getattr(self, name) for name in self.given} if as_url(place) is not None else {}
 
     def check_needed(self, *places: Any) -> "StoreAccess":
-        """Return this; raise ConfigError if an argument is given, and none of the places is a URL that it is for."""
-        if self.given and not any(isinstance(one, (str, os.PathLike)) and as_url(one) for one in places):
+        """Return this; raise ConfigError if an argument is given, and it is for none of the places: URLs, or opened."""
+        if self.given and not any(map(_in_store, places)):
             got = ", ".join(
                 repr(os.fspath(one)) if isinstance(one, (str, os.PathLike)) else type(one).__name__ for one in places
             )
             raise ConfigError("{} goes with the URL of a dataset, got {}", Option(self.given[0]), got or "no dataset")
         return self
+
+
+def _in_store(place: Any) -> bool:
+    is_url = isinstance(place, (str, os.PathLike)) and as_url(place) is not None
+    return is_url or (isinstance(place, BaseDataset) and place.in_store)
 
 
 def load_manifest(place: str | os.PathLike[str], access: StoreAccess) -> manifest.Manifest:
@@ -70,13 +76,15 @@ def folder_of(url: Url) -> Url:
 
 
 def without_secrets(plain: dict[str, Any]) -> dict[str, Any]:
-    """Return plain values, such as those of a configuration, in which `store_options` tell only their names."""
+    """Return plain values, such as those of a configuration: datasets are told, of `store_options` only the names."""
     return {name: _without_secrets(name, value) for name, value in plain.items()}
 
 
 def _without_secrets(name: str, value: Any) -> Any:
     if name == "store_options" and value:
         return dict.fromkeys(value, "...")
+    if isinstance(value, BaseDataset):
+        return repr(value)
     if isinstance(value, list):
         return [_without_secrets("", one) for one in value]
     return without_secrets(value) if isinstance(value, dict) else value

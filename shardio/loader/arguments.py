@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
-from ..dataset.dataset import open as open_dataset
+from ..dataset.opening import open as open_dataset
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Option
 from ..format.manifest import FILE_NAME

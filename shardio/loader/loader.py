@@ -66,7 +66,7 @@ class Loader:
     refers to the batch, or to a tensor or view of it, any more.
 
     Args:
-        dataset: a path or URL, a Dataset or a Mixture (see `shardio.mix`).
+        dataset: a Dataset or a view of one, or what `shardio.open` takes: a path, a URL, the file of a view.
         batch_size: samples per rank and step.
         transforms: a list for the one image field (if there is none, for the one field of arrays of one shape), or
             {field: list}; see the transforms in `shardio`.

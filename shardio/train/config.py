@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
+from ..dataset.opening import Place
 from ..dataset.store_access import without_secrets
 from ..errors import ConfigError, Message, Option
 from ..system.rules import Count, Positive, Range, Share, check_fields
 from ..system.units import shown
 from ..views.classes import Classes
+from ..views.view import BaseDataset
 
 OptimizerName: TypeAlias = Literal["sgd", "adam", "adamw", "lars", "larc", "lamb"]
 Scaling: TypeAlias = Literal["linear", "sqrt", "none"]
@@ -26,9 +28,9 @@ class TrainConfig:
     Each field is an option of `shardio train` as well, whose help is the text here.
 
     Attributes:
-        train: the training dataset's directory or URL. Classification needs an `image` field and an integer `label`
-            field, regression a field of volumes [C, D, H, W] and one of targets, all floats.
-        val: the validation dataset's directory or URL. By default, nothing is validated.
+        train: the training set: a dataset or a view, or its path or URL. Classification needs an `image` field and an
+            integer `label` field, regression a field of volumes [C, D, H, W] and one of targets, all floats.
+        val: the validation set, given alike. By default, nothing is validated.
         classes: what validation labels mean where `val` has other classes than `train`. `"union"`: number classes by
             name; those of `train` keep their numbers, the others follow, and the model has an output for each.
             `"ignore"`: take labels as they are. By default, such a `val` is refused.
@@ -96,9 +98,9 @@ class TrainConfig:
         cache, cache_size, store_options: for datasets given as URLs, as for `shardio.open`.
     """
 
-    train: str
+    train: Place
     output: str
-    val: str | None = None
+    val: Place | None = None
     classes: Classes | None = None
     epochs: Count = 5
     batch_size: Count = 128
@@ -157,6 +159,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("train", "output", "val", "resume"):
             value = getattr(self, name)
+            if isinstance(value, BaseDataset) and name in ("train", "val"):
+                continue
             if value is not None or name in ("train", "output"):
                 if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
                     raise ConfigError("{} must be a path, got {!r}", Option(name), value)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..dataset.dataset import open as open_dataset
+from ..dataset.opening import as_dataset
 from ..dataset.store_access import StoreAccess
 from ..loader.loader import Loader
 from ..transforms import Transform
@@ -43,8 +43,8 @@ def open_data(config: TrainConfig, job: Job) -> Data:
     """
     access = StoreAccess(config.cache, config.cache_size, config.store_options)
     access.check_needed(config.train, config.val)
-    train = open_dataset(config.train, **access.keywords_for(config.train))
-    val = None if config.val is None else open_dataset(config.val, **access.keywords_for(config.val))
+    train = as_dataset(config.train, access)
+    val = None if config.val is None else as_dataset(config.val, access)
     task: Task
     if config.task == "classification":
         train, val = check_images(config, train, val)

@@ -8,11 +8,11 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
-from ..dataset.dataset import Dataset
 from ..errors import ConfigError
 from ..format.fields import describe_fields
 from ..transforms import CenterCrop, Normalize, RandomHorizontalFlip, RandomResizedCrop, Resize, Transform
 from ..views.classes import alike
+from ..views.view import BaseDataset
 from .config import TrainConfig
 from .distributed import Job
 
@@ -48,7 +48,7 @@ class ImageClassification:
     crop: int | None = None
 
     @classmethod
-    def of(cls, config: TrainConfig, train: Dataset, val: Dataset | None, job: Job) -> "ImageClassification":
+    def of(cls, config: TrainConfig, train: BaseDataset, val: BaseDataset | None, job: Job) -> "ImageClassification":
         """Return the task of datasets that `check_images` returned; all ranks must call it.
 
         Raises ConfigError for negative labels, and for labels of the validation set that the model cannot tell.
@@ -110,22 +110,24 @@ class ImageClassification:
         return {"num_classes": self.outputs, "channels": self.channels}
 
 
-def count_classes(dataset: Dataset, job: Job) -> int:
+def count_classes(dataset: BaseDataset, job: Job) -> int:
     """Return the number of classes in the metadata, or else the largest label + 1; ranks share the reading."""
     if dataset.classes is not None and len(dataset.classes) >= 2:
         return len(dataset.classes)
     return max(2, _largest_label(dataset, job) + 1)
 
 
-def check_images(config: TrainConfig, train: Dataset, val: Dataset | None) -> tuple[Dataset, Dataset | None]:
+def check_images(
+    config: TrainConfig, train: BaseDataset, val: BaseDataset | None
+) -> tuple[BaseDataset, BaseDataset | None]:
     """Return the datasets with labels that mean the same classes, as `config.classes` says.
 
     Raises ConfigError if a dataset lacks a field, or the two differ in channels, or in classes without that.
     """
-    _check_fields(config.train, train)
+    _check_fields(f"{config.train}", train)
     if val is None:
         return train, None
-    _check_fields(str(config.val), val)
+    _check_fields(f"{config.val}", val)
     channels, others = (dataset.fields["image"].channels or 3 for dataset in (train, val))
     if channels != others:
         raise ConfigError(
@@ -137,9 +139,9 @@ def check_images(config: TrainConfig, train: Dataset, val: Dataset | None) -> tu
     return train, val
 
 
-def _largest_label(dataset: Dataset, job: Job) -> int:
+def _largest_label(dataset: BaseDataset, job: Job) -> int:
     """Return the largest label; ranks share the reading. Raise ConfigError for a negative one."""
-    start, stop = (len(dataset) * rank // job.world.size for rank in (job.world.rank, job.world.rank + 1))
+    start, stop = (dataset.numbers * rank // job.world.size for rank in (job.world.rank, job.world.rank + 1))
     highest, lowest = 0, 0
     for first in range(start, stop, _LABELS_PER_READ):
         labels = dataset.read(np.arange(first, min(stop, first + _LABELS_PER_READ)), ["label"])["label"]
@@ -150,7 +152,7 @@ def _largest_label(dataset: Dataset, job: Job) -> int:
     return int(top)
 
 
-def _check_fields(path: str, dataset: Dataset) -> None:
+def _check_fields(path: str, dataset: BaseDataset) -> None:
     label, image = dataset.fields.get("label"), dataset.fields.get("image")
     fields = describe_fields(dataset.fields)
     if image is None or not image.is_image:

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..dataset.dataset import Dataset
 from ..errors import BadSample, ConfigError, Option
 from ..format.fields import Field, describe_fields
 from ..transforms import CenterSpatialCrop, RandomAxisFlip, RandomRotate90, RandomSpatialCrop, Transform
+from ..views.view import BaseDataset
 from .config import TrainConfig
 from .distributed import Job
 
@@ -55,7 +55,7 @@ class VolumeRegression:
     crop: int | None = None
 
     @classmethod
-    def of(cls, config: TrainConfig, train: Dataset, val: Dataset | None, job: Job) -> "VolumeRegression":
+    def of(cls, config: TrainConfig, train: BaseDataset, val: BaseDataset | None, job: Job) -> "VolumeRegression":
         """Return the task of these datasets; all ranks must call it.
 
         Raises ConfigError if a dataset lacks a field or the two disagree.
@@ -139,7 +139,7 @@ def _on(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
     return torch.tensor(numbers, device=device)
 
 
-def _find_fields(config: TrainConfig, dataset: Dataset) -> tuple[str, str]:
+def _find_fields(config: TrainConfig, dataset: BaseDataset) -> tuple[str, str]:
     def is_volume(field: Field) -> bool:
         return field.kind == "array" and len(field.shape or ()) == 4 and _kind(field) in "fiu"
 
@@ -167,11 +167,11 @@ def _kind(field: Field) -> str:
 
 
 def _moments(
-    dataset: Dataset, name: str, job: Job, every: int = 1, *, skip_bad: bool
+    dataset: BaseDataset, name: str, job: Job, every: int = 1, *, skip_bad: bool
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and the standard deviation of each target or channel; ranks share the reading."""
     shape = dataset.fields[name].shape or (1,)
-    chosen = np.arange(0, len(dataset), every)
+    chosen = dataset.plan(0, None, 1, 1).lookup(np.arange(0, len(dataset), every))[0]
     mine = chosen[job.world.rank :: job.world.size]
     sums = np.zeros((3, shape[0]))  # of ones, of the values, of their squares
     for numbers in np.array_split(mine, max(1, len(mine) // max(1, _VALUES_PER_READ // math.prod(shape)))):
@@ -190,7 +190,7 @@ def _moments(
     return tuple(means.tolist()), tuple(deviations.tolist())
 
 
-def _read(dataset: Dataset, name: str, numbers: NDArray[np.int64], skip_bad: bool) -> Sequence[Any]:
+def _read(dataset: BaseDataset, name: str, numbers: NDArray[np.int64], skip_bad: bool) -> Sequence[Any]:
     """Return the values of samples, without those that cannot be read if `skip_bad`."""
     try:
         return cast(Sequence[Any], dataset.read(numbers, [name])[name])

@@ -23,6 +23,7 @@ from ..format import cf
 from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Buffer, Column, Indices
+from . import saved
 from .classes import Classes, alike, named_field
 from .readable import Location, ReadableDataset, SelectedSamples
 from .view import BaseDataset
@@ -64,6 +65,8 @@ class Concat(BaseDataset):
             if name not in self._fields
         }
         self.path = Path(f"{self.word}({', '.join(datasets)})")
+        self._given: Mapping[str, ReadableDataset] | None = datasets
+        self._classes = classes
         self._datasets = tuple(alike(datasets, self._fields, classes))
         self._starts = np.cumsum([0, *(dataset.numbers for dataset in self._datasets)])
 
@@ -119,7 +122,14 @@ class Concat(BaseDataset):
     def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Self:
         other = copy(self)
         other._datasets = tuple(dataset.renumbered(labels, metadata) for dataset in self._datasets)
+        other._given = None
         return other
+
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        if self._given is None:
+            raise saved.renumbered(self)
+        sources = {name: dataset.description(arrays) for name, dataset in self._given.items()}
+        return {self.word: sources, "classes": self._classes}
 
     @property
     def id_columns(self) -> Mapping[str, tuple[str, ...]]:
@@ -193,6 +203,24 @@ class Concat(BaseDataset):
     def refetch(self, index: int) -> bool:
         source, local = self._source_and_index(index)
         return self._datasets[source].refetch(local)
+
+    @property
+    def below(self) -> Sequence[ReadableDataset]:
+        """The sources."""
+        return self._datasets
+
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        return np.concatenate([dataset.shard_means for dataset in self._datasets])
+
+    def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
+        """Return the places of samples' shards in `shard_means`, int64 [n], counted through the sources."""
+        firsts = np.cumsum([0, *(len(dataset.shard_means) for dataset in self._datasets)])
+        sources, shards = self.source_of(indices), np.empty(len(indices), np.int64)
+        for source, dataset in enumerate(self._datasets):
+            rows = np.flatnonzero(sources == source)
+            shards[rows] = firsts[source] + dataset.shard_numbers(indices[rows] - self._starts[source])
+        return shards
 
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard as `source/shard`, without reading a file."""

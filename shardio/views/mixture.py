@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 import xxhash
+from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..order.interleave import MixedPlan, Source, Stages, Weights, whole_stages, whole_weights
@@ -68,6 +69,9 @@ class Mixture(Concat):
     def earlier(self) -> Mapping[str, int]:
         """Nothing: where a source grows, its turns lead to other samples."""
         return {}
+
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        return {**super().description(arrays), "weights": self._told_weights, "samples": self._samples}
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the samples in epoch 0."""

@@ -1,5 +1,7 @@
 """A dataset that a loader reads, as protocols: samples by number, from one dataset or several."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -109,6 +111,13 @@ class ReadableDataset(Protocol):
     def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Self:
         """Return the dataset with other labels: by field, the new number of each class, and what names them."""
 
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        """Return what this is, down to stored datasets, as JSON values; see `views/saved.py`.
+
+        Arrays that were given are named by their checksums, under which they are added to `arrays`. Raises ConfigError
+        for renumbered labels, which belong to the whole that renumbers them.
+        """
+
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError, which says why, if there is none."""
 
@@ -170,6 +179,17 @@ class ReadableDataset(Protocol):
 
     def warn_of_small_cache(self, window: int) -> None:
         """Warn if the cache of the node has no room for `window` samples of each dataset in a store."""
+
+    @property
+    def below(self) -> Sequence[ReadableDataset]:
+        """The datasets that this one reads; none of a `Dataset`, which is at the bottom."""
+
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        """The mean of the stored bytes of a sample, of each shard of all datasets at the bottom, float64 [shards]."""
+
+    def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
+        """Return the place of each sample's shard in `shard_means`, int64 [n], without reading a file."""
 
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard, without reading a file."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -24,6 +25,7 @@ from ..order.plan import Order, Plan, Shuffle
 from ..order.weighted import Points, WeightedPlan
 from ..system.shared_memory import is_sharing
 from ..system.types import Buffer, Column, Indices
+from . import saved
 from .choice import Choice, Part, Select, Slice, Where
 from .classes import KEY, names_in
 from .index_map import IndexMap
@@ -43,6 +45,15 @@ class BaseDataset(ReadableDataset):
     """
 
     orders_itself = False  # whether `plan` draws samples in a way of its own
+
+    @property
+    def below(self) -> Sequence[ReadableDataset]:
+        """The datasets that this one reads; none of a `Dataset`, which is at the bottom."""
+        return ()
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
+        """Return this, as nothing changes what a dataset is."""
+        return self
 
     @property
     def numbers(self) -> int:
@@ -278,6 +289,20 @@ class BaseDataset(ReadableDataset):
         """
         return Weighted(self._to_choose_from("balanced"), Balance(field, samples, replacement))
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Keep a view in a file: its description, with the digests of what it is of. `shardio.open` opens it.
+
+        It replaces an older view there in one step. Arrays that were given, as to `select`, are saved beside it. The
+        file says where a dataset is if that is below its own folder, so that you may move both; otherwise you tell
+        `shardio.open` what the view is of.
+
+        Args:
+            path: the file, whose name ends in `.json`.
+
+        Raises ConfigError for another name, for a file there that is no view, and for a dataset that is no view.
+        """
+        saved.save(self, path)
+
     def _to_choose_from(self, how: str) -> ReadableDataset:
         """Return this dataset, from which a view chooses; ConfigError if it draws samples by an order of its own."""
         if self.orders_itself:
@@ -313,6 +338,17 @@ class Derived(BaseDataset):
 
     def __init__(self, base: ReadableDataset) -> None:
         self.base, self.path = base, base.path
+        self._chosen_from = base  # with the labels of which a choice is
+
+    def _described(self, choice: Choice | Weighing, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        if self.base is not self._chosen_from:
+            raise saved.renumbered(self)
+        return saved.described(choice, self.base, arrays)
+
+    @property
+    def below(self) -> Sequence[ReadableDataset]:
+        """The base."""
+        return (self.base,)
 
     def _in_base(self, indices: Indices) -> Indices:
         """Return the numbers of samples in the base."""
@@ -378,6 +414,13 @@ class Derived(BaseDataset):
     def warn_of_small_cache(self, window: int) -> None:
         self.base.warn_of_small_cache(min(window, len(self)))
 
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        return self.base.shard_means
+
+    def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
+        return self.base.shard_numbers(self._in_base(indices))
+
     def shard_of(self, index: int) -> str:
         return self.base.shard_of(self._base_number(index))
 
@@ -401,7 +444,7 @@ class View(Derived):
 
     def __init__(self, base: ReadableDataset, choice: Choice, index_map: IndexMap | None = None) -> None:
         super().__init__(base)
-        self.choice, self._chosen_from = choice, base  # which keeps the labels that the choice is of
+        self.choice = choice
         self._map: IndexMap | None = choice.index_map(base) if index_map is None else index_map
 
     def _chosen(self) -> IndexMap:
@@ -433,6 +476,9 @@ class View(Derived):
 
     def __len__(self) -> int:
         return len(self._chosen())
+
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        return self._described(self.choice, arrays)
 
     def __repr__(self) -> str:
         return f"<View {_short(self.choice.description())}: {len(self)} of {self.base!r}>"
@@ -480,6 +526,13 @@ class Windows(Derived):
 
     def __len__(self) -> int:
         return len(self.base)
+
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        return self.base.description(arrays)
+
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        return self.base.shard_means * self.starts.length
 
     def __repr__(self) -> str:
         return f"<Windows {_short(self.starts.description())}: {len(self)} of {self.base.base!r}>"
@@ -554,6 +607,9 @@ class Weighted(Derived):
     def __len__(self) -> int:
         return len(self.base) if self.weighing.samples is None else int(self.weighing.samples)
 
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        return self._described(self.weighing, arrays)
+
     def __repr__(self) -> str:
         return f"<Weighted {_short(self.weighing.description())}: {len(self)} an epoch of {self.base!r}>"
 
@@ -575,7 +631,7 @@ class Weighted(Derived):
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the samples in epoch 0."""
         if self._points is None:  # the view was unpickled elsewhere
-            self._points = self.weighing.points(self.base)
+            self._points = self.weighing.points(self._chosen_from)
         return WeightedPlan(len(self), self._points, self.weighing.replacement, seed, 0, shuffle, block, window)
 
     def __getstate__(self) -> dict[str, Any]:

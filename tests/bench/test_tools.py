@@ -322,6 +322,48 @@ def test_a_plan_is_what_loaders_read(photos: Path, tail: Any) -> None:
     assert plan.repeated == (0 if tail == "drop" else 35 * 3 - 96)
 
 
+@pytest.mark.parametrize("kind", ["where", "select", "split", "concat", "mixture", "balanced"])
+def test_a_plan_of_a_view_is_what_loaders_read(photos: Path, kind: str) -> None:
+    """Steps, samples, shards and bytes of each rank are those of its Loader, for views of every kind."""
+    whole = shardio.open(photos)
+    means = dict(zip(whole.manifest.shards.names, whole.shard_means.tolist(), strict=True))
+    made: dict[str, Any] = {
+        "where": lambda: whole.where("label == 1"),
+        "select": lambda: whole.select([5, 90, 3, 5, *range(40, 70)])[2:],
+        "split": lambda: whole.split({"a": 0.5, "b": 0.5}, by="label")["b"],
+        "concat": lambda: shardio.concat({"a": whole[80:], "b": whole.where("label == 0")}),
+        "mixture": lambda: shardio.mix({"a": whole[:10], "b": whole[30:]}, weights={"a": 1, "b": 2}),
+        "balanced": lambda: whole[7:].balanced("label", 50),
+    }
+    view = made[kind]()
+    plan = read_plan(view, world=2, batch_size=5, seed=3, epoch=1)
+    sizes, touched = [], []
+    for rank in range(2):
+        loader = shardio.Loader(view, 5, world=shardio.World(rank, 2), seed=3, fields=["label"])
+        loader.set_epoch(1)
+        shards = [view.shard_of(number) for batch in loader for number in batch["index"].tolist()]
+        assert len(shards) == plan.per_rank_samples
+        touched.append(len(set(shards)))
+        sizes.append(sum(means[shard.rpartition("/")[2]] for shard in shards))
+        assert plan.steps == len(loader)
+    assert plan.per_rank_shards.mean == np.mean(touched)
+    assert plan.per_rank_bytes.largest == pytest.approx(max(sizes))
+    assert (plan.samples, plan.shards) == (len(view), len(view.shard_means))
+
+
+def test_a_view_is_measured(photos: Path) -> None:
+    """Ranks read the samples of the view, the result tells what it was, and plain reads are of its dataset's files."""
+    view = shardio.open(photos).where("label == 1")
+    result = measure(BenchConfig(view, batch_size=4, ranks=2, epochs=1, warmup=0.0, threads=1, prefetch=1))
+    means = view.shard_means[view.shard_numbers(np.arange(len(view)))]
+    assert result.sample_bytes == pytest.approx(means.mean())
+    assert [len(timeline.begun) for timeline in result.timelines] == [len(view) // 8] * 2
+    assert result.to_json()["config"]["dataset"] == repr(view)
+    assert "label == 1" in page(result)
+    everything = storage_rates(photos, threads=1, seconds=0.01).file_bytes
+    assert storage_rates(view, threads=1, seconds=0.01).file_bytes == everything
+
+
 def test_plans_on_the_command_line(photos: Path) -> None:
     """Text and JSON; more ranks than samples are refused."""
     assert "96 samples in" in run("plan", photos, "--world", 4, "--batch-size", 8)

@@ -263,6 +263,65 @@ def test_merge(dataset: Path, tmp_path: Path) -> None:
     assert verify(made, deep=True).problems == ()
 
 
+@pytest.mark.parametrize("kind", ["where", "select", "slice", "split", "concat", "fewer fields"])
+def test_views_are_written(dataset: Path, tmp_path: Path, kind: str) -> None:
+    """The new dataset holds the view's samples in its order, as they are stored, in any number of processes."""
+    whole = shardio.open(dataset)
+    if kind == "fewer fields":
+        metadata = {"classes": ["a", "b"]}
+        with shardio.create(tmp_path / "labels", fields={"label": "int64"}, metadata=metadata) as writer:
+            writer.append({"label": 7})
+    made: dict[str, Any] = {
+        "where": lambda: whole.where("label > 30"),
+        "select": lambda: whole.select([40, 3, 3, 17, 41]),
+        "slice": lambda: whole[::-1][5:],
+        "split": lambda: whole.split({"a": 0.5, "b": 0.5})["b"],
+        "concat": lambda: shardio.concat({"a": whole[40:], "b": whole.where("label < 5"), "c": whole[40:]}),
+        "fewer fields": lambda: shardio.concat({"a": shardio.open(tmp_path / "labels"), "b": whole[20:]}),
+    }
+    view = made[kind]()
+    digests = {
+        shardio.convert(
+            view, tmp_path / f"{workers}", container="hdf5", shard_size="8KB", workers=workers
+        ).manifest.digest
+        for workers in (1, 2)
+    }
+    assert len(digests) == 1
+    opened = shardio.open(tmp_path / "1")
+    read, expected = (source.read(range(len(source))) for source in (opened, view))
+    np.testing.assert_equal(read, expected)
+    assert opened.manifest.shards.samples.sum() == len(view)
+    assert len(opened.manifest.shards) > 1 or kind != "concat"
+    assert verify(opened, deep=True).problems == ()
+    if kind == "where":
+        chosen = shardio.convert(dataset, tmp_path / "chosen", where="label > 30").manifest.digest
+        assert digests == {chosen}
+
+
+def test_views_are_merged_and_resumed(dataset: Path, tmp_path: Path) -> None:
+    """Views of one dataset are merged like datasets, and a conversion of one view is not continued as another's."""
+    whole = shardio.open(dataset)
+    shardio.convert([whole[:3], dataset, whole.where("label == 9")], tmp_path / "both")
+    opened = shardio.open(tmp_path / "both")
+    assert opened.read(range(54), ["label"])["label"].tolist() == [0, 1, 2, *range(50), 9]
+    assert DatasetSource([whole[:3]]).changes != DatasetSource([whole[:4]]).changes
+    with pytest.raises(ConfigError, match=r"<Weighted .* draws its samples anew in each epoch: convert what it draws"):
+        shardio.convert(whole.balanced("label"), tmp_path / "even")
+
+
+def test_a_damaged_sample_of_a_view(tmp_path: Path) -> None:
+    """It is told by its place in storage, and can be left out."""
+    farm = _animals(tmp_path / "farm", ["dog", "cat"], [0, 1, 1, 0, 1])
+    (shard,) = farm.glob("*.tar")
+    shard.write_bytes(shard.read_bytes().replace(b"farm2", b"harm2"))
+    view = shardio.open(farm).select([4, 2, 1])
+    with pytest.raises(ShardCorrupt, match=r"row 2 \(sample 2, key harm2\): checksum \w+ is not"):
+        shardio.convert(view, tmp_path / "out")
+    left = shardio.convert(view, tmp_path / "out", on_error="skip", max_bad=1)
+    assert [skipped.number for skipped in left.skipped] == [1]
+    assert shardio.open(tmp_path / "out").read([0, 1], ["key"])["key"] == ["farm4", "farm1"]
+
+
 def test_the_container_stays(dataset: Path, tmp_path: Path) -> None:
     """Without `container`, datasets of one container are written in that, and others as tars."""
     first, again = tmp_path / "first", tmp_path / "again"

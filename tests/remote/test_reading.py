@@ -100,10 +100,12 @@ VIEWS: dict[str, Any] = {
 def test_views_of_a_dataset_in_a_store(
     s3: S3Server, url: str, local: Path, tmp_path: Path, name: str, options: Any
 ) -> None:
-    """A view of a dataset in a store delivers what it delivers of the local one, and reads only what it names."""
+    """A view of a dataset in a store delivers what it delivers of the local one, saved and opened, too."""
     far = VIEWS[name](shardio.open(url, **access(s3, tmp_path / "cache")))
     near = VIEWS[name](shardio.open(local))
     assert far.digest == near.digest
+    far.save(tmp_path / "view.json")
+    assert shardio.open(tmp_path / "view.json", of=url, **access(s3, tmp_path / "cache")).digest == near.digest
     for one, other in zip(load(near, 4, seed=3, **options), load(far, 4, seed=3, **options), strict=True):
         assert one["index"].tolist() == other["index"].tolist()
         assert one["vector"].equal(other["vector"])

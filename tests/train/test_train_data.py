@@ -1,5 +1,6 @@
 """The configuration, loaders, transforms, class counts and models of a training run."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +197,25 @@ def test_a_model_that_is_not_there_is_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_model(name, ImageClassification(3, 1, (28, 28)))
     assert str(caught.value) == message
+
+
+def test_views_are_trained_on(tmp_path: Path) -> None:
+    """Training and validation take views; classes, channels and sizes are those of their dataset."""
+    whole = shardio.open(named(tmp_path / "all", ["cat", "dog", "cow"], [0, 1, 2] * 20))
+    parts = whole.split({"train": 0.8, "val": 0.2}, by="label")
+    made = replace(config(tmp_path), train=parts["train"].where("label != 1"), val=parts["val"], batch_size=6)
+    data = open_data(made, JOB)
+    assert data.task.outputs == 3
+    seen = [
+        sorted(n for batch in loader for n in batch["label"][batch["valid"]].tolist())
+        for loader in (data.train, data.val)
+    ]
+    assert seen == [[0] * 16 + [2] * 16, [0] * 4 + [1] * 4 + [2] * 4]
+    assert made.to_dict()["train"] == repr(made.train)
+
+
+def test_labels_of_views_that_draw(tmp_path: Path) -> None:
+    """All labels that a weighted view can draw are looked at, however long its epochs are."""
+    unnamed = shardio.open(named(tmp_path / "all", None, [0] * 9 + [4]))
+    for samples in (3, 30):
+        assert count_classes(unnamed.balanced("label", samples), JOB) == 5

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from ...dataset.dataset import Dataset
+from ...dataset.opening import open as open_dataset
 from ...dataset.store_access import StoreAccess
 from ...errors import BadSample, ConfigError
 from ...format.fields import present_column
@@ -23,7 +23,7 @@ from ...order.permutation import Permutation, derive
 from ...system.threads import in_order
 from ...system.types import Indices
 from ...views.view import BaseDataset
-from ..examine import blocks, opened, read_blocks, reason, threads
+from ..examine import blocks, read_blocks, reason, threads
 from .counting import FieldCounter, SourceCounter, holds_integers, inspect
 from .field_view import FieldView, FillValues, views
 from .figures import BadValue
@@ -54,7 +54,8 @@ def stats(
     """Return figures of what a dataset holds.
 
     Args:
-        dataset: a path or URL, or a dataset or view. A view that draws samples anew is counted in epoch 0 of `seed`.
+        dataset: a dataset or view, or what `shardio.open` takes. A view that draws samples anew is counted in epoch 0
+            of `seed`.
         sample: the number of random samples to read and decode images, texts, JSON and arrays of; 0 for none, `"all"`
             for all. Means of fewer come with their standard error.
         seed: the seed of that choice.
@@ -76,44 +77,46 @@ def stats(
         raise ConfigError("{sample} must be a whole number of at least 0, or 'all', got {!r}", sample)
     thread_count, report_progress = threads(workers), progress or (lambda *_: None)
     access = StoreAccess(cache, cache_size, store_options)
-    with nullcontext(dataset) if isinstance(dataset, BaseDataset) else opened(dataset, access) as source:
-        seen = views(source.fields, fill_values or {}, channel_axis or {})
-        counters = {name: FieldCounter(name, field, len(source), seen[name]) for name, field in source.fields.items()}
-        label = source.fields.get("label")
-        labels = None if label is None or not holds_integers(label) else (label, seen["label"])
-        sources = {name: SourceCounter(names, labels) for name, names in source.id_columns.items() if names}
-        for first in range(0, len(source), _COUNTED_SAMPLES):
-            last = min(first + _COUNTED_SAMPLES, len(source))
-            numbers = _numbers(source, seed, np.arange(first, last))
-            selection = source.selection(numbers)
-            for counter in counters.values():
-                counter.count(selection)
-            for name, of_source in sources.items():
-                of_source.count(source.sample_ids(numbers)[name], selection)
-            report_progress("counting", last, len(source))
-        most = len(source) if sample == "all" else min(sample, len(source))
-        sampled, bad = _inspect(source, counters, seen, most, seed, thread_count, report_progress)
-        fields = {
-            name: counter.stats(source.metadata, len(source) if most < len(source) else 0)
-            for name, counter in counters.items()
-        }
-        shards = source.manifest.shards if isinstance(source, Dataset) else None
-        return DatasetStats(
-            path=str(source.path),
-            view=None if isinstance(source, Dataset) else repr(source).removeprefix("<").removesuffix(">"),
-            digest=source.digest,
-            container=source.manifest.container if isinstance(source, Dataset) else None,
-            samples=len(source),
-            shards=None if shards is None else len(shards),
-            bytes=None if shards is None else int(shards.bytes.sum()),
-            sampled=sampled,
-            seed=seed,
-            bad=bad,
-            fields=fields,
-            sources={
-                name: counter.sources(fields["label"].classes if labels else None) for name, counter in sources.items()
-            },
-        )
+    source = dataset
+    if not isinstance(source, BaseDataset):
+        source = open_dataset(source, **access.check_needed(source).keywords_for(source))
+    seen = views(source.fields, fill_values or {}, channel_axis or {})
+    counters = {name: FieldCounter(name, field, len(source), seen[name]) for name, field in source.fields.items()}
+    label = source.fields.get("label")
+    labels = None if label is None or not holds_integers(label) else (label, seen["label"])
+    sources = {name: SourceCounter(names, labels) for name, names in source.id_columns.items() if names}
+    for first in range(0, len(source), _COUNTED_SAMPLES):
+        last = min(first + _COUNTED_SAMPLES, len(source))
+        numbers = _numbers(source, seed, np.arange(first, last))
+        selection = source.selection(numbers)
+        for counter in counters.values():
+            counter.count(selection)
+        for name, of_source in sources.items():
+            of_source.count(source.sample_ids(numbers)[name], selection)
+        report_progress("counting", last, len(source))
+    most = len(source) if sample == "all" else min(sample, len(source))
+    sampled, bad = _inspect(source, counters, seen, most, seed, thread_count, report_progress)
+    fields = {
+        name: counter.stats(source.metadata, len(source) if most < len(source) else 0)
+        for name, counter in counters.items()
+    }
+    shards = source.manifest.shards if isinstance(source, Dataset) else None
+    return DatasetStats(
+        path=str(source.path),
+        view=None if isinstance(source, Dataset) else repr(source).removeprefix("<").removesuffix(">"),
+        digest=source.digest,
+        container=source.manifest.container if isinstance(source, Dataset) else None,
+        samples=len(source),
+        shards=None if shards is None else len(shards),
+        bytes=None if shards is None else int(shards.bytes.sum()),
+        sampled=sampled,
+        seed=seed,
+        bad=bad,
+        fields=fields,
+        sources={
+            name: counter.sources(fields["label"].classes if labels else None) for name, counter in sources.items()
+        },
+    )
 
 
 def _numbers(dataset: BaseDataset, seed: int, positions: Indices) -> Indices:

@@ -1,0 +1,126 @@
+"""The options of every command that reads a view: samples chosen on the command line, or a view that was saved."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from ..dataset.opening import open as open_dataset
+from ..dataset.store_access import StoreAccess
+from ..errors import ConfigError, Message, Option
+from ..stores.url import as_url
+from ..views.split import parse_split
+from ..views.view import BaseDataset
+from ._options import Shown, options_of, with_options
+
+DATASET = "The dataset's directory, its URL, such as s3://BUCKET/PATH, or the file of a view, such as rare.json."
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ViewChoice:
+    """Which samples of a dataset a command is about. By default, all of them.
+
+    Attributes:
+        where: a condition that the samples must fulfil, such as "label in (3, 5) and score > 0.7".
+        split: the shares of random parts, such as train=0.9,val=0.1, of which `part` takes one.
+        part: the part of the split.
+        split_by: a field whose classes keep their shares in each part.
+        split_group: a field, such as patient; samples of one group stay in one part.
+        split_seed: the seed of the split.
+        of: for the file of a view: the dataset that it is of, if that is not below its folder; NAME=DATASET for a view
+            of several ones, which may be given several times.
+    """
+
+    where: str | None = None
+    split: str | None = None
+    part: str | None = None
+    split_by: str | None = None
+    split_group: str | None = None
+    split_seed: int = 0
+    of: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        given = {"part": self.part, "split_by": self.split_by, "split_group": self.split_group}
+        for name, value in given.items() if self.split is None else ():
+            if value is not None:
+                raise ConfigError("{} goes with {split}", Option(name))
+
+    def opened(self, place: str, stores: StoreAccess, *others: Any) -> BaseDataset:
+        """Open a dataset or a view, and choose from it. Raises what `shardio.open`, `where` and `split` raise.
+
+        Args:
+            place: its path or URL.
+            stores: how data at URLs is reached.
+            others: what else `stores` may be for.
+        """
+        if self.split is not None and self.part is None:
+            raise ConfigError(Message("{split} goes with {part}, the name of the part to take"))
+        return self._part(self._parts(place, stores, others), self.part)
+
+    def place(self, path: str, stores: StoreAccess, *others: Any) -> str | BaseDataset:
+        """Return a path as it is, or what is chosen from the dataset there, as `opened` does."""
+        return path if self == ViewChoice() else self.opened(path, stores, *others)
+
+    def to_train(self, path: str, stores: StoreAccess, *others: Any) -> tuple[str | BaseDataset, BaseDataset | None]:
+        """Return what to train on, as `place` does, and what to validate on if nothing else is given.
+
+        Of a split these are `part`, by default `train`, and the part `val` if there is one.
+        """
+        if self.split is None:
+            return self.place(path, stores, *others), None
+        parts = self._parts(path, stores, others)
+        train = self._part(parts, self.part or "train")
+        val = parts.get("val")
+        return train, None if val is train else val
+
+    def _part(self, parts: Mapping[str, BaseDataset], name: str | None) -> BaseDataset:
+        if (name or "") not in parts:
+            raise ConfigError("{part} must be one of {}, got {!r}", ", ".join(parts), name)
+        return parts[name or ""]
+
+    def _parts(self, place: str, stores: StoreAccess, others: Sequence[Any]) -> Mapping[str, BaseDataset]:
+        """Return the parts of the split; without one, what is chosen, as ""."""
+        of = self._given
+        read = [place, *(of.values() if isinstance(of, Mapping) else [of] if of else [])]
+        stores.check_needed(*read, *others)
+        remote = [one for one in read if as_url(one) is not None]
+        view = open_dataset(place, of=of, **stores.keywords_for((remote or read)[0]))
+        view = view if self.where is None else view.where(self.where)
+        if self.split is None:
+            return {"": view}
+        return view.split(parse_split(self.split), by=self.split_by, group=self.split_group, seed=self.split_seed)
+
+    @property
+    def _given(self) -> str | Mapping[str, str] | None:
+        if not self.of:
+            return None
+        only = self.of[0]
+        if len(self.of) == 1 and ("=" not in only or as_url(only) is not None or os.path.exists(only)):
+            return only
+        given = {}
+        for text in self.of:
+            name, equals, place = text.partition("=")
+            if not (name and equals) or name in given:
+                raise ConfigError("{of} must be a dataset, or NAME=DATASET once for each source, got {!r}", text)
+            given[name] = place
+        return given
+
+
+_OPTIONS = options_of(
+    ViewChoice,
+    {"Choice of samples": "where split part split_by split_group split_seed of"},
+    {
+        "where": Shown(metavar="CONDITION"),
+        "split": Shown(metavar="NAME=SHARE,..."),
+        "part": Shown(metavar="NAME"),
+        "split_by": Shown(metavar="FIELD"),
+        "split_group": Shown(metavar="FIELD"),
+        "of": Shown(kind=list[str] | None, metavar="DATASET"),
+    },
+)
+
+with_view_options = with_options("choice", _OPTIONS, ViewChoice)
+"""Turns `command(..., choice: ViewChoice)` into a command that chooses samples, or opens a view."""
+with_part_options = with_options("choice", _OPTIONS[2:])
+"""Turns `command(..., choice: dict[str, Any])` into a command with those of these options that no conversion has."""

@@ -1,0 +1,241 @@
+"""Views kept in files: a description in JSON, and beside it the arrays that were given, such as those of `select`.
+
+```text
+views/rare.json                      format, version, digest, samples, view
+views/rare.<checksum>.npy            one array, named by the XXH3-128 of its numbers
+```
+
+A description nests from the last choice down to the datasets: `{"where": "label == 3", "of": {"dataset": "photos",
+"digest": ..., "samples": ...}}`. The path of a dataset is relative to the folder of the file and stays below it, or it
+is null: a file chooses no path. `views/restored.py` makes views of descriptions.
+"""
+
+import dataclasses
+import io
+import json
+import mmap
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Protocol, final
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ..errors import ConfigError, ManifestError
+from ..format.manifest import FILE_NAME
+from ..system import npy, strict_json
+from ..system.directory import Directory
+from ..system.local_path import local_path
+from ..system.regular_files import open_regular
+from .readable import ReadableDataset
+
+VERSION = 1
+_BEGINNING = re.compile(rb'\s*\{\s*"format"\s*:\s*"shardio view"')
+_MOST_BYTES = 1 << 20
+_DEEPEST = 64  # nodes from the last choice down to a dataset
+_MOST_HEADER = 4096  # bytes of a .npy in which its header ends
+_CHECKSUM = r"[0-9a-f]{32}"
+
+
+class _Described(Protocol):
+    """A choice or a weighing: a dataclass that can be written down."""
+
+    def description(self) -> dict[str, Any]: ...
+
+
+def described(choice: _Described, base: ReadableDataset, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return the description of a choice from a dataset; see `ReadableDataset.description`."""
+    for field in dataclasses.fields(choice):  # type: ignore[arg-type]  # all choices are dataclasses
+        if isinstance(value := getattr(choice, field.name), np.ndarray):
+            stored = np.ascontiguousarray(value)
+            arrays[xxhash.xxh3_128_hexdigest(stored.data)] = stored
+    return {**choice.description(), "of": base.description(arrays)}
+
+
+def renumbered(view: object) -> ConfigError:
+    """Return the error for a description of renumbered labels."""
+    return ConfigError(
+        f"{view!r} has labels that a mixture or concatenation of several datasets renumbers, so it cannot be saved "
+        "alone: save that, or the same view of the dataset as it was"
+    )
+
+
+def save(view: ReadableDataset, path: str | os.PathLike[str]) -> None:
+    """Write a view to a file durably and in one step; see `BaseDataset.save`."""
+    place = local_path(path)
+    if place.suffix != ".json" or place.name == FILE_NAME:
+        raise ConfigError(f"a view is kept in a file such as rare.json, got {os.fspath(path)!r}")
+    arrays: dict[str, NDArray[Any]] = {}
+    node = view.description(arrays)
+    if "dataset" in node:
+        raise ConfigError(f"{view.path} is a dataset, which is stored already; save keeps views of one")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if place.exists() and not holds_view(place):
+        raise ConfigError(f"{place}: this file is no view, and would be lost; remove it, or give another name")
+    real = Path(os.path.realpath(place.parent))
+    for _, dataset in _datasets(node):
+        dataset["dataset"] = _path_below(real, Path(dataset["dataset"]))
+    content = {"format": "shardio view", "version": VERSION, "digest": view.digest, "samples": len(view), "view": node}
+    data = json.dumps(content, indent=1).encode() + b"\n"
+    if len(data) > _MOST_BYTES:
+        raise ConfigError(f"a view's description must have at most {_MOST_BYTES} bytes, it has {len(data)}")
+    folder = Directory(place.parent)
+    names = {_array_name(place, checksum): array for checksum, array in arrays.items()}
+    for name, array in names.items():
+        with folder.replacing(name) as file:
+            file.write(npy.header_of(array.dtype, array.shape))
+            file.write(array.data)
+    folder.write(place.name, data)
+    own = re.compile(_array_name(place, _CHECKSUM, re.escape))
+    for name in folder.names():
+        if own.fullmatch(name) and name not in names:
+            folder.unlink(name)
+
+
+def _array_name(place: Path, checksum: str, quote: Any = str) -> str:
+    return f"{quote(place.stem)}{quote('.')}{checksum}{quote('.npy')}"
+
+
+def _path_below(folder: Path, path: Path) -> str | None:
+    """Return the path of a dataset relative to `folder`, through no links; None unless it is a directory below it."""
+    real = Path(os.path.realpath(path))
+    return f"{real.relative_to(folder)}" if folder in real.parents and real.is_dir() else None
+
+
+def _datasets(node: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names and descriptions of the datasets that a view is of."""
+    if depth == _DEEPEST:
+        raise ConfigError(f"a view must have at most {_DEEPEST} choices, one on the other")
+    if not isinstance(node, dict):
+        raise ManifestError(f"a description must be an object, got {node!r}")
+    if "dataset" in node:
+        yield name, node
+    elif "of" in node:
+        yield from _datasets(node["of"], name, depth + 1)
+    else:
+        sources = node.get("concat", node.get("mix"))
+        if not isinstance(sources, dict):
+            raise ManifestError(f"a description must have of, concat, mix or dataset, got {', '.join(node)}")
+        for source, inner in sources.items():
+            yield from _datasets(inner, f"{name}/{source}" if name else source, depth + 1)
+
+
+def holds_view(path: str | os.PathLike[str]) -> bool:
+    """Return whether a local file begins as a saved view does."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb", opener=open_regular) as file:
+        return _BEGINNING.match(file.read(100)) is not None
+
+
+class DatasetNode(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A dataset that a view is of.
+
+    Attributes:
+        dataset: its path below the folder of the view; None if it must be given.
+        digest, samples: its digest and number of samples.
+    """
+
+    dataset: str | None
+    digest: str
+    samples: int
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    format: Literal["shardio view"]
+    version: int
+    digest: str
+    samples: int
+    view: dict[str, Any]
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class SavedView:
+    """A view as its file describes it.
+
+    Attributes:
+        path: the file.
+        digest, samples: those of the view.
+        node: the description.
+        datasets: the datasets that it is of, by name: `a/b` is the source `b` of the source `a`, "" what is no source.
+    """
+
+    path: Path
+    digest: str
+    samples: int
+    node: dict[str, Any]
+    datasets: dict[str, DatasetNode]
+
+    def place_of(self, name: str) -> Path:
+        """Return where a dataset is, below the folder of the file.
+
+        Raises ConfigError if the file doesn't say, or leads out of that folder.
+        """
+        given = self.datasets[name].dataset
+        which = f"source {name!r} of this view" if name else "this view"
+        if given is None:
+            raise ConfigError("{}: the dataset of {} is not below its folder: give it with {of}", self.path, which)
+        folder, names = Directory(self._folder), given.split("/")
+        for entry in names:
+            if entry in ("", ".", "..") or "\0" in entry:
+                raise ConfigError(
+                    "{}: {!r} is no path below the folder of the view; give the dataset with {of}", self.path, given
+                )
+            if folder.kind(entry) != "directory":
+                raise ConfigError(
+                    "{}: no directory {!r} in the folder of the view, or a link leads to it; give the dataset of {} "
+                    "with {of}", self.path, given, which,
+                )  # fmt: skip
+            folder = folder.directory(entry)
+        return self._folder.joinpath(*names)
+
+    @property
+    def _folder(self) -> Path:
+        return self.path.parent
+
+    def array(self, checksum: str, dtype: str, count: int) -> NDArray[Any]:
+        """Return numbers that are saved beside the view, [count], mapped; ManifestError if they are damaged."""
+        if not re.fullmatch(_CHECKSUM, checksum) or not re.fullmatch(r"<[iuf][248]|\|[biu]1", dtype):
+            raise ManifestError(f"{checksum!r} of {dtype!r} names no array")
+        name = _array_name(self.path, checksum)
+        try:
+            descriptor = Directory(self._folder).open(name, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise ManifestError(f"{name} is missing") from error
+        with os.fdopen(descriptor, "rb") as file:
+            size = os.fstat(descriptor).st_size
+            try:
+                header = npy.read_header(io.BytesIO(file.read(_MOST_HEADER)))
+            except ValueError as error:
+                raise ManifestError(f"{name}: {error}") from error
+            if (header.dtype, header.shape, header.stop) != (np.dtype(dtype), (count,), size) or header.dtype.hasobject:
+                raise ManifestError(f"{name}: has {header.shape} of {header.dtype} in {size} bytes, not {count}")
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        numbers: NDArray[Any] = np.ndarray((count,), header.dtype, mapped, header.start)
+        if xxhash.xxh3_128_hexdigest(numbers.data) != checksum:
+            raise ManifestError(f"{name}: has another checksum")
+        return numbers
+
+
+def load(path: str | os.PathLike[str]) -> SavedView:
+    """Read the file of a view; ManifestError if it cannot be trusted, ConfigError if it is too large."""
+    place = Path(os.path.realpath(path))
+    data = Directory(place.parent).read(place.name, _MOST_BYTES)
+    try:
+        content = strict_json.parse(data)
+        if (version := msgspec.convert(content, _Version).version) != VERSION:
+            raise ManifestError(f"version {version} was written by another release; this one reads {VERSION}")
+        file = msgspec.convert(content, _File)
+        datasets = {name: msgspec.convert(node, DatasetNode) for name, node in _datasets(file.view)}
+    except (ValueError, ManifestError) as error:
+        raise ManifestError(f"{place}: {error}") from error
+    return SavedView(place, file.digest, file.samples, file.view, datasets)
