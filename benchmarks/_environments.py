@@ -17,16 +17,18 @@ class NotInstalled(Exception):
     """A peer's environment could not be created; the message gives the reason."""
 
 
-def environment(library: str, work: Path) -> Path:
+def environment(library: str, work: Path, kind: str = "bench") -> Path:
     """Return the interpreter of the peer's environment below `work`, and create the environment if it is missing.
+
+    `kind` is that of the peer's module, which says what to install.
 
     Raises NotInstalled with the end of pip's output, or with the Debian packages that are missing.
     """
-    module = load(library)
+    module = load(library, kind)
     missing = [name for name in module.DEBIAN if not _has_debian(name)]
     if missing:
         raise NotInstalled(f"Debian packages are missing: apt-get install {' '.join(missing)}")
-    folder = (work / "envs" / library).absolute()
+    folder = (work / "envs" / (library if kind == "bench" else f"{kind}-{library}")).absolute()
     python, stamp = folder / "bin" / "python", folder / "stamp"
     made_of = _made_of(module)
     if stamp.is_file() and stamp.read_text() == made_of:

@@ -82,9 +82,9 @@ def libraries() -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: name != REFERENCE))
 
 
-def load(library: str) -> Module:
-    """Import a peer's module, and add the defaults of constants that it leaves out."""
-    module = importlib.import_module(f"benchmarks.bench_{library}")
+def load(library: str, kind: str = "bench") -> Module:
+    """Import a peer's module of a kind, and add the defaults of constants that it leaves out."""
+    module = importlib.import_module(f"benchmarks.{kind}_{library}")
     for name, value in DEFAULTS.items():
         if not hasattr(module, name):
             setattr(module, name, value)

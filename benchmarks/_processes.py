@@ -27,7 +27,7 @@ def run_peer(python: Path, library: str, workload: Workload, order: Mapping[str,
         request, result = Path(folder, "order.json"), Path(folder, "result.json")
         request.write_text(json.dumps({"library": library, "workload": asdict(workload)} | dict(order)))
         command = [str(python), "-m", "benchmarks._run_peer", str(request), str(result)]
-        run(command, _environ(library, work))
+        run(command, environ(library, work))
         if not result.is_file():
             raise PeerFailed("the process ended without a result")
         made: dict[str, Any] = json.loads(result.read_text())
@@ -60,9 +60,9 @@ def run(command: list[str], environ: Mapping[str, str] | None = None) -> str:
     return printed
 
 
-def _environ(library: str, work: Path) -> dict[str, str]:
+def environ(library: str, work: Path, kind: str = "bench") -> dict[str, str]:
     """The environment variables of a peer's process: no GPU, caches below `work`, stand-ins on the module path."""
-    module = load(library)
+    module = load(library, kind)
     paths = [str(HERE / "stand_ins" / name) for name in module.STAND_INS]
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     own = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(paths), "XDG_CACHE_HOME": str(work / "cache")}

@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks._environments import environment
 from benchmarks._peers import load
-from benchmarks._processes import _environ, run
+from benchmarks._processes import environ, run
 from benchmarks._results import finish, options
 from benchmarks._summary import median_ratio
 from benchmarks._workloads import WORKLOADS, make_arrays
@@ -80,7 +80,7 @@ def _pack(python: Path, name: str, order: dict[str, Any], work: Path, out: Path)
         request, result = Path(folder, "order.json"), Path(folder, "result.json")
         own = {"library": library, "variant": variant, "out": str(out), "versions": load(library).VERSIONS}
         request.write_text(json.dumps(order | own))
-        run([str(python), "-m", "benchmarks._pack", str(request), str(result)], _environ(library, work))
+        run([str(python), "-m", "benchmarks._pack", str(request), str(result)], environ(library, work))
         made: dict[str, Any] = json.loads(result.read_text())
     shutil.rmtree(out)
     return made

@@ -76,6 +76,9 @@ class _Computed:
     def fetch(self, names: Sequence[str]) -> Any:
         return _Nothing()
 
+    def stored(self, name: str, **_: Any) -> NDArray[Any]:
+        return self.column(name)
+
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         random = splitmix64(self._indices.astype(np.uint64))
         match name:

@@ -87,7 +87,7 @@ def split_by(
     order[_turns(units, seed)] = np.arange(units)
     if sizes is not None:
         order = order[np.argsort(-sizes[order], kind="stable")]
-    order = order[np.argsort(_narrow(strata)[order], kind="stable")]
+    order = order[np.argsort(narrow(strata)[order], kind="stable")]
     rest = 1 - min(1.0, math.fsum(shares.values()))
     wanted = np.array([*shares.values(), rest if rest > _WHOLE else 0.0])
     wanted /= wanted.sum()
@@ -112,7 +112,7 @@ def _majority(groups: NDArray[np.int64], classes: NDArray[np.int64]) -> NDArray[
     return majority
 
 
-def _narrow(numbers: NDArray[np.int64]) -> NDArray[np.int64] | NDArray[np.uint16]:
+def narrow(numbers: NDArray[np.int64]) -> NDArray[np.int64] | NDArray[np.uint16]:
     """Return numbers in 16 bits if they fit, which NumPy sorts much faster."""
     return numbers.astype(np.uint16) if numbers.max(initial=0) < 1 << 16 else numbers
 

@@ -12,6 +12,7 @@ from ..errors import ConfigError
 from ..order.weighted import ClassPoints, Points, SamplePoints, distance_bits
 from .columns import categories, scalars
 from .readable import ReadableDataset
+from .split import narrow
 
 _AT_ONCE = 1 << 20  # weights that are computed with together
 _NEAR = 2.0**-46  # relative; an expected count so near to a whole number is that number
@@ -75,7 +76,7 @@ class Balance:
     def points(self, base: ReadableDataset) -> Points:
         count = check_samples(self.samples, base)
         numbers, names = categories(base, self.field)
-        order = np.argsort(numbers, kind="stable")
+        order = np.argsort(narrow(numbers), kind="stable")
         members = order.astype(np.uint32) if len(order) <= np.iinfo(np.uint32).max else order
         firsts = np.cumsum([0, *np.bincount(numbers, minlength=len(names))])
         return ClassPoints(members, firsts, count << distance_bits(count))
@@ -100,13 +101,13 @@ def interval_ends(weights: NDArray[Any], samples: int) -> NDArray[np.int64]:
     a whole number of distances, and any other one lies between the same whole numbers as its interval.
     """
     unit = 1 << distance_bits(samples)
-    parts = [slice(start, start + _AT_ONCE) for start in range(0, len(weights), _AT_ONCE)]
+    parts = _parts(len(weights))
     total = math.fsum(_sum(weights[part], part.start) for part in parts)
     if not 0 < total < math.inf:
         raise ConfigError(f"weights must have a sum that is above 0 and finite, got {total}")
     lengths = np.empty(len(weights), np.int64)
     for part in parts:
-        expected = weights[part].astype(np.float64) * (samples / total)
+        expected = weights[part].astype(np.float64) / total * samples
         near = np.rint(expected)
         whole = np.where(np.abs(expected - near) <= near * _NEAR, near, np.floor(expected))
         within = np.clip(np.rint((expected - whole) * unit), 0, unit)  # less than 0 if the nearest is above
@@ -125,10 +126,18 @@ def _sum(weights: NDArray[Any], first: int) -> float:
 def _share_out(lacking: int, lengths: NDArray[np.int64], unit: int) -> None:
     """Add what rounding has lost, or remove what it has won, evenly from lengths that are no multiples of `unit`."""
     while lacking:
-        open_ones = np.flatnonzero(lengths % unit)
-        ends = np.arange(len(open_ones) + 1) * (abs(lacking) / len(open_ones))
-        more = np.diff(np.rint(ends).astype(np.int64)) * (1 if lacking > 0 else -1)
-        within = lengths[open_ones] % unit
-        more = np.clip(more, -within, unit - within)
-        lengths[open_ones] += more
-        lacking -= int(more.sum())
+        many = sum(np.count_nonzero(lengths[part] % unit) for part in _parts(len(lengths)))
+        before, share, left = 0, abs(lacking) / many, lacking
+        for part in _parts(len(lengths)):
+            own = lengths[part]
+            open_ones = np.flatnonzero(own % unit)
+            ends = np.rint((before + np.arange(len(open_ones) + 1)) * share).astype(np.int64)
+            within = own[open_ones] % unit
+            more = np.clip(np.diff(ends) * (1 if lacking > 0 else -1), -within, unit - within)
+            own[open_ones] += more
+            before, left = before + len(open_ones), left - int(more.sum())
+        lacking = left
+
+
+def _parts(count: int) -> list[slice]:
+    return [slice(start, start + _AT_ONCE) for start in range(0, count, _AT_ONCE)]

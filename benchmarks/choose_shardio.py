@@ -1,0 +1,134 @@
+"""Choosing with shardio: views."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks._choosing import (
+    APPENDED,
+    CHANGE,
+    CHOSEN,
+    CLASS_SIZES,
+    LATER_SHARES,
+    LEAST_SCORE,
+    MIXED,
+    PER_CLASS,
+    REST,
+    SAMPLES,
+    SHARES,
+    SOURCES,
+    TRAIN,
+    WANTED_LABELS,
+    WINDOW,
+    Feed,
+    Place,
+    row,
+)
+
+REQUIREMENTS = ()  # it runs in the environment of choosing.py
+VERSIONS = ("shardio-data", "torch")
+IMPORTS = ("shardio", "torch")
+RESUMES = True
+ELASTIC = ""
+HOW = {
+    "where": "where",
+    "select": "select",
+    "repeat": "weighted with equal weights",
+    "weighted": "weighted",
+    "balanced": "balanced",
+    "mix": "mix with weights",
+    "stages": "mix with stages of weights",
+    "grow": "convert(..., append=True)",
+    "windows": "windows",
+    "split": "split(by=...)",
+    "grouped": "split(group=...)",
+}
+WHERE = f"label in {WANTED_LABELS} and score > {LEAST_SCORE}"
+
+
+def prepare(folder: Path) -> None:
+    """Convert a dataset per source."""
+    for name, numbers in zip((*"abc", "grown"), (*SOURCES, SOURCES[0]), strict=True):
+        _convert(folder / name, numbers)
+
+
+def grow(folder: Path) -> None:
+    """Append to the dataset in place."""
+    _convert(folder / "grown", APPENDED, append=True)
+
+
+def _convert(path: Path, numbers: range, **options: Any) -> None:
+    import numpy as np
+
+    import shardio
+
+    rows = [row(number) for number in numbers]
+    source = path.with_suffix(".npz")
+    source.parent.mkdir(parents=True, exist_ok=True)
+    columns: dict[str, Any] = {name: np.array([one[name] for one in rows]) for name in rows[0]}
+    np.savez(source, **columns)
+    shardio.convert(source, path, converter="numpy", **options)
+
+
+def feed(task: str, place: Place) -> Feed:
+    """A loader for a task."""
+    import shardio
+
+    world = shardio.World(place.rank, place.world)
+    data = _dataset(task, place.folder)
+    return _Feed(shardio.Loader(data, place.batch_size, tail="pad", world=world, threads=1), task)
+
+
+def _dataset(task: str, folder: Path) -> Any:
+    import numpy as np
+
+    import shardio
+
+    data: Any = shardio.open(folder / "a")
+    if task == "where":
+        return data.where(WHERE)
+    if task == "select":
+        return data.select(CHOSEN)
+    if task == "repeat":
+        return data.weighted(np.ones(SAMPLES), samples=SAMPLES * 5 // 2)
+    if task == "weighted":
+        return data.weighted("score")
+    if task == "balanced":
+        return data.balanced("label", samples=PER_CLASS * len(CLASS_SIZES))
+    if task in ("mix", "stages"):
+        parts = {name: folder / name for name in "abc"}
+        first, later = (dict(zip(parts, shares, strict=True)) for shares in (SHARES, LATER_SHARES))
+        weights: Any = first if task == "mix" else [(0, first), (CHANGE, later)]
+        return shardio.mix(parts, weights, samples=MIXED)
+    if task == "windows":
+        return data.windows(WINDOW)
+    if task == "grow":
+        return shardio.open(folder / "grown")
+    by = {"group": "patient"} if task.startswith("grouped") else {"by": "label"}
+    parts = data.split({"train": TRAIN, "val": 1 - TRAIN}, seed=0, **by)
+    return parts["val" if task.endswith(REST) else "train"]
+
+
+class _Feed:
+    """Batches of a Loader, without the samples that fill the last one."""
+
+    def __init__(self, loader: Any, task: str) -> None:
+        self._loader = loader
+        self._task = task
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self._loader:
+            numbers = batch["id"][batch["valid"]]
+            if self._task == "windows":
+                follow = (numbers == numbers[:, :1] + numbers.new_tensor(range(WINDOW))).all(1)
+                numbers = numbers[:, 0].where(follow, -1)
+            yield numbers.tolist()
+
+    def save(self, path: Path) -> None:
+        """Write the loader's state."""
+        path.write_text(json.dumps(self._loader.state_dict()))
+
+    def load(self, path: Path) -> None:
+        """Take a state."""
+        self._loader.load_state_dict(json.loads(path.read_text()))
