@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping
 
 from ..errors import ConfigError, StateWarning
-from ..order.interleave import rounded_shares
+from ..order.interleave import Stages, Weights, rounded_shares, whole_stages
 from ..views.classes import Classes
 from ..views.concat import Concat
 from ..views.mixture import Mixture
@@ -40,7 +40,7 @@ def concat(
 
 def mix(
     sources: Mapping[str, ReadableDataset | str | os.PathLike[str]],
-    weights: Mapping[str, float] | None = None,
+    weights: Weights | Stages | None = None,
     *,
     samples: int | None = None,
     classes: Classes | None = None,
@@ -56,7 +56,9 @@ def mix(
     Args:
         sources: datasets, views and mixtures, or paths and URLs, by name. They must have at least one field in common;
             the mixture leaves out the fields that a source lacks.
-        weights: the proportions in which to draw from the sources. None takes every sample of all sources once, as
+        weights: the proportions in which to draw from the sources; 0 leaves one out. A list of stages,
+            `[(0, {...}), (1_000_000, {...})]`, changes them once so many samples have been taken since epoch 0, with
+            the next window; each source goes on where it stood. None takes every sample of all sources once, as
             `concat` does.
         samples: samples per epoch, with `weights`; None takes as many as all sources have together.
         classes: what labels mean where sources name different classes; None refuses such sources. `"union"` numbers
@@ -75,8 +77,9 @@ def mix(
             raise ConfigError("samples= needs weights=: without weights an epoch holds every sample once")
         return Concat(opened, classes)
     mixture = Mixture(opened, weights, samples, classes)
-    for told in rounded_shares(weights, mixture.weights):
-        warnings.warn(told, StateWarning, stacklevel=2)
+    for (_, asked), (_, given) in zip(whole_stages(weights, mixture.sources), mixture.stages, strict=True):
+        for told in rounded_shares(asked, given):
+            warnings.warn(told, StateWarning, stacklevel=2)
     return mixture
 
 

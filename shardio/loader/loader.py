@@ -231,7 +231,7 @@ class Loader:
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
         self._prefetcher = DevicePrefetcher(spec, target, threads=self._workers.threads)
         self._sources = self.dataset.id_columns.get("source", ())
-        self._state = LoaderState(order, schedule, self.dataset.digest, self._sources)
+        self._state = LoaderState(order, schedule, self.dataset.digest, self._sources, self.dataset.earlier)
         self._meters = Meters()
         arrays = [name for name, kind in spec.fields.items() if kind.kind == "array"]
         first_of_node = self.world.local_rank == 0
@@ -363,8 +363,9 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
 
-        `global_batch` is the number of samples per step of all ranks, and a weighted mixture has `drawn`, the samples
-        taken of each source since epoch 0; nothing but a warning follows from either.
+        `global_batch` is the number of samples per step of all ranks. The state of a weighted mixture also has
+        `sources`, a digest of them; `turns`, the samples taken of each one since epoch 0, in their order; and, once
+        weights were changed at a resume, `since`, the number of all samples before that.
 
         After an epoch's last batch it is the beginning of the next epoch. The first batch of a loop counts while the
         iterator lives: save the state inside the loop, as a loop that is left after one batch counts as a peek.
@@ -377,8 +378,11 @@ class Loader:
         The next loop delivers the rest of the state's epoch. Raises StateMismatch, with both values, if the state
         belongs to another dataset, seed, order or version. With `strict=False` another dataset, seed or order only
         warns (StateWarning): the resumed epoch may deliver samples twice or not at all, or starts over if the number of
-        samples differs. Later epochs are complete. For a mixture with other weights the warning says which sources
-        repeat samples, or leave some out, and how many.
+        samples differs. Later epochs are complete.
+
+        A mixture of the same sources resumes with other weights, too: these hold from the resumed position on, and each
+        source goes on with its samples where it stood. And so does a dataset that has grown (`shardio append`) since
+        the state was saved: the state's epoch ends with the samples that it began with, the next one has all.
         """
         self._state.load(state, strict=strict)
 

@@ -9,12 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from ..errors import ConfigError, StateMismatch, StateWarning
-from ..order.plan import Order, Schedule
-from ..system.units import counted, shown
+from ..order.interleave import MixedPlan
+from ..order.plan import Order, Plan, Schedule
+from ..system.units import shown
 from .arguments import whole_number
 
-VERSION = 1
-_OPTIONAL = ("global_batch", "drawn")  # states of older versions lack them, and those of other orders `drawn`
+VERSION = 2
+_IDENTITY = ("digest", "samples", "seed", "order")
+_FORM = {"version": int, "digest": str, "samples": int, "seed": int, "order": str, "epoch": int, "position": int}
+_OPTIONAL = {"global_batch": int, "sources": str, "turns": list, "since": int}
+_KINDS = {int: "a whole number (int)", str: "text", list: "a list"}
 MOST_PEEKS = 3
 """After so many loops in a row that are left after one batch, the loader warns that they deliver the same batch."""
 
@@ -89,6 +93,20 @@ class EpochProgress:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class UnfinishedEpoch:
+    """An epoch that was begun on a smaller dataset, and ends with its samples on the larger one.
+
+    Attributes:
+        digest: the digest of the smaller dataset.
+        order: the epoch's order.
+    """
+
+    digest: str
+    order: Plan
+
+
+@final
 class LoaderState:
     """The place of a loader in its epochs: loops move it, and a saved state restores it.
 
@@ -97,11 +115,15 @@ class LoaderState:
         schedule: the steps of a whole epoch.
         digest: the digest of the dataset.
         sources: the names of the sources of a mixture; () for other datasets.
+        earlier: the digests of the datasets that this one grew from, with their numbers of samples.
     """
 
-    def __init__(self, order: Order, schedule: Schedule, digest: str, sources: Sequence[str]) -> None:
-        self.schedule = schedule
-        self._order, self._digest, self._sources = order, digest, tuple(sources)
+    def __init__(
+        self, order: Order, schedule: Schedule, digest: str, sources: Sequence[str], earlier: Mapping[str, int]
+    ) -> None:
+        self._schedule, self._digest, self._sources, self._earlier = schedule, digest, tuple(sources), earlier
+        self._own_order = self._order = order  # a mixture's may differ once a state of other weights is loaded
+        self._unfinished: UnfinishedEpoch | None = None
         self._progress = EpochProgress()
         self._saved_batch: int | None = None  # of a loaded state of other steps, until Lightning counts ours
 
@@ -111,9 +133,14 @@ class LoaderState:
         return self._progress.place
 
     @property
+    def schedule(self) -> Schedule:
+        """The steps of the whole current epoch."""
+        return self._steps(EpochPlace(self.place.epoch))
+
+    @property
     def steps_left(self) -> int:
         """The number of steps that are left of the current epoch, the same on every rank."""
-        return len(replace(self.schedule, start=self.place.position))
+        return len(self._steps(self.place))
 
     def begin(self) -> tuple[Order, Schedule, EpochProgress]:
         """Return the order and the steps of a loop that begins now, and the progress that it moves.
@@ -121,12 +148,21 @@ class LoaderState:
         The progress is its own, so that an older loop, still in `next` on another thread, moves nothing.
         """
         place = self.place.begin()
-        schedule = replace(self.schedule, start=place.position)
-        if len(schedule) == 0:  # resumed at a position after which less than a global batch is left
+        if len(self._steps(place)) == 0:  # resumed at a position after which less than a global batch is left
             place = replace(place, epoch=place.epoch + 1, position=0)
-            schedule = self.schedule
         self._progress = EpochProgress(place)
-        return self._order.at_epoch(place.epoch), schedule, self._progress
+        unfinished = self._unfinished_at(place.epoch)
+        order = self._order.at_epoch(place.epoch) if unfinished is None else unfinished.order
+        return order, self._steps(place), self._progress
+
+    def _steps(self, place: EpochPlace) -> Schedule:
+        """Return the steps from a place on to the end of its epoch."""
+        unfinished = self._unfinished_at(place.epoch)
+        n = self._schedule.n if unfinished is None else unfinished.order.n
+        return replace(self._schedule, n=n, start=place.position)
+
+    def _unfinished_at(self, epoch: int) -> UnfinishedEpoch | None:
+        return self._unfinished if self._unfinished and self._unfinished.order.epoch == epoch else None
 
     def checked_epoch(self, epoch: int) -> int:
         """Return the number of an epoch; ConfigError unless the order has that epoch."""
@@ -134,7 +170,12 @@ class LoaderState:
 
     def set_epoch(self, epoch: int) -> None:
         """Stand at the beginning of an epoch, or stay in its midst if a state of it was just loaded."""
-        self._progress = EpochProgress(self.place.rest_of(epoch) or EpochPlace(epoch))
+        rest = self.place.rest_of(epoch)
+        if rest is None:
+            self._unfinished = None
+            if isinstance(self._order, MixedPlan) and epoch * self._order.n < self._order.since:
+                self._order = self._own_order  # the weights had not changed then
+        self._progress = EpochProgress(rest or EpochPlace(epoch))
 
     def warn_of_peeks(self) -> None:
         """Warn if the last loops were all left after one batch."""
@@ -158,38 +199,43 @@ class LoaderState:
 
     def save(self) -> dict[str, Any]:
         """Return the state; see `Loader.state_dict`."""
-        place, own_batch = self.place, self.schedule.global_batch
-        drawn = self._drawn(place.epoch, place.position)
+        place, order, own_batch = self.place, self._order, self._schedule.global_batch
+        unfinished = self._unfinished_at(place.epoch)
+        mixed: dict[str, Any] = {}
+        if isinstance(order, MixedPlan):
+            turns = order.turns(place.epoch * order.n + place.position)
+            since = {"since": order.since} if order.since else {}
+            mixed = {"sources": order.sources_digest, "turns": [*turns], **since}
         return {
             "version": VERSION,
-            "digest": self._digest,
-            "samples": self._order.n,
-            "seed": self._order.seed,
-            "order": self._order.order,
+            "digest": self._digest if unfinished is None else unfinished.digest,
+            "samples": order.n if unfinished is None else unfinished.order.n,
+            "seed": order.seed,
+            "order": order.order,
             "epoch": place.epoch,
             "position": place.position,
             "global_batch": (self._saved_batch if place.resumed else None) or own_batch,
-            **({"drawn": drawn} if drawn else {}),
+            **mixed,
         }
 
     def load(self, state: Mapping[str, Any], *, strict: bool) -> None:
         """Stand where a saved state stands; see `Loader.load_state_dict`."""
-        self._progress = EpochProgress(self._checked(state, strict))
-        saved = state.get("global_batch", self.schedule.global_batch)
-        self._saved_batch = saved if saved != self.schedule.global_batch else None
+        state = _checked_form(state, self._sources)
+        place, self._order, self._unfinished = self._resumed(state, strict)
+        self._progress = EpochProgress(place)
+        saved = state.get("global_batch", self._schedule.global_batch)
+        self._saved_batch = saved if saved != self._schedule.global_batch else None
 
-    def _drawn(self, epoch: int, position: int) -> dict[str, int]:
-        """Return how many samples of each source of a weighted mixture come before a place; {} for other orders."""
-        return dict(zip(self._sources, self._order.drawn(epoch * self._order.n + position), strict=False))
+    def _resumed(self, state: Mapping[str, Any], strict: bool) -> tuple[EpochPlace, Order, UnfinishedEpoch | None]:
+        """Return the place to resume from, the order from there on, and an epoch of a smaller dataset that goes on.
 
-    def _checked(self, state: Mapping[str, Any], strict: bool) -> EpochPlace:
-        """Check a state and return the place to resume from.
-
-        Raises StateMismatch for what is no state, for one of another version, and for values that are no position. So
-        does the state of another dataset, seed or order, unless `strict` is False, which warns instead.
+        Raises StateMismatch for values that are no position, and for the state of another dataset, seed or order,
+        unless `strict` is False, which warns instead. Other weights of the same sources are no other dataset, nor is
+        one that this one grew from.
         """
-        current, order = self.save(), self._order
-        _check_form(state, current)
+        order, unfinished = self._own_order, None
+        own = dict(zip(_IDENTITY, (self._digest, order.n, order.seed, order.order), strict=True))
+        differing = [name for name in _IDENTITY if state[name] != own[name]]
         epoch, position = state["epoch"], state["position"]
         if not all(0 <= number < _LIMIT for number in (epoch, position)):
             raise StateMismatch(f"not a position in an epoch: epoch {shown(epoch)}, position {shown(position)}")
@@ -197,9 +243,16 @@ class LoaderState:
             order.at_epoch(epoch)
         except ConfigError as error:
             raise StateMismatch(f"not a state of this loader: {error}") from error
-        differing = [name for name in ("digest", "samples", "seed", "order") if state[name] != current[name]]
+        samples = order.n
+        if isinstance(order, Plan) and state["samples"] == self._earlier.get(state["digest"]):
+            differing = [name for name in differing if name in ("seed", "order")]
+            if position:
+                samples = state["samples"]
+                unfinished = UnfinishedEpoch(state["digest"], replace(order, n=samples, epoch=epoch))
+        elif isinstance(order, MixedPlan) and state.get("sources") == order.sources_digest:
+            differing = [name for name in differing if name != "digest"]
         message = "; ".join(
-            f"the state's {name} is {shown(state[name])}, this loader's is {shown(current[name])}" for name in differing
+            f"the state's {name} is {shown(state[name])}, this loader's is {shown(own[name])}" for name in differing
         )
         restarts = "samples" in differing
         loss = f"epoch {shown(epoch)} {'starts over' if restarts else 'may deliver samples twice or not at all'}"
@@ -208,50 +261,64 @@ class LoaderState:
                 f"{message}. loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; "
                 "docs/resuming.md tells more, also of Lightning's checkpoints"
             )
-        if position > order.n and not restarts:
-            raise StateMismatch(f"not a position in an epoch of {order.n}: epoch {epoch}, position {position}")
-        position = 0 if restarts else position
+        if position > samples and not restarts:
+            raise StateMismatch(f"not a position in an epoch of {samples}: epoch {epoch}, position {position}")
+        if restarts:
+            position = 0
+        elif (goes_on := self._after_turns(state, same=not differing and state["digest"] == self._digest)) is not None:
+            order = goes_on
+            loss += "; each source goes on where it stood, so if only the weights have changed, none repeats a sample"
         if differing:
-            if not {"seed", "order"} & {*differing}:
-                loss += self._again(state.get("drawn", {}), epoch, position)
             warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=4)
-        return EpochPlace(epoch, position, resumed=True)
+        return EpochPlace(epoch, position, resumed=True), order, unfinished
 
-    def _again(self, before: Mapping[str, int], epoch: int, position: int) -> str:
-        """Say which sources of a mixture with other weights repeat samples, and which leave some out.
+    def _after_turns(self, state: Mapping[str, Any], *, same: bool) -> MixedPlan | None:
+        """Return a mixture's order after the turns that a state names, None if it names none.
 
-        Each source goes through an order of its own, which its turns count through: a source that has had more turns
-        (`before`) than the new weights give it before the same position repeats the last of them.
+        `same`: whether the mixture is the one that was saved; otherwise its weights hold from the state's position on.
         """
-        now = self._drawn(epoch, position)
-        if list(before) != list(now):
-            return ""
-        differences = {name: before[name] - now[name] for name in now}
-        parts = [
-            f"{name!r} {'repeats' if more > 0 else 'leaves out'} {counted(abs(more), 'sample', ',')}"
-            for name, more in differences.items()
-            if more
-        ]
-        return f"; if only the weights have changed, {', '.join(parts) or 'no source repeats a sample'}"
+        order, turns = self._own_order, state.get("turns", [])
+        if not isinstance(order, MixedPlan) or len(turns) != len(order.sources):
+            return None
+        reached = state["epoch"] * order.n + state["position"]
+        try:
+            return order.resumed(state.get("since", 0) if same else reached, reached, turns)
+        except ConfigError as error:
+            raise StateMismatch(f"not a state of this loader: {error}") from error
 
 
-def _check_form(state: Any, current: Mapping[str, Any]) -> None:
-    """Raise StateMismatch unless `state` has the version, the names and the types of `current`."""
+def _checked_form(state: Any, sources: Sequence[str]) -> dict[str, Any]:
+    """Return a state in the form of this version; StateMismatch unless its version, names and types are known.
+
+    Args:
+        state: a state of any version.
+        sources: the sources of the loader's mixture, whose turns version 1 counted by name.
+    """
     if not isinstance(state, Mapping):
-        raise StateMismatch(f"a loader's state must be a mapping with {', '.join(current)}, got {shown(state)}")
-    if "version" in state and (type(state["version"]) is not int or state["version"] != current["version"]):
-        raise StateMismatch(f"the state's version is {shown(state['version'])}, this loader's is {current['version']}")
-    for name in current:
-        if name not in state and name not in _OPTIONAL:
+        raise StateMismatch(f"a loader's state must be a mapping with {', '.join(_FORM)}, got {shown(state)}")
+    found: dict[str, Any] = dict(state)
+    version = found.get("version", VERSION)
+    if type(version) is not int or version not in (1, VERSION):
+        raise StateMismatch(f"the state's version is {shown(version)}, this loader's is {VERSION}")
+    if version == 1 and "drawn" in found:
+        drawn = found.pop("drawn")
+        if not isinstance(drawn, Mapping):
+            raise StateMismatch(f"the state's drawn must be whole numbers by source, got {shown(drawn)}")
+        if [*drawn] == [*sources]:
+            found["turns"] = [*drawn.values()]
+    for name in _FORM:
+        if name not in found:
             raise StateMismatch(f"not a loader's state: it has no {name!r}")
-    for name, value in state.items():
-        if name == "drawn":
-            counts = value.values() if isinstance(value, Mapping) else [None]
-            if not all(type(count) is int and 0 <= count < _LIMIT for count in counts):
-                raise StateMismatch(f"the state's drawn must be whole numbers by source, got {shown(value)}")
-            continue
-        if name not in current:
+    for name, value in found.items():
+        kind = (_FORM | _OPTIONAL).get(name)
+        if kind is None:
             raise StateMismatch(f"not a loader's state: it has {shown(name)}")
-        if type(value) is not type(current[name]):
-            kind = "text" if isinstance(current[name], str) else "a whole number (int)"
-            raise StateMismatch(f"the state's {name} must be {kind}, got {shown(value)} ({type(value).__name__})")
+        if type(value) is not kind:
+            raise StateMismatch(
+                f"the state's {name} must be {_KINDS[kind]}, got {shown(value)} ({type(value).__name__})"
+            )
+    if not all(type(turns) is int and 0 <= turns < _LIMIT for turns in found.get("turns", [])):
+        raise StateMismatch(f"the state's turns must be whole numbers, got {shown(found['turns'])}")
+    if not 0 <= found.get("since", 0) < _LIMIT:
+        raise StateMismatch(f"the state's since must be a position, got {shown(found['since'])}")
+    return found

@@ -2,17 +2,22 @@
 
 Positions count on from one epoch of the mixture to the next, and windows of equal length cut them. A window is as long
 as the sum of the weights, which are integers, and holds each source exactly as often as its weight says, shuffled anew
-in every window. Each source goes through epochs of its own: its k-th turn takes position `k % size` of its epoch
-`k // size`. All of it is a pure function of the position, like `plan.Plan`.
+in every window. Each source goes through epochs of its own order, of n positions each: its k-th turn takes position
+`k % n` of its epoch `k // n`. All of it is a pure function of the position, like `plan.Plan`.
+
+Weights may change at some positions, which cut the order into stretches. Windows begin anew in each stretch, and the
+turns of the sources count on.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from numbers import Integral, Real
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,26 +26,72 @@ from ..errors import ConfigError
 from ..system.types import Indices
 from ..system.units import shown
 from .permutation import derive, splitmix64
-from .plan import Plan, Shuffle
+from .plan import Order, Shuffle
+
+Weights: TypeAlias = Mapping[str, float]
+Stages: TypeAlias = Sequence[tuple[int, Weights]]
+"""Weights that change: each with the position, counted from epoch 0 on, at or after which they begin."""
 
 MOST_TURNS = 4096
 """The length of the longest window, to which finer weights are rounded."""
 _FAR_OFF = 1.25  # a share this many times too large or too small is told
 _MOST_POSITIONS = 1 << 62  # of all epochs, so that turns can be counted in int64
+_SPREAD = np.int64(0x9E3779B97F4A7C15 - (1 << 64))  # the golden ratio of 2^64: small multiples of it are far apart
 
 
-def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
+def whole_stages(weights: Weights | Stages, sources: Sequence[str]) -> list[tuple[int, Weights]]:
+    """Return the stages of a mixture: each with the position at which it begins, and the weights of `sources` in order.
+
+    Weights that don't change are one stage.
+
+    Raises ConfigError unless the first stage begins at 0, each other one after the one before it, and all name the
+    sources.
+    """
+    named = ", ".join(f"{name!r}: ..." for name in sources)
+    if isinstance(weights, Mapping):
+        stages: list[Any] = [(0, weights)]
+    elif isinstance(weights, Sequence) and all(isinstance(part, Sequence) and len(part) == 2 for part in weights):
+        stages = list(weights)
+    else:
+        stages = []
+    if not stages or not all(isinstance(part, Mapping) for _, part in stages):
+        raise ConfigError(
+            f"weights must be a dict by source, as in {{{named}}}, or a list of stages, as in [(0, {{{named}}}), "
+            f"(1_000_000, {{{named}}})], got {shown(weights)}"
+        )
+    positions = [position for position, _ in stages]
+    for before, position in zip([None, *positions], positions, strict=False):
+        least = 0 if before is None else before + 1
+        if not isinstance(position, Integral) or not least <= int(position) < _MOST_POSITIONS:
+            after = "" if before is None else f" after {before}"
+            raise ConfigError(
+                f"stages of weights must begin at ascending numbers of samples, got {shown(position)}{after}"
+            )
+    if positions[0]:
+        raise ConfigError(f"the first stage of weights must begin at 0, got {positions[0]}")
+    for position, part in stages:
+        if part.keys() != {*sources}:
+            when = f" from {position} on" if len(stages) > 1 else ""
+            raise ConfigError(
+                f"weights{when} must name the sources {', '.join(sources)}, got {', '.join(part) or 'none'}"
+            )
+    return [(int(position), {name: part[name] for name in sources}) for position, part in stages]
+
+
+def whole_weights(weights: Weights) -> dict[str, int]:
     """Return the smallest integers in the proportions of `weights`, rounded where their sum exceeds `MOST_TURNS`.
 
-    Raises ConfigError unless all weights are positive and finite.
+    Raises ConfigError unless all weights are finite, none is negative, and one is positive.
     """
     exact = [_exact(name, weight) for name, weight in weights.items()]
+    if not any(exact):
+        raise ConfigError("all weights are 0; at least one must be positive")
     scale = math.lcm(*(part.denominator for part in exact))
     parts = [int(part * scale) for part in exact]
     parts = [part // math.gcd(*parts) for part in parts]
     if sum(parts) > MOST_TURNS:
         shares = [Fraction(MOST_TURNS * part, sum(parts)) for part in parts]
-        parts = [max(1, int(share)) for share in shares]
+        parts = [max(bool(share), int(share)) for share in shares]
         most_reduced = sorted(range(len(parts)), key=lambda number: parts[number] - shares[number])
         for number in most_reduced[: max(0, MOST_TURNS - sum(parts))]:
             parts[number] += 1
@@ -49,15 +100,15 @@ def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
 
 
 def _exact(name: str, weight: float) -> Fraction:
-    """Return a weight as it is written: 0.1 means a tenth, not the nearest float. ConfigError unless it is positive."""
-    if not isinstance(weight, Real) or isinstance(weight, bool) or not 0 < weight < math.inf:
-        raise ConfigError(f"the weight of {name!r} must be a positive number, got {shown(weight)}")
+    """Return a weight as it is written: 0.1 means a tenth, not the nearest float. ConfigError if it is negative."""
+    if not isinstance(weight, Real) or isinstance(weight, bool) or not 0 <= weight < math.inf:
+        raise ConfigError(f"the weight of {name!r} must be a positive number or 0, got {shown(weight)}")
     if isinstance(weight, Integral):
         return Fraction(int(weight))
     return weight if isinstance(weight, Fraction) else Fraction(str(weight))
 
 
-def rounded_shares(weights: Mapping[str, float], turns: Mapping[str, int]) -> Iterator[str]:
+def rounded_shares(weights: Weights, turns: Mapping[str, int]) -> Iterator[str]:
     """Yield a message for each source whose share of the turns is far from that of the weights.
 
     Args:
@@ -66,6 +117,8 @@ def rounded_shares(weights: Mapping[str, float], turns: Mapping[str, int]) -> It
     """
     exact = {name: _exact(name, weight) for name, weight in weights.items()}
     for name, given in turns.items():
+        if not given:
+            continue
         ratio = Fraction(given, sum(turns.values())) * sum(exact.values()) / exact[name]
         if not 1 / _FAR_OFF <= ratio <= _FAR_OFF:
             times = Decimal(ratio.numerator) / Decimal(ratio.denominator)  # which may be too large for a float
@@ -75,31 +128,120 @@ def rounded_shares(weights: Mapping[str, float], turns: Mapping[str, int]) -> It
             )
 
 
+@final
+@dataclass(frozen=True)
+class Source:
+    """A source of a mixture.
+
+    Attributes:
+        order: the order of its epoch 0.
+        numbers: how many numbers it has, 0..numbers-1, of which the order emits some.
+        at_epoch: returns the order of an epoch, and keeps the last ones.
+    """
+
+    order: Order
+    numbers: int
+    at_epoch: Callable[[int], Order] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "at_epoch", lru_cache(maxsize=256)(self.order.at_epoch))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Source, (self.order, self.numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Positions from `start` on with the same weights.
+
+    Attributes:
+        start: its first position, where its first window begins.
+        turns: how many turns each source has had before.
+        weights: the turns of each source in a window.
+    """
+
+    start: int
+    turns: tuple[int, ...]
+    weights: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The slots of a window before they are shuffled.
+
+    Attributes:
+        sources: the source at each slot, at even intervals.
+        weights: the turns of each source.
+        firsts: for each source, the turns of all sources before it.
+    """
+
+    sources: NDArray[Any]
+    weights: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+
+
+@lru_cache(maxsize=64)
+def _window(weights: tuple[int, ...]) -> _Window:
+    slots = sorted(((turn + 0.5) / weight, source) for source, weight in enumerate(weights) for turn in range(weight))
+    # The smallest dtype: NumPy sorts numbers of 8 and 16 bits fastest.
+    sources = np.array([source for _, source in slots], np.min_scalar_type(len(weights)))
+    return _Window(sources, np.array(weights), np.cumsum([0, *weights])[:-1])
+
+
+@lru_cache(maxsize=16)
+def _stretches(
+    stages: tuple[tuple[int, tuple[int, ...]], ...], since: int, begun: tuple[int, ...]
+) -> tuple[_Stretch, ...]:
+    """Return the stretches that stages make from the first position on.
+
+    From `since` on windows and turns count from there, where each source has had `begun` turns.
+    """
+    if since:
+        current = bisect_right(stages, since, key=lambda stage: stage[0]) - 1
+        before = [part for part in _stretches(stages, 0, (0,) * len(begun)) if part.start < since]
+        later = _stretches(((0, stages[current][1]), *((at - since, w) for at, w in stages[current + 1 :])), 0, begun)
+        return (*before, *(replace(part, start=part.start + since) for part in later))
+    found: list[_Stretch] = []
+    start, turns = 0, begun
+    for position, weights in stages:
+        if found:
+            windows = max(0, -((start - position) // sum(found[-1].weights)))
+            start += windows * sum(found[-1].weights)
+            turns = tuple(n + windows * weight for n, weight in zip(turns, found[-1].weights, strict=True))
+        found.append(_Stretch(start, turns, weights))
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True)
 class MixedPlan:
     """The order of one epoch of a weighted mixture: a `plan.Order` in constant memory.
 
     Args:
         n: the number of positions in an epoch of the mixture.
-        sizes: the number of samples in each source.
-        weights: the turns of each source in a window.
+        sources: the sources; the mixture's numbers count through theirs.
+        stages: the turns of each source in a window, with the position from which they hold: the first one's is 0. A
+            stage begins with the first window at or after its position.
         seed: any integer.
         epoch: the mixture's epoch: 0, 1, ...
-        shuffle, block, window: the shuffling of each source, as for `Plan`. With `shuffle=None` the sources take turns
-            at even intervals and stay in their stored order.
+        shuffle: the shuffling of the sources. With None they take turns at even intervals, else at random.
+        sources_digest: a hash of what the sources are, which a loader's state names.
+        since, begun: a position at which the weights were changed, as by a resume, and the turns that each source had
+            had by then. The stage of that position begins right there. Positions before it are those of these weights.
 
-    Raises ConfigError as `Plan` does, and if the epochs up to this one have more than 2^62 positions.
+    Raises ConfigError if n or epoch is out of range, or the epochs up to this one have more than 2^62 positions.
     """
 
     n: int
-    sizes: tuple[int, ...]
-    weights: tuple[int, ...]
+    sources: tuple[Source, ...]
+    stages: tuple[tuple[int, tuple[int, ...]], ...]
     seed: int = 0
     epoch: int = 0
     shuffle: Shuffle = "global"
-    block: int = 64
-    window: int = 16
-    _turns: NDArray[np.int64] = field(init=False, repr=False, compare=False)
+    sources_digest: str = ""
+    since: int = 0
+    begun: tuple[int, ...] = ()
+    _stretches: tuple[_Stretch, ...] = field(init=False, repr=False, compare=False)
+    _sizes: NDArray[np.int64] = field(init=False, repr=False, compare=False)
     _starts: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -114,17 +256,15 @@ class MixedPlan:
                 shown(self.n),
                 shown(self.epoch),
             )
-        turns = [
-            ((turn + 0.5) / weight, source) for source, weight in enumerate(self.weights) for turn in range(weight)
-        ]
-        object.__setattr__(self, "_turns", np.array([source for _, source in sorted(turns)], np.int64))
-        object.__setattr__(self, "_starts", np.cumsum([0, *self.sizes]))
-        self._source_plan(0, 0)  # checks shuffle, block and window
+        begun = self.begun or (0,) * len(self.sources)
+        object.__setattr__(self, "_stretches", _stretches(self.stages, self.since, begun))
+        object.__setattr__(self, "_sizes", np.array([source.order.n for source in self.sources]))
+        object.__setattr__(self, "_starts", np.cumsum([0, *(source.numbers for source in self.sources)]))
 
     @property
     def order(self) -> str:
-        """The shuffling of each source in words, as in `Plan.order`."""
-        return self._source_plan(0, 0).order
+        """The shuffling of the first source in words, as in `Plan.order`."""
+        return self.sources[0].order.order
 
     def indices(self, start: int, stop: int) -> Indices:
         """Return the mixture's sample indices, int64 [stop - start], at positions start..stop-1 of this epoch.
@@ -141,19 +281,22 @@ class MixedPlan:
         The key counts the source's epochs too: a sample that comes again in a later one is augmented differently.
         """
         sources, turns = self._turns_at(self.epoch * self.n + positions)
-        sizes = np.array(self.sizes)[sources]
-        epochs, source_positions = turns // sizes, turns % sizes
-        indices = self._starts[sources]
+        epochs, places = np.divmod(turns, self._sizes[sources])
+        numbers, keys = np.empty_like(turns), np.empty_like(turns)
         for source, epoch in {*zip(sources.tolist(), epochs.tolist(), strict=True)}:
             rows = (sources == source) & (epochs == epoch)
-            indices[rows] += self._source_plan(source, epoch).lookup(source_positions[rows])[0]
-        return indices, epochs * self._starts[-1] + indices
+            numbers[rows], keys[rows] = self.sources[source].at_epoch(epoch).lookup(places[rows])
+        indices = self._starts[sources] + numbers
+        # A plan's keys are the numbers. What distinguishes other keys is spread over 64 bits (arrays wrap around), away
+        # from the count of epochs.
+        return indices, epochs * self._starts[-1] + indices + (keys - numbers) * _SPREAD
 
     def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
         """Return the index and the random key of another sample of the same source, which replaces a bad one."""
         source = int(np.searchsorted(self._starts, index, "right")) - 1
-        other = int(self._starts[source]) + derive(self.seed, rng_key, attempt, 0xBAD) % self.sizes[source]
-        return other, rng_key - index + other
+        first = int(self._starts[source])
+        other = first + self.sources[source].order.replacement(index - first, rng_key, attempt)[0]
+        return other, (rng_key - index + other + (1 << 63)) % (1 << 64) - (1 << 63)
 
     def windows(self, start: int, stop: int) -> tuple[int, int]:
         """Return (0, -1), for none: mixtures are not read ahead."""
@@ -167,33 +310,53 @@ class MixedPlan:
         """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
         return replace(self, epoch=epoch)
 
-    def drawn(self, positions: int) -> tuple[int, ...]:
-        """Return how many samples of each source are at the first `positions` positions, counted from epoch 0 on."""
-        windows, rest = divmod(positions, len(self._turns))
-        first = windows * len(self._turns)
-        sources, _ = self._turns_at(np.arange(first, first + rest, dtype=np.int64))
-        counts = np.bincount(sources, minlength=len(self.sizes)).tolist()
-        return tuple(windows * weight + more for weight, more in zip(self.weights, counts, strict=True))
+    def turns(self, position: int) -> tuple[int, ...]:
+        """Return how many turns each source has had before a position, which counts from epoch 0 on."""
+        stretch = self._stretches[bisect_right(self._stretches, position, key=lambda part: part.start) - 1]
+        windows, rest = divmod(position - stretch.start, sum(stretch.weights))
+        sources, _ = self._turns_in(stretch, np.arange(position - rest, position, dtype=np.int64))
+        counts = np.bincount(sources, minlength=len(self.sources)).tolist()
+        every = zip(stretch.turns, stretch.weights, counts, strict=True)
+        return tuple(before + windows * weight + more for before, weight, more in every)
+
+    def resumed(self, since: int, position: int, turns: Sequence[int]) -> "MixedPlan":
+        """Return the order that has changed to these weights at `since`, and had `turns` of each source at `position`.
+
+        Positions count from epoch 0 on. Raises ConfigError if these weights cannot come to such turns.
+        """
+        drawn = replace(self, since=since, begun=(0,) * len(self.sources)).turns(position)
+        begun = tuple(now - later for now, later in zip(turns, drawn, strict=True))
+        if min(begun) < 0 or sum(begun) != since or since > position:
+            raise ConfigError(f"its sources cannot have come to {shown(list(turns))} at sample {position}")
+        return replace(self, since=since, begun=begun)
 
     def _turns_at(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the source at each position, counted from the first epoch on, and its number of earlier turns."""
-        length = len(self._turns)
-        windows, inverse = np.unique(positions // length, return_inverse=True)
-        sources = np.broadcast_to(self._turns, (len(windows), length))
+        if len(self._stretches) == 1:
+            return self._turns_in(self._stretches[0], positions)
+        numbers = np.searchsorted([part.start for part in self._stretches], positions, "right") - 1
+        sources, turns = np.empty_like(positions), np.empty_like(positions)
+        for number in np.unique(numbers).tolist():
+            rows = numbers == number
+            sources[rows], turns[rows] = self._turns_in(self._stretches[number], positions[rows])
+        return sources, turns
+
+    def _turns_in(self, stretch: _Stretch, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the same for positions of one stretch."""
+        window = _window(stretch.weights)
+        length = len(window.sources)
+        places = positions - stretch.start
+        windows, slots = places // length, places % length
+        numbers, inverse = np.unique(windows, return_inverse=True)
+        sources = np.broadcast_to(window.sources, (len(numbers), length))
         if self.shuffle is not None:
-            slots = windows[:, None].astype(np.uint64) * np.uint64(length) + np.arange(length, dtype=np.uint64)
-            keys = splitmix64((slots + np.uint64(derive(self.seed, 0x717))).astype(np.uint64, copy=False))
+            every = (stretch.start + numbers[:, None] * length + np.arange(length)).astype(np.uint64)
+            keys = splitmix64(every + np.uint64(derive(self.seed, 0x717)))
             sources = np.take_along_axis(sources, np.argsort(keys, axis=1, kind="stable"), axis=1)
         # Group the slots by source, in order: the rank within a group is the turn within the window.
         grouped = np.argsort(sources, axis=1, kind="stable")
-        firsts = np.cumsum([0, *self.weights])[:-1]
-        turns = np.empty_like(grouped)
-        np.put_along_axis(turns, grouped, np.arange(length)[None, :], axis=1)
-        turns += windows[:, None] * np.array(self.weights)[sources] - firsts[sources]
-        return sources[inverse, positions % length], turns[inverse, positions % length]
-
-    def _source_plan(self, source: int, epoch: int) -> Plan:
-        return _cached_plan(self.sizes[source], derive(self.seed, source), epoch, self.shuffle, self.block, self.window)
-
-
-_cached_plan = lru_cache(maxsize=256)(Plan)
+        ranks = np.empty_like(grouped)
+        np.put_along_axis(ranks, grouped, np.arange(length)[None, :], axis=1)
+        found = sources[inverse, slots].astype(np.int64)
+        before = np.array(stretch.turns) - window.firsts
+        return found, ranks[inverse, slots] + windows * window.weights[found] + before[found]

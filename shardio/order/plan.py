@@ -68,12 +68,6 @@ class Order(Protocol):
     def at_epoch(self, epoch: int) -> Order:
         """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
 
-    def drawn(self, positions: int) -> tuple[int, ...]:
-        """Return how many samples of each source are at the first `positions` positions, counted from epoch 0 on.
-
-        (), unless the order gives each source of a mixture turns of its own.
-        """
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -154,10 +148,6 @@ class Plan:
     def at_epoch(self, epoch: int) -> Plan:
         """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
         return replace(self, epoch=epoch)
-
-    def drawn(self, positions: int) -> tuple[int, ...]:
-        """Return no counts: a plan has no sources."""
-        return ()
 
 
 @dataclass(frozen=True, slots=True)

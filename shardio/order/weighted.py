@@ -157,10 +157,6 @@ class WeightedPlan:
         """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
         return replace(self, epoch=epoch)
 
-    def drawn(self, positions: int) -> tuple[int, ...]:
-        """Return no counts: a weighted view has no sources."""
-        return ()
-
 
 def _keys(numbers: Indices, times: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return random keys of samples: the number when it comes for the first time, and a hash from then on."""

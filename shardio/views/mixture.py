@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import final
+from typing import Any, final
 
 import xxhash
 
 from ..errors import ConfigError
-from ..order.interleave import MixedPlan, whole_weights
+from ..order.interleave import MixedPlan, Source, Stages, Weights, whole_stages, whole_weights
+from ..order.permutation import derive
 from ..order.plan import Order, Shuffle
 from .classes import Classes
 from .concat import Concat
@@ -21,7 +22,8 @@ class Mixture(Concat):
     """Several datasets as one, drawn from by weight; `mix` returns it. Sample numbers count through the sources.
 
     Attributes:
-        weights: the turns of each source in a window, as integers.
+        weights: the turns of each source in a window, as integers, in the first stage.
+        stages: the weights of all stages, each with the number of samples after which it begins.
         sources, fields, left_out, path: see `Concat`.
     """
 
@@ -31,38 +33,36 @@ class Mixture(Concat):
     def __init__(
         self,
         datasets: Mapping[str, ReadableDataset],
-        weights: Mapping[str, float],
+        weights: Weights | Stages,
         samples: int | None = None,
         classes: Classes | None = None,
     ) -> None:
-        if not isinstance(weights, Mapping):
-            named = ", ".join(f"{name!r}: ..." for name in datasets)
-            raise ConfigError(f"weights must be a dict by source, as in {{{named}}}, got {weights!r}")
-        if weights.keys() != datasets.keys():
-            raise ConfigError(
-                f"weights must name the sources {', '.join(datasets)}, got {', '.join(weights) or 'none'}"
-            )
         if samples is not None and (not isinstance(samples, int) or samples < 1):
             raise ConfigError(f"samples must be a whole number of at least 1, got {samples!r}")
-        for name, dataset in datasets.items():
-            if dataset.orders_itself:
-                raise ConfigError(f"source {name!r} is itself a mixture; give its datasets instead")
+        stages = whole_stages(weights, [*datasets])
+        self.stages = tuple((position, whole_weights(part)) for position, part in stages)
+        self.weights = self.stages[0][1]
         super().__init__(datasets, classes)
-        self.weights = whole_weights({name: weights[name] for name in datasets})
         self._samples = samples or sum(map(len, self._datasets))
 
     def __len__(self) -> int:
         return self._samples
 
     def _drawing(self) -> str:
-        return f", weights {self.weights}, {self._samples} samples an epoch"
+        return f", weights {self._told_weights}, {self._samples} samples an epoch"
 
     @property
     def digest(self) -> str:
         """A hash of the sources' names and digests, the weights, and the length of an epoch."""
-        sources = [[name, dataset.digest] for name, dataset in self.datasets.items()]
-        text = json.dumps([sources, self.weights, self._samples])
-        return f"mix:{xxhash.xxh3_128_hexdigest(text.encode())}"
+        return _hashed([self._digests, self._told_weights, self._samples])
+
+    @property
+    def _digests(self) -> list[list[str]]:
+        return [[name, dataset.digest] for name, dataset in self.datasets.items()]
+
+    @property
+    def _told_weights(self) -> Any:
+        return [*self.stages] if len(self.stages) > 1 else self.weights
 
     @property
     def earlier(self) -> Mapping[str, int]:
@@ -71,5 +71,13 @@ class Mixture(Concat):
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the samples in epoch 0."""
-        sizes, weights = tuple(map(len, self._datasets)), tuple(self.weights.values())
-        return MixedPlan(self._samples, sizes, weights, seed, 0, shuffle, block, window)
+        sources = tuple(
+            Source(dataset.plan(derive(seed, number), shuffle, block, window), dataset.numbers)
+            for number, dataset in enumerate(self._datasets)
+        )
+        stages = tuple((position, tuple(weights.values())) for position, weights in self.stages)
+        return MixedPlan(self._samples, sources, stages, seed, 0, shuffle, _hashed(self._digests))
+
+
+def _hashed(parts: Any) -> str:
+    return f"mix:{xxhash.xxh3_128_hexdigest(json.dumps(parts).encode())}"

@@ -401,7 +401,7 @@ def test_a_state_of_something_else_is_refused(change: dict[str, Any], message: s
         ({"position": np.zeros(3)}, "the state's position must be a whole number"),
         ({"seed": 10**5000}, "the state's seed is a huge int, this loader's is 0"),
         ({"digest": 7}, "the state's digest must be text"),
-        ({"version": True}, "the state's version is True, this loader's is 1"),
+        ({"version": True}, "the state's version is True, this loader's is 2"),
         ({"rank": 3}, "not a loader's state: it has 'rank'"),
         ({5: 3}, "not a loader's state: it has 5"),
     ],
@@ -449,8 +449,8 @@ def test_a_state_of_something_else_may_be_taken_on(tmp_path: Path) -> None:
     ):
         loader.load_state_dict(state, strict=False)
     assert (loader.epoch, loader.state_dict()["position"]) == (3, 0)
-    with pytest.raises(StateMismatch, match="the state's version is 2, this loader's is 1"):
-        loader.load_state_dict(state | {"version": 2}, strict=False)
+    with pytest.raises(StateMismatch, match="the state's version is 3, this loader's is 2"):
+        loader.load_state_dict(state | {"version": 3}, strict=False)
     with pytest.raises(StateMismatch, match="not a position in an epoch of 41: epoch 0, position 42"):
         loader.load_state_dict(loader.state_dict() | {"epoch": 0, "position": 42}, strict=False)
 

@@ -1,0 +1,305 @@
+"""States go on: with other weights, on a dataset that has grown, and those of version 1."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _datasets import load
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardio
+from shardio import World
+from shardio.conversion.api import convert
+from shardio.errors import StateMismatch, StateWarning
+from shardio.order.permutation import derive
+
+WORLDS = st.lists(st.integers(1, 3), min_size=4, max_size=4)
+BATCHES = st.lists(st.integers(1, 5), min_size=4, max_size=4)
+
+
+def numbers(count: int, first: int = 0) -> shardio.Dataset:
+    """Samples that hold consecutive numbers from `first` on."""
+    return shardio.from_samples([{"number": first + n} for n in range(count)], {"number": "int64"}, shard_samples=7)
+
+
+class Job:
+    """The loaders of all ranks of a job, whose batches come together."""
+
+    def __init__(self, data: Any, ranks: int, batch_size: int, state: Any = None, **options: Any) -> None:
+        options = {"seed": 3, "tail": "pad", "threads": 1} | options
+        self.loaders = [load(data, batch_size, world=World(rank, ranks), **options) for rank in range(ranks)]
+        if state is not None:
+            for loader in self.loaders:
+                loader.load_state_dict(json.loads(json.dumps(state)))
+        self.delivered: list[int] = []
+
+    def run(self, steps: int | None = None) -> Any:
+        """Deliver some steps of an epoch, or all that are left; return the state."""
+        loops = [iter(loader) for loader in self.loaders]
+        assert {len(loader) for loader in self.loaders} == {len(self.loaders[0])}
+        for _ in range(self.loaders[0].steps_left if steps is None else min(steps, self.loaders[0].steps_left)):
+            for loop in loops:
+                batch = next(loop)
+                assert batch["number"].tolist() == batch["index"].tolist()
+                self.delivered += batch["index"][batch["valid"]].tolist()
+        states = [loader.state_dict() for loader in self.loaders]
+        assert states == states[:1] * len(states)
+        return states[0]
+
+
+@given(ranks=WORLDS, batches=BATCHES, steps=st.lists(st.integers(1, 30), min_size=3, max_size=3), nested=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_other_weights_go_on(ranks: list[int], batches: list[int], steps: list[int], nested: bool) -> None:
+    """70/20/10, then 50/50/0, then 10/10/80, by any ranks: no source repeats or leaves out a sample of its epochs."""
+    sources = {"a": numbers(90), "b": numbers(31, 90), "c": numbers(17, 121)}
+    if nested:
+        inner = shardio.mix({"a": sources["a"], "b": sources["b"]}, [(0, {"a": 2, "b": 1}), (60, {"a": 1, "b": 3})])
+        sources = {"inner": inner, "c": sources["c"], "weighted": numbers(40, 138).weighted(np.arange(40.0))}
+    state, delivered = None, []
+    for weights, *job, count in zip([(7, 2, 1), (5, 5, 0), (1, 1, 8)], ranks, batches, steps, strict=False):
+        mixed = shardio.mix(sources, dict(zip(sources, weights, strict=True)), samples=300)
+        running = Job(mixed, *job, state)
+        state = running.run(count)
+        delivered += running.delivered
+        assert sum(state["turns"]) == len(delivered) == 300 * state["epoch"] + state["position"]
+        # The same weights go on with the same order, wherever they are resumed.
+        again = Job(mixed, ranks[3], batches[3], state)
+        again.run()
+        expected = Job(mixed, 1, 1, state)
+        expected.run()
+        assert sorted(again.delivered) == sorted(expected.delivered)
+    starts = np.cumsum([0, *(dataset.numbers for dataset in sources.values())])
+    for source, dataset in enumerate(sources.values()):
+        own = [n - starts[source] for n in delivered if starts[source] <= n < starts[source + 1]]
+        assert len(own) == state["turns"][source]
+        order = dataset.plan(derive(3, source), "global", 64, 16)  # by which the source goes on, epoch after epoch
+        every = [order.at_epoch(epoch).lookup(np.arange(order.n))[0] for epoch in range(len(own) // order.n + 1)]
+        expected = np.concatenate(every)
+        assert sorted(own) == sorted(expected[: len(own)].tolist())
+
+
+def test_weights_change_at_the_very_sample() -> None:
+    """The new weights hold from the resumed position on, and `set_epoch` goes back to the time before it."""
+    sources = {"a": numbers(100), "b": numbers(100, 100)}
+    state = Job(shardio.mix(sources, {"a": 1, "b": 0}), 1, 7).run(3)
+    changed = shardio.mix(sources, {"a": 0, "b": 1})
+    job = Job(changed, 1, 7, state)
+    later = job.run(2)
+    assert min(job.delivered) >= 100
+    assert (later["turns"], later["since"]) == ([21, 14], 21)
+    (loader,) = job.loaders
+    loader.set_epoch(0)
+    assert loader.state_dict() == load(changed, 7, seed=3).state_dict()
+    loader.load_state_dict(later)
+    loader.set_epoch(1)
+    assert loader.state_dict()["turns"] == [21, 179]
+    assert loader.state_dict()["since"] == 21
+
+
+def test_a_state_is_small() -> None:
+    """The state of 32 sources with long names, whose weights were changed after billions of samples, takes 1 KB."""
+    sources = {f"a corpus with a rather long name, number {n}": numbers(1, n) for n in range(32)}
+    loader = load(shardio.mix(sources, dict.fromkeys(sources, 1), samples=10**10), seed=2**62)
+    loader.set_epoch(9)
+    other = load(shardio.mix(sources, dict(zip(sources, range(32), strict=True)), samples=10**10), seed=2**62)
+    other.load_state_dict(loader.state_dict())
+    batches = iter(other)
+    for _ in range(2):
+        next(batches)
+    state = other.state_dict()
+    assert state["since"] == 9 * 10**10
+    assert len(json.dumps(state)) <= 1024
+
+
+V1 = {"version": 1, "samples": 40, "seed": 3, "order": "global", "epoch": 1, "position": 12, "global_batch": 4}
+V1_PLAIN = V1 | {"digest": "xxh3:bf33f87482b39771b0985ee9bfa8e56e"}
+V1_MIXED = V1 | {"digest": "mix:ce58d8d0848a71d3167bdf68b755bcda", "drawn": {"a": 41, "b": 11}}
+PLAIN_LATER = [30, 31, 34, 29, 28, 35, 8, 21, 38, 0, 11, 16, 36, 2, 23, 20, 32, 4, 13, 37, 39, 6, 24, 25, 22, 10, 3, 5]
+MIXED_LATER = [
+    33,
+    27,
+    29,
+    30,
+    35,
+    2,
+    26,
+    19,
+    12,
+    13,
+    23,
+    28,
+    9,
+    11,
+    4,
+    32,
+    20,
+    14,
+    16,
+    31,
+    37,
+    3,
+    17,
+    25,
+    8,
+    29,
+    23,
+    36,
+]
+
+
+def two(**weights: float) -> Any:
+    """The mixture of the recorded state, with other weights."""
+    return shardio.mix({"a": numbers(30), "b": numbers(10, 30)}, {"a": 7, "b": 2} | weights)
+
+
+@pytest.mark.parametrize(("data", "state", "later"), [(None, V1_PLAIN, PLAIN_LATER), (two(), V1_MIXED, MIXED_LATER)])
+def test_version_1(data: Any, state: Any, later: list[int]) -> None:
+    """States of version 1 go on with the samples that their loaders would have delivered, and become version 2."""
+    job = Job(data or numbers(40), 1, 4, state)
+    saved = job.loaders[0].state_dict()
+    assert saved["version"] == 2
+    if "drawn" in state:
+        assert saved["turns"] == [41, 11]
+    job.run()
+    assert job.delivered == later
+
+
+def test_version_1_of_other_weights() -> None:
+    """Version 1 names no sources: what it counted by name is taken with strict=False."""
+    loader = load(two(b=7), 4, seed=3)
+    with pytest.raises(StateMismatch, match="the state's digest is 'mix:ce58"):
+        loader.load_state_dict(V1_MIXED)
+    with pytest.warns(StateWarning, match="each source goes on where it stood, so if only the weights have changed"):
+        loader.load_state_dict(V1_MIXED, strict=False)
+    assert (loader.state_dict()["turns"], loader.state_dict()["since"]) == ([41, 11], 52)
+    for state, data in (
+        ({name: value for name, value in V1_MIXED.items() if name != "drawn"}, two(b=7)),
+        (V1_MIXED | {"drawn": {"x": 41, "b": 11}}, two(b=7)),
+        (V1_MIXED, numbers(40)),
+    ):
+        with pytest.warns(StateWarning, match="may deliver samples twice or not at all$"):
+            load(data, 4, seed=3).load_state_dict(state, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"turns": [41, 12]}, r"its sources cannot have come to \[41, 12\] at sample 52"),
+        ({"turns": [52, 0]}, "cannot have come to"),
+        ({"turns": [41, -11]}, r"turns must be whole numbers, got \[41, -11\]"),
+        ({"turns": [41, True]}, "turns must be whole numbers"),
+        ({"turns": {"a": 41}}, "turns must be a list, got"),
+        ({"since": -1}, "since must be a position, got -1"),
+        ({"since": 53}, "cannot have come to"),
+        ({"since": 2**62}, "cannot have come to"),
+        ({"sources": 3}, "sources must be text, got 3"),
+        ({"drawn": {"a": 1}}, "not a loader's state: it has 'drawn'"),
+        ({"version": 1, "drawn": 3}, "drawn must be whole numbers by source, got 3"),
+        ({"version": 1, "drawn": {"a": 53, "b": -1}}, r"turns must be whole numbers, got \[53, -1\]"),
+        ({"version": 3}, "the state's version is 3, this loader's is 2"),
+        ({"version": True}, "the state's version is True"),
+    ],
+)
+def test_states_that_are_none(changes: dict[str, Any], message: str) -> None:
+    """Turns that no loader saves are refused, whether or not the weights are the same."""
+    loader = load(two(), 4, seed=3)
+    loader.load_state_dict(V1_MIXED)
+    state = loader.state_dict() | changes
+    with pytest.raises(StateMismatch, match=message):
+        loader.load_state_dict(state)
+    assert loader.state_dict()["turns"] == [41, 11]
+
+
+@given(
+    small=st.integers(5, 40),
+    more=st.integers(1, 30),
+    ranks=WORLDS,
+    batches=BATCHES,
+    steps=st.lists(st.integers(1, 20), min_size=2, max_size=2),
+    shuffle=st.sampled_from(["global", "block", None]),
+    tail=st.sampled_from(["pad", "drop"]),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_dataset_that_has_grown(
+    small: int, more: int, ranks: list[int], batches: list[int], steps: list[int], shuffle: Any, tail: Any
+) -> None:
+    """The epoch ends with the samples that it began with, by any ranks, on either dataset; the next one has all."""
+    before, after = numbers(small), numbers(small + more)
+    options = {"shuffle": shuffle, "block": 3, "window": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shardio.Dataset, "earlier", property(lambda d: {before.digest: small} if len(d) > small else {}))
+        job = Job(before, ranks[0], batches[0], **options)
+        state, delivered = job.run(steps[0]), job.delivered
+        if state["epoch"] == 0:
+            job = Job(after, ranks[1], batches[1], state, **options)
+            state, delivered = job.run(steps[1]), delivered + job.delivered
+        if state["epoch"] == 0:
+            assert (state["digest"], state["samples"]) == (before.digest, small)
+            ends = []
+            for data in (before, after):
+                job = Job(data, ranks[2], batches[2], state, **options)
+                ends.append(job.run())
+                assert sorted(delivered + job.delivered) == list(range(small))
+            loader, size = load(after, batches[3], tail=tail, seed=3, **options), batches[3]
+            loader.load_state_dict(state)
+            for count, told in ((small, len(loader)), (small - state["position"], loader.steps_left)):
+                assert told == (count // size if tail == "drop" else -(-count // size))
+            state = ends[more % 2]
+        job = Job(after, ranks[3], batches[3], state, **options)
+        job.run()
+        assert sorted(job.delivered) == list(range(small + more))
+
+
+class Numbers:
+    """A source of consecutive numbers."""
+
+    def __init__(self, first: int, stop: int) -> None:
+        self._numbers = range(first, stop)
+        self.fields, self.metadata = {"number": shardio.Field("scalar", dtype="int64")}, dict[str, Any]()
+
+    def sizes(self) -> np.ndarray:
+        return np.full(len(self._numbers), 8)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"number": self._numbers[index]}
+
+
+@pytest.mark.parametrize("condition", [None, "number >= 0"])
+def test_a_dataset_that_was_appended_to(tmp_path: Path, condition: str | None) -> None:
+    """A dataset, and a view of it, ends the epoch with what was there before `append`, and then has all."""
+
+    def data() -> Any:
+        opened = shardio.open(tmp_path / "data")
+        return opened if condition is None else opened.where(condition)
+
+    convert(Numbers(0, 30), tmp_path / "data", container="tar")
+    job = Job(data(), 1, 4)
+    state = job.run(3)
+    convert(Numbers(30, 50), tmp_path / "data", append=True)
+    later = Job(data(), 2, 3, state)
+    later.run()
+    assert sorted(job.delivered + later.delivered) == list(range(30))
+    later.delivered.clear()
+    later.run()
+    assert sorted(later.delivered) == list(range(50))
+
+
+def test_growth_that_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state of a smaller dataset is refused by another seed, and where samples are drawn by weight."""
+    before, after = numbers(20), numbers(30)
+    monkeypatch.setattr(shardio.Dataset, "earlier", property(lambda d: {before.digest: 20} if len(d) > 20 else {}))
+    state = Job(before, 1, 4).run(3)
+    with pytest.raises(StateMismatch, match=r"^the state's seed is 3, this loader's is 4"):
+        load(after, 4, seed=4).load_state_dict(state)
+    with pytest.raises(StateMismatch, match="the state's digest is"):
+        load(after, 4, seed=3).load_state_dict(state | {"samples": 21})
+    with pytest.raises(StateMismatch, match="not a position in an epoch of 20: epoch 0, position 21"):
+        load(after, 4, seed=3).load_state_dict(state | {"position": 21})
+    drawn = [shardio.mix({"a": data}, {"a": 1}, samples=20) for data in (before, after)]
+    with pytest.raises(StateMismatch, match="the state's digest is 'mix:"):
+        load(drawn[1], 4, seed=3).load_state_dict(Job(drawn[0], 1, 4).run(3))
