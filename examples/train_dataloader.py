@@ -1,7 +1,8 @@
 """torch's own DataLoader over a shardio dataset, for a custom sampler such as this one, which balances the classes.
 
 The sampler names samples of rare classes several times in an epoch. Each time they are cropped and mirrored in another
-way; only the first times in each worker are alike. With another number of workers the repeats differ.
+way; only the first times in each worker are alike. With another number of workers the repeats differ. A Loader of
+`shardio.open(...).balanced("label")` balances the classes without a sampler, over any ranks, and resumes.
 
 shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
 python examples/train_dataloader.py data/fashion/train

@@ -54,8 +54,8 @@ _WORDS: dict[Asked, dict[str, str]] = {
         "multiprocessing_context": "isolate=True takes processes instead of threads",
         "transform": "transforms= takes its place",
         "sampler batch_sampler": (
-            "a Loader divides the samples among the ranks itself; shardio.TorchDataset, under a DataLoader, takes "
-            "samplers"
+            "a Loader divides the samples among the ranks itself; weighted(), balanced() and select() of its dataset "
+            "say which ones, and shardio.TorchDataset, under a DataLoader, takes samplers"
         ),
         "pin_memory pin_memory_device": "with device='cuda' batches arrive on the GPU, copied from pinned memory",
         "persistent_workers in_order": "leave it out: workers stay for all epochs, and batches come in order",

@@ -56,7 +56,7 @@ class Starts:
     def __post_init__(self) -> None:
         check_fields(self)
         if not isinstance(self.within, str):
-            raise ConfigError("{within} must be {!r}, {!r} or the name of a field, got {!r}", FILE, ALL, self.within)
+            raise ConfigError(f"within must be {FILE!r}, {ALL!r} or the name of a field, got {self.within!r}")
 
     @property
     def span(self) -> int:
@@ -112,7 +112,7 @@ def usual_step(base: ReadableDataset, within: str, name: str) -> float:
 def _check_coordinate(base: ReadableDataset, name: str) -> None:
     field = base.field(name)
     if field.kind != "scalar" or field.row_dtype.kind not in "iufb":
-        raise ConfigError("{contiguous} must be a scalar of real numbers, {!r} is {}", name, describe(field))
+        raise ConfigError(f"contiguous must be a scalar of real numbers, {name!r} is {describe(field)}")
 
 
 @final
@@ -129,11 +129,7 @@ class _Ends:
         self._column = None if within == ALL or self._by_file else within
         if self._column is not None and (field := base.field(within)).kind not in ("scalar", "text"):
             raise ConfigError(
-                "{within} must be {!r}, {!r} or a field that is a scalar or text, {!r} is {}",
-                FILE,
-                ALL,
-                within,
-                describe(field),
+                f"within must be {FILE!r}, {ALL!r} or a field that is a scalar or text, {within!r} is {describe(field)}"
             )
 
     def __call__(self, numbers: Indices) -> NDArray[np.bool_]:

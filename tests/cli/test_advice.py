@@ -16,6 +16,7 @@ import shardio
 import shardio_converters
 from shardio import errors
 from shardio.cli import app
+from shardio.cli.append import app as append_app
 from shardio.cli.convert import app as convert_app
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
@@ -30,19 +31,26 @@ def options_of(command: Any) -> set[str]:
     return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
 
 
-def command_called(name: str, root: Any, convert: Any) -> Any:
+GROUPS: dict[str, Any] = {"convert": typer.main.get_command(convert_app), "append": typer.main.get_command(append_app)}
+"""The commands that have one of each source."""
+
+
+def command_called(name: str, root: Any) -> Any:
     first, _, source = name.partition(" ")
-    return convert.get_command(None, source) if source else root.commands[first]
+    return GROUPS[first].get_command(None, source) if source else root.commands[first]
 
 
 @pytest.fixture(scope="module")
 def commands() -> dict[str, set[str]]:
-    """The options of each command; of `convert`, those of each source as `convert SOURCE`, and all together."""
+    """The options of each command; of a group, those of each source as `convert SOURCE`, and all together."""
     root: Any = typer.main.get_command(app)
-    found = {name: options_of(command) for name, command in root.commands.items() if name != "convert"}
-    convert: Any = typer.main.get_command(convert_app)
-    sources = {f"convert {name}": options_of(convert.get_command(None, name)) for name in convert.list_commands(None)}
-    return {**found, **sources, "convert": set().union(*sources.values())}
+    found = {name: options_of(command) for name, command in root.commands.items() if name not in GROUPS}
+    for name, group in GROUPS.items():
+        sources = {
+            f"{name} {source}": options_of(group.get_command(None, source)) for source in group.list_commands(None)
+        }
+        found |= sources | {name: set().union(*sources.values())}
+    return found
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -82,8 +90,7 @@ def test_every_option_is_one_of_its_command(commands: dict[str, set[str]]) -> No
 def test_templates_of_messages_fit_their_values(commands: dict[str, set[str]]) -> None:
     """A message has a value for each `{}`, and the options that it names are those of some command."""
     root: Any = typer.main.get_command(app)
-    convert: Any = typer.main.get_command(convert_app)
-    known = {parameter.name for name in commands for parameter in command_called(name, root, convert).params}
+    known = {parameter.name for name in commands for parameter in command_called(name, root).params}
     wrong = []
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
