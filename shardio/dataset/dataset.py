@@ -40,7 +40,7 @@ from ..output.shard_writer import ShardWriter, WrittenShard, describe
 from ..stores import open_store
 from ..stores.url import Url, as_url
 from ..system.types import Buffer, Column, Indices, Sample
-from ..system.units import format_size
+from ..system.units import counted, format_size
 from ..views import saved
 from ..views.readable import Location
 from ..views.view import BaseDataset
@@ -106,7 +106,7 @@ class Dataset(BaseDataset):
         return self.manifest.samples
 
     def __repr__(self) -> str:
-        kind = f"{len(self.manifest.shards)} {self.manifest.container} shards"
+        kind = counted(len(self.manifest.shards), f"{self.manifest.container} shard")
         return f"<Dataset {self.path}: {len(self)} samples in {kind}, fields {', '.join(self.fields)}>"
 
     def _facts(self) -> str:

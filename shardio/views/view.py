@@ -35,7 +35,7 @@ from .weighing import Balance, Weighing, Weights
 from .windows import FILE, Starts, WindowSelection, rows_to_check, usual_step, windowed
 
 _SHARE_TOLD = 0.01  # of all samples
-_MOST_SHOWN = 60  # characters of a description in repr
+_MOST_SHOWN = 100  # characters of a description in repr
 
 
 class BaseDataset(ReadableDataset):
@@ -84,6 +84,8 @@ class BaseDataset(ReadableDataset):
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the samples in epoch 0."""
+        if not len(self):
+            raise ConfigError(f"there must be at least one sample to load, {self!r} has none")
         return Plan(len(self), seed, 0, shuffle, block, window)
 
     def origin(self, indices: Sequence[int] | Indices) -> Indices:
@@ -651,5 +653,5 @@ def digest_of(description: Mapping[str, Any], base: str) -> str:
 
 
 def _short(description: Mapping[str, Any]) -> str:
-    told = json.dumps(description)
+    told = json.dumps({name: value for name, value in description.items() if value not in (None, False)})
     return told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}..."
