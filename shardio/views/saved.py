@@ -185,17 +185,17 @@ class SavedView:
         given = self.datasets[name].dataset
         which = f"source {name!r} of this view" if name else "this view"
         if given is None:
-            raise ConfigError("{}: the dataset of {} is not below its folder: give it with {of:DATASET}", self.path, which)
+            raise ConfigError("{}: the dataset of {} is not below its folder: give it with {of:...}", self.path, which)
         folder, names = Directory(self._folder), given.split("/")
         for entry in names:
             if entry in ("", ".", "..") or "\0" in entry:
                 raise ConfigError(
-                    "{}: {!r} is no path below the folder of the view; give the dataset with {of:DATASET}", self.path, given
+                    "{}: {!r} is no path below the folder of the view; give the dataset with {of:...}", self.path, given
                 )
             if folder.kind(entry) != "directory":
                 raise ConfigError(
                     "{}: no directory {!r} in the folder of the view, or a link leads to it; give the dataset of {} "
-                    "with {of:DATASET}", self.path, given, which,
+                    "with {of:...}", self.path, given, which,
                 )  # fmt: skip
             folder = folder.directory(entry)
         return self._folder.joinpath(*names)
