@@ -114,7 +114,7 @@ def test_a_split_is_trained_and_validated_on(folder: Path) -> None:
 def test_data_elsewhere_is_given(folder: Path) -> None:
     """`--of` says what a view is of, several datasets by name."""
     run("view data/photos --where 'label == 1' -o views/one.json")
-    with pytest.raises(ConfigError, match=r"the dataset of this view is not below its folder: give it with --of \.{3}$"):
+    with pytest.raises(ConfigError, match=r"of this view is not below its folder: give it with --of \.{3}$"):
         run("info views/one.json")
     assert "samples       15\n" in run("info views/one.json --of data/photos")
     (folder / "data=1").symlink_to("data")
