@@ -8,13 +8,12 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, cast, final
+from typing import Any, Self, final
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
 from ..containers.base import check_out
 from ..containers.row_locator import Scratch
@@ -143,16 +142,6 @@ class Concat(BaseDataset):
         """Return the number of each sample's source, int64 [n], counted in the order of `sources`."""
         return np.searchsorted(self._starts, indices, "right") - 1
 
-    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
-        """Return a number for each sample's source file, int64 [n], if all sources know theirs; else None."""
-        if any(dataset.files_of(np.empty(0, np.int64)) is None for dataset in self._datasets):
-            return None
-        found, before = np.empty(len(indices), np.int64), 0
-        for source, local, rows in self._split(indices):
-            found[rows] = before + cast(NDArray[np.int64], self._datasets[source].files_of(local))
-            before = int(found[rows].max()) + 1
-        return found
-
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         """Locate samples, as `Dataset.selection` does."""
         split = self._split(self._checked(indices))
@@ -185,16 +174,6 @@ class Concat(BaseDataset):
             if low < high:
                 dataset.read_ahead(low - int(self._starts[source]), high - low, fields)
 
-    @property
-    def fetched(self) -> FetchCounts:
-        """The bytes that this process has fetched for all sources until now."""
-        return sum((dataset.fetched for dataset in self._datasets), FetchCounts())
-
-    @property
-    def in_store(self) -> bool:
-        """Whether the shards of any source are in a store."""
-        return any(dataset.in_store for dataset in self._datasets)
-
     def warn_of_small_cache(self, window: int) -> None:
         for dataset in self._datasets:
             dataset.warn_of_small_cache(window)
@@ -207,10 +186,6 @@ class Concat(BaseDataset):
     def below(self) -> Sequence[ReadableDataset]:
         """The sources."""
         return self._datasets
-
-    @property
-    def shard_means(self) -> NDArray[np.float64]:
-        return np.concatenate([dataset.shard_means for dataset in self._datasets])
 
     def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
         """Return the places of samples' shards in `shard_means`, int64 [n], counted through the sources."""

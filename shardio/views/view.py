@@ -78,9 +78,25 @@ class BaseDataset(ReadableDataset):
 
         return notebook.to_html(self, self._facts(), self.classes)
 
-    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
-        """Return a number for the source file of each sample, int64 [n]; None if nothing tells the files."""
-        return None
+    @property
+    def adopted(self) -> bool:
+        """Whether all shards are source files that `shardio index` adopted, so that `shard_numbers` tells the files."""
+        return bool(self.below) and all(dataset.adopted for dataset in self.below)
+
+    @property
+    def fetched(self) -> FetchCounts:
+        """The bytes that this process has fetched from stores until now, and in how many requests."""
+        return sum((dataset.fetched for dataset in self.below), FetchCounts())
+
+    @property
+    def in_store(self) -> bool:
+        """Whether any shards are in a store, where nothing but shardio reads them."""
+        return any(dataset.in_store for dataset in self.below)
+
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        """The mean of the stored bytes of a sample, of each shard of all datasets at the bottom, float64 [shards]."""
+        return np.concatenate([dataset.shard_means for dataset in self.below])
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the samples in epoch 0."""
@@ -384,9 +400,6 @@ class Derived(BaseDataset):
     def origin(self, indices: Sequence[int] | Indices) -> Indices:
         return self.base.origin(self._in_base(super().origin(indices)))
 
-    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
-        return self.base.files_of(self._in_base(indices))
-
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         return self.base.selection(self._in_base(self._checked(indices)), max_value_bytes)
 
@@ -402,23 +415,11 @@ class Derived(BaseDataset):
         """Ask storage for samples ahead, as `Dataset.read_ahead` does, run by run."""
         _read_ahead(self.base, self._in_base(np.arange(first, first + count)), list(fields))
 
-    @property
-    def fetched(self) -> FetchCounts:
-        return self.base.fetched
-
-    @property
-    def in_store(self) -> bool:
-        return self.base.in_store
-
     def refetch(self, index: int) -> bool:
         return self.base.refetch(self._base_number(index))
 
     def warn_of_small_cache(self, window: int) -> None:
         self.base.warn_of_small_cache(min(window, len(self)))
-
-    @property
-    def shard_means(self) -> NDArray[np.float64]:
-        return self.base.shard_means
 
     def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
         return self.base.shard_numbers(self._in_base(indices))
@@ -534,7 +535,7 @@ class Windows(Derived):
 
     @property
     def shard_means(self) -> NDArray[np.float64]:
-        return self.base.shard_means * self.starts.length
+        return super().shard_means * self.starts.length
 
     def __repr__(self) -> str:
         return f"<Windows {_short(self.starts.description())}: {len(self)} of {self.base.base!r}>"
