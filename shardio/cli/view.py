@@ -46,6 +46,8 @@ def view(
       shardio info data/rare.json
     """
     chosen = choice.opened(dataset, stores)
+    if not len(chosen):
+        raise ConfigError(f"no samples are chosen of {dataset}")
     if balanced is not None and weighted is not None:
         raise ConfigError(Message("{balanced} and {weighted} exclude each other"))
     if samples is not None and balanced is None and weighted is None:

@@ -141,6 +141,7 @@ def test_data_elsewhere_is_given(folder: Path) -> None:
         ("info data/photos --of data/photos", "--of goes with the file of a view, got 'data/photos'"),
         ("info data/photos --where 'n < 3' --cost", "--cost is for whole datasets"),
         ("view data/photos -o all.json", "which is stored already: choose from it, as with --where"),
+        ("view data/photos --where 'n < 0' -o none.json", "no samples are chosen of data/photos"),
         ("view data/photos --samples 3 -o all.json", "--samples goes with --balanced or --weighted"),
         ("view data/photos --balanced n --weighted n -o a.json", "--balanced and --weighted exclude each other"),
         ("view data/photos --where 'n < 3' -o shardio.json", "a view is kept in a file such as rare.json"),
