@@ -99,7 +99,7 @@ class Growing:
             return
         made = Message("without {}", Option(name)) if kept is None else Message("with {}", Option(name, kept))
         raise ConfigError(
-            "{}: the dataset was made {}, and what you append is made alike; got {}",
+            "{}: the dataset was made {}, and appends keep to that; got {}",
             self.out.path,
             made,
             Option(name, given),
