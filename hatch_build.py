@@ -16,7 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("shardio", "native")
 SOURCES = (
-    *("jpeg.c", "recode.c", "damage.c", "resample.c", "area.c", "headers.c"),
+    *("jpeg.c", "recode.c", "segments.c", "damage.c", "resample.c", "area.c", "headers.c"),
     *("steps.c", "colors.c", "neighbors.c"),
     *("permute.c", "rows.c", "lmdb.c", "files.c", "guard.c"),
 )

@@ -23,6 +23,24 @@ static inline void *scratch_take(Scratch *scratch, size_t size) {
     return scratch->memory;
 }
 
+/* A region of an image in pixels, up to but without `bottom` and `right`. */
+typedef struct {
+    int32_t top, left, bottom, right;
+} Region;
+
+/* A part of a JPEG file as a file of its own, `size` bytes at `data`, which shows this much of the image from (top, left)
+ * on. */
+typedef struct {
+    Scratch memory, starts;
+    const uint8_t *data;
+    int64_t size;
+    int32_t top, left, height, width;
+} Part;
+
+/* Cuts out the segments of a file of this height and width that cover a region of it. Returns 0 if that is not possible,
+ * because the file lacks restart markers or has them out of order, or if it is not worth while. */
+int part_take(Part *part, const uint8_t *data, int64_t size, const int32_t *image, Region region);
+
 /* The results wanted of `count` images. Arrays have a row per image. */
 typedef struct {
     int64_t count;

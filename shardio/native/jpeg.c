@@ -11,7 +11,7 @@
 
 #include <jpeglib.h>
 
-enum { ROWS_PER_CALL = 16, MOST_SHRINK = 8, LEAST_COLUMNS = 6, LINE = 64, UNALIGNED = 8 };
+enum { ROWS_PER_CALL = 16, MOST_SHRINK = 8, LEAST_COLUMNS = 6, MARGIN = 2, LINE = 64, UNALIGNED = 8 };
 
 typedef struct {
     struct jpeg_error_mgr base;
@@ -23,6 +23,7 @@ typedef struct {
     struct jpeg_decompress_struct info;
     Errors errors;
     Scratch pixels, region;
+    Part part;
     Resampler resampler;
 } Decoder;
 
@@ -50,6 +51,8 @@ Decoder *shardio_decoder_new(void) {
 void shardio_decoder_free(Decoder *decoder) {
     free(decoder->pixels.memory);
     free(decoder->region.memory);
+    free(decoder->part.memory.memory);
+    free(decoder->part.starts.memory);
     resampler_free(&decoder->resampler);
     free(decoder);
 }
@@ -139,6 +142,16 @@ static void resample_turned(Resampler *resampler, const Image *it, const uint8_t
     }
 }
 
+/* The pixels of the file that a region of the shrunken image needs: chroma is interpolated from neighbours, by code that
+ * needs LEAST_COLUMNS. */
+static Region with_margin(const Image *it, int shrink, int32_t top, int32_t left, int32_t rows, int32_t columns) {
+    int32_t aside = columns < LEAST_COLUMNS ? LEAST_COLUMNS : MARGIN;
+    int64_t bottom = ((int64_t)top + rows + MARGIN) * shrink, right = ((int64_t)left + columns + aside) * shrink;
+    return (Region){top > MARGIN ? (top - MARGIN) * shrink : 0, left > aside ? (left - aside) * shrink : 0,
+                    bottom < it->image[0] ? (int32_t)bottom : it->image[0],
+                    right < it->image[1] ? (int32_t)right : it->image[1]};
+}
+
 /* Makes the result of a JPEG file. Returns 0 if the result cannot be trusted.
  *
  * Each file gets a new decompressor: libjpeg would use the last file's tables for one that lacks them. */
@@ -154,13 +167,7 @@ static int make_jpeg(Decoder *decoder, const ImageBatch *work, const Image *it) 
     }
     jpeg_create_decompress(info);
     info->mem->max_memory_to_use = JPEG_MEMORY;
-    jpeg_mem_src(info, (unsigned char *)it->data, (unsigned long)it->size);
-    jpeg_read_header(info, TRUE);
-    int known = info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_GRAYSCALE ||
-                info->jpeg_color_space == JCS_RGB;
-    if (!known || info->image_height != (JDIMENSION)it->image[0] || info->image_width != (JDIMENSION)it->image[1] ||
-        begin(decoder, work, it, shrink, &top, &left))
-        escape((j_common_ptr)info);
+    if (begin(decoder, work, it, shrink, &top, &left)) escape((j_common_ptr)info);
     int32_t starts[2] = {top + resampler->y.from, left + resampler->x.from};
     const int32_t counts[2] = {resampler->y.to - resampler->y.from, resampler->x.to - resampler->x.from};
     int32_t sides[2];
@@ -172,6 +179,18 @@ static int make_jpeg(Decoder *decoder, const ImageBatch *work, const Image *it) 
                                        : starts[axis];
     }
     const int32_t rows = sides[0], columns = sides[1];
+    Part source = {.data = it->data, .size = it->size, .height = it->image[0], .width = it->image[1]};
+    Region wanted = with_margin(it, shrink, top, left, rows, columns);
+    if (part_take(&decoder->part, it->data, it->size, it->image, wanted))
+        source = decoder->part;
+    top -= source.top / shrink;
+    left -= source.left / shrink;
+    jpeg_mem_src(info, (unsigned char *)source.data, (unsigned long)source.size);
+    jpeg_read_header(info, TRUE);
+    int known = info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_GRAYSCALE ||
+                info->jpeg_color_space == JCS_RGB;
+    if (!known || info->image_height != (JDIMENSION)source.height || info->image_width != (JDIMENSION)source.width)
+        escape((j_common_ptr)info);
     /* Of what comes in several scans, libjpeg holds all coefficients. */
     int64_t all = (int64_t)it->image[0] * it->image[1];
     if (all > work->most && (jpeg_has_multiple_scans(info) || info->arith_code || (int64_t)rows * columns > work->most))
