@@ -267,6 +267,16 @@ def test_classes_by_name() -> None:
     assert FARM.read([0, 1], ["label"])["label"].tolist() == [2, 0]  # the source itself stays as it is
 
 
+def test_classes_by_name_on_two_levels() -> None:
+    """What a concatenation has renumbered, another one around it renumbers further."""
+    inner = shardio.concat({"a": CAT_DOG, "b": FARM}, classes="union")
+    outer = shardio.concat({"x": labelled([0, 1], ["cow", "emu"]), "y": inner.where("label >= 0")}, classes="union")
+    assert outer.classes == ["cow", "emu", "cat", "dog"]
+    rows = outer.read(range(len(outer)), ["label", "name"])
+    assert [outer.classes[number] for number in rows["label"]] == rows["name"]
+    assert outer.where("label == 'cow'").read([0, 1], ["name"])["name"] == ["cow", "cow"]
+
+
 def test_classes_of_a_field_that_is_left_out_do_not_matter() -> None:
     """Classes are compared only if the mixture has their labels."""
     unlabelled = shardio.from_samples([{"name": "x"}])
