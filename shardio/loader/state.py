@@ -11,8 +11,8 @@ from typing import Any, final
 from ..errors import ConfigError, StateMismatch, StateWarning
 from ..order.interleave import MixedPlan
 from ..order.plan import Order, Plan, Schedule
+from ..system.rules import whole_number
 from ..system.units import shown
-from .arguments import whole_number
 
 VERSION = 2
 _IDENTITY = ("digest", "samples", "seed", "order")

@@ -79,6 +79,8 @@ class Expression:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        if not isinstance(text, str):
+            raise ConfigError(f"a condition is text, such as 'label < 10', got {type(text).__name__}")
         if len(text) > _MOST_LETTERS:
             raise ConfigError(f"a condition has at most {_MOST_LETTERS} letters, got {len(text)}")
         try:

@@ -248,6 +248,8 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
     (("view", "mix", "x", "of", "of", "part"), "c", "part must be one of a, b"),
     (("view", "mix", "x", "of", "of", "of", "where"), "__import__('os')", "a condition is made of"),
     (("view", "mix", "y"), {"run": "x", "of": {}}, "must have of, concat, mix or dataset"),
+    (("view", "mix", "y"), {"mix": 5, "concat": {}}, "unknown field `mix`"),
+    (("view", "mix", "y"), {"concat": {"a": 5}, "of": {"dataset": None}}, "missing required field"),
     (("view",), {"run": "x", "of": {"dataset": "data/train", "digest": "?", "samples": 1}}, "has changed"),
 ]
 
