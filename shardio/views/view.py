@@ -147,7 +147,9 @@ class BaseDataset(ReadableDataset):
             present = selection.column(present_column(name)) if field.optional else None
             if field.fixed:
                 result[name] = selection.column(name)
-                result |= {} if present is None else {presence(name): present}
+                if present is not None:
+                    result[name][~present] = 0  # what a class may be renumbered from
+                    result[presence(name)] = present
             else:
                 result[name] = decoded(self, name, selection.values(name), rows, present)
         return result

@@ -267,6 +267,16 @@ def test_classes_by_name() -> None:
     assert FARM.read([0, 1], ["label"])["label"].tolist() == [2, 0]  # the source itself stays as it is
 
 
+def test_a_missing_label_is_no_class() -> None:
+    """A label that a sample lacks is 0 however classes are renumbered, as any missing value is."""
+    fields = {"label": shardio.Field("scalar", dtype="int64", optional=True)}
+    rows = [{"label": None}, {"label": 0}]
+    sources = {name: shardio.from_samples(rows, fields, metadata={"classes": [name]}) for name in "ab"}
+    found = shardio.concat(sources, classes="union").read(range(4))
+    assert found["label"].tolist() == [0, 0, 0, 1]
+    assert found["label_present"].tolist() == [False, True, False, True]
+
+
 def test_classes_by_name_on_two_levels() -> None:
     """What a concatenation has renumbered, another one around it renumbers further."""
     inner = shardio.concat({"a": CAT_DOG, "b": FARM}, classes="union")
