@@ -234,6 +234,7 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
     (DATASET, "data/./train", "no path below the folder"),
     (DATASET, "data/train\0", "no path below the folder"),
     (DATASET, "s3://bucket/train", "no directory 's3://bucket/train'"),
+    (DATASET, "\ud800", "no directory"),
     (DATASET, "", "no path below the folder"),
     (DATASET, 3, "Expected `str \\| null`"),
     (("view", "mix", "y"), {"dataset": None, "digest": "", "samples": 0, "path": "/etc"}, "unknown field `path`"),
