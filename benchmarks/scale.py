@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._results import finish, options
-from shardio.cache.fetcher import FetchCounts
 from shardio.format.fields import Field
 from shardio.order.permutation import splitmix64
 from shardio.system.shared_memory import Shared
@@ -44,7 +43,6 @@ class Simulated(BaseDataset):
     metadata: Mapping[str, Any] = {}
     earlier: Mapping[str, int] = {}
     id_columns: Mapping[str, tuple[str, ...]] = {"index": ()}
-    fetched, in_store = FetchCounts(), False
     path = Path("simulated")
 
     def __init__(self, samples: int) -> None:

@@ -31,6 +31,8 @@ def opened(dataset: str | os.PathLike[str] | Dataset, access: StoreAccess) -> Ab
     access.check_needed(dataset)
     if isinstance(dataset, Dataset):
         return nullcontext(dataset)
+    if isinstance(dataset, BaseDataset):
+        raise ConfigError(f"the files of a stored dataset are verified, got {dataset!r}: give the dataset it is of")
     return closing(open_dataset(dataset, **access.keywords_for(dataset)))
 
 

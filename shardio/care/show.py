@@ -301,12 +301,12 @@ def _named(number: int, classes: Sequence[str]) -> str:
 
 
 def _origin(batch: Batch, row: int, context: _Context) -> list[str]:
-    """Return the line that says where a sample comes from: by their names, or else as numbers; [] if nothing does."""
+    """Return the line that says where a sample comes from: the column, and a name or number; [] if nothing does."""
     words = []
     for column, names in context.id_columns.items():
         if column != "index" and column in batch:
             number = int(batch[column][row])
-            words.append(names[number] if names else f"{column} {number}")
+            words.append(f"{column} {names[number] if names else number}")
     return [", ".join(words)] if words else []
 
 

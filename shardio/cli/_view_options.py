@@ -28,8 +28,8 @@ class ViewChoice:
         split_by: a field whose classes keep their shares in each part.
         split_group: a field, such as patient; samples of one group stay in one part.
         split_seed: the seed of the split.
-        of: for the file of a view: the dataset that it is of, if that is not below its folder; NAME=DATASET for a view
-            of several ones, which may be given several times.
+        of: for the file of a view: the dataset that it is of, if that is not below its folder; for a view of several
+            datasets NAME=DATASET, once for each.
     """
 
     where: str | None = None

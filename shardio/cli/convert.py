@@ -49,7 +49,7 @@ def _converter(name: str) -> sources.Converter:
         if Path(name).exists():
             raise ConfigError(
                 f"no converter is called {name!r}, but there is such a path: the kind of source comes first, as in "
-                f"'shardio convert imagefolder {shlex.quote(name)} OUT'; 'shardio convert --list' shows the kinds"
+                f"'imagefolder {shlex.quote(name)}'; --list shows the kinds"
             )
         return sources.find(name)  # raises an error that lists the names
     try:

@@ -48,8 +48,8 @@ def info(
 ) -> None:
     """Show a dataset's samples, fields, shards and digest; with --cost also what an epoch costs.
 
-    Or show what a view is, and what it is of. Of a dataset only the manifest is read, of a view what its condition or
-    split needs. The cost is an estimate for samples of equal size; docs/remote.md says how it is made.
+    Or show what a view chooses, and from which dataset. This reads the manifest, and the fields that a view's condition
+    or split needs. The cost is an estimate for samples of equal size; docs/remote.md says how it is made.
 
     Examples:
 

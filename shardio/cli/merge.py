@@ -34,8 +34,7 @@ def merge(
 
       shardio merge data/2024 data/2025 data/all --to hdf5
 
-      shardio merge s3://bucket/2024 data/2025 data/all --cache /local/cache --cache-size 200GB \
-          --store-option region=eu-west-1
+      shardio merge s3://bucket/2024 data/2025 data/all --cache /local/cache --store-option region=eu-west-1
 
       shardio merge data/a data/b data/mixed --shuffle 1
 

@@ -31,7 +31,7 @@ def plan(
 ) -> None:
     """Show what each rank of a job would read in an epoch, without reading a sample.
 
-    Of a view, it reads the fields that the view's condition or split needs.
+    For a view, it reads the fields that the view's condition or split needs.
 
     Examples:
 

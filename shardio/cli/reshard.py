@@ -26,7 +26,7 @@ def reshard(
     """Rewrite a dataset in another container, in shards of another size, or in another order.
 
     Samples are copied as they are stored, and checked on the way. The digest stays the same unless options choose,
-    reorder or change samples. IN may be a view. With --part, one part of --split is written, as other commands take it.
+    reorder or change samples. IN may be a view. --split writes every part as a dataset, or with --part that part alone.
 
     Examples:
 
@@ -36,8 +36,7 @@ def reshard(
 
       shardio reshard data/photos data/val --split train=0.9,val=0.1 --part val --split-by label
 
-      shardio reshard s3://bucket/photos data/photos --cache /local/cache --cache-size 200GB \
-          --store-option region=eu-west-1
+      shardio reshard s3://bucket/photos data/photos --cache /local/cache --store-option region=eu-west-1
 
       shardio reshard data/photos data/parts --split train=0.9,val=0.1
     """

@@ -59,8 +59,8 @@ def train(
 
     With --task regression, a network learns numbers of volumes [C, D, H, W], such as a simulation's parameters.
 
-    The choice of samples is one from TRAIN. With --split it trains on --part, by default train, and validates on the
-    part val, unless you give --val.
+    The options that choose samples apply to TRAIN. With --split it trains on --part, by default train, and validates on
+    the part val, unless you give --val.
 
     Examples:
 
@@ -76,8 +76,7 @@ def train(
 
       shardio train data/volumes --val data/more --output runs/volumes --task regression --optimizer adamw --lr 0.001
 
-      shardio train s3://bucket/train --output runs/one --cache /local/cache --cache-size 200GB \
-          --store-option region=eu-west-1
+      shardio train s3://bucket/train --output runs/one --cache /local/cache --store-option region=eu-west-1
 
     The exit status is 85 if SIGTERM, SIGUSR1 or Ctrl-C has stopped the run after a checkpoint; torchrun makes 1 of it.
     See also docs/training.md.

@@ -23,7 +23,7 @@ def view(
         typer.Option(help="A field whose classes come equally often in every epoch.", metavar="FIELD"),
     ] = None,
     weighted: Annotated[
-        str | None, typer.Option(help="A field with a weight of each sample, by which it comes.", metavar="FIELD")
+        str | None, typer.Option(help="A field that holds each sample's weight: how often it comes.", metavar="FIELD")
     ] = None,
     samples: Annotated[
         int | None,
@@ -32,8 +32,8 @@ def view(
 ) -> None:
     """Keep chosen samples as a view: a small file that every command and shardio.open take in place of a dataset.
 
-    The file holds the choice and the digest of the dataset, and where this is if that is below the file's own folder.
-    Otherwise, give the dataset by --of, or in Python by of=, where you use the view.
+    The file holds the choice and the dataset's digest. It also says where the dataset is, if that is below the file's
+    own folder. Otherwise, name the dataset with --of wherever you use the view, in Python with of=.
 
     Examples:
 
@@ -46,6 +46,8 @@ def view(
       shardio info data/rare.json
     """
     chosen = choice.opened(dataset, stores)
+    if not len(chosen):
+        raise ConfigError(f"no samples are chosen of {dataset}")
     if balanced is not None and weighted is not None:
         raise ConfigError(Message("{balanced} and {weighted} exclude each other"))
     if samples is not None and balanced is None and weighted is None:

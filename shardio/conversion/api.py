@@ -256,7 +256,7 @@ def convert(
             resize is not None and not store_pixels,
             "{resize} goes with {store_pixels}; {resize_shorter} and {max_pixels} shrink image files",
         ),
-        (append and split is not None, "{split} makes datasets: append to the directory of each of them"),
+        (append and split is not None, "{split} makes several datasets: append to the directory of each"),
     ):
         if broken:
             raise ConfigError(Message(rule))

@@ -99,7 +99,10 @@ class Growing:
             return
         made = Message("without {}", Option(name)) if kept is None else Message("with {}", Option(name, kept))
         raise ConfigError(
-            "{}: was made {}, which holds for what is appended, too; got {}", self.out.path, made, Option(name, given)
+            "{}: the dataset was made {}, and appends keep to that; got {}",
+            self.out.path,
+            made,
+            Option(name, given),
         )
 
     def check(self, source: Source) -> None:

@@ -40,7 +40,7 @@ from ..output.shard_writer import ShardWriter, WrittenShard, describe
 from ..stores import open_store
 from ..stores.url import Url, as_url
 from ..system.types import Buffer, Column, Indices, Sample
-from ..system.units import format_size
+from ..system.units import counted, format_size
 from ..views import saved
 from ..views.readable import Location
 from ..views.view import BaseDataset
@@ -106,7 +106,7 @@ class Dataset(BaseDataset):
         return self.manifest.samples
 
     def __repr__(self) -> str:
-        kind = f"{len(self.manifest.shards)} {self.manifest.container} shards"
+        kind = counted(len(self.manifest.shards), f"{self.manifest.container} shard")
         return f"<Dataset {self.path}: {len(self)} samples in {kind}, fields {', '.join(self.fields)}>"
 
     def _facts(self) -> str:
@@ -134,9 +134,10 @@ class Dataset(BaseDataset):
         dataset._renumbered = {**before, **both}
         return dataset
 
-    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
-        """Return the number of each sample's file, int64 [n], if these are files of others; else None."""
-        return self.manifest.shards.locate(indices)[0] if self.manifest.adopted else None
+    @property
+    def adopted(self) -> bool:
+        """Whether the shards are source files that `shardio index` adopted."""
+        return self.manifest.adopted
 
     def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         if self.renumbers:
@@ -222,7 +223,7 @@ class Dataset(BaseDataset):
         Args:
             indices: the numbers of the samples.
             stored: the fields that the caller has read already; this method reads the others.
-            max_value_bytes: see `select`.
+            max_value_bytes: see `selection`.
 
         Raises ShardCorrupt for the first sample whose checksum differs.
         """
@@ -247,8 +248,7 @@ class Dataset(BaseDataset):
 
     def shard_of(self, index: int) -> str:
         """Return the name of a sample's shard, without reading a file."""
-        shard = int(self.manifest.shards.locate(np.array([index]))[0][0])
-        return str(self.manifest.shards.names[shard])
+        return str(self.manifest.shards.names[int(self.shard_numbers(np.array([index]))[0])])
 
     def locate(self, index: int) -> Location:
         """Return the place of a sample; as text, `shard-000003.tar, row 118 (sample 24118, key cats/7.jpg)`.

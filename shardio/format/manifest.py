@@ -130,7 +130,8 @@ class Manifest:
             content = _parse(data)
             head = msgspec.convert(content, type=_FormatAndVersion)
             if head.format != "shardio":
-                raise ManifestError(f"format is {head.format!r}, not 'shardio'")
+                told = ": a view; give the dataset that it is of" if head.format == "shardio view" else ""
+                raise ManifestError(f"format is {head.format!r}, not 'shardio'{told}")
             if head.version != VERSION:
                 raise ManifestError(f"version {head.version} was written by another release; this one reads {VERSION}")
             value = msgspec.convert(content, type=_File)

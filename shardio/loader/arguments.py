@@ -117,7 +117,7 @@ def readable(dataset: ReadableDataset | str | os.PathLike[str], access: StoreAcc
     if not _is_readable(dataset):
         given = repr(dataset) if dataset is None or isinstance(dataset, (int, float)) else type(dataset).__name__
         advice = _advice(dataset)
-        raise ConfigError(f"dataset must be a path, a Dataset or a Mixture, got {given}{advice and f': {advice}'}")
+        raise ConfigError(f"dataset must be a path, a dataset or a view, got {given}{advice and f': {advice}'}")
     return dataset
 
 

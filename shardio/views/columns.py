@@ -56,7 +56,9 @@ def _with_values(dataset: ReadableDataset, name: str, numbers: Indices) -> Selec
 
 def categories(dataset: ReadableDataset, name: str) -> tuple[NDArray[np.int64], list[Any]]:
     """Return the category of each sample by a field, scalar or text: its number, int64 [n], and all values in order."""
-    if dataset.field(name).kind != "text":
+    if (field := dataset.field(name)).kind != "text":
+        if field.kind != "scalar":
+            raise ConfigError(f"{dataset.path}: {name!r} must be a scalar or text field, it is {describe(field)}")
         column = scalars(dataset, name)
         low, high = (
             (int(column.min()), int(column.max())) if len(column) and column.dtype.kind in "iu" else (0, 1 << 63)

@@ -8,13 +8,12 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, cast, final
+from typing import Any, Self, final
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
 from ..containers.base import check_out
 from ..containers.row_locator import Scratch
@@ -107,8 +106,7 @@ class Concat(BaseDataset):
         return self._digest([dataset.digest for dataset in self._datasets], self.numbers)
 
     def _digest(self, digests: Sequence[str], numbers: int) -> str:
-        text = json.dumps([[[*pair] for pair in zip(self.sources, digests, strict=True)], None, numbers])
-        return f"mix:{xxhash.xxh3_128_hexdigest(text.encode())}"
+        return hashed([[*zip(self.sources, digests, strict=True)], None, numbers])
 
     @property
     def earlier(self) -> Mapping[str, int]:
@@ -144,20 +142,10 @@ class Concat(BaseDataset):
         """Return the number of each sample's source, int64 [n], counted in the order of `sources`."""
         return np.searchsorted(self._starts, indices, "right") - 1
 
-    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
-        """Return a number for each sample's source file, int64 [n], if all sources know theirs; else None."""
-        if any(dataset.files_of(np.empty(0, np.int64)) is None for dataset in self._datasets):
-            return None
-        found, before = np.empty(len(indices), np.int64), 0
-        for dataset, local, rows in self._split(indices):
-            found[rows] = before + cast(NDArray[np.int64], dataset.files_of(local))
-            before = int(found[rows].max()) + 1
-        return found
-
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         """Locate samples, as `Dataset.selection` does."""
         split = self._split(self._checked(indices))
-        parts = [(dataset.selection(local, max_value_bytes), rows) for dataset, local, rows in split]
+        parts = [(self._datasets[source].selection(local, max_value_bytes), rows) for source, local, rows in split]
         return JoinedSelection(self.field, len(indices), parts)
 
     def field(self, name: str) -> Field:
@@ -175,9 +163,9 @@ class Concat(BaseDataset):
         stored: Mapping[str, Column | Sequence[Buffer]],
         max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
-        for dataset, local, rows in self._split(indices):
+        for source, local, rows in self._split(indices):
             part = {n: c[rows] if isinstance(c, np.ndarray) else [c[row] for row in rows] for n, c in stored.items()}
-            dataset.check(local, part, max_value_bytes)
+            self._datasets[source].check(local, part, max_value_bytes)
 
     def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
         """Ask storage for samples ahead, as `Dataset.read_ahead` does; they may belong to several sources."""
@@ -185,16 +173,6 @@ class Concat(BaseDataset):
             low, high = max(first, int(self._starts[source])), min(first + count, int(self._starts[source + 1]))
             if low < high:
                 dataset.read_ahead(low - int(self._starts[source]), high - low, fields)
-
-    @property
-    def fetched(self) -> FetchCounts:
-        """The bytes that this process has fetched for all sources until now."""
-        return sum((dataset.fetched for dataset in self._datasets), FetchCounts())
-
-    @property
-    def in_store(self) -> bool:
-        """Whether the shards of any source are in a store."""
-        return any(dataset.in_store for dataset in self._datasets)
 
     def warn_of_small_cache(self, window: int) -> None:
         for dataset in self._datasets:
@@ -209,17 +187,12 @@ class Concat(BaseDataset):
         """The sources."""
         return self._datasets
 
-    @property
-    def shard_means(self) -> NDArray[np.float64]:
-        return np.concatenate([dataset.shard_means for dataset in self._datasets])
-
     def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
         """Return the places of samples' shards in `shard_means`, int64 [n], counted through the sources."""
         firsts = np.cumsum([0, *(len(dataset.shard_means) for dataset in self._datasets)])
-        sources, shards = self.source_of(indices), np.empty(len(indices), np.int64)
-        for source, dataset in enumerate(self._datasets):
-            rows = np.flatnonzero(sources == source)
-            shards[rows] = firsts[source] + dataset.shard_numbers(indices[rows] - self._starts[source])
+        shards = np.empty(len(indices), np.int64)
+        for source, local, rows in self._split(indices):
+            shards[rows] = firsts[source] + self._datasets[source].shard_numbers(local)
         return shards
 
     def shard_of(self, index: int) -> str:
@@ -238,12 +211,12 @@ class Concat(BaseDataset):
         source = int(self.source_of(np.array([index]))[0])
         return source, index - int(self._starts[source])
 
-    def _split(self, indices: Indices) -> Iterator[tuple[ReadableDataset, Indices, NDArray[np.int64]]]:
-        """Yield for each source in `indices`: its dataset, its samples' indices there, and their rows in `indices`."""
+    def _split(self, indices: Indices) -> Iterator[tuple[int, Indices, NDArray[np.int64]]]:
+        """Yield for each source in `indices`: its number, its samples' indices there, and their rows in `indices`."""
         sources = self.source_of(indices)
         for source in np.unique(sources).tolist():
             rows = np.flatnonzero(sources == source)
-            yield self._datasets[source], indices[rows] - self._starts[source], rows
+            yield source, indices[rows] - self._starts[source], rows
 
 
 @final
@@ -297,6 +270,11 @@ class JoinedSelection:
 
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
+
+
+def hashed(parts: Any) -> str:
+    """Return the digest of several datasets together, by JSON values that tell what they are."""
+    return f"mix:{xxhash.xxh3_128_hexdigest(json.dumps(parts).encode())}"
 
 
 def _listed(sources: Sequence[str]) -> str:

@@ -78,6 +78,11 @@ class Expression:
     """
 
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise ConfigError(
+                f"a condition is a text, such as 'label == 3', got {type(text).__name__}; to choose by your own code, "
+                "give select a mask"
+            )
         self.text = text
         if not isinstance(text, str):
             raise ConfigError(f"a condition is text, such as 'label < 10', got {type(text).__name__}")
@@ -93,7 +98,9 @@ class Expression:
             if isinstance(error, ConfigError):
                 raise
             reason = error.msg if isinstance(error, SyntaxError) else error
-            raise ConfigError(f"not a condition: {text!r}: {reason}") from error
+            raise ConfigError(
+                f"not a condition: {text!r}: {reason}; write it as in Python, with ==, and, or, not"
+            ) from error
         if not (self.names or self.tested):
             raise ConfigError(f"a condition must name a field, got {text!r}")
 
@@ -337,7 +344,9 @@ class Condition:
     def _texts_of(self, field: ast.expr, rows: _Rows) -> TextColumn:
         column = rows.values[_name(field)]
         if not isinstance(column, TextColumn):
-            raise ConfigError(f"only text contains and begins with text, {_name(field)!r} is a number: {self.text!r}")
+            raise ConfigError(
+                f"only a text field can contain a text or start with one, {_name(field)!r} is a number in {self.text!r}"
+            )
         return column
 
     def _class_numbers(self, field: ast.expr, text: str) -> tuple[int, ...]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, final
 
-import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
@@ -15,7 +13,7 @@ from ..order.permutation import derive
 from ..order.plan import Order, Shuffle
 from ..system.rules import whole_number
 from .classes import Classes
-from .concat import Concat
+from .concat import Concat, hashed
 from .readable import ReadableDataset
 
 
@@ -56,7 +54,7 @@ class Mixture(Concat):
     @property
     def digest(self) -> str:
         """A hash of the sources' names and digests, the weights, and the length of an epoch."""
-        return _hashed([self._digests, self._told_weights, self._samples])
+        return hashed([self._digests, self._told_weights, self._samples])
 
     @property
     def _digests(self) -> list[list[str]]:
@@ -81,8 +79,4 @@ class Mixture(Concat):
             for number, dataset in enumerate(self._datasets)
         )
         stages = tuple((position, tuple(weights.values())) for position, weights in self.stages)
-        return MixedPlan(self._samples, sources, stages, seed, 0, shuffle, _hashed(self._digests))
-
-
-def _hashed(parts: Any) -> str:
-    return f"mix:{xxhash.xxh3_128_hexdigest(json.dumps(parts).encode())}"
+        return MixedPlan(self._samples, sources, stages, seed, 0, shuffle, hashed(self._digests))

@@ -140,11 +140,9 @@ class ReadableDataset(Protocol):
     def origin(self, indices: Sequence[int] | Indices) -> Indices:
         """Return the numbers that samples have in the dataset at the bottom of a stack of views, int64 [n]."""
 
-    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
-        """Return a number for the source file of each sample, int64 [n]; None if nothing tells the files.
-
-        The numbers of two samples are compared within one result, and with nothing else.
-        """
+    @property
+    def adopted(self) -> bool:
+        """Whether all shards are source files that `shardio index` adopted, so that `shard_numbers` tells the files."""
 
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         """Locate samples, int64 [n] in [0, numbers), repeats allowed, to read any of their fields; IndexError outside.

@@ -192,5 +192,5 @@ def _check(saved: SavedView, name: str, node: DatasetNode, dataset: ReadableData
     grown = " (it has grown since)" if node.digest in dataset.earlier else ""
     raise ManifestError(
         "{}: {} has changed, or is another one: {}, and {}{}; make the view anew and save that, or give the dataset as "
-        "it was with {of}", saved.path, which, now, then, grown,
+        "it was with {of:...}", saved.path, which, now, then, grown,
     )  # fmt: skip

@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, ManifestError
+from ..errors import ConfigError, ManifestError, Message
 from ..format.manifest import FILE_NAME
 from ..system import npy, strict_json
 from ..system.directory import Directory
@@ -72,7 +72,9 @@ def save(view: ReadableDataset, path: str | os.PathLike[str]) -> None:
     arrays: dict[str, NDArray[Any]] = {}
     node = view.description(arrays)
     if "dataset" in node:
-        raise ConfigError(f"{view.path} is a dataset, which is stored already; save keeps views of one")
+        raise ConfigError(
+            Message("{} is a whole dataset, which is stored already: choose from it, as with {where}", view.path)
+        )
     place.parent.mkdir(parents=True, exist_ok=True)
     if place.exists() and not holds_view(place):
         raise ConfigError(f"{place}: this file is no view, and would be lost; remove it, or give another name")
@@ -183,12 +185,12 @@ class SavedView:
         given = self.datasets[name].dataset
         which = f"source {name!r} of this view" if name else "this view"
         if given is None:
-            raise ConfigError("{}: the dataset of {} is not below its folder: give it with {of}", self.path, which)
+            raise ConfigError("{}: the dataset of {} is not below its folder: give it with {of:...}", self.path, which)
         folder, names = Directory(self._folder), given.split("/")
         for entry in names:
             if entry in ("", ".", "..") or "\0" in entry:
                 raise ConfigError(
-                    "{}: {!r} is no path below the folder of the view; give the dataset with {of}", self.path, given
+                    "{}: {!r} is no path below the folder of the view; give the dataset with {of:...}", self.path, given
                 )
             try:
                 kind = folder.kind(entry)
@@ -197,7 +199,7 @@ class SavedView:
             if kind != "directory":
                 raise ConfigError(
                     "{}: no directory {!r} in the folder of the view, or a link leads to it; give the dataset of {} "
-                    "with {of}", self.path, given, which,
+                    "with {of:...}", self.path, given, which,
                 )  # fmt: skip
             folder = folder.directory(entry)
         return self._folder.joinpath(*names)

@@ -21,6 +21,8 @@ def parse_split(given: str | Mapping[str, float]) -> Mapping[str, float]:
 
     Each share is in (0, 1], and they add up to at most 1.
     """
+    if not isinstance(given, str | Mapping):
+        raise ConfigError("{split} must be a dict such as {}, got {!r}", "{'train': 0.9, 'val': 0.1}", given)
     shares = dict[str, float]() if isinstance(given, str) else given
     for part in given.split(",") if isinstance(given, str) else ():
         name, _, text = (piece.strip() for piece in part.partition("="))

@@ -36,7 +36,7 @@ from .weighing import Balance, Weighing, Weights
 from .windows import FILE, Starts, WindowSelection, rows_to_check, usual_step, windowed
 
 _SHARE_TOLD = 0.01  # of all samples
-_MOST_SHOWN = 60  # characters of a description in repr
+_MOST_SHOWN = 100  # characters of a description in repr
 
 
 class BaseDataset(ReadableDataset):
@@ -79,12 +79,30 @@ class BaseDataset(ReadableDataset):
 
         return notebook.to_html(self, self._facts(), self.classes)
 
-    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
-        """Return a number for the source file of each sample, int64 [n]; None if nothing tells the files."""
-        return None
+    @property
+    def adopted(self) -> bool:
+        """Whether all shards are source files that `shardio index` adopted, so that `shard_numbers` tells the files."""
+        return bool(self.below) and all(dataset.adopted for dataset in self.below)
+
+    @property
+    def fetched(self) -> FetchCounts:
+        """The bytes that this process has fetched from stores until now, and in how many requests."""
+        return sum((dataset.fetched for dataset in self.below), FetchCounts())
+
+    @property
+    def in_store(self) -> bool:
+        """Whether any shards are in a store, where nothing but shardio reads them."""
+        return any(dataset.in_store for dataset in self.below)
+
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        """The mean of the stored bytes of a sample, of each shard of all datasets at the bottom, float64 [shards]."""
+        return np.concatenate([dataset.shard_means for dataset in self.below])
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the samples in epoch 0."""
+        if not len(self):
+            raise ConfigError(f"there must be at least one sample to load, {self!r} has none")
         return Plan(len(self), seed, 0, shuffle, block, window)
 
     def origin(self, indices: Sequence[int] | Indices) -> Indices:
@@ -393,9 +411,6 @@ class Derived(BaseDataset):
     def origin(self, indices: Sequence[int] | Indices) -> Indices:
         return self.base.origin(self._in_base(super().origin(indices)))
 
-    def files_of(self, indices: Indices) -> NDArray[np.int64] | None:
-        return self.base.files_of(self._in_base(indices))
-
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         return self.base.selection(self._in_base(self._checked(indices)), max_value_bytes)
 
@@ -411,23 +426,11 @@ class Derived(BaseDataset):
         """Ask storage for samples ahead, as `Dataset.read_ahead` does, run by run."""
         _read_ahead(self.base, self._in_base(np.arange(first, first + count)), list(fields))
 
-    @property
-    def fetched(self) -> FetchCounts:
-        return self.base.fetched
-
-    @property
-    def in_store(self) -> bool:
-        return self.base.in_store
-
     def refetch(self, index: int) -> bool:
         return self.base.refetch(self._base_number(index))
 
     def warn_of_small_cache(self, window: int) -> None:
         self.base.warn_of_small_cache(min(window, len(self)))
-
-    @property
-    def shard_means(self) -> NDArray[np.float64]:
-        return self.base.shard_means
 
     def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
         return self.base.shard_numbers(self._in_base(indices))
@@ -543,7 +546,7 @@ class Windows(Derived):
 
     @property
     def shard_means(self) -> NDArray[np.float64]:
-        return self.base.shard_means * self.starts.length
+        return super().shard_means * self.starts.length
 
     def __repr__(self) -> str:
         return f"<Windows {_short(self.starts.description())}: {len(self)} of {self.base.base!r}>"
@@ -662,5 +665,5 @@ def digest_of(description: Mapping[str, Any], base: str) -> str:
 
 
 def _short(description: Mapping[str, Any]) -> str:
-    told = json.dumps(description)
+    told = json.dumps({name: value for name, value in description.items() if value not in (None, False)})
     return told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}..."

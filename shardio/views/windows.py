@@ -124,7 +124,7 @@ class _Ends:
         self._base, self._contiguous = base, contiguous
         if contiguous is not None:
             _check_coordinate(base, contiguous[0])
-        self._by_file = within == FILE and base.files_of(np.empty(0, np.int64)) is not None
+        self._by_file = within == FILE and base.adopted
         if within == FILE and not self._by_file and FILE not in base.fields:
             raise ConfigError(_NO_FILES, base.path)
         self._column = None if within == ALL or self._by_file else within
@@ -136,7 +136,8 @@ class _Ends:
     def __call__(self, numbers: Indices) -> NDArray[np.bool_]:
         """Return whether a sequence ends between neighbours in `numbers`, int64 [n]; bool [n - 1]."""
         ends = np.zeros(len(numbers) - 1, np.bool_)
-        if self._by_file and (files := self._base.files_of(numbers)) is not None:
+        if self._by_file:
+            files = self._base.shard_numbers(numbers)
             ends |= files[1:] != files[:-1]
         if (name := self._column) is not None:
             values, present = self._read(name, numbers)

@@ -96,7 +96,7 @@ def test_cards_tell_what_a_sample_is(tmp_path: Path, blocks: list[Block]) -> Non
     for number, card in zip(numbers[:9], cards[:9], strict=True):
         assert card.lines == [
             f"#{number} {CLASSES[number % 3]}",
-            "studio" if number < 5 else "street",
+            f"source {'studio' if number < 5 else 'street'}",
             f"key k{number}",
         ]
         assert [name for name, _ in card.pictures] == ["image", "mask", "grid[1]"]
@@ -256,9 +256,9 @@ def test_views_are_drawn_as_datasets_are(tmp_path: Path, blocks: list[Block]) ->
     assert contact_sheet(joined.where("label == 2")[1:], tmp_path / "s.png") == 3
     (block,) = blocks
     assert sorted((*card.lines, card.pictures[0][0]) for card in block.cards) == [
-        ("#0 owl", "a", "image"),
-        ("#1 owl", "b", "image"),
-        ("#2 owl", "b", "image"),
+        ("#0 owl", "source a", "image"),
+        ("#1 owl", "source b", "image"),
+        ("#2 owl", "source b", "image"),
     ]
     (loader,) = ranks_at(joined[3:9], batch_size=6, shuffle=None)
     shardio.show(loader, tmp_path / "s.png")

@@ -107,7 +107,7 @@ def test_stats(dataset: Path, tmp_path: Path) -> None:
     assert "decoding 10/10 samples" in done.stderr
     lines = done.stdout.splitlines()
     assert "image: image RGB" in lines
-    assert "  classes      2, of 12 to 12 samples (1 : 1)" in lines
+    assert "  classes      2, of 12 samples each" in lines
     (pasted,) = re.findall(r"shardio\.Normalize\(\((.*)\), \((.*)\)\)", done.stdout)
     told = json.loads(figures.read_text())
     channels = told["fields"]["image"]["images"]["channels"]
@@ -161,7 +161,7 @@ def test_show_batches(dataset: Path, tmp_path: Path) -> None:
         (("info",), "Missing argument", 2),
         (("info", "nowhere"), "nowhere: no such directory or shardio.json", 1),
         (("convert", "nope", ".", "out"), "no converter is called 'nope'; installed: cifar, filelist", 2),
-        (("convert", "a", "out"), "the kind of source comes first, as in 'shardio convert imagefolder a OUT'", 2),
+        (("convert", "a", "out"), "the kind of source comes first, as in 'imagefolder a'", 2),
         (("convert", "imagefolder", ".", "out", "--container", "tar"), "No such option: --container; it is --to", 2),
         (("convert", "hdf5", "a.h5", "b.h5", "out"), "(out); quote a pattern, as in 'data/*', so that the shell", 2),
         (("convert", "imagefolder", ".", "out", "--quality", "80"), "--quality goes with --resize-shorter", 2),

@@ -62,8 +62,8 @@ def test_appending(photos: Path, tmp_path: Path) -> None:
     assert f"{out}: 41 samples, 10 of them new, in " in told
     assert run(*append, "--where", "label == 1", "--resume").splitlines() == told.splitlines()[:1]
     assert f"grew from 31 samples, {digest} " in " ".join(run("info", out).split())
-    assert "made with --resize-shorter 20, which holds" in run(*append, "--resize-shorter", 30, code=2)
-    assert "made with --shard-size 8000, which holds" in run(*append, "--shard-size", "1MB", code=2)
+    assert "made with --resize-shorter 20, and appends keep to that" in run(*append, "--resize-shorter", 30, code=2)
+    assert "made with --shard-size 8000, and appends keep to that" in run(*append, "--shard-size", "1MB", code=2)
     assert "no such directory or shardio.json" in run("append", "imagefolder", photos, tmp_path / "none", code=1)
     assert "no such option" in run(*append, "--to", "hdf5", code=2).lower()
     (photos / "class 3").mkdir()

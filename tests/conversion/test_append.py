@@ -388,7 +388,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     refused(out, "made with shard_size=200, .*got shard_size=300", fitting, shard_size=300)
     refused(out, "made without resize_shorter, .*got resize_shorter=8", fitting, resize_shorter=8)
     refused(out, "without compression", fitting, compression="gzip")
-    refused(out, "split makes datasets", fitting, split="a=0.5,b=0.5")
+    refused(out, "split makes several datasets", fitting, split="a=0.5,b=0.5")
     (tmp_path / "none").mkdir()
     refused(tmp_path / "none", "no shardio.json", fitting)
     with pytest.raises(NotADataset):

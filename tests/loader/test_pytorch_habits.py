@@ -69,7 +69,7 @@ def column(dataset: Any, name: str) -> list[Any]:
 def test_what_is_no_dataset(given: Callable[[], Any], advice: str) -> None:
     """Datasets in other forms are refused with what to use, by Loader and by TorchDataset."""
     for refuses in (load, shardio.TorchDataset):
-        with pytest.raises(ConfigError, match=rf"dataset must be a path, a Dataset or a Mixture, .*{advice}"):
+        with pytest.raises(ConfigError, match=rf"dataset must be a path, a dataset or a view, .*{advice}"):
             refuses(given())
 
 

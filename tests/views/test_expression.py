@@ -151,7 +151,7 @@ def test_what_cannot_be_computed_is_refused(text: str, message: str) -> None:
 )  # fmt: skip
 def test_no_conditions(text: str) -> None:
     """Text that is not a condition on fields is refused, and no part of it is run."""
-    with pytest.raises(ConfigError, match=r"condition|takes|a list may|a dot may|a text is|only text|has no names"):
+    with pytest.raises(ConfigError, match=r"condition|takes|a list may|a dot may|a text is|only a text|has no names"):
         chosen(text, VALUES | {"key": ["a"] * 5})
 
 

@@ -173,7 +173,7 @@ def test_a_save_replaces_the_view_in_one_step(folder: Path, monkeypatch: pytest.
 def test_what_cannot_be_saved_is_refused(folder: Path) -> None:
     """A dataset itself, renumbered labels, a file that is no view, and other names."""
     data = shardio.open(folder / "data" / "train")
-    with pytest.raises(ConfigError, match="is a dataset, which is stored already"):
+    with pytest.raises(ConfigError, match="is a whole dataset, which is stored already"):
         data.save(folder / "all.json")
     for name in ("view.txt", "shardio.json"):
         with pytest.raises(ConfigError, match=r"a view is kept in a file such as rare\.json"):

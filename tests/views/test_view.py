@@ -1,19 +1,22 @@
 """Views: samples chosen from a dataset, as a dataset that loaders read exactly."""
 
 import pickle
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
+from _datasets import load, photos
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 import shardio
 from shardio.errors import ConfigError, StateMismatch
 from shardio.order.world import World
 from shardio.views import index_map
 from shardio.views.index_map import BitMap, NumberMap, RangeMap, of_mask
-from shardio.views.view import BaseDataset
+from shardio.views.view import BaseDataset, Derived
 
 COUNT = 60
 DATA = shardio.from_samples(
@@ -26,7 +29,7 @@ def stacks(draw: Any) -> tuple[BaseDataset, list[Any]]:
     """A random stack of views over DATA, and the samples that it should have, of windows the rows."""
     view: BaseDataset = DATA
     expected: list[Any] = list(range(COUNT))
-    kinds = ["slice", "select", "mask", "where", "windows"]
+    kinds = ["slice", "select", "mask", "where", "split", "concat", "windows"]
     for _ in range(draw(st.integers(0, 3))):
         match draw(st.sampled_from(kinds)):
             case "slice":
@@ -46,6 +49,21 @@ def stacks(draw: Any) -> tuple[BaseDataset, list[Any]]:
                 expected = [
                     n for n in expected if (n % 5 < label and n != 7) or (n % 4 == 0 and str(n).startswith("1"))
                 ]
+            case "split":
+                if len(expected) < 4:
+                    continue
+                seed, by = draw(st.integers(0, 3)), draw(st.sampled_from([None, "label"]))
+                with suppress(ConfigError):  # a part that gets no sample
+                    parts = view.split({"a": 0.5, "b": 0.5}, by=by, seed=seed)
+                    rows = {name: part.read(range(len(part)), ["n"])["n"].tolist() for name, part in parts.items()}
+                    assert sorted(rows["a"] + rows["b"]) == sorted(expected)
+                    name = draw(st.sampled_from(["a", "b"]))
+                    view, expected = parts[name], rows[name]
+            case "concat":
+                if expected:
+                    first = draw(st.integers(0, COUNT - 1))
+                    view = shardio.concat({"stack": view, "rest": DATA[first:]})
+                    expected = expected + list(range(first, COUNT))
             case "windows":
                 length, stride = draw(st.integers(1, 5)), draw(st.integers(1, 6))
                 view = view.windows(length, stride=stride, within="dataset")
@@ -55,13 +73,23 @@ def stacks(draw: Any) -> tuple[BaseDataset, list[Any]]:
     return view, expected
 
 
+def at_bottom(view: Any, indices: Any) -> Any:
+    """The samples that `origin` leads to, read where the stack begins: in DATA, or in a concatenation."""
+    bottom = view
+    while isinstance(bottom, Derived):
+        bottom = bottom.base
+    numbers = view.origin(indices)
+    found = bottom.read(numbers.reshape(-1), ["n"])["n"]
+    return found.reshape(numbers.shape + found.shape[1:])
+
+
 @given(stacks())
 def test_a_stack_of_views_holds_what_its_choices_say(stack: Any) -> None:
     """Samples, numbers and origins are those of the choices, one after the other."""
     view, expected = stack
     assert len(view) == len(expected)
     assert view.read(range(len(view)), ["n"])["n"].tolist() == expected
-    assert view.origin(range(len(view))).tolist() == expected
+    assert at_bottom(view, range(len(view))).tolist() == expected
     if expected:
         assert np.array_equal(view[-1]["n"], expected[-1])
         assert view.locate(len(view) - 1).index == len(view) - 1
@@ -77,9 +105,34 @@ def test_an_epoch_is_the_view_over_any_ranks(stack: Any, size: int, batch: int, 
             shardio.Loader(view, 1, threads=1)
         return
 
-    def loaders(world: int, batch_size: int) -> list[shardio.Loader]:
-        options: dict[str, Any] = {"shuffle": shuffle, "block": 3, "window": 2, "tail": "pad", "threads": 1}
-        return [shardio.Loader(view, batch_size, world=World(r, world), **options) for r in range(world)]
+    _exact_over_ranks(view, sorted(expected), size, batch, shuffle, data)
+
+
+@settings(max_examples=30)
+@given(stacks(), st.booleans(), st.integers(1, 4), st.integers(1, 9), st.sampled_from(["global", "block"]), st.data())
+def test_a_weighed_stack_is_the_same_over_any_ranks(
+    stack: Any, mixed: bool, size: int, batch: int, shuffle: Any, data: Any
+) -> None:
+    """Weights and mixtures over any stack deliver on any ranks what they deliver on one."""
+    view, expected = stack
+    if not expected:
+        return
+    view = view.weighted(np.arange(len(expected)) % 4 + 1.0, 2 * len(expected))
+    if mixed:
+        other = view.base.select(range(len(expected)))
+        view = shardio.mix({"weighed": view, "other": other}, {"weighed": 2, "other": 1}, samples=50)
+    (alone,) = _loaders(view, 1, 16, shuffle)
+    everything = sorted(n for delivered in alone for n in delivered["n"][delivered["valid"]].tolist())
+    _exact_over_ranks(view, everything, size, batch, shuffle, data)
+
+
+def _loaders(view: Any, world: int, batch: int, shuffle: Any) -> list[shardio.Loader]:
+    options: dict[str, Any] = {"shuffle": shuffle, "block": 3, "window": 2, "tail": "pad", "threads": 1, "seed": 1}
+    return [shardio.Loader(view, batch, world=World(rank, world), **options) for rank in range(world)]
+
+
+def _exact_over_ranks(view: Any, expected: list[Any], size: int, batch: int, shuffle: Any, data: Any) -> None:
+    """Check what ranks deliver together, and what they deliver if others take over midway."""
 
     def take(parts: list[shardio.Loader], steps: int | None = None) -> tuple[list[Any], Any]:
         got: list[Any] = []
@@ -87,23 +140,22 @@ def test_an_epoch_is_the_view_over_any_ranks(stack: Any, size: int, batch: int, 
         for loader in parts:
             for step, delivered in enumerate(loader):
                 got += delivered["n"][delivered["valid"]].tolist()
-                assert (view.origin(delivered["index"].numpy()) == delivered["n"].numpy()).all()
+                assert (at_bottom(view, delivered["index"].numpy()) == delivered["n"].numpy()).all()
                 if step + 1 == steps:
                     state = loader.state_dict()
                     break
         return got, state
 
-    ranks = loaders(size, batch)
-    got, _ = take(ranks)
-    assert sorted(got) == sorted(expected)
+    ranks = _loaders(view, size, batch, shuffle)
+    assert sorted(take(ranks)[0]) == expected
     steps = len(ranks[0])
     if steps > 1:
-        before, state = take(loaders(size, batch), data.draw(st.integers(1, steps - 1)))
-        others = loaders(data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9)))
+        before, state = take(_loaders(view, size, batch, shuffle), data.draw(st.integers(1, steps - 1)))
+        others = _loaders(view, data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9)), shuffle)
         for loader in others:
             loader.load_state_dict(state)
         after, _ = take(others)
-        assert sorted(before + after) == sorted(expected)
+        assert sorted(before + after) == expected
 
 
 @given(stacks(), stacks())
@@ -189,3 +241,64 @@ def test_wrong_choices_are_refused(choose: Any, error: type[Exception], message:
     """A choice that doesn't fit its dataset is an error when it is made."""
     with pytest.raises(error, match=message):
         choose()
+
+
+@pytest.fixture(scope="module")
+def stored_alike(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BaseDataset]:
+    """The same photos in memory and in each container, in shards of different sizes."""
+    sizes = {"memory": None, "tar": 6000, "hdf5": 9000, "lmdb": 20_000}
+    folder = tmp_path_factory.mktemp("alike")
+    return {name: photos(40, folder / name, container=name, shard_size=size) for name, size in sizes.items()}
+
+
+def _chosen(data: Any) -> dict[str, Any]:
+    """A view of each kind, of photos of `stored_alike`."""
+    half = data.split({"a": 0.5, "b": 0.5}, by="label", seed=1)["a"]
+    joined = shardio.concat({"some": data.where("label in (2, 3, 7) or key.startswith('k3')")[::-1], "half": half})
+    weighed = joined.weighted(np.arange(len(joined)) % 3 + 1.0, samples=50)
+    return {
+        "joined": joined.select(np.arange(len(joined)) % 4 > 0),
+        "weighed": weighed,
+        "balanced": joined.balanced("label"),
+        "mixed": shardio.mix({"half": half, "weighed": weighed}, weights={"half": 1, "weighed": 2}),
+        "windows": data.select(range(5, 35)).windows(3, stride=2, within="dataset"),
+    }
+
+
+def _crop(view: Any) -> Any:
+    return [shardio.RandomResizedCrop(8)] if "image" in view.fields else None
+
+
+def _samples(batches: Any) -> list[dict[str, Any]]:
+    """Each sample of an epoch, in its order; arrays and pixels as nested lists."""
+    return [
+        {name: value if isinstance(value, str) else value.tolist() for name, value in zip(batch, values, strict=True)}
+        for batch in batches
+        for values in zip(*batch.values(), strict=True)
+    ]
+
+
+def _epoch_of(view: Any, **options: Any) -> list[dict[str, Any]]:
+    return _samples(load(view, 5, seed=4, transforms=_crop(view), **options))
+
+
+@pytest.mark.parametrize("kind", ["joined", "weighed", "balanced", "mixed", "windows"])
+def test_containers_and_threads_make_no_difference(stored_alike: dict[str, BaseDataset], kind: str) -> None:
+    """A view delivers the same pixels in the same order, whatever stores them, and on however many threads."""
+    expected = _epoch_of(_chosen(stored_alike["memory"])[kind], threads=1)
+    assert len(expected) >= 10
+    for name, data in stored_alike.items():
+        view = _chosen(data)[kind]
+        assert _epoch_of(view, threads=3) == expected, name
+        assert _epoch_of(pickle.loads(pickle.dumps(view))) == expected, name  # noqa: S301  # our own
+
+
+@pytest.mark.slow
+def test_worker_processes_make_no_difference(stored_alike: dict[str, BaseDataset]) -> None:
+    """Worker processes of a Loader, and of a DataLoader that spawns, deliver what threads do."""
+    view = _chosen(stored_alike["hdf5"])["joined"]
+    stored = [{k: v for k, v in sample.items() if k != "source"} for sample in _epoch_of(view, shuffle=None)]
+    dataset = shardio.TorchDataset(view, transforms=_crop(view), seed=4)
+    spawned = DataLoader(dataset, 5, drop_last=True, num_workers=1, multiprocessing_context="spawn")
+    assert _samples(spawned) == stored
+    assert _epoch_of(view, isolate=True) == _epoch_of(view)

@@ -159,12 +159,18 @@ def test_a_batch_holds_windows() -> None:
         shardio.Loader(windows, 2, transforms={"volume": [shardio.RandomAxisFlip(axes=-4)]})
 
 
-def test_processes_make_the_same_windows() -> None:
-    """Worker processes deliver the windows that threads deliver."""
+def test_processes_deliver_the_same_views() -> None:
+    """Worker processes deliver what one thread delivers of windows, and of views of each kind of them."""
     windows = ROWS.windows(3, stride=2, within="station", contiguous="time")
-    options: dict[str, Any] = {"threads": 1, "seed": 5, "fields": ["n", "volume"]}
-    isolated = shardio.Loader(windows, 5, isolate=True, **options)
-    for one, other in zip(shardio.Loader(windows, 5, **options), isolated, strict=True):
+    sources: dict[str, Any] = {
+        "weighted": windows.weighted(np.arange(len(windows))),
+        "joined": shardio.concat({"some": windows.select([3, 1, 1]), "all": windows}),
+    }
+    mixed = shardio.mix(sources, {"weighted": 2, "joined": 1}, samples=60)
+    options: dict[str, Any] = {"seed": 5, "fields": ["n", "volume"]}
+    isolated = shardio.Loader(mixed, 5, isolate=True, threads=2, **options)
+    for one, other in zip(shardio.Loader(mixed, 5, threads=1, **options), isolated, strict=True):
+        assert one["index"].tolist() == other["index"].tolist()
         assert one["n"].tolist() == other["n"].tolist()
         assert one["volume"].equal(other["volume"])
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...dataset.dataset import Dataset
-from ...dataset.opening import open as open_dataset
+from ...dataset.opening import as_dataset
 from ...dataset.store_access import StoreAccess
 from ...errors import BadSample, ConfigError
 from ...format.fields import present_column
@@ -77,9 +77,7 @@ def stats(
         raise ConfigError("{sample} must be a whole number of at least 0, or 'all', got {!r}", sample)
     thread_count, report_progress = threads(workers), progress or (lambda *_: None)
     access = StoreAccess(cache, cache_size, store_options)
-    source = dataset
-    if not isinstance(source, BaseDataset):
-        source = open_dataset(source, **access.check_needed(source).keywords_for(source))
+    source = as_dataset(dataset, access.check_needed(dataset))
     seen = views(source.fields, fill_values or {}, channel_axis or {})
     counters = {name: FieldCounter(name, field, len(source), seen[name]) for name, field in source.fields.items()}
     label = source.fields.get("label")

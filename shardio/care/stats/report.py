@@ -111,6 +111,8 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
         yield from _images(field.images)
     if (classes := field.classes) is not None:
         balance = f"of {classes.smallest:,} to {classes.largest:,} samples (1 : {classes.ratio:.3g})"
+        if classes.smallest == classes.largest:
+            balance = f"of {counted(classes.largest, 'sample', ',')} each"
         yield "classes", f"{len(classes.values):,}, {balance}"
         if classes.empty:
             yield "empty classes", f"{classes.empty:,}"
