@@ -84,8 +84,6 @@ class Expression:
                 "give select a mask"
             )
         self.text = text
-        if not isinstance(text, str):
-            raise ConfigError(f"a condition is text, such as 'label < 10', got {type(text).__name__}")
         if len(text) > _MOST_LETTERS:
             raise ConfigError(f"a condition has at most {_MOST_LETTERS} letters, got {len(text)}")
         try:

@@ -230,7 +230,7 @@ def test_a_mask_becomes_the_smallest_map(count: int, share: float, monkeypatch: 
         (lambda: DATA[::0], ConfigError, "slice step cannot be zero"),
         (lambda: DATA["a":], ConfigError, "not a slice of samples"),
         (lambda: DATA.where("missing > 3"), ConfigError, "missing"),
-        (lambda: DATA.where(np.ones(COUNT)), ConfigError, "a condition is text, such as 'label < 10', got ndarray"),
+        (lambda: DATA.where(np.ones(COUNT)), ConfigError, "a condition is a text, such as 'label == 3', got ndarray"),
         (lambda: DATA.select(np.array([2**64 - 1], np.uint64)), IndexError, "no sample has the number 18446744073709"),
         (lambda: DATA.origin([0.5]), ConfigError, "indices must be whole numbers, got float64"),
         (lambda: shardio.concat({1: DATA}), ConfigError, "the name of a source must be text, got 1"),  # type: ignore[dict-item]
