@@ -37,8 +37,6 @@ def parse_split(given: str | Mapping[str, float]) -> Mapping[str, float]:
         raise ConfigError(
             Message("{split} must name at least one dataset and its share, such as {{'train': 0.9, 'val': 0.1}}")
         )
-    if not isinstance(shares, Mapping):
-        raise ConfigError("{split} must be a dict of shares by name, got {!r}", shares)
     for name, share in shares.items():
         if not isinstance(name, str) or not isinstance(share, Real):
             raise ConfigError(f"a split must have numbers by name, got {name!r}: {share!r}")
