@@ -127,6 +127,7 @@ class Asked:
         total: how many samples there are together; None where `least` and `most` say it.
         groups: numbers that belong together, and how many samples of each group are asked for.
         first: how many of each group are asked for within the first CHANGE samples.
+        added: numbers that come only after a run was interrupted: the rest of its epoch may have them or not.
     """
 
     least: NDArray[np.int64]
@@ -134,6 +135,7 @@ class Asked:
     total: int | None = None
     groups: Sequence[tuple[NDArray[np.int64], int]] = ()
     first: Sequence[int] = ()
+    added: Sequence[int] = ()
 
     def like(self, counts: NDArray[np.int64]) -> "Asked":
         """What a run that was interrupted should deliver, where one that was not delivered `counts`.
@@ -141,7 +143,9 @@ class Asked:
         Where each number is asked for a fixed number of times, what the other run added or left out counts for nothing.
         """
         if np.array_equal(self.least, self.most) or self.total is None:
-            return Asked(np.minimum(self.least, counts), np.maximum(self.most, counts))
+            least = np.minimum(self.least, counts)
+            least[list(self.added)] = 0
+            return Asked(least, np.maximum(self.most, counts))
         return Asked(counts, counts)
 
 
@@ -220,7 +224,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "balanced": Task("as many of each class", _balanced(), limited=True),
         "mix": Task("mix three sources 70/20/10", _mixed(SHARES), limited=True),
         "stages": Task("other shares midway", _mixed(LATER_SHARES), limited=True),
-        "grow": Task("append 200 samples", _once([*A, *APPENDED])),
+        "grow": Task("append 200 samples", replace(_once([*A, *APPENDED]), added=APPENDED)),
         "windows": Task("windows of 4 neighbours", _once(range(SAMPLES - WINDOW + 1))),
         "split": Task("split 90/10 by class", None),
         "grouped": Task("split 90/10, patients whole", None),

@@ -102,7 +102,7 @@ def _dataset(task: str, folder: Path) -> Any:
         weights: Any = first if task == "mix" else [(0, first), (CHANGE, later)]
         return shardio.mix(parts, weights, samples=MIXED)
     if task == "windows":
-        return data.windows(WINDOW)
+        return data.windows(WINDOW, within="dataset")
     if task == "grow":
         return shardio.open(folder / "grown")
     by = {"group": "patient"} if task.startswith("grouped") else {"by": "label"}

@@ -124,11 +124,14 @@ class Dataset(BaseDataset):
 
     def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Dataset:
         """Return the dataset with other labels: by field, the new number of each class, and what names them."""
-        dataset, digest = copy.copy(self), self.digest
+        dataset, digest, before = copy.copy(self), self.digest, self._renumbered
         for field, numbers in labels.items():
             content = json.dumps([digest, field, numbers.tolist()])
             digest = f"renumbered:{xxhash.xxh3_128_hexdigest(content.encode())}"
-        dataset.manifest, dataset._renumbered = replace(self.manifest, metadata=metadata, digest=digest), labels
+        # These are new numbers of the classes here, whose labels are renumbered already in a mixture of mixtures.
+        both = {field: numbers[before[field]] if field in before else numbers for field, numbers in labels.items()}
+        dataset.manifest = replace(self.manifest, metadata=metadata, digest=digest)
+        dataset._renumbered = {**before, **both}
         return dataset
 
     @property

@@ -167,6 +167,8 @@ def _opened(
             f"{type(sources).__name__}"
         )
     for name, source in sources.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"the name of a source must be text, got {name!r}")
         if not isinstance(source, (BaseDataset, str, os.PathLike)):
             raise ConfigError(f"source {name!r} must be a path or a dataset, got {source!r}")
     access.check_needed(*sources.values())

@@ -19,7 +19,6 @@ from ..order.world import World, rank_in_torch_distributed
 from ..system.did_you_mean import did_you_mean, for_paths
 from ..views.readable import ReadableDataset
 
-_MOST_BITS = 1024
 _P = ParamSpec("_P")
 
 
@@ -47,17 +46,6 @@ def torch_device(device: torch.device | str | None) -> torch.device:
     if chosen.type == "cuda" and chosen.index is None:  # engines must use the GPU that torch uses
         return torch.device("cuda", torch.cuda.current_device())
     return chosen
-
-
-def whole_number(value: int, name: str) -> int:
-    """Return `value` as an int; raise ConfigError unless it is a whole number of any integer type, up to 1,024 bits."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise ConfigError("{} must be a whole number, got {!r}", Option(name), value) from None
-    if (bits := number.bit_length()) > _MOST_BITS:  # Python writes no number of 4300 digits into a state
-        raise ConfigError("{} must have at most {} bits, got a number of {}", Option(name), _MOST_BITS, bits)
-    return number
 
 
 def check_switches(arguments: Mapping[str, Any], *names: str) -> None:

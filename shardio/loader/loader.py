@@ -19,6 +19,7 @@ from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
 from ..order.world import World
 from ..system import cpus
+from ..system.rules import whole_number
 from ..transforms import Mixer
 from ..views.readable import ReadableDataset
 from .arguments import (
@@ -31,7 +32,6 @@ from .arguments import (
     refuses_foreign_keywords,
     time_limit,
     torch_device,
-    whole_number,
 )
 from .batch.field_names import Fields
 from .batch.field_warnings import FirstBatch

@@ -11,8 +11,8 @@ from typing import Any, final
 from ..errors import ConfigError, StateMismatch, StateWarning
 from ..order.interleave import MixedPlan
 from ..order.plan import Order, Plan, Schedule
+from ..system.rules import whole_number
 from ..system.units import shown
-from .arguments import whole_number
 
 VERSION = 2
 _IDENTITY = ("digest", "samples", "seed", "order")
@@ -278,8 +278,10 @@ class LoaderState:
         `same`: whether the mixture is the one that was saved; otherwise its weights hold from the state's position on.
         """
         order, turns = self._own_order, state.get("turns", [])
-        if not isinstance(order, MixedPlan) or len(turns) != len(order.sources):
+        if not isinstance(order, MixedPlan):
             return None
+        if len(turns) != len(order.sources) and state.get("sources") != order.sources_digest:
+            return None  # of other sources, or of version 1 before it counted turns
         reached = state["epoch"] * order.n + state["position"]
         try:
             return order.resumed(state.get("since", 0) if same else reached, reached, turns)

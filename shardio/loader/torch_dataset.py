@@ -18,10 +18,11 @@ from ..errors import ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Plan, PlanSlice
 from ..system import allocation
+from ..system.rules import whole_number
 from ..system.shared_memory import Shared
 from ..system.timing import StageClock
 from ..views.readable import ReadableDataset
-from .arguments import readable, whole_number
+from .arguments import readable
 from .batch.bad_samples import fill
 from .batch.field_names import Fields
 from .batch.field_warnings import warn_of_equal_views

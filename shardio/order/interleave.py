@@ -325,8 +325,8 @@ class MixedPlan:
         Positions count from epoch 0 on. Raises ConfigError if these weights cannot come to such turns.
         """
         drawn = replace(self, since=since, begun=(0,) * len(self.sources)).turns(position)
-        begun = tuple(now - later for now, later in zip(turns, drawn, strict=True))
-        if min(begun) < 0 or sum(begun) != since or since > position:
+        begun = tuple(now - later for now, later in zip(turns, drawn, strict=False))
+        if len(turns) != len(drawn) or min(begun) < 0 or sum(begun) != since or since > position:
             raise ConfigError(f"its sources cannot have come to {shown(list(turns))} at sample {position}")
         return replace(self, since=since, begun=begun)
 

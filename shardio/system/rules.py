@@ -1,11 +1,14 @@
 """Rules for the fields of a configuration, stated by their types, and one function that checks them all."""
 
 import math
+import operator
 import types
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ConfigError, Option
+
+_MOST_BITS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,17 @@ Positive: TypeAlias = Annotated[float, Range(0, above=True)]
 """A number above 0."""
 Share: TypeAlias = Annotated[float, Range(0, 1)]
 """A number in [0, 1)."""
+
+
+def whole_number(value: int, name: str) -> int:
+    """Return `value` as an int; raise ConfigError unless it is a whole number of any integer type, up to 1,024 bits."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ConfigError("{} must be a whole number, got {!r}", Option(name), value) from None
+    if (bits := number.bit_length()) > _MOST_BITS:  # Python writes no number of 4300 digits into a state
+        raise ConfigError("{} must have at most {} bits, got a number of {}", Option(name), _MOST_BITS, bits)
+    return number
 
 
 def check_fields(config: Any) -> None:
@@ -61,5 +75,6 @@ def _broken(value: object, kind: Any) -> str | None:
     if right and value in allowed:
         return None
     if base is int:
-        return f"a whole number of at least {allowed.low}"
+        too_high = right and value >= allowed.high
+        return f"below {allowed.high}" if too_high else f"a whole number of at least {allowed.low}"
     return f"a number in {'(' if allowed.above else '['}{allowed.low}, {allowed.high})"

@@ -1,5 +1,6 @@
 """The choices that a view can make of a dataset: a slice, samples by number, those for which a condition holds."""
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, final
@@ -16,6 +17,7 @@ from .index_map import IndexMap, NumberMap, RangeMap, of_mask
 from .readable import ReadableDataset
 from .split import split_by
 
+_FAR = 1 << 62
 _TEXTS_AT_ONCE = 1 << 14  # samples whose texts one thread reads together
 
 
@@ -44,10 +46,22 @@ class Slice:
     stop: int | None
     step: int | None
 
+    @classmethod
+    def of(cls, given: slice) -> "Slice":
+        """Return a slice in Python's integers, no farther out than any dataset reaches; ConfigError for others."""
+        try:
+            bounds = [
+                None if bound is None else max(-_FAR, min(operator.index(bound), _FAR))
+                for bound in (given.start, given.stop, given.step)
+            ]
+        except TypeError as error:
+            raise ConfigError(f"not a slice of samples: {given}: {error}") from error
+        return cls(*bounds)
+
     def index_map(self, base: ReadableDataset) -> IndexMap:
         try:
             return RangeMap(range(len(base))[slice(self.start, self.stop, self.step)])
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise ConfigError(f"not a slice of samples: [{self.start}:{self.stop}:{self.step}]: {error}") from error
 
     def description(self) -> dict[str, Any]:

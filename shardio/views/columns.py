@@ -11,7 +11,7 @@ from ..errors import ConfigError
 from ..format.fields import describe, present_column
 from ..system import cpus
 from ..system.types import Indices
-from .readable import ReadableDataset, decoded
+from .readable import ReadableDataset, SelectedSamples, decoded
 
 _COUNTED = 1 << 24  # whole numbers
 _AT_ONCE = 1 << 18  # samples that one thread reads together
@@ -36,17 +36,22 @@ def scalars(dataset: ReadableDataset, name: str) -> NDArray[Any]:
     values = np.empty(len(dataset), field.row_dtype)
 
     def read(numbers: Indices) -> None:
-        selection = dataset.selection(numbers)
-        if field.optional and not (there := selection.column(present_column(name))).all():
-            raise ConfigError(
-                f"{dataset.path}: sample {numbers[~there][0]} has no {name!r}; choose with "
-                f'where("{name} is not None") first'
-            )
-        selection.column(name, values[numbers[0] : numbers[-1] + 1])
+        _with_values(dataset, name, numbers).column(name, values[numbers[0] : numbers[-1] + 1])
 
     for _ in in_parts(read, len(dataset)):
         pass
     return values
+
+
+def _with_values(dataset: ReadableDataset, name: str, numbers: Indices) -> SelectedSamples:
+    """Locate samples; ConfigError if one lacks a field."""
+    selection = dataset.selection(numbers)
+    if dataset.field(name).optional and not (there := selection.column(present_column(name))).all():
+        raise ConfigError(
+            f"{dataset.path}: sample {numbers[~there][0]} has no {name!r}; choose with "
+            f'where("{name} is not None") first'
+        )
+    return selection
 
 
 def categories(dataset: ReadableDataset, name: str) -> tuple[NDArray[np.int64], list[Any]]:
@@ -64,16 +69,16 @@ def categories(dataset: ReadableDataset, name: str) -> tuple[NDArray[np.int64], 
             return (np.cumsum(there) - 1)[places], (np.flatnonzero(there) + low).tolist()
         values, numbers = np.unique(column, return_inverse=True)
         return numbers.reshape(-1).astype(np.int64, copy=False), values.tolist()
-    known: dict[str | None, int] = {}
+    known: dict[str, int] = {}
 
     def read(numbers: Indices) -> list[str]:
-        return decoded(dataset, name, dataset.selection(numbers).values(name), numbers)
+        return decoded(dataset, name, _with_values(dataset, name, numbers).values(name), numbers)
 
     found = [
         np.fromiter((known.setdefault(text, len(known)) for text in texts), np.int64, len(texts))
         for texts in in_parts(read, len(dataset))
     ]
-    ordered = sorted(known, key=str)
+    ordered = sorted(known)
     rank = np.empty(len(known), np.int64)
     rank[[known[text] for text in ordered]] = np.arange(len(known))
     return rank[np.concatenate(found)] if found else np.empty(0, np.int64), ordered

@@ -166,13 +166,14 @@ def restored(saved: SavedView, opened: Mapping[str, BaseDataset]) -> BaseDataset
 def _made(saved: SavedView, node: Mapping[str, Any], name: str, opened: Mapping[str, BaseDataset]) -> BaseDataset:
     if "dataset" in node:
         return opened[name]
-    key = next(iter(node))
-    if (joined := _JOINED.get(key)) is not None:
+    if "of" not in node:  # in the order in which `saved` looks for datasets
+        key = "concat" if "concat" in node else "mix"
         sources = {
             source: _made(saved, inner, f"{name}/{source}" if name else source, opened)
             for source, inner in node[key].items()
         }
-        return msgspec.convert(node, joined).joined(sources)
+        return msgspec.convert(node, _JOINED[key]).joined(sources)
+    key = next(iter(node))
     if (choice := _CHOICES.get(key)) is None:
         raise ManifestError(f"{key!r} is no choice that this release of shardio knows")
     base = _made(saved, node["of"], name, opened)

@@ -192,7 +192,11 @@ class SavedView:
                 raise ConfigError(
                     "{}: {!r} is no path below the folder of the view; give the dataset with {of:...}", self.path, given
                 )
-            if folder.kind(entry) != "directory":
+            try:
+                kind = folder.kind(entry)
+            except ValueError:  # half of a surrogate pair, which no file has in its name
+                kind = None
+            if kind != "directory":
                 raise ConfigError(
                     "{}: no directory {!r} in the folder of the view, or a link leads to it; give the dataset of {} "
                     "with {of:...}", self.path, given, which,

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterator, Mapping
+from numbers import Real
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,8 @@ def parse_split(given: str | Mapping[str, float]) -> Mapping[str, float]:
             Message("{split} must name at least one dataset and its share, such as {{'train': 0.9, 'val': 0.1}}")
         )
     for name, share in shares.items():
+        if not isinstance(name, str) or not isinstance(share, Real):
+            raise ConfigError(f"a split must have numbers by name, got {name!r}: {share!r}")
         if not re.fullmatch(r"(?=.*[A-Za-z0-9])[A-Za-z0-9_-]{1,200}", name):
             raise ConfigError(f"a split's name is at most 200 letters, digits, '-' and '_', got {name!r}")
         if not 0 < share <= 1:
@@ -44,7 +47,7 @@ def parse_split(given: str | Mapping[str, float]) -> Mapping[str, float]:
     total = math.fsum(shares.values())
     if total > 1 + 1e-9:
         raise ConfigError(f"the splits' shares must add up to at most 1, they add up to {total:g}")
-    return shares
+    return {name: float(share) for name, share in shares.items()}
 
 
 def split(count: int, shares: Mapping[str, float], seed: int) -> dict[str, Indices]:

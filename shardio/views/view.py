@@ -23,6 +23,7 @@ from ..format.fields import Field, describe, presence, present_column
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Plan, Shuffle
 from ..order.weighted import Points, WeightedPlan
+from ..system.rules import whole_number
 from ..system.shared_memory import is_sharing
 from ..system.types import Buffer, Column, Indices
 from . import saved
@@ -109,7 +110,7 @@ class BaseDataset(ReadableDataset):
 
         Raises IndexError for a number outside.
         """
-        return self._checked(np.asarray(indices, np.int64))
+        return self._checked(whole_numbers(indices))
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
@@ -124,7 +125,7 @@ class BaseDataset(ReadableDataset):
         A view that draws samples anew in each epoch shows epoch 0 of seed 0.
         """
         if isinstance(index, slice):
-            return View(self._to_choose_from("a slice"), Slice(index.start, index.stop, index.step))
+            return View(self._to_choose_from("a slice"), Slice.of(index))
         if not isinstance(index, (int, np.integer)):
             raise TypeError(f"a sample's number must be a whole number, got {index!r}; read([...]) reads several")
         if not -len(self) <= index < len(self):
@@ -164,7 +165,9 @@ class BaseDataset(ReadableDataset):
             present = selection.column(present_column(name)) if field.optional else None
             if field.fixed:
                 result[name] = selection.column(name)
-                result |= {} if present is None else {presence(name): present}
+                if present is not None:
+                    result[name][~present] = 0  # what a class may be renumbered from
+                    result[presence(name)] = present
             else:
                 result[name] = decoded(self, name, selection.values(name), rows, present)
         return result
@@ -256,7 +259,7 @@ class BaseDataset(ReadableDataset):
 
         Raises ConfigError for shares out of range, a field of another kind, and if a part would be empty.
         """
-        base, shares = self._to_choose_from("split"), parse_split(shares)
+        base, shares, seed = self._to_choose_from("split"), parse_split(shares), whole_number(seed, "seed")
         choices = {name: Part(shares, name, by, group, seed) for name in shares}
         maps = next(iter(choices.values())).index_maps(base)
         parts = {name: View(base, choice, maps[name]) for name, choice in choices.items()}
@@ -290,8 +293,13 @@ class BaseDataset(ReadableDataset):
         Source: systematic sampling (Madow 1949).
         """
         base = self._to_choose_from("weighted")
-        field, given = (weights, None) if isinstance(weights, str) else (None, np.asarray(weights))
-        return Weighted(base, Weights(field, given, samples, replacement))
+        count = None if samples is None else whole_number(samples, "samples")
+        if isinstance(weights, str):
+            return Weighted(base, Weights(weights, None, count, replacement))
+        # A copy, as the array may change later; in a type that `save` keeps, so that equal weights have one digest.
+        given = np.asarray(weights)
+        stored = np.dtype("f8") if given.dtype == np.longdouble else given.dtype.newbyteorder("<")
+        return Weighted(base, Weights(None, given.astype(stored), count, replacement))
 
     def balanced(self, field: str, samples: int | None = None, *, replacement: bool = False) -> Weighted:
         """Return a view whose epochs hold each class equally often, and each sample of a class equally often.
@@ -305,7 +313,8 @@ class BaseDataset(ReadableDataset):
 
         Raises ConfigError for a field of another kind, and if a sample lacks it.
         """
-        return Weighted(self._to_choose_from("balanced"), Balance(field, samples, replacement))
+        count = None if samples is None else whole_number(samples, "samples")
+        return Weighted(self._to_choose_from("balanced"), Balance(field, count, replacement))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Keep a view in a file: its description, with the digests of what it is of. `shardio.open` opens it.
@@ -343,6 +352,8 @@ def whole_numbers(given: Any) -> Indices:
     asked = np.asarray(given)
     if asked.size and asked.dtype.kind not in "iu":
         raise ConfigError(f"indices must be whole numbers, got {asked.dtype}")
+    if asked.dtype == np.uint64 and asked.size and asked.max() > np.iinfo(np.int64).max:
+        raise IndexError(f"no sample has the number {asked.max()}")
     return asked.astype(np.int64).reshape(-1)
 
 
@@ -550,7 +561,7 @@ class Windows(Derived):
 
     def origin(self, indices: Sequence[int] | Indices) -> Indices:
         """Return the numbers, int64 [n, length], that the rows of windows have in the dataset at the bottom."""
-        rows = self._rows(self._checked(np.asarray(indices, np.int64)))
+        rows = self._rows(self._checked(whole_numbers(indices)))
         return self.base.base.origin(rows.reshape(-1)).reshape(rows.shape)
 
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
@@ -608,7 +619,7 @@ class Weighted(Derived):
         self._points: Points | None = weighing.points(base)
 
     def __len__(self) -> int:
-        return len(self.base) if self.weighing.samples is None else int(self.weighing.samples)
+        return len(self.base) if self.weighing.samples is None else self.weighing.samples
 
     def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         return self._described(self.weighing, arrays)

@@ -89,9 +89,9 @@ def check_samples(samples: int | None, base: ReadableDataset) -> int:
     """Return the number of samples per epoch; ConfigError unless it is a whole number of at least 1."""
     if not len(base):
         raise ConfigError(f"{base.path}: there are no samples to weigh")
-    if samples is not None and (not isinstance(samples, (int, np.integer)) or not 1 <= samples < 1 << 48):
+    if samples is not None and not 1 <= samples < 1 << 48:
         raise ConfigError(f"samples must be a whole number in [1, 2^48), got {samples!r}")
-    return len(base) if samples is None else int(samples)
+    return len(base) if samples is None else samples
 
 
 def interval_ends(weights: NDArray[Any], samples: int) -> NDArray[np.int64]:
@@ -126,7 +126,10 @@ def _sum(weights: NDArray[Any], first: int) -> float:
 def _share_out(lacking: int, lengths: NDArray[np.int64], unit: int) -> None:
     """Add what rounding has lost, or remove what it has won, evenly from lengths that are no multiples of `unit`."""
     while lacking:
-        many = sum(np.count_nonzero(lengths[part] % unit) for part in _parts(len(lengths)))
+        many = sum(int(np.count_nonzero(lengths[part] % unit)) for part in _parts(len(lengths)))
+        if not many:  # beyond 2^46 samples, where float64 has no fractions left for expected counts
+            lengths[np.argmax(lengths)] += lacking
+            return
         before, share, left = 0, abs(lacking) / many, lacking
         for part in _parts(len(lengths)):
             own = lengths[part]

@@ -7,7 +7,7 @@ coordinate may end it as well, where its step is another one. Each sequence has 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Annotated, Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from ..containers.row_locator import Scratch
 from ..errors import ConfigError
 from ..format.fields import CHECKSUM, Field, content_columns, describe, present_column
 from ..format.limits import MAX_VALUE_BYTES
-from ..system.rules import Count, check_fields
+from ..system.rules import Range, check_fields
 from ..system.types import Buffer, Column, Indices
 from .columns import in_parts
 from .index_map import IndexMap, of_runs
@@ -27,6 +27,7 @@ from .readable import ReadableDataset, SelectedSamples
 FILE, ALL = "file", "dataset"
 """What ends a sequence, if it is no column: the end of a source file, or nothing."""
 
+_Rows: TypeAlias = Annotated[int, Range(1, 1 << 31)]  # whose products fit in 64 bits
 _MOST_STEPS = 1 << 20  # of a coordinate, of which the median is taken
 _NO_FILES = (
     "{within:file} needs to know the source files of samples, which only data that `shardio index` adopted tells, and "
@@ -47,9 +48,9 @@ class Starts:
         contiguous: the coordinate at whose gaps sequences end, too, with its step; None for none.
     """
 
-    length: Count
-    stride: Count
-    step: Count
+    length: _Rows
+    stride: _Rows
+    step: _Rows
     within: str
     contiguous: tuple[str, float] | None = None
 

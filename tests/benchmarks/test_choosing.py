@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import _environments, _run_choosing
 from benchmarks._choosing import (
+    APPENDED,
     CHANGE,
     CHOSEN,
     CLASS_SIZES,
@@ -21,6 +22,7 @@ from benchmarks._choosing import (
     SAMPLES,
     SOURCES,
     TASKS,
+    A,
     Asked,
     Delivered,
     Place,
@@ -119,6 +121,15 @@ def test_a_resumed_run_is_compared_with_a_whole_one(before: slice, after: slice,
     parts = (on_one(CHOSEN[before].tolist()), on_one(CHOSEN[after].tolist()))
     assert _resumed(asked("select"), whole, *parts) == said
     assert _resumed(asked("select"), whole, Failed("ValueError: no"), parts[1]) == "ValueError: no"
+
+
+def test_what_was_added_meanwhile_may_come_in_the_next_epoch() -> None:
+    """An epoch that was interrupted may end with the samples that it began with, but must have all of these."""
+    old, whole = list(A), on_one([*A, *APPENDED])
+    assert _resumed(asked("grow"), whole, on_one(old[:500]), on_one(old[500:])) == EXACT
+    assert _resumed(asked("grow"), whole, on_one(old[:500]), on_one([*old[500:], *APPENDED])) == EXACT
+    assert _resumed(asked("grow"), whole, on_one(old[:500]), on_one(old[510:])) == "10 lost"
+    assert _resumed(asked("grow"), whole, on_one(old[:500]), on_one([*old[500:], old[0]])) == "1 repeated"
 
 
 def test_draws_are_compared_with_the_same_draws() -> None:

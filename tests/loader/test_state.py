@@ -191,6 +191,8 @@ def test_version_1_of_other_weights() -> None:
     [
         ({"turns": [41, 12]}, r"its sources cannot have come to \[41, 12\] at sample 52"),
         ({"turns": [52, 0]}, "cannot have come to"),
+        ({"turns": [41, 11, 0]}, "cannot have come to"),
+        ({"turns": []}, "cannot have come to"),
         ({"turns": [41, -11]}, r"turns must be whole numbers, got \[41, -11\]"),
         ({"turns": [41, True]}, "turns must be whole numbers"),
         ({"turns": {"a": 41}}, "turns must be a list, got"),

@@ -234,6 +234,7 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
     (DATASET, "data/./train", "no path below the folder"),
     (DATASET, "data/train\0", "no path below the folder"),
     (DATASET, "s3://bucket/train", "no directory 's3://bucket/train'"),
+    (DATASET, "\ud800", "no directory"),
     (DATASET, "", "no path below the folder"),
     (DATASET, 3, "Expected `str \\| null`"),
     (("view", "mix", "y"), {"dataset": None, "digest": "", "samples": 0, "path": "/etc"}, "unknown field `path`"),
@@ -248,6 +249,8 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
     (("view", "mix", "x", "of", "of", "part"), "c", "part must be one of a, b"),
     (("view", "mix", "x", "of", "of", "of", "where"), "__import__('os')", "a condition is made of"),
     (("view", "mix", "y"), {"run": "x", "of": {}}, "must have of, concat, mix or dataset"),
+    (("view", "mix", "y"), {"mix": 5, "concat": {}}, "unknown field `mix`"),
+    (("view", "mix", "y"), {"concat": {"a": 5}, "of": {"dataset": None}}, "missing required field"),
     (("view",), {"run": "x", "of": {"dataset": "data/train", "digest": "?", "samples": 1}}, "has changed"),
 ]
 

@@ -84,11 +84,16 @@ def test_shares_that_groups_cannot_keep_are_told() -> None:
     [
         ({"a": 1.5}, {}, "above 0 and at most 1"),
         ({"a": 0.8, "b": 0.3}, {}, "add up to at most 1"),
+        ({"a": "0.5"}, {}, "numbers by name, got 'a': '0.5'"),
+        ({"a": 0.5}, {"seed": 0.5}, "seed must be a whole number, got 0.5"),
+        ({"a": 0.9, "b": 0.1}, {"by": "text"}, "sample 1 has no 'text'; choose with where"),
         ({"a": 0.9, "b": 0.1}, {"by": "missing"}, "no field 'missing'"),
         ({"a": 0.999, "b": 0.001}, {"by": "n"}, "none is left for 'b'"),
     ],
 )
 def test_splits_that_do_not_fit_are_refused(shares: Any, options: Any, message: str) -> None:
     """A split that breaks a rule is an error that names it."""
+    fields = {"n": "int64", "text": shardio.Field("text", optional=True)}
+    rows = [{"n": n % 2, "text": None if n % 2 else ""} for n in range(20)]
     with pytest.raises(ConfigError, match=message):
-        shardio.from_samples([{"n": n % 2} for n in range(20)]).split(shares, **options)
+        shardio.from_samples(rows, fields).split(shares, **options)

@@ -177,6 +177,14 @@ def test_names_of_classes_count_in_a_digest() -> None:
     assert one.where("label == 1").digest == other.where("label == 1").digest
 
 
+def test_slices_take_whole_numbers_of_any_type_and_size() -> None:
+    """Bounds of NumPy's types and ones far outside are those of a list, and a digest names them."""
+    assert DATA[np.int64(3) :: np.int8(9)].digest == DATA[3::9].digest
+    for chosen in (slice(None, None, 10**30), slice(None, None, -(10**30)), slice(-(10**30), 10**30)):
+        view = DATA[chosen]
+        assert view.read(range(len(view)), ["n"])["n"].tolist() == [*range(COUNT)][chosen]
+
+
 def test_a_state_belongs_to_its_view() -> None:
     """The state of one view is refused by another one, with both digests."""
     state = shardio.Loader(DATA[:30], 4, threads=1).state_dict()
@@ -222,6 +230,10 @@ def test_a_mask_becomes_the_smallest_map(count: int, share: float, monkeypatch: 
         (lambda: DATA[::0], ConfigError, "slice step cannot be zero"),
         (lambda: DATA["a":], ConfigError, "not a slice of samples"),
         (lambda: DATA.where("missing > 3"), ConfigError, "missing"),
+        (lambda: DATA.where(np.ones(COUNT)), ConfigError, "a condition is a text, such as 'label == 3', got ndarray"),
+        (lambda: DATA.select(np.array([2**64 - 1], np.uint64)), IndexError, "no sample has the number 18446744073709"),
+        (lambda: DATA.origin([0.5]), ConfigError, "indices must be whole numbers, got float64"),
+        (lambda: shardio.concat({1: DATA}), ConfigError, "the name of a source must be text, got 1"),  # type: ignore[dict-item]
         (lambda: DATA[:5][9], IndexError, r"index must be in \[0, 5\), got 9"),
     ],
 )

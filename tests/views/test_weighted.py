@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import shardio
 from shardio.errors import ConfigError
 from shardio.order.world import World
+from shardio.views.weighing import interval_ends
 
 
 def data_of(labels: list[int], weights: list[float] | None = None) -> shardio.Dataset:
@@ -149,9 +150,25 @@ def test_it_shows_epoch_0_and_leads_to_the_base() -> None:
     assert view.digest != data.where("label == 1").weighted("w", 9).digest
 
 
+def test_a_view_keeps_the_weights_that_it_was_given() -> None:
+    """What becomes of the array later changes nothing, and equal weights of any type of float have one digest."""
+    data, given = data_of([0, 1, 1, 1]), np.array([1.0, 0, 2, 0])
+    view = data.weighted(given, samples=np.int64(6))
+    same = [data.weighted(given.astype(kind), 6).digest for kind in (">f8", np.longdouble)]
+    given[:] = 1
+    assert {view.digest, *same} == {data.weighted([1.0, 0, 2, 0], 6).digest}
+    assert Counter(epoch_of(pickle.loads(pickle.dumps(view)), 0)) == Counter(epoch_of(view, 0))  # noqa: S301  # our own
+
+
+def test_an_epoch_of_more_samples_than_float64_counts() -> None:
+    """Where expected counts have no fractions left, intervals still fill the line."""
+    assert interval_ends(np.ones(3), 2**47)[-1] == 2**47 << 14
+
+
 @pytest.mark.parametrize(
     ("weigh", "message"),
     [
+        (lambda ds: ds.weighted("w", samples=2.5), "samples must be a whole number, got 2.5"),
         (lambda ds: ds.weighted([1, 2]), r"weights must be 4 numbers, one for each sample, got \[2\] of int64"),
         (lambda ds: ds.weighted([1, -1, 1, 1]), "weights must be finite and at least 0, got -1 for sample 1"),
         (lambda ds: ds.weighted([1, 1, np.nan, 1]), "got nan for sample 2"),
