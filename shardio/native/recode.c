@@ -17,7 +17,7 @@
 #define min_DCT_scaled_size min_DCT_h_scaled_size
 #endif
 
-enum { PLANES = 3, ALIGN = 32, FIRST_ROOM = 1 << 16 };
+enum { PLANES = 3, ALIGN = 32, FIRST_ROOM = 1 << 16, LEAST_UNITS = 4, MARKER_BYTES = 0xffff };
 
 typedef struct {
     struct jpeg_error_mgr base;
@@ -32,7 +32,7 @@ typedef struct {
 } File;
 
 typedef struct {
-    struct jpeg_decompress_struct in;
+    struct jpeg_decompress_struct in, again; /* the second reads what was written */
     struct jpeg_compress_struct out;
     Errors errors;
     File file;
@@ -45,11 +45,11 @@ typedef struct {
 /* How to orient the picture: mirror it first, then transpose it. */
 enum { ROWS_MIRRORED = 1, COLUMNS_MIRRORED = 2, SWAPPED = 4 };
 
-/* A file, and the result wanted of it: height and width, orientation (ROWS_MIRRORED etc.), quality. */
+/* A file, and the result wanted of it: height and width, orientation (ROWS_MIRRORED etc.), quality; whether metadata goes. */
 typedef struct {
     const uint8_t *data;
     int64_t size;
-    int32_t height, width, turn, quality;
+    int32_t height, width, turn, quality, strip;
 } Work;
 
 static void escape(j_common_ptr info) { longjmp(((Errors *)info->err)->escape, 1); }
@@ -98,7 +98,7 @@ Recoder *shardio_recoder_new(void) {
     recoder->file.base.init_destination = file_begin;
     recoder->file.base.empty_output_buffer = file_grow;
     recoder->file.base.term_destination = file_end;
-    recoder->in.err = recoder->out.err = jpeg_std_error(&recoder->errors.base);
+    recoder->in.err = recoder->again.err = recoder->out.err = jpeg_std_error(&recoder->errors.base);
     recoder->errors.base.error_exit = escape;
     recoder->errors.base.emit_message = note_warning;
     return recoder;
@@ -117,9 +117,8 @@ void shardio_recoder_free(Recoder *recoder) {
 
 static void need(Recoder *recoder, int condition) { if (!condition) escape((j_common_ptr)&recoder->in); }
 
-static void read_header(Recoder *recoder, const uint8_t *data, int64_t size) {
+static void read_header(Recoder *recoder) {
     struct jpeg_decompress_struct *in = &recoder->in;
-    jpeg_mem_src(in, (unsigned char *)data, (unsigned long)size);
     jpeg_read_header(in, TRUE);
     int colors = in->jpeg_color_space == JCS_YCbCr && in->num_components == 3;
     int grey = in->jpeg_color_space == JCS_GRAYSCALE && in->num_components == 1;
@@ -238,8 +237,16 @@ static void write_planes(Recoder *recoder, const Plane *planes, int count, int q
 
 static void recode(Recoder *recoder, const Work *work) {
     Plane planes[PLANES];
+    read_header(recoder);
     int count = make_planes(recoder, work, planes);
     write_planes(recoder, planes, count, work->quality);
+}
+
+/* Decoders make up what a progressive file leaves unsent, and those of another coding know nothing of it. */
+static void need_all_bits(Recoder *recoder) {
+    struct jpeg_decompress_struct *in = &recoder->in;
+    for (int c = 0; in->progressive_mode && c < in->num_components; c++)
+        for (int k = 0; k < DCTSIZE2; k++) need(recoder, in->coef_bits[c][k] == 0);
 }
 
 /* Writes the same coefficients in one scan. */
@@ -247,7 +254,9 @@ static void transcode(Recoder *recoder, const Work *work) {
     (void)work;
     struct jpeg_decompress_struct *in = &recoder->in;
     struct jpeg_compress_struct *out = &recoder->out;
+    read_header(recoder);
     jvirt_barray_ptr *coefficients = jpeg_read_coefficients(in);
+    need_all_bits(recoder);
     for (int c = 0; c < in->num_components; c++) {
         const JQUANT_TBL *steps = in->comp_info[c].quant_table;
         need(recoder, steps != NULL); /* the component occurred in a scan */
@@ -260,8 +269,78 @@ static void transcode(Recoder *recoder, const Work *work) {
     jpeg_finish_compress(out);
 }
 
+/* The units that are coded between restart markers: the fewest that divide a row, but at least LEAST_UNITS. */
+static unsigned interval(unsigned columns) {
+    for (unsigned units = LEAST_UNITS; units < columns; units++)
+        if (columns % units == 0) return units;
+    return columns;
+}
+
+/* Compares the blocks of both files, which libjpeg holds, and lets `work` fail where any differs. */
+static void need_same_blocks(Recoder *recoder, jvirt_barray_ptr *ours, jvirt_barray_ptr *theirs) {
+    struct jpeg_decompress_struct *in = &recoder->in, *again = &recoder->again;
+    need(recoder, again->num_components == in->num_components);
+    for (int c = 0; c < in->num_components; c++) {
+        const jpeg_component_info *info = in->comp_info + c, *other = again->comp_info + c;
+        need(recoder, info->width_in_blocks == other->width_in_blocks &&
+                          info->height_in_blocks == other->height_in_blocks &&
+                          memcmp(info->quant_table->quantval, other->quant_table->quantval,
+                                 sizeof info->quant_table->quantval) == 0);
+        for (JDIMENSION y = 0; y < info->height_in_blocks; y++) {
+            JBLOCKARRAY one = in->mem->access_virt_barray((j_common_ptr)in, ours[c], y, 1, FALSE);
+            JBLOCKARRAY two = again->mem->access_virt_barray((j_common_ptr)again, theirs[c], y, 1, FALSE);
+            need(recoder, memcmp(one[0], two[0], info->width_in_blocks * sizeof one[0][0]) == 0);
+        }
+    }
+}
+
+static void append(Recoder *recoder, const uint8_t *bytes, size_t count) {
+    struct jpeg_destination_mgr *file = &recoder->file.base;
+    while (file->free_in_buffer < count) {
+        size_t used = recoder->file.room - file->free_in_buffer;
+        file_grow(&recoder->out); /* which takes the buffer for full */
+        file->next_output_byte = recoder->file.bytes + used;
+        file->free_in_buffer = recoder->file.room - used;
+    }
+    memcpy(file->next_output_byte, bytes, count);
+    file->next_output_byte += count;
+    file->free_in_buffer -= count;
+}
+
+/* Writes the same coefficients in one scan with restart markers, and all else of the file unless `work->strip`. */
+static void restart(Recoder *recoder, const Work *work) {
+    struct jpeg_decompress_struct *in = &recoder->in, *again = &recoder->again;
+    struct jpeg_compress_struct *out = &recoder->out;
+    jpeg_save_markers(in, JPEG_COM, MARKER_BYTES);
+    for (int code = JPEG_APP0; code < JPEG_APP0 + 16; code++) jpeg_save_markers(in, code, MARKER_BYTES);
+    jpeg_read_header(in, TRUE);
+    int known = in->jpeg_color_space == JCS_YCbCr || in->jpeg_color_space == JCS_GRAYSCALE ||
+                in->jpeg_color_space == JCS_RGB;
+    need(recoder, known && in->data_precision == 8 && !in->arith_code);
+    jvirt_barray_ptr *coefficients = jpeg_read_coefficients(in);
+    need_all_bits(recoder);
+    for (int c = 0; c < in->num_components; c++) need(recoder, in->comp_info[c].quant_table != NULL);
+    jpeg_copy_critical_parameters(in, out);
+    out->write_JFIF_header = out->write_Adobe_marker = FALSE; /* they are among the markers that were saved */
+    out->arith_code = FALSE;
+    out->optimize_coding = TRUE;
+    unsigned unit = in->num_components == 1 ? DCTSIZE : DCTSIZE * (unsigned)in->max_h_samp_factor;
+    out->restart_interval = interval((in->image_width + unit - 1) / unit);
+    jpeg_write_coefficients(out, coefficients);
+    for (jpeg_saved_marker_ptr marker = in->marker_list; marker; marker = marker->next) {
+        int needed = marker->marker == JPEG_APP0 || marker->marker == JPEG_APP0 + 14;
+        if (!work->strip || needed) jpeg_write_marker(out, marker->marker, marker->data, marker->data_length);
+    }
+    jpeg_finish_compress(out);
+    if (!work->strip) append(recoder, in->src->next_input_byte, in->src->bytes_in_buffer); /* what follows the end marker */
+    jpeg_mem_src(again, recoder->file.bytes, (unsigned long)(recoder->file.room - recoder->file.base.free_in_buffer));
+    jpeg_read_header(again, TRUE);
+    need_same_blocks(recoder, coefficients, jpeg_read_coefficients(again));
+}
+
 static void end(Recoder *recoder) {
     jpeg_destroy_decompress(&recoder->in);
+    jpeg_destroy_decompress(&recoder->again);
     jpeg_destroy_compress(&recoder->out);
 }
 
@@ -274,10 +353,11 @@ static int64_t run(Recoder *recoder, const Work *work, void (*make)(Recoder *, c
         return -(int64_t)strlen(recoder->errors.damage);
     }
     jpeg_create_decompress(&recoder->in);
+    jpeg_create_decompress(&recoder->again);
     jpeg_create_compress(&recoder->out);
-    recoder->in.mem->max_memory_to_use = JPEG_MEMORY;
+    recoder->in.mem->max_memory_to_use = recoder->again.mem->max_memory_to_use = JPEG_MEMORY;
     recoder->out.dest = &recoder->file.base;
-    read_header(recoder, work->data, work->size);
+    jpeg_mem_src(&recoder->in, (unsigned char *)work->data, (unsigned long)work->size);
     make(recoder, work);
     end(recoder);
     *result = recoder->file.bytes;
@@ -291,7 +371,7 @@ static int64_t run(Recoder *recoder, const Work *work, void (*make)(Recoder *, c
  * `result` then points. */
 int64_t shardio_recode(Recoder *recoder, const uint8_t *data, int64_t size, int32_t height, int32_t width,
                        int32_t turn, int32_t quality, const void **result) {
-    Work work = {data, size, height, width, turn, quality};
+    Work work = {data, size, height, width, turn, quality, 0};
     return run(recoder, &work, recode, result);
 }
 
@@ -299,4 +379,11 @@ int64_t shardio_recode(Recoder *recoder, const uint8_t *data, int64_t size, int3
 int64_t shardio_transcode(Recoder *recoder, const uint8_t *data, int64_t size, const void **result) {
     Work work = {.data = data, .size = size};
     return run(recoder, &work, transcode, result);
+}
+
+/* Converts the file to a baseline JPEG with restart markers, the same coefficients and, unless `strip`, the same metadata,
+ * which it reads again and compares. Returns what `shardio_recode` returns. */
+int64_t shardio_restart(Recoder *recoder, const uint8_t *data, int64_t size, int32_t strip, const void **result) {
+    Work work = {.data = data, .size = size, .strip = strip};
+    return run(recoder, &work, restart, result);
 }

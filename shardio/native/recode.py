@@ -43,6 +43,17 @@ def transcode(data: bytes) -> bytes | None:
     return _call("shardio_transcode", data)
 
 
+def restart(data: bytes, *, strip: bool = False) -> bytes | None:
+    """Convert a JPEG file to a baseline JPEG with restart markers, from which a decoder can begin in the middle.
+
+    The coefficients, and so the pixels of every decoder, stay the same, which is checked. Metadata stays too, but with
+    `strip` only what tells colors: JFIF's and Adobe's markers.
+
+    Returns and raises what `recode` does.
+    """
+    return _call("shardio_restart", data, strip)
+
+
 def find_damage(data: bytes, size: tuple[int, int], most: int) -> str | None:
     """Return what libjpeg warns of when it reads all of a JPEG file; "" if the file is whole.
 
@@ -84,7 +95,8 @@ class _Recoder:
     def __init__(self, library: Any) -> None:
         self.library = library
         library.shardio_recoder_new.restype = ctypes.c_void_p
-        library.shardio_recode.restype = library.shardio_transcode.restype = ctypes.c_int64
+        for call in (library.shardio_recode, library.shardio_transcode, library.shardio_restart):
+            call.restype = ctypes.c_int64
         address = library.shardio_recoder_new()
         if not address:
             raise MemoryError("no memory for a JPEG encoder")

@@ -28,7 +28,7 @@ static int32_t units(int32_t size, int32_t unit) { return (size + unit - 1) / un
  * there. */
 static int64_t marker_at(const uint8_t *data, int64_t size, int64_t at) {
     while (at + 1 < size && data[at] == 0xff && data[at + 1] == 0xff) at++;
-    if (at + 4 > size || data[at] != 0xff || data[at + 1] <= SOI) return 0;
+    if (at + 4 > size || data[at] != 0xff || (data[at + 1] >= RST0 && data[at + 1] <= EOI)) return 0;
     int length = word(data + at + 2);
     return length >= 2 && at + 2 + length <= size ? at + 2 : 0;
 }
@@ -60,7 +60,6 @@ static int read_layout(Layout *it, const uint8_t *data, int64_t size) {
     if (size < 4 || data[0] != 0xff || data[1] != SOI) return 0;
     for (int64_t at = 2; (at = marker_at(data, size, at)) != 0; at += word(data + at)) {
         int code = data[at - 1], length = word(data + at);
-        if (code == EOI) return 0;
         if (code == DRI && length == 4) it->interval = word(data + at + 2);
         if (is_frame(code)) { /* 0xc0 and 0xc1 are sequential, with Huffman codes */
             if (it->frame || code > 0xc1 || !read_frame(it, data + at)) return 0;
