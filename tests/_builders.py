@@ -53,7 +53,7 @@ def jpeg(
 
 
 def segments(image: bytes) -> list[bytes]:
-    """Cut a JPEG of one scan at its restart markers: each part but the last one ends with a marker, the last with EOI."""
+    """Cut a JPEG of one scan behind its restart markers."""
     scan = image.index(SOS)
     scan += 2 + int.from_bytes(image[scan + 2 : scan + 4])
     parts = re.split(rb"(?<=\xff[\xd0-\xd7])", image[scan:])

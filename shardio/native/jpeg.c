@@ -160,6 +160,7 @@ static int make_jpeg(Decoder *decoder, const ImageBatch *work, const Image *it) 
     Resampler *resampler = &decoder->resampler;
     int32_t top, left;
     int shrink = shrink_of(work, it);
+    if (it->image[0] > JPEG_MAX_DIMENSION || it->image[1] > JPEG_MAX_DIMENSION) return 0; /* before it costs memory */
     decoder->errors.warned = 0;
     if (setjmp(decoder->errors.escape)) {
         jpeg_destroy_decompress(info);

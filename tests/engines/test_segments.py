@@ -167,7 +167,9 @@ def test_many_crops(encoder: str, sampling: str) -> None:
         for channels in (1, 3):
             wanted = whole(data, channels)
             for most in ((1, 1), (6, 6), (height, 3), (3, width), (height // 3, width // 3), (height, width)):
-                rows, columns = (int(random.integers(1, max(1, min(a, b)) + 1)) for a, b in zip(most, (height, width)))
+                rows, columns = (
+                    int(random.integers(1, max(1, min(a, b)) + 1)) for a, b in zip(most, (height, width), strict=True)
+                )
                 at = random.integers(0, (height - rows + 1, width - columns + 1), (10, 2))
                 at[0] = height - rows, width - columns
                 found, left = crops(data, np.insert(at, [2], (rows, columns), 1), (rows, columns), channels=channels)
@@ -333,7 +335,7 @@ def test_files_that_are_not_transcoded() -> None:
 
 
 def test_damage_is_not_transcoded() -> None:
-    """Damage that libjpeg warns of, or passes over in silence where much follows, is found and not made undetectable."""
+    """Damage that libjpeg warns of, or passes over in silence where much follows, is not made undetectable."""
     data = encode(
         "jpg", np.random.default_rng(0).integers(0, 256, (256, 256, 3), np.uint8), cv2.IMWRITE_JPEG_QUALITY, 95
     )
