@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,8 @@ def converter(name: str) -> Converter:
 
 
 def image(number: int) -> bytes:
-    """An image file of one of three formats, some of the JPEGs with restart markers."""
-    return (jpeg, partial(jpeg, restarts=1), png, webp)[number % 4](16 + number, 20, seed=number)
+    """An image file of one of three formats."""
+    return (jpeg, jpeg, png, webp)[number % 4](16 + number, 20, seed=number)
 
 
 def samples() -> list[dict[str, Any]]:
