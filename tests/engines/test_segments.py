@@ -25,7 +25,7 @@ from shardio.transforms.fuse import FusedSteps
 pytestmark = pytest.mark.skipif(native.library() is None, reason="not compiled here")
 SAMPLINGS = ("1x1", "2x1", "2x2", "1x2", "4x1")
 ODD = ("3x1", "1x4", "4x2", "2x2,2x1,1x2", "1x1,2x1,1x1", "2x1,1x2,1x1")
-END = b"\xff\xd9"
+SOF, DRI, END = b"\xff\xc0", b"\xff\xdd\0\4", b"\xff\xd9"
 METADATA = b"\xff\xfe\x00\x06said", b"\xff\xe2\x00\x14ICC_PROFILE\0\1\1icc!", b"\xff\xe4\x00\x02"
 
 
@@ -187,9 +187,12 @@ def covering(count: int, interval: int, columns: int, box: tuple[int, int, int, 
     return set(range(begins * columns // interval, min(count, -(-bottom * columns // interval))))
 
 
+@pytest.mark.parametrize("padding", [b"", b"\xff\xff"])
 @pytest.mark.parametrize("interval", [1, 2, 5, 7, 10, 15, 20])
 @pytest.mark.parametrize(("sampling", "across", "down"), [("2x2", 16, 16), ("2x1", 16, 8), ("1x1", 8, 8), ("", 8, 8)])
-def test_only_segments_that_cover_a_crop_are_read(sampling: str, across: int, down: int, interval: int) -> None:
+def test_only_segments_that_cover_a_crop_are_read(
+    sampling: str, across: int, down: int, interval: int, padding: bytes
+) -> None:
     """What other segments hold makes no difference; without one of those that cover the crop, it isn't made.
 
     Where the interval divides a row of MCUs, these are the ones that the crop and 2 pixels around it overlap. Where it
@@ -197,13 +200,15 @@ def test_only_segments_that_cover_a_crop_are_read(sampling: str, across: int, do
     """
     columns, rows = 10, 9
     data = by_opencv(noise(rows * down - 3, columns * across - 5, 3), sampling, interval)
+    data = data.replace(b"\1\1\x11\0\xff", b"\1\1\x42\0\xff")  # the factors of one component mean nothing
     box = 3 * down + 2, 4 * across + 2, down + 4, 2 * across - 4
     parts = segments(data)
+    parts = [part[:-2] + padding + part[-2:] for part in parts]
     needed = covering(len(parts), interval, columns, (3, 4, 5, 6))
     wanted = whole(data)[box[0] : box[0] + box[2], box[1] : box[1] + box[3]]
     used = set()
     for number in range(1, len(parts)):  # the first holds the header
-        emptied = b"".join([*parts[:number], parts[number][-2:], *parts[number + 1 :]])
+        emptied = b"".join([*parts[:number], padding, parts[number][-2:], *parts[number + 1 :]])
         found = crop(emptied, box)
         used |= {number} if found is None else set()
         assert found is None or np.array_equal(found, wanted)
@@ -250,23 +255,26 @@ def test_markers_in_disorder(disorder: Callable[[list[bytes]], bytes], interval:
     assert crop(disorder([parts[0], parts[1][-2:], *parts[2:]]), middle) is None
 
 
-@pytest.mark.parametrize("head", ["interval", "frame", "unknown", "fill", "zero", "other size"])
+@pytest.mark.parametrize(
+    "head", ["several intervals", "padding", "hidden interval", "two frames", "no height", "other size"]
+)
 def test_odd_headers(head: str) -> None:
-    """Headers with several intervals, of which the last one counts, or that libjpeg reads otherwise than they look."""
-    data = by_opencv(noise(16 * 20, 160, 6), "2x2", 5)
-    at, frame = data.index(b"\xff\xdd"), data.index(b"\xff\xc0")
+    """Of several intervals the last one counts, also one that is hidden from those who take 0xff01 to have a length."""
+    data = by_opencv(noise(16 * 20, 160, 6), "2x2", 80)
+    at, frame = data.index(DRI), data.index(SOF)
+    hidden = b"\xff\xef\0\2" + DRI + b"\0\x50" + b"\xff\xef" + (65507).to_bytes(2) + bytes(65505)
+    assert len(hidden) == 0xFFEF
     changed = {
-        "interval": data[:at] + b"\xff\xdd\x00\x04\xff\xff" + b"\xff\xdd\x00\x04\x00\x01" + data[at:],
-        "frame": data[:at] + data[frame : frame + 19] + data[at:],
-        # a parameterless marker, after which others hide from those who take it for one with a length
-        "unknown": data[:at] + b"\xff\x01" + b"\xff\xef" + (65519).to_bytes(2) + bytes(65517) + data[at:],
-        "fill": data[:at] + b"\xff" * 9 + data[at:],
-        "zero": data[: frame + 5] + b"\0\0" + data[frame + 7 :],
+        "several intervals": data[:at] + DRI + b"\xff\xff" + DRI + b"\0\1" + data[at:],
+        "padding": data[:at] + b"\xff" * 9 + data[at:],
+        "hidden interval": data[:at] + DRI + b"\0\x5a" + b"\xff\x01" + hidden + data[at + 6 :],
+        "two frames": data[:at] + data[frame : frame + 19] + data[at:],
+        "no height": data[: frame + 5] + b"\0\0" + data[frame + 7 :],
         "other size": data[: frame + 5] + b"\0\x77" + data[frame + 7 :],
     }[head]
     box = 16 * 9 + 3, 33, 20, 40
     found, left = crops(changed, np.array([box]), box[2:], stored=(16 * 20, 160))
-    if head in ("interval", "unknown", "fill"):
+    if head in ("several intervals", "padding", "hidden interval"):
         assert not left
         assert np.array_equal(found[0], whole(data)[box[0] : box[0] + box[2], box[1] : box[1] + box[3]])
     else:
