@@ -335,6 +335,8 @@ static void restart(Recoder *recoder, const Work *work) {
     jpeg_write_coefficients(out, coefficients);
     for (jpeg_saved_marker_ptr marker = in->marker_list; marker; marker = marker->next) {
         int needed = marker->marker == JPEG_APP0 || marker->marker == JPEG_APP0 + 14;
+        int places = marker->marker == JPEG_APP0 + 2 && marker->data_length >= 4 && !memcmp(marker->data, "MPF", 4);
+        need(recoder, work->strip || !places); /* of other pictures behind this one, which moves */
         if (!work->strip || needed) jpeg_write_marker(out, marker->marker, marker->data, marker->data_length);
     }
     jpeg_finish_compress(out);
