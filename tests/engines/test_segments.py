@@ -154,7 +154,7 @@ def test_any_crop(made: tuple[bytes, bytes], channels: int, orientation: int, fa
     assert np.array_equal(found, wanted)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "sampling"), [(name, sampling) for name, (_, all_) in ENCODERS.items() for sampling in all_]
 )
