@@ -142,7 +142,7 @@ class FusedImages:
             failed.ctypes.data,
         )
         decoder = self._acquire()
-        failures = self._library.shardio_make_images(decoder.pointer, ctypes.byref(work))
+        failures = self._library.shardio_make_images(decoder.pointer, ctypes.byref(work), 1)
         self._idle.append(decoder)
         del owner
         return np.flatnonzero(failed).tolist() if failures else []
