@@ -25,7 +25,8 @@ typedef struct {
     const uint8_t *data;
     int64_t size;
     const int32_t *image, *box, *scaled, *window;
-    int flip, turn, shrink, ready;
+    int flip, turn, shrink;
+    enum { LEFT, TO_BEGIN, BEGUN, MADE } state;
     uint8_t *out;
     int32_t top, left, rows, columns; /* what it shows of the stored image, once that is shrunk */
     Resampler resampler;
@@ -37,7 +38,7 @@ typedef struct {
     Errors errors;
     Scratch pixels;
     Part part;
-    Crop *crops; /* of one file */
+    Crop *crops, **together; /* of one file */
     int count;
 } Decoder;
 
@@ -68,6 +69,7 @@ void shardio_decoder_free(Decoder *decoder) {
         free(decoder->crops[i].region.memory);
     }
     free(decoder->crops);
+    free(decoder->together);
     free(decoder->pixels.memory);
     free(decoder->part.memory.memory);
     free(decoder->part.starts.memory);
@@ -77,6 +79,9 @@ void shardio_decoder_free(Decoder *decoder) {
 /* Makes room for so many crops of one file. Returns -1 if memory is exhausted. */
 static int take_crops(Decoder *decoder, int count) {
     if (count <= decoder->count) return 0;
+    Crop **together = realloc(decoder->together, (size_t)count * sizeof *together);
+    if (!together) return -1;
+    decoder->together = together;
     Crop *crops = realloc(decoder->crops, (size_t)count * sizeof *crops);
     if (!crops) return -1;
     memset(crops + decoder->count, 0, (size_t)(count - decoder->count) * sizeof *crops);
@@ -193,9 +198,11 @@ static void resample_turned(Crop *it) {
 }
 
 /* The region of the shrunken image that shows all of some crops. */
-static Region around(const Crop *crops, int count) {
-    Region all = {crops->top, crops->left, crops->top + crops->rows, crops->left + crops->columns};
-    for (const Crop *it = crops + 1; it < crops + count; it++) {
+static Region around(Crop *const *crops, int count) {
+    const Crop *it = *crops;
+    Region all = {it->top, it->left, it->top + it->rows, it->left + it->columns};
+    for (int i = 1; i < count; i++) {
+        it = crops[i];
         all.top = it->top < all.top ? it->top : all.top;
         all.left = it->left < all.left ? it->left : all.left;
         all.bottom = it->top + it->rows > all.bottom ? it->top + it->rows : all.bottom;
@@ -215,15 +222,16 @@ static Region with_margin(const Crop *it, Region shown) {
                     right < it->image[1] ? (int32_t)right : it->image[1]};
 }
 
-/* Makes crops of one JPEG file, which is decoded once, where they are shrunk alike. Returns 0 if the results cannot be
+/* Makes crops of one JPEG file that are shrunk alike, for which it is decoded once. Returns 0 if the results cannot be
  * trusted.
  *
  * Each file gets a new decompressor: libjpeg would use the last file's tables for one that lacks them. */
-static int make_jpeg(Decoder *decoder, Crop *crops, int count) {
+static int make_jpeg(Decoder *decoder, Crop *const *crops, int count) {
     struct jpeg_decompress_struct *info = &decoder->info;
-    const ImageBatch *work = crops->work;
-    const int32_t *image = crops->image;
-    const int shrink = crops->shrink;
+    const Crop *it = *crops; /* what they have in common */
+    const ImageBatch *work = it->work;
+    const int32_t *image = it->image;
+    const int shrink = it->shrink;
     decoder->errors.warned = 0;
     if (setjmp(decoder->errors.escape)) {
         jpeg_destroy_decompress(info);
@@ -232,8 +240,8 @@ static int make_jpeg(Decoder *decoder, Crop *crops, int count) {
     jpeg_create_decompress(info);
     info->mem->max_memory_to_use = JPEG_MEMORY;
     Region shown = around(crops, count);
-    Part source = {.data = crops->data, .size = crops->size, .height = image[0], .width = image[1]};
-    if (part_take(&decoder->part, crops->data, crops->size, image, with_margin(crops, shown))) source = decoder->part;
+    Part source = {.data = it->data, .size = it->size, .height = image[0], .width = image[1]};
+    if (part_take(&decoder->part, it->data, it->size, image, with_margin(it, shown))) source = decoder->part;
     const int32_t top = shown.top - source.top / shrink, left = shown.left - source.left / shrink;
     const int32_t rows = shown.bottom - shown.top, columns = shown.right - shown.left;
     jpeg_mem_src(info, (unsigned char *)source.data, (unsigned long)source.size);
@@ -268,7 +276,7 @@ static int make_jpeg(Decoder *decoder, Crop *crops, int count) {
     uint8_t *pixels = scratch_take(&decoder->pixels, 2 * LINE + stride * ROWS_PER_CALL + READ_BEYOND);
     if (!pixels) escape((j_common_ptr)info);
     for (int i = 0; i < count; i++)
-        if (take_region(crops + i)) escape((j_common_ptr)info);
+        if (take_region(crops[i])) escape((j_common_ptr)info);
     /* Several rows per call: libjpeg decodes two at once, and would copy the second for a caller who takes one. */
     JSAMPROW lines[ROWS_PER_CALL];
     uint8_t *first = pixels + (LINE - (uintptr_t)pixels % LINE) % LINE + UNALIGNED;
@@ -280,12 +288,12 @@ static int make_jpeg(Decoder *decoder, Crop *crops, int count) {
         for (JDIMENSION i = 0; i < got; i++, row++) {
             uint8_t *line = lines[i] + ((size_t)left - from) * (size_t)channels;
             if (recolour) to_grey(line, (size_t)columns);
-            for (int c = 0; c < count; c++) take_row(crops + c, line, shown.top + row, shown.left);
+            for (int c = 0; c < count; c++) take_row(crops[c], line, shown.top + row, shown.left);
         }
     }
     jpeg_destroy_decompress(info);
     for (int c = 0; c < count; c++)
-        if (crops[c].turn) resample_turned(crops + c);
+        if (crops[c]->turn) resample_turned(crops[c]);
     return !decoder->errors.warned;
 }
 
@@ -317,8 +325,8 @@ static int inside(const Crop *it) {
            shows(it->window[1], it->work->width, it->scaled[1]);
 }
 
-/* Begins the crop of image `i` that a batch wants. Returns 0 if it is left to the caller. */
-static int start(Crop *it, const ImageBatch *work, int64_t i) {
+/* Begins the crop of image `i` that a batch wants, unless it is left to the caller. */
+static void start(Crop *it, const ImageBatch *work, int64_t i) {
     it->work = work;
     it->data = work->data[i];
     it->size = work->sizes[i];
@@ -329,25 +337,40 @@ static int start(Crop *it, const ImageBatch *work, int64_t i) {
     it->flip = work->flips[i];
     it->turn = work->turns ? work->turns[i] : 0;
     it->out = work->out + i * work->out_bytes;
-    if (!inside(it)) return 0;
+    it->state = LEFT;
+    if (!inside(it)) return;
     it->shrink = work->encoded ? shrink_of(it) : 1;
-    return begin(it) == 0;
+    if (begin(it) == 0) it->state = BEGUN;
 }
 
-/* Whether it costs less to decode the region around some crops than each by itself. Decoding takes about as long as reading
- * the codes of all rows from the top, which only restart markers save. */
-static int are_near(const Crop *crops, int count) {
-    Region all = around(crops, count);
-    int64_t one_by_one = 0;
-    for (const Crop *it = crops; it < crops + count; it++) {
-        if (it->shrink != crops->shrink || it->work->channels != crops->work->channels || !it->work->encoded) return 0;
-        one_by_one += (int64_t)it->rows * it->columns;
-    }
-    return one_by_one > (int64_t)(all.bottom - all.top) * (all.right - all.left);
+/* What decoding a region costs, in units of a pixel: without restart markers, the codes of all that is above and beside it
+ * have to be read, too. */
+static int64_t cost(const Crop *it, Region shown, int marked) {
+    int64_t area = (int64_t)(shown.bottom - shown.top) * (shown.right - shown.left);
+    return area + (marked ? area : (int64_t)shown.bottom * shrunk(it->image[1], it->shrink));
+}
+
+/* Whether it costs less to decode the region around some crops than each by itself. */
+static int are_near(Crop *const *crops, int count) {
+    int marked = part_is_possible(crops[0]->data, crops[0]->size);
+    int64_t each = 0;
+    for (int i = 0; i < count; i++) each += cost(crops[i], around(crops + i, 1), marked);
+    return each > cost(crops[0], around(crops, count), marked);
 }
 
 static int make_one(Decoder *decoder, Crop *it) {
-    return it->work->encoded ? make_jpeg(decoder, it, 1) : make_pixels(decoder, it);
+    return it->work->encoded ? make_jpeg(decoder, &it, 1) : make_pixels(decoder, it);
+}
+
+/* Makes those crops of a file that are shrunk alike, for which decoding once costs less. */
+static void make_together(Decoder *decoder, int batches, int shrink) {
+    int count = 0;
+    for (int b = 0; b < batches; b++)
+        if (decoder->crops[b].state == BEGUN && decoder->crops[b].shrink == shrink)
+            decoder->together[count++] = decoder->crops + b;
+    if (count < 2 || !are_near(decoder->together, count)) return;
+    int made = make_jpeg(decoder, decoder->together, count);
+    for (int i = 0; i < count; i++) decoder->together[i]->state = made ? MADE : TO_BEGIN;
 }
 
 /* Makes what `batches` batches want of the same images; returns the number of results that are left to the caller. */
@@ -355,15 +378,15 @@ int64_t shardio_make_images(Decoder *decoder, const ImageBatch *works, int32_t b
     int64_t bad = 0;
     int room = take_crops(decoder, batches) == 0;
     for (int64_t i = 0; i < works->count; i++) {
-        int all = room;
-        for (int b = 0; b < batches && room; b++) all &= decoder->crops[b].ready = start(decoder->crops + b, works + b, i);
-        int tried = all && batches > 1 && are_near(decoder->crops, batches);
-        int made = tried && make_jpeg(decoder, decoder->crops, batches);
+        for (int b = 0; b < batches && room; b++) start(decoder->crops + b, works + b, i);
+        for (int shrink = 1; shrink <= MOST_SHRINK && batches > 1 && room && works->encoded; shrink *= 2)
+            make_together(decoder, batches, shrink);
         for (int b = 0; b < batches; b++) {
             Crop *it = decoder->crops + b;
-            int own = made || (room && it->ready && (!tried || start(it, works + b, i)) && make_one(decoder, it));
-            works[b].failed[i] = (uint8_t)!own;
-            bad += !own;
+            if (room && it->state == TO_BEGIN) start(it, works + b, i);
+            int made = room && (it->state == MADE || (it->state == BEGUN && make_one(decoder, it)));
+            works[b].failed[i] = (uint8_t)!made;
+            bad += !made;
         }
     }
     return bad;
