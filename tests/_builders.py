@@ -1,6 +1,7 @@
 """Builders of test files: encoded images, IDX files and class folders."""
 
 import gzip
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +12,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-DHT, DQT = b"\xff\xc4", b"\xff\xdb"
-"""What the tables in a JPEG begin with: those of Huffman codes, and of quantisation."""
+DHT, DQT, SOS = b"\xff\xc4", b"\xff\xdb", b"\xff\xda"
+"""What the tables in a JPEG begin with, those of Huffman codes and of quantisation, and its scans."""
 
 
 def pixels(
@@ -36,11 +37,27 @@ def encode(suffix: str, image: NDArray[Any], *options: int) -> bytes:
 
 
 def jpeg(
-    height: int = 12, width: int = 16, channels: int = 3, *, seed: int = 0, progressive: bool = False, quality: int = 80
+    height: int = 12,
+    width: int = 16,
+    channels: int = 3,
+    *,
+    seed: int = 0,
+    progressive: bool = False,
+    quality: int = 80,
+    restarts: int = 0,
 ) -> bytes:
-    """A JPEG of `pixels`."""
-    options = (cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_PROGRESSIVE, int(progressive))
+    """A JPEG of `pixels`, with a restart marker after every so many MCUs."""
+    options = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_PROGRESSIVE, int(progressive)]
+    options += [cv2.IMWRITE_JPEG_RST_INTERVAL, restarts]
     return encode("jpg", pixels(height, width, channels, seed=seed), *options)
+
+
+def segments(image: bytes) -> list[bytes]:
+    """Cut a JPEG of one scan behind its restart markers."""
+    scan = image.index(SOS)
+    scan += 2 + int.from_bytes(image[scan + 2 : scan + 4])
+    parts = re.split(rb"(?<=\xff[\xd0-\xd7])", image[scan:])
+    return [image[:scan] + parts[0], *parts[1:]]
 
 
 def sampled_jpegs(height: int, width: int) -> Iterator[bytes]:

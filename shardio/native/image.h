@@ -191,4 +191,7 @@ void plane_swap(const uint8_t *source, size_t stride, Plane plane);
 
 #pragma GCC visibility pop
 
+/* See damage.c: 0 for a JPEG file that is whole, 1 for a damaged one. */
+int shardio_jpeg_damage(const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t most, char *text);
+
 #endif

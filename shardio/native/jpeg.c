@@ -338,7 +338,8 @@ static void start(Crop *it, const ImageBatch *work, int64_t i) {
     it->turn = work->turns ? work->turns[i] : 0;
     it->out = work->out + i * work->out_bytes;
     it->state = LEFT;
-    if (!inside(it)) return;
+    int is_too_large = it->image[0] > JPEG_MAX_DIMENSION || it->image[1] > JPEG_MAX_DIMENSION;
+    if (!inside(it) || (work->encoded && is_too_large)) return; /* before it costs memory */
     it->shrink = work->encoded ? shrink_of(it) : 1;
     if (begin(it) == 0) it->state = BEGUN;
 }

@@ -279,7 +279,7 @@ static unsigned interval(unsigned columns) {
 /* Compares the blocks of both files, which libjpeg holds, and lets `work` fail where any differs. */
 static void need_same_blocks(Recoder *recoder, jvirt_barray_ptr *ours, jvirt_barray_ptr *theirs) {
     struct jpeg_decompress_struct *in = &recoder->in, *again = &recoder->again;
-    need(recoder, again->num_components == in->num_components);
+    need(recoder, again->num_components == in->num_components && again->jpeg_color_space == in->jpeg_color_space);
     for (int c = 0; c < in->num_components; c++) {
         const jpeg_component_info *info = in->comp_info + c, *other = again->comp_info + c;
         need(recoder, info->width_in_blocks == other->width_in_blocks &&
@@ -311,13 +311,19 @@ static void append(Recoder *recoder, const uint8_t *bytes, size_t count) {
 static void restart(Recoder *recoder, const Work *work) {
     struct jpeg_decompress_struct *in = &recoder->in, *again = &recoder->again;
     struct jpeg_compress_struct *out = &recoder->out;
+    jpeg_saved_marker_ptr *end = &in->marker_list;
+    in->mem->max_memory_to_use = again->mem->max_memory_to_use = JPEG_MEMORY / 2; /* both hold all coefficients */
     jpeg_save_markers(in, JPEG_COM, MARKER_BYTES);
     for (int code = JPEG_APP0; code < JPEG_APP0 + 16; code++) jpeg_save_markers(in, code, MARKER_BYTES);
     jpeg_read_header(in, TRUE);
     int known = in->jpeg_color_space == JCS_YCbCr || in->jpeg_color_space == JCS_GRAYSCALE ||
                 in->jpeg_color_space == JCS_RGB;
     need(recoder, known && in->data_precision == 8 && !in->arith_code);
+    need(recoder, shardio_jpeg_damage(work->data, work->size, in->image_height, in->image_width, INT64_MAX,
+                                      recoder->errors.damage) == 0); /* libjpeg passes over some in silence */
+    while (*end) end = &(*end)->next;
     jvirt_barray_ptr *coefficients = jpeg_read_coefficients(in);
+    need(recoder, !*end); /* markers after the first scan: in front of it they would come to mean something */
     need_all_bits(recoder);
     for (int c = 0; c < in->num_components; c++) need(recoder, in->comp_info[c].quant_table != NULL);
     jpeg_copy_critical_parameters(in, out);

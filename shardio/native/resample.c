@@ -301,8 +301,9 @@ static int down_four(const uint8_t *const *rows, const int32_t *weights, int32_t
 #ifdef WIDE
 #define AVX2 __attribute__((target("avx2")))
 
-/* The sums of one RGB result in pairs to be added: red, red, green, green, blue, blue, 0, 0. */
-AVX2 static inline __m256i sum_rgb(const uint8_t *source, const int16_t *high, const int16_t *low, int32_t taps) {
+/* The sums of one RGB result in pairs to be added: red, red, green, green, blue, blue, 0, 0. Reads up to 16 bytes beyond
+ * the `used` pixels. */
+AVX2 static inline __m256i sum_rgb(const uint8_t *source, const int16_t *high, const int16_t *low, int32_t used) {
     const __m256i pairs = _mm256_setr_epi8(0, -1, 3, -1, 6, -1, 9, -1, 1, -1, 4, -1, 7, -1, 10, -1, 2, -1, 5, -1, 8, -1,
                                            11, -1, -1, -1, -1, -1, -1, -1, -1, -1);
     __m256i highs = _mm256_setzero_si256(), lows = _mm256_setzero_si256();
@@ -316,7 +317,7 @@ AVX2 static inline __m256i sum_rgb(const uint8_t *source, const int16_t *high, c
         highs = _mm256_add_epi32(highs, _mm256_madd_epi16(pixels, _mm256_set1_epi64x(first)));
         lows = _mm256_add_epi32(lows, _mm256_madd_epi16(pixels, _mm256_set1_epi64x(second)));
         t += GROUP;
-    } while (t < taps);
+    } while (t < used);
     return _mm256_add_epi32(_mm256_slli_epi32(highs, LOW), lows);
 }
 
@@ -375,8 +376,9 @@ AVX2 static int across_rgb(const uint8_t *row, const FilterAxis *x, uint8_t *out
     for (; i + 8 <= x->count; i += 8, high += 8 * taps, low += 8 * taps) {
         __m256i sums[4];
         for (int k = 0; k < 4; k++) {
-            __m256i a = sum_rgb(row + 3 * x->at[i + k], high + k * taps, low + k * taps, taps);
-            __m256i b = sum_rgb(row + 3 * x->at[i + k + 4], high + (k + 4) * taps, low + (k + 4) * taps, taps);
+            int32_t one = i + k, other = one + 4;
+            __m256i a = sum_rgb(row + 3 * x->at[one], high + k * taps, low + k * taps, x->used[one]);
+            __m256i b = sum_rgb(row + 3 * x->at[other], high + (k + 4) * taps, low + (k + 4) * taps, x->used[other]);
             sums[k] = _mm256_permutevar8x32_epi32(_mm256_hadd_epi32(a, b), order);
         }
         put_rgb(sums, out + 3 * i);

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { RST0 = 0xd0, SOI = 0xd8, EOI = 0xd9, SOS = 0xda, DRI = 0xdd, APP0 = 0xe0, APP14 = 0xee, APP15 = 0xef, COM = 0xfe };
+enum { SOF0 = 0xc0, RST0 = 0xd0, SOI = 0xd8, EOI, SOS, DRI = 0xdd, APP0 = 0xe0, APP14 = 0xee, APP15, COM = 0xfe };
 enum { BLOCK = 8, MOST_FACTOR = 4, WORTH = 8 };
 
 /* How a file's coded data are divided. MCUs are the units of blocks that are coded together. */
@@ -25,18 +25,18 @@ static void put_word(uint8_t *at, int32_t value) {
 static int32_t units(int32_t size, int32_t unit) { return (size + unit - 1) / unit; }
 
 /* The place of the next marker segment of a header, which `at` leads to, or 0: its code is data[at - 1], and all of it is
- * there. */
+ * there. Codes below SOF0 and from RST0 on have no length, or are unknown to libjpeg. */
 static int64_t marker_at(const uint8_t *data, int64_t size, int64_t at) {
     while (at + 1 < size && data[at] == 0xff && data[at + 1] == 0xff) at++;
-    if (at + 4 > size || data[at] != 0xff || (data[at + 1] >= RST0 && data[at + 1] <= EOI)) return 0;
-    int length = word(data + at + 2);
-    return length >= 2 && at + 2 + length <= size ? at + 2 : 0;
+    if (at + 4 > size || data[at] != 0xff) return 0;
+    int code = data[at + 1], length = word(data + at + 2);
+    return code >= SOF0 && (code < RST0 || code > EOI) && length >= 2 && at + 2 + length <= size ? at + 2 : 0;
 }
 
 /* Reads a frame's parameters. Returns 0 for what is no baseline frame of one or three components. */
 static int read_frame(Layout *it, const uint8_t *frame) {
     int length = word(frame), components = length >= 8 ? frame[7] : 0, across = 1, down = 1;
-    if (frame[2] != 8 || (components != 1 && components != 3) || length != 8 + 3 * components) return 0;
+    if ((components != 1 && components != 3) || length != 8 + 3 * components || frame[2] != 8) return 0;
     for (int c = 0; components == 3 && c < components; c++) { /* one alone is coded block by block */
         int x = frame[9 + 3 * c] >> 4, y = frame[9 + 3 * c] & 15;
         if (x < 1 || y < 1 || x > MOST_FACTOR || y > MOST_FACTOR) return 0;

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -30,20 +31,20 @@ enum {
     MOST_BYTES = 1 << 20,   /* of an input */
     SLICE = 64,             /* inputs of one target before the next one's turn */
     LEAK_CHECK = 1 << 14,   /* inputs between two searches for leaks */
-    PATIENCE = 20,          /* seconds for one input */
+    PATIENCE = 20,          /* seconds of processor time for one input */
     SAVED = 77,
 };
 
 /* What the C part exports; its callers in Python declare it in the same way. */
 void *shardio_decoder_new(void);
 void shardio_decoder_free(void *decoder);
-int64_t shardio_make_images(void *decoder, const ImageBatch *work);
+int64_t shardio_make_images(void *decoder, const ImageBatch *works, int32_t batches);
 void *shardio_recoder_new(void);
 void shardio_recoder_free(void *recoder);
 int64_t shardio_recode(void *recoder, const uint8_t *data, int64_t size, int32_t height, int32_t width, int32_t turn,
                        int32_t quality, const void **result);
 int64_t shardio_transcode(void *recoder, const uint8_t *data, int64_t size, const void **result);
-int shardio_jpeg_damage(const uint8_t *data, int64_t size, int64_t height, int64_t width, int64_t most, char *text);
+int64_t shardio_restart(void *recoder, const uint8_t *data, int64_t size, int32_t strip, const void **result);
 void shardio_orientations(int64_t count, const uint8_t *const *data, const int64_t *sizes, uint8_t *found);
 void shardio_plain_jpegs(int64_t count, const uint8_t *const *data, const int64_t *sizes, const int32_t *images,
                          uint8_t *found);
@@ -76,6 +77,8 @@ static void fail(const char *reason) {
     save();
     _exit(SAVED);
 }
+
+static void allow(int seconds) { setitimer(ITIMER_PROF, &(struct itimerval){.it_value = {.tv_sec = seconds}}, NULL); }
 
 static void out_of_time(int number) {
     (void)number;
@@ -130,8 +133,9 @@ static int claims_much(const uint8_t *data, int64_t size) {
 
 static void *decoder, *recoder;
 
-/* Has an image made of a JPEG file or of pixels. All but the sizes of the result may be anything. */
-static void make(const Input *input, const uint8_t *data, int64_t size, int encoded) {
+/* Has an image made of a JPEG file or of pixels. All but the sizes of the result may be anything. Returns a checksum of
+ * the result, or 0 if there is none. */
+static uint64_t make(const Input *input, const uint8_t *data, int64_t size, int encoded) {
     const int32_t *all = input->parameters;
     int32_t height = within(input, 10, 1, MOST_SIDE), width = within(input, 11, 1, MOST_SIDE);
     int32_t channels = all[12] & 1 ? 3 : 1;
@@ -147,12 +151,23 @@ static void make(const Input *input, const uint8_t *data, int64_t size, int enco
         .filter = within(input, 15, FILTER_NEAREST, FILTER_BICUBIC_POINTS), .encoded = encoded, .fast = all[14] >> 1 & 1,
         .most = MOST_PIXELS, .failed = &failed,
     };
-    require(shardio_make_images(decoder, &work) == failed, "counts its failures wrong");
+    require(shardio_make_images(decoder, &work, 1) == failed, "counts its failures wrong");
+    uint64_t sum = 1;
+    for (size_t i = 0; i < bytes; i++) sum = sum * 0x100000001b3ull + out[i];
     check_margins(out, bytes);
+    return failed ? 0 : sum | 1;
 }
 
+/* Without its end marker, a file is decoded from the front. */
 static void jpeg(const Input *input) {
-    if (!claims_much(input->data, input->size)) make(input, input->data, input->size, 1);
+    const uint8_t *data = input->data;
+    int64_t size = input->size;
+    if (claims_much(data, size)) return;
+    uint64_t made = make(input, data, size, 1);
+    while (made && size > 1 && !(data[size - 2] == 0xff && data[size - 1] == 0xd9)) size--;
+    if (!made || size < 2) return;
+    uint64_t front = make(input, data, size - 2, 1);
+    require(!front || front == made, "other pixels from segments than from the front");
 }
 
 static void recode(const Input *input) {
@@ -164,6 +179,20 @@ static void recode(const Input *input) {
                                                within(input, 3, 1, 100), &result);
     volatile uint8_t sum = 0;
     for (int64_t i = 0; i < (size < 0 ? -size : size); i++) sum = (uint8_t)(sum + ((const uint8_t *)result)[i]);
+}
+
+/* What was transcoded must be whole, and stay the same when it is transcoded again. */
+static void restart(const Input *input) {
+    if (claims_much(input->data, input->size)) return;
+    const void *result = NULL;
+    int32_t strip = input->parameters[0] & 1;
+    int64_t size = shardio_restart(recoder, input->data, input->size, strip, &result);
+    if (size <= 0) return;
+    uint8_t *made = malloc((size_t)size);
+    memcpy(made, result, (size_t)size);
+    require(shardio_restart(recoder, made, size, strip, &result) == size && memcmp(made, result, (size_t)size) == 0,
+            "another file when it is transcoded again");
+    free(made);
 }
 
 static void warnings(const Input *input) {
@@ -348,7 +377,7 @@ static Target targets[] = {
     {.name = "jpeg", .run = jpeg}, {.name = "lmdb", .run = lmdb},       {.name = "rows", .run = rows},
     {.name = "resize", .run = resized}, {.name = "headers", .run = headers}, {.name = "recode", .run = recode},
     {.name = "damage", .run = warnings}, {.name = "area", .run = area},       {.name = "permute", .run = permute},
-    {.name = "steps", .run = steps},
+    {.name = "steps", .run = steps},     {.name = "restart", .run = restart},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 
@@ -360,7 +389,7 @@ static void run(Target *target) {
     input.data = malloc((size_t)input.size);
     memcpy(input.data, current + head, (size_t)input.size);
     current_target = target->name;
-    alarm(PATIENCE);
+    allow(PATIENCE);
     target->run(&input);
     free(input.data);
     target->inputs++;
@@ -500,7 +529,7 @@ int main(int count, char **arguments) {
     }
     decoder = shardio_decoder_new();
     recoder = shardio_recoder_new();
-    signal(SIGALRM, out_of_time);
+    signal(SIGPROF, out_of_time);
     signal(SIGABRT, found); /* so the sanitizers end, with abort_on_error */
     uint64_t inputs = 0;
     for (int i = 0; i < TARGETS; i++)
@@ -528,7 +557,7 @@ int main(int count, char **arguments) {
                 fuzz_one(targets + i);
                 if (++inputs % LEAK_CHECK == 0) find_leaks();
             }
-    alarm(0);
+    allow(0);
     find_leaks();
     for (int i = 0; i < TARGETS; i++) {
         if (targets[i].count) printf("%-8s %12llu inputs\n", targets[i].name, (unsigned long long)targets[i].inputs);

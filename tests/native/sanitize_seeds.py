@@ -13,7 +13,19 @@ import lmdb
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _builders import CMYK_JPEG, DHT, encode, jpeg, png, sampled_jpegs, tiff, with_exif, with_thumbnail, without
+from _builders import (
+    CMYK_JPEG,
+    DHT,
+    encode,
+    jpeg,
+    png,
+    sampled_jpegs,
+    segments,
+    tiff,
+    with_exif,
+    with_thumbnail,
+    without,
+)
 
 PARAMETERS = 32
 
@@ -33,6 +45,13 @@ def jpegs() -> Iterator[tuple[int, int, bytes]]:
     yield 24, 32, with_thumbnail(jpeg(24, 32), jpeg(8, 8))
     yield 24, 32, with_exif(jpeg(24, 32), tiff(6))
     yield 24, 32, without(jpeg(24, 32), DHT)
+    for interval in (1, 3, 5, 65535):
+        yield 90, 160, jpeg(90, 160, restarts=interval)
+        yield 70, 60, jpeg(70, 60, 1, restarts=interval)
+    parts = segments(jpeg(90, 160, restarts=1))
+    yield 90, 160, b"".join(parts[:20])
+    for marker in (b"", b"\xff\xd0", parts[19][-2:] * 2, b"\xff\xd9", b"\xff" * 9 + parts[19][-2:]):
+        yield 90, 160, b"".join([*parts[:19], parts[19][:-2], marker, *parts[20:]])
     yield 2, 3, CMYK_JPEG
     yield 24, 32, png(24, 32)
 
@@ -43,10 +62,10 @@ def inputs(target: str) -> Iterator[bytes]:
     if target == "jpeg":
         for number, (height, width, data) in enumerate(jpegs()):
             whole, corner = (0, 0, height, width), (height // 2, width // 3, (height + 1) // 2, (width + 1) // 2)
-            for box in (whole, corner):
+            for box in (whole, corner, (height // 3, width // 3, (height + 2) // 3, (width + 2) // 3)):
                 yield block([height, width, *box, 40, 50, 3, 4, 32, 32, 1, number, number // 2, number % 8]) + data
                 yield block([height, width, *box, 9, 9, 0, 0, 9, 9, 0, number // 2, number, number // 2 % 8]) + data
-    elif target in ("headers", "damage"):
+    elif target in ("headers", "damage", "restart"):
         for height, width, data in jpegs():
             yield block([height, width]) + data
     elif target == "recode":
@@ -103,7 +122,19 @@ def lmdb_files(size: int) -> Iterator[bytes]:
 
 def main() -> None:
     """Write all inputs."""
-    for target in ("jpeg", "lmdb", "rows", "resize", "headers", "recode", "damage", "area", "permute", "steps"):
+    for target in (
+        "jpeg",
+        "lmdb",
+        "rows",
+        "resize",
+        "headers",
+        "recode",
+        "damage",
+        "area",
+        "permute",
+        "steps",
+        "restart",
+    ):
         folder = Path(sys.argv[1]) / target
         folder.mkdir(parents=True)
         for number, data in enumerate(inputs(target)):

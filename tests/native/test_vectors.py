@@ -24,10 +24,11 @@ def run(**environment: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_aarch64() -> None:
-    """An emulated aarch64 processor makes the same images, hues, orders and orientations."""
+    """An emulated aarch64 processor makes the same images, hues, orders, orientations and transcoded files."""
     done = run()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == ["900 images", "372 steps", "3 permutations", "12 orientations"]
+    counts = ["900 images", "372 steps", "3 permutations", "12 orientations", "15 transcoded files"]
+    assert done.stdout.splitlines() == counts
 
 
 @pytest.mark.long

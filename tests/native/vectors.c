@@ -10,19 +10,21 @@
 #include <string.h>
 
 void *shardio_decoder_new(void);
-int64_t shardio_make_images(void *decoder, const ImageBatch *work);
+int64_t shardio_make_images(void *decoder, const ImageBatch *works, int32_t batches);
 void shardio_orientations(int64_t count, const uint8_t *const *data, const int64_t *sizes, uint8_t *found);
+void *shardio_recoder_new(void);
+int64_t shardio_restart(void *recoder, const uint8_t *data, int64_t size, int32_t strip, const void **result);
 void shardio_permute(int64_t count, uint64_t *numbers, uint64_t n, int32_t high, int32_t low, int32_t rounds,
                      const uint64_t *keys);
 
 enum { NUMBERS = 24, PARTS = 3, MOST_PIXELS = 1 << 28 };
-enum { IMAGE, STEP, PERMUTE, ORIENTATION, KINDS };
-static const char *NAMES[] = {"images", "steps", "permutations", "orientations"};
+enum { IMAGE, STEP, PERMUTE, ORIENTATION, RESTART, KINDS };
+static const char *NAMES[] = {"images", "steps", "permutations", "orientations", "transcoded files"};
 
 typedef struct {
     uint8_t *bytes;
     int64_t size;
-} Part;
+} Bytes;
 
 static void take(FILE *file, void *to, size_t size) {
     if (fread(to, 1, size, file) == size) return;
@@ -31,7 +33,7 @@ static void take(FILE *file, void *to, size_t size) {
 }
 
 /* The parts of a case: what it is made from, more of that, and the result. */
-static void read_parts(FILE *file, Part *parts) {
+static void read_parts(FILE *file, Bytes *parts) {
     for (int i = 0; i < PARTS; i++) {
         take(file, &parts[i].size, sizeof parts[i].size);
         parts[i].bytes = malloc((size_t)parts[i].size + 1);
@@ -39,7 +41,7 @@ static void read_parts(FILE *file, Part *parts) {
     }
 }
 
-static int same_image(void *decoder, const int32_t *n, const Part *parts) {
+static int same_image(void *decoder, const int32_t *n, const Bytes *parts) {
     const uint8_t *data = parts[0].bytes, flip = (uint8_t)n[10], turn = (uint8_t)n[11];
     uint8_t *out = malloc((size_t)parts[2].size), failed = 2;
     ImageBatch work = {
@@ -48,20 +50,28 @@ static int same_image(void *decoder, const int32_t *n, const Part *parts) {
         .out = out, .out_bytes = parts[2].size, .height = n[12], .width = n[13], .channels = n[14], .filter = n[15],
         .encoded = n[16], .fast = n[17], .most = MOST_PIXELS, .failed = &failed,
     };
-    shardio_make_images(decoder, &work);
+    shardio_make_images(decoder, &work, 1);
     int same = !failed && memcmp(out, parts[2].bytes, (size_t)parts[2].size) == 0;
     free(out);
     return same;
 }
 
 /* Numbers are a shape and the step's; its arrays follow one another from n[7] on. */
-static void carry_out(const int32_t *n, const Part *parts) {
+static void carry_out(const int32_t *n, const Bytes *parts) {
     const uint8_t all = 1;
     Step step = {n[3], &all, parts[1].bytes, parts[1].bytes + n[7], n[4], n[5], n[6]};
     shardio_carry_out(1, parts[0].bytes, 0, n, &step, 1);
 }
 
-static int same_case(void *decoder, int32_t kind, const int32_t *n, const Part *parts) {
+static int same_file(const int32_t *n, const Bytes *parts) {
+    static void *recoder;
+    const void *result = NULL;
+    if (!recoder) recoder = shardio_recoder_new();
+    int64_t size = shardio_restart(recoder, parts[0].bytes, parts[0].size, n[0], &result);
+    return size == parts[2].size && memcmp(result, parts[2].bytes, (size_t)size) == 0;
+}
+
+static int same_case(void *decoder, int32_t kind, const int32_t *n, const Bytes *parts) {
     const uint8_t *data = parts[0].bytes;
     uint8_t found = 0;
     switch (kind) {
@@ -77,6 +87,8 @@ static int same_case(void *decoder, int32_t kind, const int32_t *n, const Part *
     case ORIENTATION:
         shardio_orientations(1, &data, &parts[0].size, &found);
         return found == *parts[2].bytes;
+    case RESTART:
+        return same_file(n, parts);
     }
     return parts[0].size == parts[2].size && memcmp(data, parts[2].bytes, (size_t)parts[2].size) == 0;
 }
@@ -91,7 +103,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     while (fread(&kind, sizeof kind, 1, file) == 1) {
-        Part parts[PARTS];
+        Bytes parts[PARTS];
         take(file, numbers, sizeof numbers);
         read_parts(file, parts);
         if (!same_case(decoder, kind, numbers, parts)) {

@@ -22,13 +22,14 @@ from shardio.engines.jpeg_headers import orientations_of
 from shardio.engines.orientation import TURNS
 from shardio.engines.size_preserving_steps import KINDS, arrays_of, carry_out
 from shardio.native import rows
+from shardio.native.recode import restart
 from shardio.transforms import ColorJitter, GaussianBlur, RandomErasing, RandomGenerator, RandomRotation
 from shardio.transforms.auto_augment import Ranges, operations
 from shardio.transforms.fuse import FusedSteps
 from shardio.transforms.steps import Blur, Flip, Interpolation, SizePreservingStep, Warp
 
 NUMBERS = 24
-IMAGE, STEP, PERMUTE, ORIENTATION = range(4)
+IMAGE, STEP, PERMUTE, ORIENTATION, RESTART = range(5)
 NORMALIZATION = np.array([[0.485, 0.229], [0.456, 0.224], [0.406, 0.225]], np.float32)
 
 
@@ -39,8 +40,10 @@ def case(kind: int, numbers: Sequence[int], *parts: bytes) -> bytes:
 
 
 def files() -> Iterator[tuple[int, int, bytes]]:
-    """Height, width and file: of each sampling, progressive, with restarts, grey."""
-    yield from ((145, 170, data) for data in sampled_jpegs(145, 170))
+    """Height, width and file: of each sampling, progressive, with restarts, transcoded to have some, grey."""
+    for data in sampled_jpegs(145, 170):
+        yield from ((145, 170, file) for file in (data, restart(data)) if file)
+    yield from ((145, 170, jpeg(145, 170, restarts=interval)) for interval in (1, 3, 22))
     yield 60, 80, jpeg(60, 80, 1)
     file = io.BytesIO()
     Image.fromarray(pixels(90, 50, seed=9)).save(file, "JPEG", quality=40)
@@ -123,7 +126,7 @@ def step_cases() -> Iterator[bytes]:
 
 
 def other_cases() -> Iterator[bytes]:
-    """Orders of epochs, and orientations."""
+    """Orders of epochs, orientations, and files that are transcoded."""
     random = np.random.default_rng(1)
     for n in (1, 1000, 2**31 - 1):
         bits = max(2, (n - 1).bit_length())
@@ -135,6 +138,10 @@ def other_cases() -> Iterator[bytes]:
     plain = jpeg(24, 32)
     for data in (plain, *(with_exif(plain, tiff(value)) for value in range(1, 10)), b"", plain[:30]):
         yield case(ORIENTATION, [], data, b"", bytes([orientations_of([data])[0] if data[:2] == b"\xff\xd8" else 0]))
+
+    for number, (_, _, data) in enumerate(files()):
+        data = with_exif(data, tiff(6))
+        yield case(RESTART, [number % 2], data, b"", restart(data, strip=number % 2 == 1) or b"")
 
 
 def main() -> None:
