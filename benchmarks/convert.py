@@ -3,11 +3,11 @@
     python benchmarks/photos.py /tmp/photos
     python -m benchmarks.convert --task photos --work /tmp/shardio-compare --json convert-photos.json
 
-Tasks: `photos` copies 4,000 JPEG files, `small` makes them smaller (shorter side 256, quality 92), `tensors` packs
-1 GiB of arrays. Each peer has an environment of its own, as in `compare.py`, and its turns in fresh processes; timed is
+Tasks: `photos` copies 4,000 JPEG files, `small` makes them smaller (shorter side 256, quality 92), `tensors` packs 1
+GiB of arrays. Each peer has an environment of its own, as in `compare.py`, and its turns in fresh processes; timed is
 the packing itself, and then until the system has everything on the disk, for which shardio waits itself and others do
-not. `shardio-restarts` is `shardio-tar` with `jpeg_restarts`. `disk` is the time to write as many bytes as shardio wrote, by `dd conv=fsync`. With `--out` in a file system in
-memory (/dev/shm) no disk stands in the way of the programs.
+not. `shardio-restarts` is `shardio-tar` with `jpeg_restarts`. `disk` is the time to write as many bytes as shardio
+wrote, by `dd conv=fsync`. With `--out` in a file system in memory (/dev/shm) no disk stands in the way of the programs.
 """
 
 import json
@@ -30,7 +30,16 @@ from benchmarks._summary import median_ratio
 from benchmarks._workloads import WORKLOADS, make_arrays
 
 PEERS = {
-    "photos": ("shardio-tar", "shardio-restarts", "shardio-hdf5", "shardio-lmdb", "webdataset", "streaming", "litdata", "ffcv"),
+    "photos": (
+        "shardio-tar",
+        "shardio-restarts",
+        "shardio-hdf5",
+        "shardio-lmdb",
+        "webdataset",
+        "streaming",
+        "litdata",
+        "ffcv",
+    ),
     "small": ("shardio-tar", "webdataset", "streaming", "litdata", "ffcv"),
     "tensors": ("shardio-tar", "shardio-hdf5", "shardio-lmdb", "webdataset", "streaming", "litdata", "ffcv"),
 }

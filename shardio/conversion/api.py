@@ -188,11 +188,11 @@ def convert(
         recompress: the images to re-encode. never: only those that shrink. if-needed: also JPEGs that hardware decoders
             can't decode (progressive, CMYK, rotated by a tag). always: all.
         orient: re-encode images that an EXIF tag rotates or mirrors, upright.
-        jpeg_restarts: transcode JPEGs to baseline files with restart markers, from which random crops are decoded without
-            the rest of the file. No pixel changes, and metadata stays. What can't be transcoded stays as it is (damaged,
-            CMYK, arithmetic codes, progressive with bits unsent), and a note counts it.
-        strip: with `jpeg_restarts`: drop the metadata of JPEGs (EXIF, ICC profiles, comments), unless an EXIF tag rotates
-            or mirrors them.
+        jpeg_restarts: transcode JPEGs to baseline files with restart markers, from which random crops are decoded
+            without the rest of the file. No pixel changes, and metadata stays. What can't be transcoded stays as it is
+            (damaged, CMYK, arithmetic codes, progressive with bits unsent), and a note counts it.
+        strip: with `jpeg_restarts`: drop the metadata of JPEGs (EXIF, ICC profiles, comments), unless an EXIF tag
+            rotates or mirrors them.
         store_pixels: store images as pixels, uint8 [H, W, C], which load without a decoder: for small images of one
             size. Excludes the options that change image files, except `orient`.
         keep_alpha: with `store_pixels`: store red, green, blue and alpha as arrays, uint8 [4, H, W], not as images.

@@ -45,23 +45,24 @@ def restart_hint(source: Source, numbers: Indices | None) -> list[str]:
         photos = [data for data in images if _gains(data)]
         if 2 * len(photos) <= len(images):
             return []
-    read = np.array([_bytes_read(data) for data in photos]).sum(axis=0)
-    skipped = 1 - read[1] / max(1, read[0])
-    if skipped < _LEAST:
+    now, then = np.array([_bytes_read(data) for data in photos]).sum(axis=0).tolist()
+    if now - then <= _LEAST * now:
         return []
     progressive = sum(jpeg_coding(data).process == 2 for data in photos)
     more = f"; {progressive} of {len(images)} are progressive, and decoded whole for any crop" if progressive else ""
-    told = "{jpeg_restarts:True} would let random crops skip {:.0%} of the bytes that they decode of these JPEGs{}"
-    return [Message(told, skipped, more)]
+    told = "{jpeg_restarts:True} would let random crops skip {:.0f} % of the bytes that they decode of these JPEGs{}"
+    return [Message(told, 100 - 100 * then / now, more)]
 
 
 def _gains(data: bytes) -> bool:
     """Whether an image is a JPEG without restart markers that is not small."""
     try:
-        info = probe(data) if sniff(data) == "jpeg" else None
-        return info is not None and min(info.height, info.width) >= _SHORTEST_SIDE and not jpeg_coding(data).restart_interval
+        if sniff(data) != "jpeg" or jpeg_coding(data).restart_interval:
+            return False
+        info = probe(data)
     except BadSample:
         return False
+    return min(info.height, info.width) >= _SHORTEST_SIDE
 
 
 def _bytes_read(data: bytes) -> tuple[int, int]:

@@ -314,9 +314,7 @@ def fingerprint(source: Source, numbers: range | NDArray[np.int64]) -> list[str 
     return [f"{sample.checksum:016x}" if isinstance(sample, Encoded) else None for sample in samples]
 
 
-def some_encoded(
-    source: Source, numbers: range | NDArray[np.int64], count: int
-) -> Iterator[Encoded | DatasetError]:
+def some_encoded(source: Source, numbers: range | NDArray[np.int64], count: int) -> Iterator[Encoded | DatasetError]:
     """Yield `count` of these samples throughout, or all, in the source's order; a bad sample yields its error."""
     places = np.unique(np.linspace(0, len(numbers) - 1, count).astype(np.int64))
     for _, sample in read_encoded(source, np.sort([int(numbers[place]) for place in places.tolist()])):

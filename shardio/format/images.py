@@ -253,9 +253,9 @@ def jpeg_coding(data: Buffer) -> JpegCoding:
             interval = int.from_bytes(data[start : start + 2])
         elif marker == 0xDA and frame is not None:
             process, bits, names, factors = frame
-            unit = (8 * max((both & 15 for both in factors), default=1), 8 * max((both >> 4 for both in factors), default=1))
+            down, across = (max((both >> shift & 15 for both in factors), default=1) for shift in (0, 4))
             colors = _colors(names, jfif, adobe)
-            return JpegCoding(process, bits, colors, data[start] < len(names), unit, interval, stop)
+            return JpegCoding(process, bits, colors, data[start] < len(names), (8 * down, 8 * across), interval, stop)
     raise BadSample("the jpeg image is corrupt: its headers end before any scan")
 
 

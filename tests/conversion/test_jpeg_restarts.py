@@ -1,25 +1,24 @@
 """`jpeg_restarts`: lossless transcoding of JPEGs, what stays as it was, and the notes on both."""
 
 import io
+import re
 import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-import typer.testing
 from _builders import CMYK_JPEG, encode, jpeg, pixels, png, sampled_jpegs, spoiled, tiff, with_exif, with_thumbnail
+from _cli import run
 from _datasets import files, packed
 from PIL import Image
 
 import shardio
 from shardio import native
-from shardio.cli import app
 from shardio.conversion.reencode import DAMAGED, OTHER_CODING, ReencodeOptions
 from shardio.errors import BadSample, ConfigError
 from shardio.format.images import jpeg_coding, orientation, probe
@@ -80,10 +79,11 @@ transcode = ReencodeOptions(jpeg_restarts=True)
 def parts(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The segments of a JPEG's header that hold metadata, and at last what follows the end of the image."""
     at = 2
-    while data[at + 1] != 0xDA:
-        at += 2 + int.from_bytes(data[at + 2 : at + 4]) if data[at + 1] != 0xFF else 1
-        if data[at + 1] >= 0xE0 and data[at + 1] != 0xFF:
-            yield data[at + 1], data[at + 2 : at + 2 + int.from_bytes(data[at + 2 : at + 4])]
+    while (code := data[at + 1]) != 0xDA:
+        length = int.from_bytes(data[at + 2 : at + 4])
+        if 0xE0 <= code < 0xFF:
+            yield code, data[at + 2 : at + 2 + length]
+        at += 1 if code == 0xFF else 2 + length
     yield 0, data[data.index(b"\xff\xd9", at) :]
 
 
@@ -166,10 +166,10 @@ def test_other_changes_come_first() -> None:
 
 
 def folder(root: Path, images: list[bytes]) -> Path:
-    """A folder of images, in this order."""
-    root.mkdir()
-    for number, data in zip(count(), images):
-        (root / f"{number:03d}.{'jpg' if data[:2] == b'\xff\xd8' else 'png'}").write_bytes(data)
+    """A folder of images of one class, in this order."""
+    (root / "class").mkdir(parents=True)
+    for number, data in enumerate(images):
+        (root / "class" / f"{number:03d}.jpg").write_bytes(data)  # also others, as their contents decide
     return root
 
 
@@ -188,26 +188,25 @@ def test_what_stayed_is_counted(tmp_path: Path) -> None:
     assert made.notes[-1] == told[-1] == note
     assert files(tmp_path / "out") == files(shardio.convert(source, tmp_path / "again", **skipping).path)
     stored = [sample["image"] for sample in shardio.open(tmp_path / "out")]
-    assert [stored[0], *stored[2:]] == [data for data in [*images[:1], *images[2:4], *(s for s, _ in STAYS.values())]]
+    assert [stored[0], *stored[2:]] == [images[0], *images[2:4], *(data for data, _ in STAYS.values())]
 
 
 def test_the_command_line(tmp_path: Path) -> None:
     """The options give what their keywords give; `reshard` has them, and `append` keeps to those of the dataset."""
     source = folder(tmp_path / "in", [METADATA["EXIF"], *TURNED.values(), CMYK_JPEG])
-    run = typer.testing.CliRunner().invoke
-    wanted = shardio.convert(source, tmp_path / "a", converter="imagefolder", jpeg_restarts=True, strip=True)
-    done = run(app, ["convert", "imagefolder", f"{source}", f"{tmp_path / 'b'}", "--jpeg-restarts", "--strip"])
-    assert (done.exit_code, files(tmp_path / "b")) == (0, files(tmp_path / "a"))
-    assert f"note: --jpeg-restarts copied 1 JPEG byte for byte: 1 {OTHER_CODING}" in done.stderr
-    shardio.convert(source, tmp_path / "plain", converter="imagefolder")
-    done = run(app, ["reshard", f"{tmp_path / 'plain'}", f"{tmp_path / 'c'}", "--jpeg-restarts", "--strip"])
-    assert (done.exit_code, shardio.open(tmp_path / "c").digest) == (0, wanted.manifest.digest)
-    done = run(app, ["append", "imagefolder", f"{source}", f"{tmp_path / 'b'}"])
-    assert done.exit_code == 0
-    images = [sample["image"] for sample in shardio.open(tmp_path / "b")]
+    made = {name: tmp_path / name for name in ("python", "command", "plain", "reshard")}
+    wanted = shardio.convert(source, made["python"], converter="imagefolder", jpeg_restarts=True, strip=True)
+    told = run("convert", "imagefolder", source, made["command"], "--jpeg-restarts", "--strip")
+    assert files(made["command"]) == files(made["python"])
+    assert f"note: --jpeg-restarts copied 1 JPEG byte for byte: 1 {OTHER_CODING}" in told
+    run("convert", "imagefolder", source, made["plain"])
+    run("reshard", made["plain"], made["reshard"], "--jpeg-restarts", "--strip")
+    assert shardio.open(made["reshard"]).digest == wanted.manifest.digest
+    run("append", "imagefolder", source, made["command"])
+    images = [sample["image"] for sample in shardio.open(made["command"])]
     assert images[: len(images) // 2] == images[len(images) // 2 :]
-    done = run(app, ["append", "imagefolder", f"{source}", f"{tmp_path / 'plain'}", "--jpeg-restarts"])
-    assert "the dataset was made without --jpeg-restarts, and appends keep to that" in done.stderr
+    told = run("append", "imagefolder", source, made["plain"], "--jpeg-restarts", code=2)
+    assert "the dataset was made without --jpeg-restarts, and appends keep to that" in told
 
 
 def test_wrong_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,10 +249,12 @@ def test_photos_without_markers_are_told(name: str, tmp_path: Path) -> None:
         assert made.notes == ()
     else:
         (note,) = made.notes
-        before, share, after = note.partition(next(word for word in note.split() if word.endswith("%")))
-        assert before == "jpeg_restarts=True would let random crops skip "
-        assert after == f" of the bytes that they decode of these JPEGs{more}"
-        # A crop of 0.54 of the area, on average, is decoded of what ends at its bottom, or of all of a progressive file.
-        assert 20 < int(share[:-1]) < (45 if not more else 60)
+        told = re.fullmatch(
+            r"jpeg_restarts=True would let random crops skip (\d+) % of the bytes that they decode (.*)", note
+        )
+        assert told is not None
+        assert told[2] == f"of these JPEGs{more}"
+        # A crop needs half of a photo, of the four fifths that end at its bottom, or of all of a progressive file.
+        assert 20 < int(told[1]) < (45 if not more else 60)
     stays = (f"jpeg_restarts copied 1 JPEG byte for byte: 1 {DAMAGED}",) if name == "damaged ones" else ()
     assert shardio.convert(tmp_path / "out", tmp_path / "again", jpeg_restarts=True).notes == stays
