@@ -34,6 +34,13 @@ def saved(**options: Any) -> bytes:
     return file.getvalue()
 
 
+def two_images() -> bytes:
+    """A JPEG with another one behind it, whose place is in its metadata."""
+    file = io.BytesIO()
+    Image.fromarray(pixels(70, 90)).save(file, "mpo", save_all=True, append_images=[Image.fromarray(pixels(35, 45))])
+    return file.getvalue()
+
+
 def unsent(data: bytes) -> bytes:
     """A progressive JPEG without its last scan: whole, but some bits of its coefficients are unsent."""
     return data[: data.rindex(b"\xff\xda")] + b"\xff\xd9"
@@ -70,6 +77,7 @@ STAYS = {
     "12 bits": (jpeg(20, 30).replace(b"\xff\xc0\x00\x11\x08", b"\xff\xc0\x00\x11\x0c"), OTHER_CODING),
     "arithmetic": (jpeg(20, 30).replace(b"\xff\xc0", b"\xff\xc9"), OTHER_CODING),
     "no Huffman code": (spoiled(jpeg(97, 141)), OTHER_CODING),
+    "two images": (two_images(), OTHER_CODING),
     "an end in the scan": (lossy(jpeg(97, 141)), DAMAGED),
     "the same, progressive": (lossy(jpeg(97, 141, progressive=True)), DAMAGED),
 }
@@ -183,8 +191,8 @@ def test_what_stayed_is_counted(tmp_path: Path) -> None:
     told: list[str] = []
     skipping: dict[str, Any] = options | {"on_error": "skip", "max_bad": 1, "tell": told.append}
     made = shardio.convert(source, tmp_path / "out", resume=True, workers=2, **skipping)
-    assert made.manifest.samples == 11
-    note = f"jpeg_restarts copied 9 JPEGs byte for byte: 3 {DAMAGED}, 6 {OTHER_CODING}"
+    assert made.manifest.samples == 12
+    note = f"jpeg_restarts copied 10 JPEGs byte for byte: 3 {DAMAGED}, 7 {OTHER_CODING}"
     assert made.notes[-1] == told[-1] == note
     assert files(tmp_path / "out") == files(shardio.convert(source, tmp_path / "again", **skipping).path)
     stored = [sample["image"] for sample in shardio.open(tmp_path / "out")]
