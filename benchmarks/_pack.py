@@ -28,7 +28,7 @@ SHARD_BYTES = 16_000_000  # enough shards to divide the work evenly
 WORKERS = 2
 
 
-def shardio(task: str, container: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
+def shardio(task: str, variant: str, workload: Workload, source: Path, out: Path) -> Callable[[], None]:
     """Run `convert` on a folder of images or a `.npy` file."""
     from shardio.conversion.api import convert
     from shardio.conversion.reencode import ReencodeOptions
@@ -39,8 +39,11 @@ def shardio(task: str, container: str, workload: Workload, source: Path, out: Pa
     if task == "small":
         made = TransformedSource(made, ReencodeOptions(resize_shorter=SHORTER, quality=QUALITY), {})
 
+    restarts = variant == "restarts"
+    options: dict[str, Any] = {"container": "tar" if restarts else variant, "jpeg_restarts": restarts}
+
     def run() -> None:
-        convert(made, out, container=container, workers=WORKERS, shard_size=SHARD_BYTES)
+        convert(made, out, workers=WORKERS, shard_size=SHARD_BYTES, **options)
 
     return run
 

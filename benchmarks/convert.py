@@ -3,11 +3,11 @@
     python benchmarks/photos.py /tmp/photos
     python -m benchmarks.convert --task photos --work /tmp/shardio-compare --json convert-photos.json
 
-Tasks: `photos` copies 4,000 JPEG files, `small` makes them smaller (shorter side 256, quality 92), `tensors` packs
-1 GiB of arrays. Each peer has an environment of its own, as in `compare.py`, and its turns in fresh processes; timed is
+Tasks: `photos` copies 4,000 JPEG files, `small` makes them smaller (shorter side 256, quality 92), `tensors` packs 1
+GiB of arrays. Each peer has an environment of its own, as in `compare.py`, and its turns in fresh processes; timed is
 the packing itself, and then until the system has everything on the disk, for which shardio waits itself and others do
-not. `disk` is the time to write as many bytes as shardio wrote, by `dd conv=fsync`. With `--out` in a file system in
-memory (/dev/shm) no disk stands in the way of the programs.
+not. `shardio-restarts` is `shardio-tar` with `jpeg_restarts`. `disk` is the time to write as many bytes as shardio
+wrote, by `dd conv=fsync`. With `--out` in a file system in memory (/dev/shm) no disk stands in the way of the programs.
 """
 
 import json
@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks._environments import environment
+from benchmarks._pack import WORKERS
 from benchmarks._peers import load
 from benchmarks._processes import environ, run
 from benchmarks._results import finish, options
@@ -29,7 +30,16 @@ from benchmarks._summary import median_ratio
 from benchmarks._workloads import WORKLOADS, make_arrays
 
 PEERS = {
-    "photos": ("shardio-tar", "shardio-hdf5", "shardio-lmdb", "webdataset", "streaming", "litdata", "ffcv"),
+    "photos": (
+        "shardio-tar",
+        "shardio-restarts",
+        "shardio-hdf5",
+        "shardio-lmdb",
+        "webdataset",
+        "streaming",
+        "litdata",
+        "ffcv",
+    ),
     "small": ("shardio-tar", "webdataset", "streaming", "litdata", "ffcv"),
     "tensors": ("shardio-tar", "shardio-hdf5", "shardio-lmdb", "webdataset", "streaming", "litdata", "ffcv"),
 }
@@ -68,7 +78,13 @@ def main() -> int:
         disk = _disk(target.parent, found[names[0]]["bytes"])
         rounds.append({"disk": disk, **found})
     finish(
-        {"task": args.task, "out": str(target.parent), "peers": _summary(rounds, names), "rounds": rounds}, args.json
+        {
+            "task": args.task,
+            "out": str(target.parent),
+            "peers": _summary(rounds, names, workload.count),
+            "rounds": rounds,
+        },
+        args.json,
     )
     return 0
 
@@ -97,7 +113,7 @@ def _disk(folder: Path, size: int) -> float:
     return seconds
 
 
-def _summary(rounds: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, Any]:
+def _summary(rounds: list[dict[str, Any]], names: tuple[str, ...], count: int) -> dict[str, Any]:
     base = names[0]
     rows = {}
     for name in names:
@@ -105,6 +121,7 @@ def _summary(rounds: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, 
         for key in ("seconds", "seconds_on_disk"):
             own, reference = ([each[n][key] for each in rounds] for n in (name, base))
             row[key], row[f"{key} of {base}"] = round(median(own), 3), _rounded(median_ratio(own, reference))
+        row["samples per second and worker"] = round(count / WORKERS / row["seconds"])
         rows[name] = row | {"bytes": rounds[-1][name]["bytes"], "versions": rounds[-1][name]["versions"]}
     return rows | {"disk": {"seconds": round(median(each["disk"] for each in rounds), 3)}}
 

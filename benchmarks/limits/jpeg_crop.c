@@ -1,4 +1,5 @@
-/* The practical limit of JPEG decoding on this machine: libjpeg-turbo, threads, only the crop's rows and columns.
+/* The practical limit of JPEG decoding on this machine: libjpeg-turbo, threads, only the crop's rows and columns, of files
+ * with restart markers only the segments that cover it.
  *
  *   cc -O3 -o jpeg_crop jpeg_crop.c -ljpeg -lpthread -lm
  *   ./jpeg_crop LIST THREADS SECONDS PIXELS CROP
@@ -20,6 +21,7 @@
 #include <sys/resource.h>
 #include <time.h>
 #include <jpeglib.h>
+#include "../../shardio/native/segments.c"
 
 typedef struct { unsigned char *data; size_t size; } Blob;
 static Blob *blobs;
@@ -56,6 +58,7 @@ static void *work(void *argument) {
     long done = 0;
     size_t capacity = 1 << 22;
     unsigned char *pixels = malloc(capacity);
+    Part part = {0};
     struct jpeg_decompress_struct info;
     struct jpeg_error_mgr error;
     info.err = jpeg_std_error(&error);
@@ -64,8 +67,6 @@ static void *work(void *argument) {
         Blob *blob = &blobs[(int)(uniform(&seed) * blob_count)];
         jpeg_mem_src(&info, blob->data, blob->size);
         jpeg_read_header(&info, TRUE);
-        info.do_fancy_upsampling = !fast;
-        info.out_color_space = JCS_RGB;
         int x = 0, y = 0, width = (int)info.image_width, height = (int)info.image_height, target = TARGET;
         if (crop == 'r') choose_crop(&seed, width, height, &x, &y, &width, &height);
         if (crop == 'c') {
@@ -75,6 +76,19 @@ static void *work(void *argument) {
         }
         int shrink = 1;
         while (fast && shrink < 8 && width >= 2 * shrink * target && height >= 2 * shrink * target) shrink *= 2;
+        const int32_t image[2] = {(int32_t)info.image_height, (int32_t)info.image_width}, margin = 2 * shrink;
+        const Region wanted = {y > margin ? y - margin : 0, x > margin ? x - margin : 0,
+                               y + height + margin < image[0] ? y + height + margin : image[0],
+                               x + width + margin < image[1] ? x + width + margin : image[1]};
+        if (crop != 'w' && part_take(&part, blob->data, (int64_t)blob->size, image, wanted)) {
+            jpeg_abort_decompress(&info);
+            jpeg_mem_src(&info, (unsigned char *)part.data, (unsigned long)part.size);
+            jpeg_read_header(&info, TRUE);
+            x -= part.left;
+            y -= part.top;
+        }
+        info.do_fancy_upsampling = !fast;
+        info.out_color_space = JCS_RGB;
         info.scale_num = 1;
         info.scale_denom = (unsigned)shrink;
         jpeg_start_decompress(&info);
@@ -101,6 +115,8 @@ static void *work(void *argument) {
     }
     jpeg_destroy_decompress(&info);
     free(pixels);
+    free(part.memory.memory);
+    free(part.starts.memory);
     return (void *)done;
 }
 

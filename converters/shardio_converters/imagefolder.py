@@ -60,6 +60,7 @@ def imagefolder(
         shardio convert imagefolder photos data/photos --allow-empty
         shardio convert imagefolder photos data/small --resize-shorter 256 --max-pixels 1000000 --quality 92
         shardio convert imagefolder photos data/upright --orient --recompress if-needed --max-image-pixels 100000000
+        shardio convert imagefolder photos data/faster --jpeg-restarts --strip
         shardio convert imagefolder photos data/pixels --store-pixels --resize 64,64 --to hdf5
         shardio convert imagefolder icons data/icons --store-pixels --resize 32,32 --keep-alpha --to hdf5
 

@@ -29,7 +29,8 @@ _GROUPS = {
     "Shards": "container shard_size compression resume overwrite dry_run",
     "Choice of samples": "where shuffle limit split",
     "Images": (
-        "resize_shorter max_pixels quality recompress orient store_pixels keep_alpha resize mask max_image_pixels"
+        "resize_shorter max_pixels quality recompress orient jpeg_restarts strip store_pixels keep_alpha resize mask "
+        "max_image_pixels"
     ),
     "Arrays": "dtype as_image squeeze allow_rounding ragged",
     "Bad samples": "optional on_error max_bad report strict",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from .growing import Growing
 from .notes import check_strict, hints, remarks_of
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .reencode import Recompress, ReencodeOptions
+from .restart_hint import restart_hint
 from .runners import Progress, silent
 from .skipped import open_report, write_report
 from .source import Converter, Source
@@ -59,7 +61,8 @@ class Conversion:
         estimates: after `dry_run`, what would be written for each split, named in the same way.
         fields: the stored fields.
         notes: data that the source or the splits left out or that the source renamed, options that its fields may need,
-            a container that fits better, and by how much `dtype` has rounded numbers.
+            a container that fits better, by how much `dtype` has rounded numbers, and how many JPEGs `jpeg_restarts`
+            left as they were.
     """
 
     datasets: Mapping[str, WrittenDataset]
@@ -119,6 +122,8 @@ def convert(
     quality: int | None = None,
     recompress: Recompress = "never",
     orient: bool = False,
+    jpeg_restarts: bool = False,
+    strip: bool = False,
     store_pixels: bool = False,
     keep_alpha: bool = False,
     resize: tuple[int, int] | None = None,
@@ -183,8 +188,13 @@ def convert(
         recompress: the images to re-encode. never: only those that shrink. if-needed: also JPEGs that hardware decoders
             can't decode (progressive, CMYK, rotated by a tag). always: all.
         orient: re-encode images that an EXIF tag rotates or mirrors, upright.
+        jpeg_restarts: transcode JPEGs to baseline files with restart markers, from which random crops are decoded
+            without the rest of the file. No pixel changes, and metadata stays. What can't be transcoded stays as it is
+            (damaged, CMYK, arithmetic codes, progressive with bits unsent), and a note counts it.
+        strip: with `jpeg_restarts`: drop the metadata of JPEGs (EXIF, ICC profiles, comments), unless an EXIF tag
+            rotates or mirrors them.
         store_pixels: store images as pixels, uint8 [H, W, C], which load without a decoder: for small images of one
-            size. Excludes the options that re-encode images, except `orient`.
+            size. Excludes the options that change image files, except `orient`.
         keep_alpha: with `store_pixels`: store red, green, blue and alpha as arrays, uint8 [4, H, W], not as images.
             Images without transparency get an alpha of 255.
         resize: with `store_pixels`: resize all images to this height and width, such as 64,64.
@@ -222,8 +232,8 @@ def convert(
         store_options: for a URL: options of its store, see `shardio.open`.
         progress: called from time to time with a word for the work, the number of samples done, and the total.
         tell: called with each note (see `Conversion`) before anything is written. Without it, notes on data that is
-            left out or renamed are warnings (SourceWarning), on the first rank. The note on what `dtype` has rounded
-            comes at the end.
+            left out or renamed are warnings (SourceWarning), on the first rank. The notes on what `dtype` has rounded
+            and `jpeg_restarts` left come at the end.
         container_options: options of the container: `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
 
     Returns:
@@ -250,6 +260,7 @@ def convert(
             store_pixels and re_encodes,
             "{store_pixels} stores no image files: use {resize}, not {resize_shorter}, {max_pixels} or {recompress}",
         ),
+        (store_pixels and jpeg_restarts, "{store_pixels} stores no image files, which {jpeg_restarts} transcodes"),
         (keep_alpha and not store_pixels, "{keep_alpha} goes with {store_pixels}"),
         (allow_rounding and not dtype, "{allow_rounding} goes with {dtype}"),
         (
@@ -292,6 +303,8 @@ def convert(
         quality=DEFAULT_QUALITY if quality is None else quality,
         recompress=recompress,
         orient=orient,
+        jpeg_restarts=jpeg_restarts,
+        strip=strip,
         max_image_pixels=max_image_pixels,
     )
     if grows is not None:
@@ -332,6 +345,10 @@ def convert(
     check_strict(left_out, strict=strict)
     announce(left_out, left_out, tell, world)
     found_notes += (*left_out,)
+    if grows is None and raw is None and not images.jpeg_restarts:  # else nobody could take the advice
+        hint = restart_hint(samples, next(iter(parts.values())))
+        announce(hint, (), tell, world)
+        found_notes += (*hint,)
     onto = None if grows is None else grows.manifest
     plans = {
         name: plan(samples, chosen, container, shard_bytes, container_options, onto) for name, chosen in parts.items()
@@ -352,19 +369,27 @@ def convert(
         write_report(
             skip_report, folder, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
         )
-    rounding = _rounding(datasets.values(), samples.fields)
-    announce(rounding, (), tell, world)
-    return Conversion(datasets, samples.fields, (*found_notes, *rounding))
+    last_notes = _last_notes(datasets.values(), samples.fields)
+    announce(last_notes, (), tell, world)
+    return Conversion(datasets, samples.fields, (*found_notes, *last_notes))
 
 
-def _rounding(datasets: Collection[WrittenDataset], fields: Mapping[str, Field]) -> list[str]:
-    """Return a note for each field whose numbers were rounded."""
+def _last_notes(datasets: Collection[WrittenDataset], fields: Mapping[str, Field]) -> list[str]:
+    """Return a note for each field whose numbers were rounded, and one on JPEGs that were not transcoded."""
     changes = {name: max(made.rounded.get(name, 0) for made in datasets) for name in fields}
-    return [
+    notes: list[str] = [
         Message("{dtype}: {} rounds numbers of field {!r}, by up to {:.3g}", fields[name].dtype, name, change)
         for name, change in changes.items()
         if change
     ]
+    stayed: Counter[str] = Counter()
+    for made in datasets:
+        stayed.update(made.stayed)
+    if stayed:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(stayed.items()))
+        told = "{jpeg_restarts} copied {} byte for byte: {}"
+        notes.append(Message(told, counted(stayed.total(), "JPEG"), reasons))
+    return notes
 
 
 def announce(notes: Sequence[str], remarks: Sequence[str], tell: Callable[[str], None] | None, world: World) -> None:

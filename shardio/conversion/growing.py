@@ -77,7 +77,7 @@ class Growing:
         kept = replace(usual, **recorded) if isinstance(recorded, Mapping) else usual
         for name in (one.name for one in fields(usual) if one.name != "max_image_pixels"):
             value = getattr(given, name)
-            self._keep(name, None if value == getattr(usual, name) else value, getattr(kept, name))
+            self._keep(name, None if value == getattr(usual, name) else value, getattr(kept, name) or None)
         return replace(kept, max_image_pixels=given.max_image_pixels)
 
     @property

@@ -1,6 +1,7 @@
 """Make a dataset shard by shard: begin or resume the work, distribute it, watch it, and publish the result."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +36,7 @@ class WrittenDataset:
         skipped: the samples that were left out; on the first rank only.
         rotated: the number of images that an EXIF tag rotates or mirrors; on the first rank only.
         rounded: by field, the most by which `dtype` has changed a number; on the first rank only.
+        stayed: by reason, the number of JPEGs that `jpeg_restarts` left as they were; on the first rank only.
     """
 
     path: Path | Url
@@ -42,6 +44,7 @@ class WrittenDataset:
     skipped: tuple[Skipped, ...] = ()
     rotated: int = 0
     rounded: Mapping[str, float] = field(default_factory=dict)
+    stayed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +232,7 @@ class _Packing:
         numbers: list[int] = []
         samples = rotated = 0
         rounded: dict[str, float] = {}
+        stayed: Counter[str] = Counter()
 
         def written() -> Iterator[WrittenShard]:
             nonlocal samples, rotated
@@ -240,6 +244,7 @@ class _Packing:
                 rotated += record.rotated
                 for name, change in record.rounded.items():
                     rounded[name] = max(change, rounded.get(name, 0))
+                stayed.update(record.stayed)
                 first = 0 if context.knows_samples else samples + len(skipped)
                 skipped.extend(Skipped(first + bad.number, bad.reason) for bad in record.skipped)
                 samples += record.shard.samples
@@ -263,7 +268,7 @@ class _Packing:
             has_sums=grown is None or grown.manifest.piece_bytes is not None,
             after=grown,
         )
-        return WrittenDataset(self.out.path, completed, tuple(skipped), rotated, rounded), numbers
+        return WrittenDataset(self.out.path, completed, tuple(skipped), rotated, rounded, stayed), numbers
 
     def _check_budget(self, skipped: int, samples: int, example: Skipped, known: Sequence[Skipped] = ()) -> None:
         """Raise TooManyBad, with those that are known, if more samples are bad than `max_bad` allows."""

@@ -1,6 +1,7 @@
 """Preparation of image files for storage: made from pixels, shrunk, or re-encoded for hardware decoders."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final, get_args
 
@@ -11,13 +12,16 @@ from PIL import Image
 from .. import native
 from ..engines.image_decoding import decode_mask
 from ..engines.orientation import TURNS, Turn, turned
-from ..errors import BadSample, ConfigError, Option
+from ..errors import BadSample, ConfigError, Message, Option
 from ..format.images import ImageInfo, check_pixels, jpeg_coding, orientation, probe
 from ..format.limits import MAX_IMAGE_PIXELS, Limits
 from ..native import recode
 from ..system.optional import cv2
 
 Recompress: TypeAlias = Literal["never", "if-needed", "always"]
+
+DAMAGED, OTHER_CODING = "damaged", "of a coding that cannot be transcoded"
+"""Why a JPEG is not transcoded."""
 
 _LONGEST_JPEG_SIDE = 65500  # libjpeg's limit
 
@@ -40,6 +44,12 @@ class ReencodeOptions:
     refused if some of their data is missing. Both need the compiled part of shardio (docs/install.md). Without it, and
     for CMYK and other rare JPEGs, OpenCV does all of this: it re-encodes, and paints missing data grey.
 
+    Last, `jpeg_restarts` transcodes what is a JPEG: the same coefficients, and so the same pixels in every decoder, in
+    one baseline scan with restart markers, from which crops are decoded without the rest of the file. The coefficients
+    are compared, and metadata stays. A JPEG that cannot be transcoded stays byte for byte: one that is damaged, CMYK,
+    of 12 bits, with arithmetic codes, lossless, progressive with bits unsent, or too large for libjpeg's memory (1
+    GiB).
+
     Every run gives the same bytes; another version of libjpeg-turbo or OpenCV may give others.
 
     Args:
@@ -50,10 +60,12 @@ class ReencodeOptions:
         recompress: `"never"`; `"if-needed"` for JPEGs that hardware decoders do not take: progressive, arithmetic,
             lossless, several scans, 12 bits, CMYK, RGB, or rotated by an EXIF tag; `"always"` for all images.
         orient: re-encode images that an EXIF tag rotates or mirrors, upright.
+        jpeg_restarts: transcode JPEGs to ones with restart markers, without loss; not masks.
+        strip: drop the metadata of JPEGs that `jpeg_restarts` transcodes, unless an EXIF tag rotates or mirrors them.
         max_image_pixels: the most pixels to hold of one image at once: of the result, where the compiled part makes it
             while it decodes a JPEG of one scan with Huffman codes, else of the whole image. It changes no result.
 
-    Raises ConfigError for an argument that breaks a rule.
+    Raises ConfigError for an argument that breaks a rule, and if `jpeg_restarts` lacks the compiled part.
     """
 
     resize_shorter: int | None = None
@@ -61,6 +73,8 @@ class ReencodeOptions:
     quality: int = 92
     recompress: Recompress = "never"
     orient: bool = False
+    jpeg_restarts: bool = False
+    strip: bool = False
     max_image_pixels: int = MAX_IMAGE_PIXELS
 
     def __post_init__(self) -> None:
@@ -76,9 +90,19 @@ class ReencodeOptions:
                 "{recompress} must be one of {}, got {!r}", ", ".join(get_args(Recompress)), self.recompress
             )
 
+        if self.strip and not self.jpeg_restarts:
+            raise ConfigError(Message("{strip} goes with {jpeg_restarts}"))
+        if self.jpeg_restarts:
+            _check_compiled()
+
     @property
     def idle(self) -> bool:
         """Whether these options change no image."""
+        return self.keeps_size and not self.jpeg_restarts
+
+    @property
+    def keeps_size(self) -> bool:
+        """Whether these options change no image's height and width."""
         sizes = self.resize_shorter is None and self.max_pixels is None
         return sizes and self.recompress == "never" and not self.orient
 
@@ -95,13 +119,32 @@ class ReencodeOptions:
             longer = min(longer, self.max_pixels // shorter)
         return (shorter, longer) if height <= width else (longer, shorter)
 
-    def __call__(self, data: bytes, *, mask: bool = False) -> bytes:
+    def __call__(self, data: bytes, *, mask: bool = False, stayed: Counter[str] | None = None) -> bytes:
         """Return the image file, or the mask's, that `data` becomes.
+
+        Args:
+            data: the image file.
+            mask: whether it is a mask's.
+            stayed: counts the JPEGs that could not be transcoded, by the reason.
 
         Raises BadSample if it is no image, or if it has to be decoded and cannot be.
         """
-        if self.idle:
+        made = data if self.keeps_size else self._reencoded(data, mask)
+        return made if mask or not self.jpeg_restarts else self._with_restarts(made, stayed)
+
+    def _with_restarts(self, data: bytes, stayed: Counter[str] | None) -> bytes:
+        if probe(data).format != "jpeg":
             return data
+        _check_compiled()  # this may be another machine than the one that made the options
+        try:
+            made, reason = recode.restart(data, strip=self.strip and orientation(data) == 1), OTHER_CODING
+        except BadSample:
+            made, reason = None, DAMAGED
+        if made is None and stayed is not None:
+            stayed[reason] += 1
+        return made or data
+
+    def _reencoded(self, data: bytes, mask: bool) -> bytes:
         info, exif_orientation = probe(data), orientation(data)
         upright = (info.height, info.width) if exif_orientation < 5 else (info.width, info.height)
         size = self.size_of(*upright)
@@ -156,6 +199,12 @@ class ReencodeOptions:
         if not done:
             raise BadSample(f"the {info.format} image of {info.height} x {info.width} pixels cannot be re-encoded")
         return encoded.tobytes()
+
+
+def _check_compiled() -> None:
+    if native.library() is None:
+        why = "{jpeg_restarts} needs the compiled part of shardio, which is missing ({}): {}"
+        raise ConfigError(why, native.load(), native.HOW_TO_GET)
 
 
 def png(pixels: NDArray[Any], place: object) -> bytes:

@@ -138,7 +138,9 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
     skipped: list[Skipped] = []
     rotated = 0
     rounded: dict[str, float] = getattr(context.source, "rounded", {})
-    rounded.clear()  # of samples that were read for other purposes
+    stayed: dict[str, int] = getattr(context.source, "stayed", {})
+    for found in (rounded, stayed):
+        found.clear()  # of samples that were read for other purposes
     try:
         for number, encoded in _in_order(context.source, task.samples):
             if isinstance(encoded, Encoded):
@@ -150,7 +152,7 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
                 raise encoded
             advance(1)
         shard = writer.finish() if writer.samples else NO_SHARD
-        return Record(shard, tuple(skipped), rotated, rounded=dict(rounded))
+        return Record(shard, tuple(skipped), rotated, rounded=dict(rounded), stayed=dict(stayed))
     finally:
         writer.discard()  # finds nothing to remove once the shard is in its place
 
@@ -308,6 +310,12 @@ def cut(sizes: NDArray[np.int64], shard_size: int) -> list[tuple[int, int]]:
 
 def fingerprint(source: Source, numbers: range | NDArray[np.int64]) -> list[str | None]:
     """Return checksums of some of these samples, None for bad ones: other sources and options have other checksums."""
-    places = np.unique(np.linspace(0, len(numbers) - 1, _FINGERPRINT_SAMPLES).astype(np.int64))
-    samples = read_encoded(source, np.sort([int(numbers[place]) for place in places.tolist()]))
-    return [f"{sample.checksum:016x}" if isinstance(sample, Encoded) else None for _, sample in samples]
+    samples = some_encoded(source, numbers, _FINGERPRINT_SAMPLES)
+    return [f"{sample.checksum:016x}" if isinstance(sample, Encoded) else None for sample in samples]
+
+
+def some_encoded(source: Source, numbers: range | NDArray[np.int64], count: int) -> Iterator[Encoded | DatasetError]:
+    """Yield `count` of these samples throughout, or all, in the source's order; a bad sample yields its error."""
+    places = np.unique(np.linspace(0, len(numbers) - 1, count).astype(np.int64))
+    for _, sample in read_encoded(source, np.sort([int(numbers[place]) for place in places.tolist()])):
+        yield sample

@@ -1,6 +1,7 @@
 """A source that changes the samples of another: arrays become images, images are re-encoded or stored as pixels."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -71,6 +72,7 @@ class TransformedSource:
 
     Attributes:
         rounded: by field, the most by which a cast has changed a number since its user has cleared it.
+        stayed: by reason, the number of JPEGs that could not be transcoded since then.
 
     Raises ConfigError for a field that holds no numbers, no arrays, no pixels, or more than one number, for a cast to
     another kind of number (float to int), and for images of several sizes whose pixels are to be stored without a
@@ -96,6 +98,7 @@ class TransformedSource:
         self._squeeze, self._raw, self._masks = frozenset(squeeze), raw, frozenset(masks)
         self._ragged, self._allow_rounding = frozenset(ragged), allow_rounding
         self.rounded: dict[str, float] = {}
+        self.stayed: Counter[str] = Counter()
         fields = source.fields
         check_names(fields, masks)
         arrays = {name for name, field in fields.items() if field.kind == "array"}
@@ -140,7 +143,7 @@ class TransformedSource:
             if not np.can_cast(field.row_dtype, cast.row_dtype, "same_kind"):
                 raise ConfigError("{dtype}: field {!r} is {}, which {} cannot hold", name, field.dtype, cast.dtype)
             return cast
-        if field.kind == "image" and not self._images.idle:
+        if field.kind == "image" and not self._images.keeps_size:
             return replace(field, shape=None)
         return field
 
@@ -152,7 +155,7 @@ class TransformedSource:
                 raise BadSample(f"a mask has one number per pixel, got {list(shape)}")
         except BadSample as error:
             raise ConfigError("{as_image}: field {!r}: {}", name, error) from error
-        common_shape = pixels.shape[:2] if field.shape is not None and self._images.idle else None
+        common_shape = pixels.shape[:2] if field.shape is not None and self._images.keeps_size else None
         return Field("image", shape=common_shape, channels=1 if pixels.ndim == 2 else 3)
 
     def _common_size(self, name: str) -> tuple[int, int]:
@@ -210,7 +213,13 @@ class TransformedSource:
     def changes(self) -> Mapping[str, Any]:
         """The changes as JSON values for a conversion's plan, which distinguish it from others of the same source."""
         # A limit makes samples bad, as damage does, but no other bytes; and so does the refusal to round.
-        images = {name: value for name, value in asdict(self._images).items() if name != "max_image_pixels"}
+        # Options that the first conversions did not have are named where they are given.
+        later = ("jpeg_restarts", "strip")
+        images = {
+            name: value
+            for name, value in asdict(self._images).items()
+            if name != "max_image_pixels" and (value or name not in later)
+        }
         changes = {
             "images": None if self._images.idle else images,
             "dtype": self._dtypes or None,
@@ -284,9 +293,9 @@ class TransformedSource:
                 if self._is_raw(name):
                     value = self._pixels(value, name, field)
                 elif name in self._as_image:
-                    value = self._images(png(self._given_pixels(value, field), "pixels"), mask=field.role == "mask")
+                    value = self._image(png(self._given_pixels(value, field), "pixels"), field)
                 elif field.kind == "image":
-                    value = self._images(bytes(value), mask=field.role == "mask")
+                    value = self._image(bytes(value), field)
                 elif field.dtype != self._source.fields[name].dtype or name in self._squeeze:
                     array = np.asarray(value)
                     if name in self._squeeze:
@@ -302,6 +311,9 @@ class TransformedSource:
                 raise BadSample("sample {} of the source{}, field {!r}: {}", index, named, name, error) from error
             changed[name] = value
         return changed
+
+    def _image(self, data: bytes, field: Field) -> bytes:
+        return self._images(data, mask=field.role == "mask", stayed=self.stayed)
 
     def _given_pixels(self, value: Any, field: Field) -> NDArray[Any]:
         """Return the pixels of an array, [h, w] or [h, w, 3]."""

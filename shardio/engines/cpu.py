@@ -7,7 +7,7 @@ missing. EXIF orientations are applied only where they are given.
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final, get_args
 
@@ -23,7 +23,7 @@ from ..transforms.fuse import FusedSteps, fuse
 from ..transforms.recipe import Recipe
 from ..transforms.steps import Crop, Erase, Flip, Scale, SizePreservingStep, Sizes, Step, only_row
 from . import image_decoding
-from .fused_images import Decode, FusedImages
+from .fused_images import Decode, FusedImages, Wanted, decode_crops
 from .orientation import TURNS, Orientations, turned
 from .output_format import OutputFormat, OutputWriter, PixelArray
 from .resizing import cropped, resize
@@ -114,11 +114,11 @@ class CpuEngine:
         Raises:
             BadImage: for the first image that cannot be decoded; `place` is its place in `stored`.
         """
-        end = len(steps) - self.recipe.erasings
-        sequence = _StepSequence.of(steps[:end], steps[end:])
+        end, sequence = len(steps) - self.recipe.erasings, self._sequence(steps)
         fused, given = self._fuse(sequence, sizes), _Given(stored, sizes, orientations)
         if out is not None and fused is not None:
-            self._make_batch(given, fused, sequence, out)
+            batch = self._batch(given, fused, sequence, out)
+            self.complete(batch, *_make_fused(given, [batch.wanted]))
             return None
         results = []
         for row in range(len(stored)):
@@ -132,7 +132,8 @@ class CpuEngine:
                         self._decode(given, row)  # says that the image claims so many pixels, if it does
                         self._check_scale(size)
                     pixels, rest = np.empty((*size, self._channels), np.uint8), sequence.rest
-                    self._make_fused(self._fused, given.row(row), fused.rows([row]), pixels[None])
+                    one, wanted = given.row(row), (self._fused_bytes(), fused.rows([row]), pixels[None])
+                    self._make_refused(one, wanted, *_make_fused(one, [wanted]))
                 result = self._finish(row, pixels, rest, sequence.erasings, slot)
             except (BadSample, cv2.error) as error:
                 raise BadImage(row, str(error)) from error
@@ -140,27 +141,44 @@ class CpuEngine:
                 results.append(result)
         return results if out is None else None
 
+    def _sequence(self, steps: Sequence[Step]) -> "_StepSequence":
+        end = len(steps) - self.recipe.erasings
+        return _StepSequence.of(steps[:end], steps[end:])
+
     def _fuse(self, sequence: "_StepSequence", sizes: Sizes) -> FusedSteps | None:
         """Return the leading steps as one that compiled code carries out; None if it cannot."""
         if self._fused is None or any(isinstance(step, Crop | Scale) for step in sequence.rest):
             return None
         return fuse(sequence.leading, sizes)
 
-    def _make_batch(self, given: "_Given", fused: FusedSteps, sequence: "_StepSequence", out: NDArray[Any]) -> None:
-        """Make images of one size in `out`, by compiled code."""
+    def _fused_bytes(self) -> FusedImages:
+        assert self._fused is not None
+        return self._fused
+
+    def _batch(self, given: "_Given", fused: FusedSteps, sequence: "_StepSequence", out: NDArray[Any]) -> "_Batch":
         as_bytes = self.recipe.normalization is None
         last = self._fused if as_bytes else self._fused_floats
         if last is not None and (as_bytes or not sequence.rest):
-            self._make_fused(last, given, fused, out)
-            carry_out(out, sequence.size_preserving)
-        else:
-            pixels = self._scratch((len(given.stored), *fused.results[0].tolist(), self._channels))
-            self._make_fused(self._fused, given, fused, pixels)
-            carry_out(pixels, sequence.size_preserving)
-            self._convert(pixels, fused.results, out)
-        for erasing in sequence.erasings:
+            return _Batch(given, sequence, (last, fused, out), out)
+        pixels = self._scratch((len(given.stored), *fused.results[0].tolist(), self._channels))
+        return _Batch(given, sequence, (self._fused_bytes(), fused, pixels), out)
+
+    def begin(self, given: "_Given", steps: Sequence[Step], out: NDArray[Any] | None) -> "_Batch | None":
+        """Return how compiled code makes images of one size in `out`; None if it cannot."""
+        sequence = self._sequence(steps)
+        fused = None if out is None else self._fuse(sequence, given.sizes)
+        return None if out is None or fused is None else self._batch(given, fused, sequence, out)
+
+    def complete(self, batch: "_Batch", refused: Sequence[int]) -> None:
+        """Make what compiled code refused, and carry out the steps that it does not know."""
+        _, fused, pixels = batch.wanted
+        self._make_refused(batch.given, batch.wanted, refused)
+        carry_out(pixels, batch.sequence.size_preserving)
+        if pixels is not batch.out:
+            self._convert(pixels, fused.results, batch.out)
+        for erasing in batch.sequence.erasings:
             for row in np.flatnonzero(erasing.mask).tolist():
-                self._erase(erasing, row, out[row])
+                self._erase(erasing, row, batch.out[row])
 
     def _convert(self, pixels: PixelArray, sizes: Sizes, out: NDArray[Any]) -> None:
         if self._fused_floats is None:
@@ -169,13 +187,9 @@ class CpuEngine:
         elif self._fused_floats.resize(pixels, FusedSteps.of_resize(sizes, sizes, "nearest", antialias=True), out):
             raise MemoryError("there is no memory to convert images")
 
-    def _make_fused(self, images: FusedImages | None, given: "_Given", fused: FusedSteps, out: NDArray[Any]) -> None:
-        """Carry out fused steps. Pillow decodes what compiled code does not."""
-        assert images is not None
-        if isinstance(given.stored, np.ndarray):
-            refused = images.resize(given.stored, fused, out)
-        else:
-            refused = images.decode(given.stored, fused, out, given.orientations)
+    def _make_refused(self, given: "_Given", wanted: Wanted, refused: Sequence[int]) -> None:
+        """Carry out fused steps on images that compiled code does not decode, which Pillow does."""
+        images, fused, out = wanted
         for row in refused:
             try:
                 pixels = self._decode(given, row)
@@ -238,6 +252,60 @@ class CpuEngine:
             pixels = turned(pixels, TURNS[int(given.orientations[row])])
         image_decoding.check_size(pixels.shape[:2], given.sizes[row].tolist())
         return pixels
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Images of one size that compiled code makes.
+
+    Attributes:
+        given: the images.
+        sequence: all steps.
+        wanted: the leading steps, and the array for what they make: `out`, or pixels for the other steps.
+        out: the array for the results.
+    """
+
+    given: _Given
+    sequence: "_StepSequence"
+    wanted: Wanted
+    out: NDArray[Any]
+
+
+def make_images(
+    engines: Sequence[Callable[..., list[NDArray[Any]] | None]],
+    stored: Images,
+    sizes: Sizes,
+    steps: Sequence[Sequence[Step]],
+    outs: Sequence[NDArray[Any] | None],
+    orientations: Orientations | None = None,
+) -> list[list[NDArray[Any]] | None]:
+    """Make images as each of several engines does, CPU engines or others, with its own steps into its own array.
+
+    CPU engines decode each file once for all of them, where that takes less time. Returns what each engine returns, and
+    raises what it raises.
+    """
+    given = _Given(stored, sizes, orientations)
+    begun = [
+        (engine, batch)
+        for engine, own, out in zip(engines, steps, outs, strict=True)
+        if isinstance(engine, CpuEngine) and (batch := engine.begin(given, own, out)) is not None
+    ]
+    for (engine, batch), refused in zip(begun, _make_fused(given, [batch.wanted for _, batch in begun]), strict=True):
+        engine.complete(batch, refused)
+    done = [engine for engine, _ in begun]
+    return [
+        None if engine in done else engine(stored, sizes, own, out, orientations)
+        for engine, own, out in zip(engines, steps, outs, strict=True)
+    ]
+
+
+def _make_fused(given: _Given, wanted: Sequence[Wanted]) -> list[list[int]]:
+    """Let compiled code carry out leading steps; return the rows that it leaves, for each that is wanted."""
+    if not wanted:
+        return []
+    if isinstance(given.stored, np.ndarray):
+        return [images.resize(given.stored, fused, out) for images, fused, out in wanted]
+    return decode_crops(given.stored, wanted, given.orientations)
 
 
 class BadImage(BadSample):

@@ -97,55 +97,50 @@ class FusedImages:
         With `orientations`, `fused` is of upright images. Returns the rows that it leaves to another decoder: it does
         not tell files of other kinds from damaged ones.
         """
-        return self._make(files, fused, out, orientations, encoded=True)
+        return decode_crops(files, [(self, fused, out)], orientations)[0]
 
     def resize(
         self, pixels: Sequence[NDArray[np.uint8]] | NDArray[np.uint8], fused: FusedSteps, out: NDArray[Any]
     ) -> list[int]:
         """Make images of pixels, uint8 [height, width, channels] each, as `decode` does of files."""
-        return self._make(pixels, fused, out, None, encoded=False)
+        return self.make(pixels, [(self, fused, out)], None, encoded=False)[0]
 
-    def _make(
+    def make(
         self,
         data: Sequence[Buffer] | Sequence[NDArray[np.uint8]] | NDArray[np.uint8],
-        fused: FusedSteps,
-        out: NDArray[Any],
+        wanted: "Sequence[Wanted]",
         orientations: Orientations | None,
         *,
         encoded: bool,
-    ) -> list[int]:
-        count, images = len(data), fused.images
-        turns = None if orientations is None else _TURN_BITS[orientations]
-        if turns is not None:
-            images = np.where(turns[:, None] & 4, images[:, ::-1], images)
-        height, width = out.shape[1:3] if self._normalization is None else out.shape[2:4]
+    ) -> list[list[int]]:
+        """Make what is wanted of images, see `decode_crops`."""
         addresses, lengths, owner = buffer_addresses(data)
-        columns = [np.ascontiguousarray(c, np.int32) for c in (images, fused.regions, fused.resized, fused.windows)]
-        flips, failed = np.ascontiguousarray(fused.flips), np.empty(count, np.bool_)
-        work = _Batch(
-            count,
-            addresses,
-            lengths.ctypes.data,
-            *(column.ctypes.data for column in columns),
-            flips.ctypes.data,
-            None if turns is None else turns.ctypes.data,
-            None if self._normalization is None else self._normalization.ctypes.data,
-            out.ctypes.data,
-            out.strides[0],
-            height,
-            width,
-            self._channels,
-            filter_number(fused),
-            encoded,
-            self._fast,
-            self._max_pixels,
-            failed.ctypes.data,
-        )
+        turns = None if orientations is None else _TURN_BITS[orientations]
+        failed = np.empty((len(wanted), len(data)), np.bool_)
+        works, held = (_Batch * len(wanted))(), []
+        for work, rows, (images, fused, out) in zip(works, failed, wanted, strict=True):
+            work.count, work.data, work.sizes = len(data), addresses, lengths.ctypes.data
+            work.turns = None if turns is None else turns.ctypes.data
+            work.encoded, work.failed = encoded, rows.ctypes.data
+            held.append(images.describe(work, fused, out, turns))
         decoder = self._acquire()
-        failures = self._library.shardio_make_images(decoder.pointer, ctypes.byref(work))
+        failures = self._library.shardio_make_images(decoder.pointer, works, len(wanted))
         self._idle.append(decoder)
-        del owner
-        return np.flatnonzero(failed).tolist() if failures else []
+        del owner, held
+        return [np.flatnonzero(rows).tolist() if failures else [] for rows in failed]
+
+    def describe(self, work: "_Batch", fused: FusedSteps, out: NDArray[Any], turns: NDArray[np.uint8] | None) -> Any:
+        """Set how images are made; return the arrays that have to live as long as `work`."""
+        stored = fused.images if turns is None else np.where(turns[:, None] & 4, fused.images[:, ::-1], fused.images)
+        columns = [np.ascontiguousarray(c, np.int32) for c in (stored, fused.regions, fused.resized, fused.windows)]
+        flips = np.ascontiguousarray(fused.flips)
+        work.images, work.boxes, work.scaled, work.windows = (column.ctypes.data for column in columns)
+        work.flips, work.filter = flips.ctypes.data, filter_number(fused)
+        work.normalize = None if self._normalization is None else self._normalization.ctypes.data
+        work.height, work.width = out.shape[1:3] if self._normalization is None else out.shape[2:4]
+        work.out, work.out_bytes = out.ctypes.data, out.strides[0]
+        work.channels, work.fast, work.most = self._channels, self._fast, self._max_pixels
+        return columns, flips
 
     def _acquire(self) -> "_NativeDecoder":
         """Return a decoder that no other thread uses. One made before a fork stays with the parent process."""
@@ -157,6 +152,21 @@ class FusedImages:
             if decoder.process == os.getpid():
                 return decoder
         return _NativeDecoder(self._library)
+
+
+Wanted: TypeAlias = tuple[FusedImages, FusedSteps, NDArray[Any]]
+"""How images are made, the steps of each, and where they go: see `FusedImages.decode`."""
+
+
+def decode_crops(
+    files: Sequence[Buffer], wanted: Sequence[Wanted], orientations: Orientations | None = None
+) -> list[list[int]]:
+    """Make several images of each of some JPEG files, as `FusedImages.decode` makes one.
+
+    A file whose crops are near each other is decoded once, the region around them. Returns, for each that is wanted,
+    the rows that it leaves to another decoder.
+    """
+    return wanted[0][0].make(files, wanted, orientations, encoded=True)
 
 
 class _NativeDecoder:

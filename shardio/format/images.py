@@ -197,12 +197,18 @@ class JpegCoding:
         bits: the bits per sample of a component.
         colors: `grey`, `ycbcr`, `rgb`, `cmyk` (also YCCK), or `other`.
         several_scans: whether the first scan lacks components.
+        unit: height and width in pixels of what a scan of all components codes together (MCU).
+        restart_interval: how many of these there are from one restart marker to the next; 0 without markers.
+        scan: where the first scan's data begin, in bytes.
     """
 
     process: int
     bits: int
     colors: str
     several_scans: bool
+    unit: tuple[int, int]
+    restart_interval: int
+    scan: int
 
     @property
     def baseline(self) -> bool:
@@ -230,21 +236,26 @@ def jpeg_coding(data: Buffer) -> JpegCoding:
     Raises BadSample if they end before the first scan.
     """
     data = bytes(data)
-    frame, jfif, adobe = None, False, None
+    frame, jfif, adobe, interval = None, False, None, 0
     for marker, start, stop in _segments(data):
         if marker in _SIZE_MARKERS and stop - start >= 6:
             frame = (
                 marker - 0xC0,
                 data[start],
-                data[start + 6 : stop : 3],
-            )  # 3 bytes per component, the first is its name
+                data[start + 6 : stop : 3],  # 3 bytes per component: its name, its sampling, its table
+                data[start + 7 : stop : 3] if data[start + 5] > 1 else b"\x11",  # one alone is coded block by block
+            )
         elif marker == 0xE0 and data[start : start + 5] == b"JFIF\0" and stop - start >= 14:
             jfif = True
         elif marker == 0xEE and data[start : start + 5] == b"Adobe" and stop - start >= 12:
             adobe = data[start + 11]
+        elif marker == 0xDD and stop - start >= 2:
+            interval = int.from_bytes(data[start : start + 2])
         elif marker == 0xDA and frame is not None:
-            process, bits, names = frame
-            return JpegCoding(process, bits, _colors(names, jfif, adobe), data[start] < len(names))
+            process, bits, names, factors = frame
+            down, across = (max((both >> shift & 15 for both in factors), default=1) for shift in (0, 4))
+            colors = _colors(names, jfif, adobe)
+            return JpegCoding(process, bits, colors, data[start] < len(names), (8 * down, 8 * across), interval, stop)
     raise BadSample("the jpeg image is corrupt: its headers end before any scan")
 
 

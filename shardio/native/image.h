@@ -37,6 +37,9 @@ typedef struct {
     int32_t top, left, height, width;
 } Part;
 
+/* Whether a file's header says that it has restart markers, and that all is in one scan. */
+int part_is_possible(const uint8_t *data, int64_t size);
+
 /* Cuts out the segments of a file of this height and width that cover a region of it. Returns 0 if that is not possible,
  * because the file lacks restart markers or has them out of order, or if it is not worth while. */
 int part_take(Part *part, const uint8_t *data, int64_t size, const int32_t *image, Region region);

@@ -19,12 +19,27 @@ typedef struct {
     int warned;
 } Errors;
 
+/* One image of a batch, and how it is made. */
+typedef struct {
+    const ImageBatch *work;
+    const uint8_t *data;
+    int64_t size;
+    const int32_t *image, *box, *scaled, *window;
+    int flip, turn, shrink;
+    enum { LEFT, TO_BEGIN, BEGUN, MADE } state;
+    uint8_t *out;
+    int32_t top, left, rows, columns; /* what it shows of the stored image, once that is shrunk */
+    Resampler resampler;
+    Scratch region; /* its pixels, if they have to be turned */
+} Crop;
+
 typedef struct {
     struct jpeg_decompress_struct info;
     Errors errors;
-    Scratch pixels, region;
+    Scratch pixels;
     Part part;
-    Resampler resampler;
+    Crop *crops, **together; /* of one file */
+    int count;
 } Decoder;
 
 #define TEXT_OF(macro) TEXT(macro)
@@ -49,34 +64,45 @@ Decoder *shardio_decoder_new(void) {
 }
 
 void shardio_decoder_free(Decoder *decoder) {
+    for (int i = 0; i < decoder->count; i++) {
+        resampler_free(&decoder->crops[i].resampler);
+        free(decoder->crops[i].region.memory);
+    }
+    free(decoder->crops);
+    free(decoder->together);
     free(decoder->pixels.memory);
-    free(decoder->region.memory);
     free(decoder->part.memory.memory);
     free(decoder->part.starts.memory);
-    resampler_free(&decoder->resampler);
     free(decoder);
 }
 
-/* One image of a batch. */
-typedef struct {
-    const uint8_t *data;
-    int64_t size;
-    const int32_t *image, *box, *scaled, *window;
-    int flip, turn;
-    uint8_t *out;
-} Image;
+/* Makes room for so many crops of one file. Returns -1 if memory is exhausted. */
+static int take_crops(Decoder *decoder, int count) {
+    if (count <= decoder->count) return 0;
+    Crop **together = realloc(decoder->together, (size_t)count * sizeof *together);
+    if (!together) return -1;
+    decoder->together = together;
+    Crop *crops = realloc(decoder->crops, (size_t)count * sizeof *crops);
+    if (!crops) return -1;
+    memset(crops + decoder->count, 0, (size_t)(count - decoder->count) * sizeof *crops);
+    decoder->crops = crops;
+    decoder->count = count;
+    return 0;
+}
 
 /* The axis of the stored image that an axis of the upright one comes from: 0 for rows, 1 for columns. */
-static int stored_axis(const Image *it, int axis) { return it->turn & TURN_SWAP ? 1 - axis : axis; }
+static int stored_axis(const Crop *it, int axis) { return it->turn & TURN_SWAP ? 1 - axis : axis; }
 
-static int is_mirrored(const Image *it, int stored) { return (it->turn & (stored ? TURN_COLUMNS : TURN_ROWS)) != 0; }
+static int is_mirrored(const Crop *it, int stored) { return (it->turn & (stored ? TURN_COLUMNS : TURN_ROWS)) != 0; }
 
 static int32_t shrunk(int32_t size, int shrink) { return (size + shrink - 1) / shrink; }
 
-/* Begins to resize the region of an image that is decoded at 1 / `shrink` of its size. `top` and `left` are those of the
- * region in the upright image. Returns -1 if memory is exhausted. */
-static int begin(Decoder *decoder, const ImageBatch *work, const Image *it, int shrink, int32_t *top, int32_t *left) {
+/* Begins to resize a crop, and finds what it shows. Returns -1 if memory is exhausted. */
+static int begin(Crop *it) {
+    const ImageBatch *work = it->work;
+    int shrink = it->shrink;
     Extent axes[2];
+    int32_t starts[2];
     const int32_t wanted[2] = {work->height, work->width};
     size_t offsets[2];
     int whole = 1;
@@ -96,7 +122,7 @@ static int begin(Decoder *decoder, const ImageBatch *work, const Image *it, int 
             high += part;
         }
         int32_t from = (int32_t)low;
-        *(axis ? left : top) = from;
+        starts[axis] = from;
         axes[axis] = (Extent){low - from, high - from, (int32_t)ceil(high) - from, it->scaled[axis], first,
                               end - first};
     }
@@ -104,13 +130,25 @@ static int begin(Decoder *decoder, const ImageBatch *work, const Image *it, int 
     Output output = {it->out, work->normalize, pitch, (size_t)work->height * pitch, work->channels, it->flip};
     if (!whole) make_black(output, work->height, work->width);
     output.out = it->out + (offsets[0] * pitch + offsets[1]) * pixel;
-    return resample_begin(&decoder->resampler, work->filter, axes[0], axes[1], output);
+    Resampler *resampler = &it->resampler;
+    if (resample_begin(resampler, work->filter, axes[0], axes[1], output)) return -1;
+    starts[0] += resampler->y.from;
+    starts[1] += resampler->x.from;
+    const int32_t counts[2] = {resampler->y.to - resampler->y.from, resampler->x.to - resampler->x.from};
+    for (int axis = 0; axis < 2; axis++) { /* of the upright image; the decoder has the stored one */
+        int stored = stored_axis(it, axis);
+        *(stored ? &it->columns : &it->rows) = counts[axis];
+        *(stored ? &it->left : &it->top) = is_mirrored(it, stored)
+                                               ? shrunk(it->image[stored], shrink) - starts[axis] - counts[axis]
+                                               : starts[axis];
+    }
+    return 0;
 }
 
 /* How far the decoder itself may shrink an image: a crop must stay as large as its target in both directions. */
-static int shrink_of(const ImageBatch *work, const Image *it) {
+static int shrink_of(const Crop *it) {
     int64_t shrink = 1;
-    while (work->fast && shrink < MOST_SHRINK && it->box[2] >= 2 * shrink * it->scaled[0] &&
+    while (it->work->fast && shrink < MOST_SHRINK && it->box[2] >= 2 * shrink * it->scaled[0] &&
            it->box[3] >= 2 * shrink * it->scaled[1])
         shrink *= 2;
     return (int)shrink;
@@ -122,45 +160,78 @@ static void to_grey(uint8_t *row, size_t count) {
         row[i] = (uint8_t)((row[3 * i] * 19595 + row[3 * i + 1] * 38470 + row[3 * i + 2] * 7471 + 0x8000) >> 16);
 }
 
-/* Resizes a region of a stored image, of `rows` and `columns`, which is turned upright. */
-static void resample_turned(Resampler *resampler, const Image *it, const uint8_t *region, uint8_t *line, int32_t rows,
-                            int32_t columns, size_t channels) {
+/* Makes room for the pixels of a crop that has to be turned, and for a line of the upright image. */
+static int take_region(Crop *it) {
+    size_t pixel = (size_t)it->work->channels, rows = (size_t)it->rows, columns = (size_t)it->columns;
+    size_t line = (rows > columns ? rows : columns) * pixel + READ_BEYOND;
+    return !it->turn || scratch_take(&it->region, rows * columns * pixel + line) ? 0 : -1;
+}
+
+/* Takes row `row` of a decoded region, whose first column is `left`. */
+static void take_row(Crop *it, const uint8_t *line, int32_t row, int32_t left) {
+    size_t pixel = (size_t)it->work->channels, used = (size_t)it->columns * pixel;
+    if (row < it->top || row >= it->top + it->rows) return;
+    line += (size_t)(it->left - left) * pixel;
+    if (it->turn) memcpy((uint8_t *)it->region.memory + (size_t)(row - it->top) * used, line, used);
+    else resample_row(&it->resampler, line);
+}
+
+/* Resizes the region of a crop that has to be turned. */
+static void resample_turned(Crop *it) {
     int swap = it->turn & TURN_SWAP;
-    int32_t height = swap ? columns : rows, width = swap ? rows : columns;
-    ptrdiff_t stride = columns * (ptrdiff_t)channels, pixel = (ptrdiff_t)channels;
-    const uint8_t *first = region;
+    int32_t height = swap ? it->columns : it->rows, width = swap ? it->rows : it->columns;
+    size_t channels = (size_t)it->work->channels;
+    ptrdiff_t stride = it->columns * (ptrdiff_t)channels, pixel = (ptrdiff_t)channels;
+    const uint8_t *first = it->region.memory;
+    uint8_t *line = (uint8_t *)it->region.memory + stride * it->rows;
     ptrdiff_t down = swap ? pixel : stride, across = swap ? stride : pixel;
-    if (is_mirrored(it, 0)) first += stride * (rows - 1);
-    if (is_mirrored(it, 1)) first += pixel * (columns - 1);
+    if (is_mirrored(it, 0)) first += stride * (it->rows - 1);
+    if (is_mirrored(it, 1)) first += pixel * (it->columns - 1);
     if (is_mirrored(it, stored_axis(it, 0))) down = -down;
     if (is_mirrored(it, stored_axis(it, 1))) across = -across;
     for (int32_t row = 0; row < height; row++, first += down) {
         const uint8_t *from = first;
         for (size_t i = 0; i < (size_t)width; i++, from += across)
             for (size_t c = 0; c < channels; c++) line[i * channels + c] = from[c];
-        resample_row(resampler, line);
+        resample_row(&it->resampler, line);
     }
+}
+
+/* The region of the shrunken image that shows all of some crops. */
+static Region around(Crop *const *crops, int count) {
+    const Crop *it = *crops;
+    Region all = {it->top, it->left, it->top + it->rows, it->left + it->columns};
+    for (int i = 1; i < count; i++) {
+        it = crops[i];
+        all.top = it->top < all.top ? it->top : all.top;
+        all.left = it->left < all.left ? it->left : all.left;
+        all.bottom = it->top + it->rows > all.bottom ? it->top + it->rows : all.bottom;
+        all.right = it->left + it->columns > all.right ? it->left + it->columns : all.right;
+    }
+    return all;
 }
 
 /* The pixels of the file that a region of the shrunken image needs: chroma is interpolated from neighbours, by code that
  * needs LEAST_COLUMNS. */
-static Region with_margin(const Image *it, int shrink, int32_t top, int32_t left, int32_t rows, int32_t columns) {
-    int32_t aside = columns < LEAST_COLUMNS ? LEAST_COLUMNS : MARGIN;
-    int64_t bottom = ((int64_t)top + rows + MARGIN) * shrink, right = ((int64_t)left + columns + aside) * shrink;
-    return (Region){top > MARGIN ? (top - MARGIN) * shrink : 0, left > aside ? (left - aside) * shrink : 0,
+static Region with_margin(const Crop *it, Region shown) {
+    int shrink = it->shrink, aside = shown.right - shown.left < LEAST_COLUMNS ? LEAST_COLUMNS : MARGIN;
+    int64_t bottom = ((int64_t)shown.bottom + MARGIN) * shrink, right = ((int64_t)shown.right + aside) * shrink;
+    return (Region){shown.top > MARGIN ? (shown.top - MARGIN) * shrink : 0,
+                    shown.left > aside ? (shown.left - aside) * shrink : 0,
                     bottom < it->image[0] ? (int32_t)bottom : it->image[0],
                     right < it->image[1] ? (int32_t)right : it->image[1]};
 }
 
-/* Makes the result of a JPEG file. Returns 0 if the result cannot be trusted.
+/* Makes crops of one JPEG file that are shrunk alike, for which it is decoded once. Returns 0 if the results cannot be
+ * trusted.
  *
  * Each file gets a new decompressor: libjpeg would use the last file's tables for one that lacks them. */
-static int make_jpeg(Decoder *decoder, const ImageBatch *work, const Image *it) {
+static int make_jpeg(Decoder *decoder, Crop *const *crops, int count) {
     struct jpeg_decompress_struct *info = &decoder->info;
-    Resampler *resampler = &decoder->resampler;
-    int32_t top, left;
-    int shrink = shrink_of(work, it);
-    if (it->image[0] > JPEG_MAX_DIMENSION || it->image[1] > JPEG_MAX_DIMENSION) return 0; /* before it costs memory */
+    const Crop *it = *crops; /* what they have in common */
+    const ImageBatch *work = it->work;
+    const int32_t *image = it->image;
+    const int shrink = it->shrink;
     decoder->errors.warned = 0;
     if (setjmp(decoder->errors.escape)) {
         jpeg_destroy_decompress(info);
@@ -168,24 +239,11 @@ static int make_jpeg(Decoder *decoder, const ImageBatch *work, const Image *it) 
     }
     jpeg_create_decompress(info);
     info->mem->max_memory_to_use = JPEG_MEMORY;
-    if (begin(decoder, work, it, shrink, &top, &left)) escape((j_common_ptr)info);
-    int32_t starts[2] = {top + resampler->y.from, left + resampler->x.from};
-    const int32_t counts[2] = {resampler->y.to - resampler->y.from, resampler->x.to - resampler->x.from};
-    int32_t sides[2];
-    for (int axis = 0; axis < 2; axis++) { /* of the upright image; the decoder has the stored one */
-        int stored = stored_axis(it, axis);
-        sides[stored] = counts[axis];
-        *(stored ? &left : &top) = is_mirrored(it, stored)
-                                       ? shrunk(it->image[stored], shrink) - starts[axis] - counts[axis]
-                                       : starts[axis];
-    }
-    const int32_t rows = sides[0], columns = sides[1];
-    Part source = {.data = it->data, .size = it->size, .height = it->image[0], .width = it->image[1]};
-    Region wanted = with_margin(it, shrink, top, left, rows, columns);
-    if (part_take(&decoder->part, it->data, it->size, it->image, wanted))
-        source = decoder->part;
-    top -= source.top / shrink;
-    left -= source.left / shrink;
+    Region shown = around(crops, count);
+    Part source = {.data = it->data, .size = it->size, .height = image[0], .width = image[1]};
+    if (part_take(&decoder->part, it->data, it->size, image, with_margin(it, shown))) source = decoder->part;
+    const int32_t top = shown.top - source.top / shrink, left = shown.left - source.left / shrink;
+    const int32_t rows = shown.bottom - shown.top, columns = shown.right - shown.left;
     jpeg_mem_src(info, (unsigned char *)source.data, (unsigned long)source.size);
     jpeg_read_header(info, TRUE);
     int known = info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_GRAYSCALE ||
@@ -193,7 +251,7 @@ static int make_jpeg(Decoder *decoder, const ImageBatch *work, const Image *it) 
     if (!known || info->image_height != (JDIMENSION)source.height || info->image_width != (JDIMENSION)source.width)
         escape((j_common_ptr)info);
     /* Of what comes in several scans, libjpeg holds all coefficients. */
-    int64_t all = (int64_t)it->image[0] * it->image[1];
+    int64_t all = (int64_t)image[0] * image[1];
     if (all > work->most && (jpeg_has_multiple_scans(info) || info->arith_code || (int64_t)rows * columns > work->most))
         escape((j_common_ptr)info);
     /* Pillow makes grey from RGB; libjpeg's luma differs from that. */
@@ -216,50 +274,41 @@ static int make_jpeg(Decoder *decoder, const ImageBatch *work, const Image *it) 
     /* libjpeg's vector code writes aligned lines past the cache, and they are read at once: no line is aligned. */
     size_t stride = ((size_t)width * (size_t)channels + LINE - 1) / LINE * LINE;
     uint8_t *pixels = scratch_take(&decoder->pixels, 2 * LINE + stride * ROWS_PER_CALL + READ_BEYOND);
-    size_t used = (size_t)columns * (size_t)work->channels, longer = (size_t)(rows > columns ? rows : columns);
-    uint8_t *region = NULL;
-    if (it->turn) { /* and a line of the upright image */
-        size_t line = longer * (size_t)work->channels + READ_BEYOND;
-        region = scratch_take(&decoder->region, used * (size_t)rows + line);
-    }
-    if (!pixels || (it->turn && !region)) escape((j_common_ptr)info);
+    if (!pixels) escape((j_common_ptr)info);
+    for (int i = 0; i < count; i++)
+        if (take_region(crops[i])) escape((j_common_ptr)info);
     /* Several rows per call: libjpeg decodes two at once, and would copy the second for a caller who takes one. */
     JSAMPROW lines[ROWS_PER_CALL];
     uint8_t *first = pixels + (LINE - (uintptr_t)pixels % LINE) % LINE + UNALIGNED;
     for (int i = 0; i < ROWS_PER_CALL; i++) lines[i] = first + stride * (size_t)i;
-    for (JDIMENSION row = 0; row < (JDIMENSION)rows;) {
-        JDIMENSION ask = (JDIMENSION)rows - row < ROWS_PER_CALL ? (JDIMENSION)rows - row : ROWS_PER_CALL;
+    for (int32_t row = 0; row < rows;) {
+        JDIMENSION ask = rows - row < ROWS_PER_CALL ? (JDIMENSION)(rows - row) : ROWS_PER_CALL;
         JDIMENSION got = jpeg_read_scanlines(info, lines, ask);
         if (!got) escape((j_common_ptr)info);
-        for (JDIMENSION i = 0; i < got; i++) {
+        for (JDIMENSION i = 0; i < got; i++, row++) {
             uint8_t *line = lines[i] + ((size_t)left - from) * (size_t)channels;
             if (recolour) to_grey(line, (size_t)columns);
-            if (region) memcpy(region + (row + i) * used, line, used);
-            else resample_row(resampler, line);
+            for (int c = 0; c < count; c++) take_row(crops[c], line, shown.top + row, shown.left);
         }
-        row += got;
     }
     jpeg_destroy_decompress(info);
-    if (region)
-        resample_turned(resampler, it, region, region + used * (size_t)rows, rows, columns, (size_t)work->channels);
+    for (int c = 0; c < count; c++)
+        if (crops[c]->turn) resample_turned(crops[c]);
     return !decoder->errors.warned;
 }
 
 /* Makes the result of an image whose pixels, bytes with channels last, are there. */
-static int make_pixels(Decoder *decoder, const ImageBatch *work, const Image *it) {
-    Resampler *resampler = &decoder->resampler;
-    int32_t top, left;
-    size_t channels = (size_t)work->channels, stride = (size_t)it->image[1] * channels;
-    if (it->size != (int64_t)stride * it->image[0] || begin(decoder, work, it, 1, &top, &left)) return 0;
-    size_t columns = (size_t)(resampler->x.to - resampler->x.from) * channels;
+static int make_pixels(Decoder *decoder, Crop *it) {
+    size_t channels = (size_t)it->work->channels, stride = (size_t)it->image[1] * channels;
+    if (it->size != (int64_t)stride * it->image[0]) return 0;
+    size_t columns = (size_t)it->columns * channels;
     uint8_t *last = scratch_take(&decoder->pixels, columns + READ_BEYOND);
     if (!last) return 0;
-    const uint8_t *row = it->data + (size_t)(top + resampler->y.from) * stride +
-                         (size_t)(left + resampler->x.from) * channels;
-    for (int32_t i = resampler->y.from; i < resampler->y.to; i++, row += stride) {
+    const uint8_t *row = it->data + (size_t)it->top * stride + (size_t)it->left * channels;
+    for (int32_t i = 0; i < it->rows; i++, row += stride) {
         int ends = row + columns + READ_BEYOND > it->data + it->size; /* nothing may be read behind the pixels */
         if (ends) memcpy(last, row, columns);
-        resample_row(resampler, ends ? last : row);
+        resample_row(&it->resampler, ends ? last : row);
     }
     return 1;
 }
@@ -269,23 +318,77 @@ static int shows(int32_t window, int32_t wanted, int32_t scaled) {
     return scaled >= 1 && window < scaled && (int64_t)window + wanted >= 1 && (int64_t)window + wanted <= INT32_MAX;
 }
 
-static int inside(const ImageBatch *work, const Image *it) {
+static int inside(const Crop *it) {
     const int32_t *box = it->box, height = it->image[stored_axis(it, 0)], width = it->image[stored_axis(it, 1)];
     return box[0] >= 0 && box[1] >= 0 && box[2] >= 1 && box[3] >= 1 && (int64_t)box[0] + box[2] <= height &&
-           (int64_t)box[1] + box[3] <= width && shows(it->window[0], work->height, it->scaled[0]) &&
-           shows(it->window[1], work->width, it->scaled[1]);
+           (int64_t)box[1] + box[3] <= width && shows(it->window[0], it->work->height, it->scaled[0]) &&
+           shows(it->window[1], it->work->width, it->scaled[1]);
 }
 
-/* Makes the results of a batch; returns the number of images that are left to the caller. */
-int64_t shardio_make_images(Decoder *decoder, const ImageBatch *work) {
+/* Begins the crop of image `i` that a batch wants, unless it is left to the caller. */
+static void start(Crop *it, const ImageBatch *work, int64_t i) {
+    it->work = work;
+    it->data = work->data[i];
+    it->size = work->sizes[i];
+    it->image = work->images + 2 * i;
+    it->box = work->boxes + 4 * i;
+    it->scaled = work->scaled + 2 * i;
+    it->window = work->windows + 2 * i;
+    it->flip = work->flips[i];
+    it->turn = work->turns ? work->turns[i] : 0;
+    it->out = work->out + i * work->out_bytes;
+    it->state = LEFT;
+    int is_too_large = it->image[0] > JPEG_MAX_DIMENSION || it->image[1] > JPEG_MAX_DIMENSION;
+    if (!inside(it) || (work->encoded && is_too_large)) return; /* before it costs memory */
+    it->shrink = work->encoded ? shrink_of(it) : 1;
+    if (begin(it) == 0) it->state = BEGUN;
+}
+
+/* What decoding a region costs, in units of a pixel: without restart markers, the codes of all that is above and beside it
+ * have to be read, too. */
+static int64_t cost(const Crop *it, Region shown, int marked) {
+    int64_t area = (int64_t)(shown.bottom - shown.top) * (shown.right - shown.left);
+    return area + (marked ? area : (int64_t)shown.bottom * shrunk(it->image[1], it->shrink));
+}
+
+/* Whether it costs less to decode the region around some crops than each by itself. */
+static int are_near(Crop *const *crops, int count) {
+    int marked = part_is_possible(crops[0]->data, crops[0]->size);
+    int64_t each = 0;
+    for (int i = 0; i < count; i++) each += cost(crops[i], around(crops + i, 1), marked);
+    return each > cost(crops[0], around(crops, count), marked);
+}
+
+static int make_one(Decoder *decoder, Crop *it) {
+    return it->work->encoded ? make_jpeg(decoder, &it, 1) : make_pixels(decoder, it);
+}
+
+/* Makes those crops of a file that are shrunk alike, for which decoding once costs less. */
+static void make_together(Decoder *decoder, int batches, int shrink) {
+    int count = 0;
+    for (int b = 0; b < batches; b++)
+        if (decoder->crops[b].state == BEGUN && decoder->crops[b].shrink == shrink)
+            decoder->together[count++] = decoder->crops + b;
+    if (count < 2 || !are_near(decoder->together, count)) return;
+    int made = make_jpeg(decoder, decoder->together, count);
+    for (int i = 0; i < count; i++) decoder->together[i]->state = made ? MADE : TO_BEGIN;
+}
+
+/* Makes what `batches` batches want of the same images; returns the number of results that are left to the caller. */
+int64_t shardio_make_images(Decoder *decoder, const ImageBatch *works, int32_t batches) {
     int64_t bad = 0;
-    for (int64_t i = 0; i < work->count; i++) {
-        const Image it = {work->data[i],       work->sizes[i],        work->images + 2 * i,
-                          work->boxes + 4 * i, work->scaled + 2 * i,  work->windows + 2 * i,
-                          work->flips[i],      work->turns ? work->turns[i] : 0, work->out + i * work->out_bytes};
-        int made = inside(work, &it) && (work->encoded ? make_jpeg : make_pixels)(decoder, work, &it);
-        work->failed[i] = !made;
-        bad += !made;
+    int room = take_crops(decoder, batches) == 0;
+    for (int64_t i = 0; i < works->count; i++) {
+        for (int b = 0; b < batches && room; b++) start(decoder->crops + b, works + b, i);
+        for (int shrink = 1; shrink <= MOST_SHRINK && batches > 1 && room && works->encoded; shrink *= 2)
+            make_together(decoder, batches, shrink);
+        for (int b = 0; b < batches; b++) {
+            Crop *it = decoder->crops + b;
+            if (room && it->state == TO_BEGIN) start(it, works + b, i);
+            int made = room && (it->state == MADE || (it->state == BEGUN && make_one(decoder, it)));
+            works[b].failed[i] = (uint8_t)!made;
+            bad += !made;
+        }
     }
     return bad;
 }

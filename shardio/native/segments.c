@@ -149,6 +149,11 @@ static uint8_t *copy_header(const Part *part, const Layout *it, const uint8_t *d
     return out;
 }
 
+int part_is_possible(const uint8_t *data, int64_t size) {
+    Layout it;
+    return read_layout(&it, data, size);
+}
+
 int part_take(Part *part, const uint8_t *data, int64_t size, const int32_t *image, Region region) {
     Layout it;
     if (!read_layout(&it, data, size) || it.height != image[0] || it.width != image[1]) return 0;

@@ -63,6 +63,7 @@ class Record:
         rotated: the number of its images that an EXIF tag rotates or mirrors.
         objects: in a store, the shard's objects as they were written.
         rounded: by field, the most by which a cast has changed a number.
+        stayed: by reason, the number of JPEGs that could not be transcoded.
     """
 
     shard: WrittenShard
@@ -70,6 +71,7 @@ class Record:
     rotated: int = 0
     objects: tuple[NamedState, ...] = ()
     rounded: Mapping[str, float] = field(default_factory=dict)
+    stayed: Mapping[str, int] = field(default_factory=dict)
 
 
 class _File(msgspec.Struct):
@@ -83,6 +85,7 @@ class _File(msgspec.Struct):
     rotated: int = 0
     objects: list[NamedState] = []
     rounded: dict[str, float] = {}
+    stayed: dict[str, int] = {}
 
 
 def name_of(number: int) -> str:
@@ -101,7 +104,7 @@ def encode_record(record: Record) -> bytes:
     file = _File(
         shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
         dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped], record.rotated,
-        list(record.objects), dict(record.rounded),
+        list(record.objects), dict(record.rounded), dict(record.stayed),
     )  # fmt: skip
     data = msgspec.msgpack.encode(file)
     return xxhash.xxh3_128_digest(data) + data
@@ -123,7 +126,8 @@ def decode_record(data: bytes, place: str) -> Record:
             raise ShardioError(f"{place}: {name!r} is not the name of a file")
     values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
     shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
-    return Record(shard, tuple(Skipped(*bad) for bad in file.skipped), file.rotated, tuple(file.objects), file.rounded)
+    skipped = tuple(Skipped(*bad) for bad in file.skipped)
+    return Record(shard, skipped, file.rotated, tuple(file.objects), file.rounded, file.stayed)
 
 
 def decode_plan(text: bytes, place: str) -> dict[str, Any]:

@@ -49,7 +49,8 @@ RANKS = 4
 BUCKET = "soak"
 ORDER_SEED = 11
 HANG = 120.0  # seconds without a batch of any rank
-SHARES = Script(slow_down=0.1, failed=0.06, reset=0.08, cut=0.1, corrupt=0.04, late=0.05, expired=0.01, gone=0.002)
+# Three corrupt answers in a row are an error, so they must stay unlikely in thousands of requests.
+SHARES = Script(slow_down=0.1, failed=0.06, reset=0.08, cut=0.1, corrupt=0.01, late=0.05, expired=0.01, gone=0.002)
 
 
 @dataclass

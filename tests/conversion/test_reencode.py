@@ -402,6 +402,21 @@ def test_what_cannot_be_decoded_is_a_bad_sample(data: bytes, options: dict[str, 
         ReencodeOptions(**options)(data)
 
 
+def unsent(data: bytes) -> bytes:
+    """A progressive JPEG without its last scan: whole, but some bits of its coefficients are unsent."""
+    return data[: data.rindex(b"\xff\xda")] + b"\xff\xd9"
+
+
+@compiled
+def test_unsent_bits_are_not_transcoded() -> None:
+    """Decoders smooth a progressive JPEG whose bits are unsent: it is encoded anew, as they show it."""
+    data = unsent(encode("jpg", photo(123, 77), cv2.IMWRITE_JPEG_PROGRESSIVE, 1))
+    assert recode.transcode(data) is None
+    made = ReencodeOptions(recompress="if-needed", quality=98)(data)
+    assert_plain(made, (123, 77, 3))
+    assert psnr(decode(made), decode(data)) > 35
+
+
 def sized(data: bytes, height: int, width: int) -> bytes:
     """A JPEG whose header claims another size."""
     frame = re.search(rb"\xff[\xc0\xc2]", data)

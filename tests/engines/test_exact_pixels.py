@@ -19,7 +19,7 @@ from PIL import Image, ImageOps, PngImagePlugin
 
 import shardio
 from shardio import World, native
-from shardio.engines.cpu import BadImage, CpuEngine
+from shardio.engines.cpu import BadImage, CpuEngine, make_images
 from shardio.engines.fused_images import FusedImages
 from shardio.engines.jpeg_headers import orientations_of
 from shardio.engines.resizing import resize
@@ -332,6 +332,55 @@ def test_upright_and_fast(orientation: int) -> None:
     CpuEngine(recipe, channels=3, decode="fast")([data], sizes, steps, out, np.array([orientation], np.uint8))
     wanted = np.asarray(upright.resize((50, 40), Image.Resampling.BILINEAR)).astype(int)
     assert np.abs(out[0] - wanted).max() <= 4
+
+
+def _crops(size: int, scale: tuple[float, float], floats: bool) -> list[Transform]:
+    normalize: list[Transform] = [Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))] if floats else []
+    return [RandomResizedCrop(size, scale=scale), RandomHorizontalFlip(), *normalize]
+
+
+@compiled_only
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.builds(_crops, st.integers(1, 60), st.sampled_from([(0.01, 0.1), (0.08, 1.0), (1.0, 1.0)]),
+                       st.booleans()), min_size=2, max_size=5),
+    st.sampled_from(["exact", "fast"]),
+    st.booleans(),
+)  # fmt: skip
+def test_several_crops_of_a_file_are_those_of_each_alone(
+    lists: list[list[Transform]], decode: Any, upright: bool
+) -> None:
+    """However near each other crops are, decoding a file once for all of them changes no pixel of any."""
+    pixels = noise(97, 140, seed=len(lists))
+    files = [
+        encode(pixels, "jpeg", quality=90),
+        encode(pixels, "jpeg", quality=90, restart_marker_blocks=1),
+        encode(pixels, "jpeg", quality=90, progressive=True),
+        encode(pixels, "jpeg", mode="L", restart_marker_rows=1),
+        encode(pixels, "png"),
+    ]
+    sizes = np.full((len(files), 2), (97, 140), np.int32)
+    orientations = np.array([1, 6, 3, 8, 1], np.uint8) if upright else None
+    if upright:
+        sizes[[1, 3]] = sizes[[1, 3], ::-1]
+    recipes = [Recipe.of(transforms, channels=3, size=None) for transforms in lists]
+    engines = [CpuEngine(recipe, channels=3, decode=decode) for recipe in recipes]
+    steps = [
+        recipe.steps(sizes, seed=number, epoch=0, indices=np.arange(len(files)))
+        for number, recipe in enumerate(recipes)
+    ]
+
+    def empty() -> list[NDArray[Any]]:
+        formats = [engine.output_format for engine in engines]
+        shapes = [(len(files), *form.shape(recipe.size)) for form, recipe in zip(formats, recipes, strict=True)]
+        return [np.zeros(shape, form.dtype) for shape, form in zip(shapes, formats, strict=True)]
+
+    alone, together = empty(), empty()
+    for engine, own, out in zip(engines, steps, alone, strict=True):
+        engine(files, sizes, own, out, orientations)
+    make_images(engines, files, sizes, steps, together, orientations)
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("engine", ["cpu", "nvimgcodec"])

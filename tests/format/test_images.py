@@ -1,17 +1,19 @@
 """`images.probe` returns the sizes that decoders find, and detects truncated files."""
 
+import math
+import re
 import struct
 from contextlib import suppress
 
 import cv2
 import numpy as np
 import pytest
-from _builders import CMYK_JPEG, bmp, jpeg, png, tiff, webp, with_exif, with_thumbnail
+from _builders import CMYK_JPEG, bmp, encode, jpeg, pixels, png, tiff, webp, with_exif, with_thumbnail
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardio.errors import BadSample
-from shardio.format.images import ImageInfo, JpegCoding, jpeg_coding, orientation, probe, sniff
+from shardio.format.images import ImageInfo, jpeg_coding, orientation, probe, sniff
 
 FILES = {
     "jpeg": jpeg(9, 11),
@@ -240,12 +242,29 @@ def named(image: bytes, names: bytes) -> bytes:
 def test_how_a_jpeg_is_coded(data: bytes, process: int, colors: str) -> None:
     """The coding is that of the image, not of a thumbnail, and its colours are those that OpenCV takes them for."""
     coding = jpeg_coding(data)
-    assert coding == JpegCoding(process, 8, colors, False)
+    assert (coding.process, coding.bits, coding.colors, coding.several_scans) == (process, 8, colors, False)
     plain = colors in ("ycbcr", "grey")
     assert (coding.baseline, coding.transcodable) == (plain and not process, plain)
     if colors in ("ycbcr", "rgb"):
         decoded, usual = (cv2.imdecode(np.frombuffer(d, np.uint8), cv2.IMREAD_COLOR) for d in (data, jpeg(9, 11)))
         assert (decoded == usual).all() == (colors == "ycbcr")
+
+
+@pytest.mark.parametrize("interval", [0, 3])
+@pytest.mark.parametrize(
+    ("sampling", "unit"), [("411", (8, 32)), ("420", (16, 16)), ("422", (8, 16)), ("440", (16, 8)), ("444", (8, 8))]
+)
+def test_how_a_jpeg_is_divided(sampling: str, unit: tuple[int, int], interval: int) -> None:
+    """The size of what is coded together, and how often a marker stands between, are those that were asked for."""
+    factor = getattr(cv2, f"IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}")
+    options = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor, cv2.IMWRITE_JPEG_RST_INTERVAL, interval)
+    for channels in (1, 3):
+        data = encode("jpg", pixels(65, 130, channels), *options)
+        coding = jpeg_coding(data)
+        assert (coding.unit, coding.restart_interval) == (unit if channels == 3 else (8, 8), interval)
+        units = math.prod(-(-side // step) for side, step in zip((65, 130), coding.unit, strict=True))
+        markers = len(re.findall(rb"\xff[\xd0-\xd7]", data[coding.scan :]))
+        assert markers == ((units - 1) // interval if interval else 0)
 
 
 @pytest.mark.parametrize("cut", [0, 2, 3, 40, 160, 200])

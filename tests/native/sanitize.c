@@ -38,7 +38,7 @@ enum {
 /* What the C part exports; its callers in Python declare it in the same way. */
 void *shardio_decoder_new(void);
 void shardio_decoder_free(void *decoder);
-int64_t shardio_make_images(void *decoder, const ImageBatch *work);
+int64_t shardio_make_images(void *decoder, const ImageBatch *works, int32_t batches);
 void *shardio_recoder_new(void);
 void shardio_recoder_free(void *recoder);
 int64_t shardio_recode(void *recoder, const uint8_t *data, int64_t size, int32_t height, int32_t width, int32_t turn,
@@ -151,7 +151,7 @@ static uint64_t make(const Input *input, const uint8_t *data, int64_t size, int 
         .filter = within(input, 15, FILTER_NEAREST, FILTER_BICUBIC_POINTS), .encoded = encoded, .fast = all[14] >> 1 & 1,
         .most = MOST_PIXELS, .failed = &failed,
     };
-    require(shardio_make_images(decoder, &work) == failed, "counts its failures wrong");
+    require(shardio_make_images(decoder, &work, 1) == failed, "counts its failures wrong");
     uint64_t sum = 1;
     for (size_t i = 0; i < bytes; i++) sum = sum * 0x100000001b3ull + out[i];
     check_margins(out, bytes);

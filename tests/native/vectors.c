@@ -10,7 +10,7 @@
 #include <string.h>
 
 void *shardio_decoder_new(void);
-int64_t shardio_make_images(void *decoder, const ImageBatch *work);
+int64_t shardio_make_images(void *decoder, const ImageBatch *works, int32_t batches);
 void shardio_orientations(int64_t count, const uint8_t *const *data, const int64_t *sizes, uint8_t *found);
 void *shardio_recoder_new(void);
 int64_t shardio_restart(void *recoder, const uint8_t *data, int64_t size, int32_t strip, const void **result);
@@ -50,7 +50,7 @@ static int same_image(void *decoder, const int32_t *n, const Bytes *parts) {
         .out = out, .out_bytes = parts[2].size, .height = n[12], .width = n[13], .channels = n[14], .filter = n[15],
         .encoded = n[16], .fast = n[17], .most = MOST_PIXELS, .failed = &failed,
     };
-    shardio_make_images(decoder, &work);
+    shardio_make_images(decoder, &work, 1);
     int same = !failed && memcmp(out, parts[2].bytes, (size_t)parts[2].size) == 0;
     free(out);
     return same;

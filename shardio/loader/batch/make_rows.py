@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...containers.row_locator import PackedValues
 from ...engines.array_transforms import first_overflow, transform_arrays
-from ...engines.cpu import BadImage
+from ...engines.cpu import BadImage, make_images
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import are_swapped
 from ...errors import BadSample, ConfigError
@@ -45,11 +45,14 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
         if spec.mixing is not None:
             _check_labels(rows, stored[names.stored[LABEL]])
         with clock.stage("decode"):
+            for field, delivered in names.delivered.items():
+                if spec.fields[delivered[0]].is_image:
+                    _decode_images(rows, delivered, stored[field], selection, on_host=images_on_host)
             for name, kind in spec.fields.items():
                 field = names.stored[name]
                 if kind.is_image:
-                    _decode_images(rows, name, stored[field], selection, on_host=images_on_host)
-                elif name in spec.arrays:
+                    continue
+                if name in spec.arrays:
                     _transform_arrays(rows, name, stored[field])
                 elif not kind.fixed:
                     values = decoded(dataset, field, stored[field], indices, rows.present.get(name))
@@ -143,29 +146,36 @@ def _check_labels(rows: Rows, labels: NDArray[Any]) -> None:
     raise ConfigError(f"{message}: give a larger num_classes") if label > largest else BadSample(message)
 
 
-def _decode_images(rows: Rows, name: str, encoded: Sequence[Any], selection: SelectedSamples, *, on_host: bool) -> None:
-    """Make images with the CPU engine: all, or only those that the engine for whole batches would refuse."""
-    spec, image, kind = rows.spec, rows.spec.images[name], rows.spec.fields[name]
-    stored = spec.names.stored[name]
-    if kind.fixed and image.cpu_engine.keeps_pixels:  # they were read into the batch
-        return
-    numbers, out = np.arange(len(rows)), rows.arrays.get(name)
+def _decode_images(
+    rows: Rows, names: Sequence[str], encoded: Sequence[Any], selection: SelectedSamples, *, on_host: bool
+) -> None:
+    """Make the images of a stored field under all its names with the CPU engine.
+
+    An engine for whole batches leaves it only those that it would refuse.
+    """
+    spec, kind, first = rows.spec, rows.spec.fields[names[0]], rows.spec.images[names[0]]
+    stored = spec.names.stored[names[0]]
+    if kind.fixed:  # pixels that stay as they are were read into the batch
+        names = [name for name in names if not spec.images[name].cpu_engine.keeps_pixels]
+    numbers = np.arange(len(rows))
     sizes = np.full((len(rows), 2), kind.shape, np.int32) if kind.fixed else selection.column(shape_column(stored))
-    if kind.optional and kind.kind == "image" and not (there := rows.present[name]).all():
-        for row in numbers[~there].tolist() if name in rows.lists else ():
-            rows.lists[name][row] = spec.blank_value(name) if image.batch_engine else None
+    if kind.optional and kind.kind == "image" and not (there := rows.present[names[0]]).all():
+        for name in names:
+            for row in numbers[~there].tolist() if name in rows.lists else ():
+                rows.lists[name][row] = spec.blank_value(name) if first.batch_engine else None
         encoded = [encoded[row] for row in np.flatnonzero(there).tolist()]
         numbers, sizes = numbers[there], sizes[there]
-        out = None if out is None else np.empty((len(numbers), *out.shape[1:]), out.dtype)
-        if not len(numbers):
-            return
-    if image.watch is not None:
-        image.watch.look(encoded)
+    if not names or not len(numbers):
+        return
+    for name in names:
+        if (watch := spec.images[name].watch) is not None:
+            watch.look(encoded)
     orientations = orientations_of(encoded) if spec.options.orient and kind.kind == "image" else None
-    if image.batch_engine:
-        rows.image_sizes[name][numbers] = sizes
-        for row, file in zip(numbers.tolist(), encoded, strict=True):
-            rows.lists[name][row] = file
+    if first.batch_engine:
+        for name in names:
+            rows.image_sizes[name][numbers] = sizes
+            for row, file in zip(numbers.tolist(), encoded, strict=True):
+                rows.lists[name][row] = file
         # Engines for whole batches hold images whole, and so get none that may be too large.
         small = sizes.astype(np.int64).prod(axis=1) <= spec.options.limits.max_image_pixels
         plain = are_plain_jpegs(encoded, sizes) & small
@@ -177,13 +187,25 @@ def _decode_images(rows: Rows, name: str, encoded: Sequence[Any], selection: Sel
         orientations = None if orientations is None else orientations[chosen]
     if orientations is not None:
         sizes = np.where(are_swapped(orientations)[:, None], sizes[:, ::-1], sizes)
-    steps = image_steps(image.cpu_engine.recipe, sizes, rows.field_keys(name)[numbers])
+    engines = [spec.images[name].cpu_engine for name in names]
+    steps = [
+        image_steps(engine.recipe, sizes, rows.field_keys(name)[numbers])
+        for name, engine in zip(names, engines, strict=True)
+    ]
+    outs = [_out(rows, name, numbers) for name in names]
     try:
-        images = image.cpu_engine(encoded, sizes, steps, out, orientations)
+        made = make_images(engines, encoded, sizes, steps, outs, orientations)
     except BadImage as error:
         place = spec.place_of(rows.indices[numbers[error.place]])
         raise BadSample(f"{place}, field {stored!r}: {error}") from error
-    if out is not None and len(out) < len(rows):
-        rows.arrays[name][numbers] = out
-    for row, pixels in zip(numbers.tolist(), images, strict=True) if images is not None else ():
-        rows.lists[name][row] = image.cpu_engine.output_format.tensor(pixels)
+    for name, engine, out, images in zip(names, engines, outs, made, strict=True):
+        if out is not None and len(out) < len(rows):
+            rows.arrays[name][numbers] = out
+        for row, pixels in zip(numbers.tolist(), images, strict=True) if images is not None else ():
+            rows.lists[name][row] = engine.output_format.tensor(pixels)
+
+
+def _out(rows: Rows, name: str, numbers: NDArray[np.int64]) -> NDArray[Any] | None:
+    """Return the array for the images of some rows: the batch's, or another one if some rows have none."""
+    out = rows.arrays.get(name)
+    return out if out is None or len(numbers) == len(out) else np.empty((len(numbers), *out.shape[1:]), out.dtype)
