@@ -133,40 +133,51 @@ static int claims_much(const uint8_t *data, int64_t size) {
 
 static void *decoder, *recoder;
 
-/* Has an image made of a JPEG file or of pixels. All but the sizes of the result may be anything. Returns a checksum of
- * the result, or 0 if there is none. */
-static uint64_t make(const Input *input, const uint8_t *data, int64_t size, int encoded) {
+enum { MOST_CROPS = 2, PARAMETERS_OF_CROP = 14 };
+
+/* Has `count` crops made of a JPEG file or of pixels. All but the sizes of the results may be anything. Sets checksums of
+ * the results, or 0 where there is none. */
+static void make(const Input *input, const uint8_t *data, int64_t size, int encoded, int count, uint64_t *sums) {
     const int32_t *all = input->parameters;
     int32_t height = within(input, 10, 1, MOST_SIDE), width = within(input, 11, 1, MOST_SIDE);
     int32_t channels = all[12] & 1 ? 3 : 1;
-    uint8_t flip = all[13] & 1, turn = all[13] >> 1 & 7, failed = 0;
+    uint8_t flip = all[13] & 1, turn = all[13] >> 1 & 7, failed[MOST_CROPS] = {0};
     const float normalize[] = {0.5f, 0.25f, 0.4f, 0.2f, 0, 1};
     int floats = all[14] & 1;
     size_t bytes = (size_t)height * (size_t)width * (size_t)channels * (floats ? sizeof *normalize : 1);
-    uint8_t *out = margined(bytes);
-    ImageBatch work = {
-        .count = 1, .data = &data, .sizes = &size, .images = all, .boxes = all + 2, .scaled = all + 6,
-        .windows = all + 8, .flips = &flip, .turns = encoded ? &turn : NULL, .normalize = floats ? normalize : NULL, .out = out,
-        .out_bytes = (int64_t)bytes, .height = height, .width = width, .channels = channels,
-        .filter = within(input, 15, FILTER_NEAREST, FILTER_BICUBIC_POINTS), .encoded = encoded, .fast = all[14] >> 1 & 1,
-        .most = MOST_PIXELS, .failed = &failed,
-    };
-    require(shardio_make_images(decoder, &work, 1) == failed, "counts its failures wrong");
-    uint64_t sum = 1;
-    for (size_t i = 0; i < bytes; i++) sum = sum * 0x100000001b3ull + out[i];
-    check_margins(out, bytes);
-    return failed ? 0 : sum | 1;
+    ImageBatch works[MOST_CROPS];
+    for (int i = 0; i < count; i++) {
+        const int32_t *crop = all + PARAMETERS_OF_CROP * i;
+        works[i] = (ImageBatch){
+            .count = 1, .data = &data, .sizes = &size, .images = all, .boxes = crop + 2, .scaled = crop + 6,
+            .windows = crop + 8, .flips = &flip, .turns = encoded ? &turn : NULL,
+            .normalize = floats ? normalize : NULL, .out = margined(bytes), .out_bytes = (int64_t)bytes,
+            .height = height, .width = width, .channels = channels,
+            .filter = within(input, 15, FILTER_NEAREST, FILTER_BICUBIC_POINTS), .encoded = encoded,
+            .fast = all[14] >> 1 & 1, .most = MOST_PIXELS, .failed = failed + i,
+        };
+    }
+    require(shardio_make_images(decoder, works, count) == failed[0] + failed[1], "counts its failures wrong");
+    for (int i = 0; i < count; i++) {
+        uint64_t sum = 1;
+        for (size_t k = 0; k < bytes; k++) sum = sum * 0x100000001b3ull + works[i].out[k];
+        sums[i] = failed[i] ? 0 : sum | 1;
+        check_margins(works[i].out, bytes);
+    }
 }
 
-/* Without its end marker, a file is decoded from the front. */
+/* Decodes a crop with another one of its file, by itself, and from the front, as a file without its end marker is. */
 static void jpeg(const Input *input) {
     const uint8_t *data = input->data;
     int64_t size = input->size;
+    uint64_t both[MOST_CROPS], made, front;
     if (claims_much(data, size)) return;
-    uint64_t made = make(input, data, size, 1);
+    make(input, data, size, 1, MOST_CROPS, both);
+    make(input, data, size, 1, 1, &made);
+    require(!made || !both[0] || made == both[0], "other pixels together with another crop");
     while (made && size > 1 && !(data[size - 2] == 0xff && data[size - 1] == 0xd9)) size--;
     if (!made || size < 2) return;
-    uint64_t front = make(input, data, size - 2, 1);
+    make(input, data, size - 2, 1, 1, &front);
     require(!front || front == made, "other pixels from segments than from the front");
 }
 
@@ -292,7 +303,8 @@ static void resized(const Input *input) {
     it.parameters[1] = within(input, 1, 1, MOST_SIDE);
     int64_t bytes = (int64_t)it.parameters[0] * it.parameters[1] * (it.parameters[12] & 1 ? 3 : 1);
     uint8_t *pixels = picture(input, (size_t)bytes);
-    make(&it, pixels, bytes - (input->parameters[12] >> 1 & 1), 0);
+    uint64_t sums[MOST_CROPS];
+    make(&it, pixels, bytes - (input->parameters[12] >> 1 & 1), 0, MOST_CROPS, sums);
     free(pixels);
 }
 
