@@ -159,7 +159,7 @@ int part_take(Part *part, const uint8_t *data, int64_t size, const int32_t *imag
     if (!read_layout(&it, data, size) || it.height != image[0] || it.width != image[1]) return 0;
     int64_t blocks = (int64_t)it.rows * it.columns, count = (blocks + it.interval - 1) / it.interval;
     Segments chosen = choose(part, &it, region);
-    if (count > size || chosen.runs * chosen.length > count - count / WORTH) return 0;
+    if (count > size || chosen.runs * chosen.length * WORTH > count * (WORTH - 1)) return 0; /* it saves too little */
     int64_t *starts = scratch_take(&part->starts, (size_t)(count + 1) * sizeof *starts);
     if (!starts || !find_segments(data, size, it.scan, count, starts)) return 0;
     int64_t bytes = it.scan + 2;

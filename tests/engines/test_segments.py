@@ -132,6 +132,7 @@ def files(draw: st.DrawFn) -> tuple[bytes, bytes]:
     return encoder(image, sampling, interval), encoder(image, sampling, 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(files(), st.sampled_from([1, 3]), st.integers(1, 8), st.booleans(), st.data())
 def test_any_crop(made: tuple[bytes, bytes], channels: int, orientation: int, fast: bool, data: st.DataObject) -> None:
@@ -153,7 +154,7 @@ def test_any_crop(made: tuple[bytes, bytes], channels: int, orientation: int, fa
     assert np.array_equal(found, wanted)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "sampling"), [(name, sampling) for name, (_, all_) in ENCODERS.items() for sampling in all_]
 )
@@ -326,7 +327,7 @@ def test_what_strip_removes() -> None:
 
 
 def test_files_that_are_not_transcoded() -> None:
-    """Scans that leave bits unsent, arithmetic codes, and markers between scans, which would change their meaning."""
+    """Bits left unsent, arithmetic codes, markers between scans, whose meaning would change, and places that would."""
     progressive = jpeg(60, 80, progressive=True)
     last, second = progressive.rindex(SOS), progressive.index(SOS, progressive.index(SOS) + 2)
     assert restart(progressive) is not None
@@ -335,6 +336,12 @@ def test_files_that_are_not_transcoded() -> None:
     with_late_marker = progressive[:second] + adobe + progressive[second:]
     assert np.array_equal(whole(with_late_marker), whole(progressive))
     assert restart(with_late_marker) is None
+    several = io.BytesIO()
+    Image.fromarray(pixels(60, 80)).save(several, "MPO", save_all=True, append_images=[Image.new("RGB", (80, 60))])
+    assert restart(several.getvalue()) is None
+    alone = restart(several.getvalue(), strip=True)
+    assert alone is not None
+    assert np.array_equal(whole(alone), whole(several.getvalue()))
     if shutil.which("cjpeg"):
         file = io.BytesIO()
         Image.fromarray(pixels(60, 80)).save(file, "PPM")
