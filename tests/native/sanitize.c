@@ -139,23 +139,30 @@ static uint64_t make(const Input *input, const uint8_t *data, int64_t size, int 
     const int32_t *all = input->parameters;
     int32_t height = within(input, 10, 1, MOST_SIDE), width = within(input, 11, 1, MOST_SIDE);
     int32_t channels = all[12] & 1 ? 3 : 1;
-    uint8_t flip = all[13] & 1, turn = all[13] >> 1 & 7, failed = 0;
+    uint8_t flip = all[13] & 1, turn = all[13] >> 1 & 7, failed[2] = {0, 0};
     const float normalize[] = {0.5f, 0.25f, 0.4f, 0.2f, 0, 1};
     int floats = all[14] & 1;
     size_t bytes = (size_t)height * (size_t)width * (size_t)channels * (floats ? sizeof *normalize : 1);
-    uint8_t *out = margined(bytes);
-    ImageBatch work = {
+    uint8_t *out = margined(2 * bytes);
+    ImageBatch works[2] = {{
         .count = 1, .data = &data, .sizes = &size, .images = all, .boxes = all + 2, .scaled = all + 6,
         .windows = all + 8, .flips = &flip, .turns = encoded ? &turn : NULL, .normalize = floats ? normalize : NULL, .out = out,
         .out_bytes = (int64_t)bytes, .height = height, .width = width, .channels = channels,
         .filter = within(input, 15, FILTER_NEAREST, FILTER_BICUBIC_POINTS), .encoded = encoded, .fast = all[14] >> 1 & 1,
-        .most = MOST_PIXELS, .failed = &failed,
-    };
-    require(shardio_make_images(decoder, &work, 1) == failed, "counts its failures wrong");
+        .most = MOST_PIXELS, .failed = failed,
+    }};
+    works[1] = works[0]; /* another crop of the same image */
+    works[1].boxes = all + 16;
+    works[1].scaled = all + 20;
+    works[1].windows = all + 22;
+    works[1].out = out + bytes;
+    works[1].failed = failed + 1;
+    int batches = encoded && (all[24] & 1) ? 2 : 1;
+    require(shardio_make_images(decoder, works, batches) == failed[0] + failed[1], "counts its failures wrong");
     uint64_t sum = 1;
     for (size_t i = 0; i < bytes; i++) sum = sum * 0x100000001b3ull + out[i];
-    check_margins(out, bytes);
-    return failed ? 0 : sum | 1;
+    check_margins(out, 2 * bytes);
+    return failed[0] ? 0 : sum | 1;
 }
 
 /* Without its end marker, a file is decoded from the front. */

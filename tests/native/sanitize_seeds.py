@@ -63,7 +63,9 @@ def inputs(target: str) -> Iterator[bytes]:
         for number, (height, width, data) in enumerate(jpegs()):
             whole, corner = (0, 0, height, width), (height // 2, width // 3, (height + 1) // 2, (width + 1) // 2)
             for box in (whole, corner, (height // 3, width // 3, (height + 2) // 3, (width + 2) // 3)):
-                yield block([height, width, *box, 40, 50, 3, 4, 32, 32, 1, number, number // 2, number % 8]) + data
+                first = [height, width, *box, 40, 50, 3, 4, 32, 32, 1, number, number // 2, number % 8]
+                yield block(first) + data
+                yield block([*first, *whole, 20, 20, 0, 0, 1]) + data  # two crops at once
                 yield block([height, width, *box, 9, 9, 0, 0, 9, 9, 0, number // 2, number, number // 2 % 8]) + data
     elif target in ("headers", "damage", "restart"):
         for height, width, data in jpegs():
