@@ -61,7 +61,9 @@ def measure(folder: Path, work: Path, progressive: bool, rounds: int, seconds: f
     sides = {"plain": plain, "marked": marked}
     lists = {side: _list_of_files(path, work / f"{path.name}.files") for side, path in sides.items()}
     program = compile_limit("jpeg_crop", work)
-    sizes = {side: sum(Path(name).stat().st_size for name in names.read_text().split()) for side, names in lists.items()}
+    sizes = {
+        side: sum(Path(name).stat().st_size for name in names.read_text().split()) for side, names in lists.items()
+    }
     figures: dict[str, Any] = {"photos": len(files), "size": round(sizes["marked"] / sizes["plain"], 4)}
     batch_size = min(256, max(8, len(files) // 8))
     for name, transforms in TRANSFORMS.items():

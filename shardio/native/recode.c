@@ -307,11 +307,6 @@ static void append(Recoder *recoder, const uint8_t *bytes, size_t count) {
     file->free_in_buffer -= count;
 }
 
-/* Whether a marker holds the places of further images in the file (CIPA DC-007), which would not be there any more. */
-static int has_places(jpeg_saved_marker_ptr marker) {
-    return marker->marker == JPEG_APP0 + 2 && marker->data_length >= 4 && memcmp(marker->data, "MPF", 4) == 0;
-}
-
 /* Writes the same coefficients in one scan with restart markers, and all else of the file unless `work->strip`. */
 static void restart(Recoder *recoder, const Work *work) {
     struct jpeg_decompress_struct *in = &recoder->in, *again = &recoder->again;
@@ -340,7 +335,8 @@ static void restart(Recoder *recoder, const Work *work) {
     jpeg_write_coefficients(out, coefficients);
     for (jpeg_saved_marker_ptr marker = in->marker_list; marker; marker = marker->next) {
         int needed = marker->marker == JPEG_APP0 || marker->marker == JPEG_APP0 + 14;
-        need(recoder, work->strip || !has_places(marker));
+        int places = marker->marker == JPEG_APP0 + 2 && marker->data_length >= 4 && !memcmp(marker->data, "MPF", 4);
+        need(recoder, work->strip || !places); /* of other pictures behind this one, which moves */
         if (!work->strip || needed) jpeg_write_marker(out, marker->marker, marker->data, marker->data_length);
     }
     jpeg_finish_compress(out);
