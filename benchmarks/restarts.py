@@ -17,7 +17,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -88,7 +88,7 @@ def measure(folder: Path, work: Path, progressive: bool, rounds: int, seconds: f
     return figures
 
 
-def _compared(runs: dict[str, Callable[[], Rate]], rounds: int) -> dict[str, Any]:
+def _compared(runs: Mapping[str, Callable[[], Rate]], rounds: int) -> dict[str, Any]:
     rates: dict[str, list[Rate]] = {side: [] for side in runs}
     names = list(runs)
     for number in range(rounds):
