@@ -272,7 +272,10 @@ def _work(f: Figures, share: Mapping[str, float]) -> Verdict:
         f"decode: workers spend {share[stage]:.0%} of their time decoding and transforming, and all "
         f"{f.cores} processors are used"
     )
-    smaller = "store smaller images (shardio convert --resize-shorter), or use more processors"
+    smaller = (
+        "store smaller images (shardio reshard --resize-shorter), or JPEGs of which crops are decoded alone "
+        "(--jpeg-restarts), or use more processors"
+    )
     if f.fast_decode is not None:
         speedup = _speedup(share[stage], 1 / f.fast_decode)
         if speedup >= WORTH_FAST:
