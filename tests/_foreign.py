@@ -123,3 +123,20 @@ def write_tfrecord(path: Path, records: Iterable[bytes]) -> Path:
     """Write an uncompressed TFRecord file."""
     path.write_bytes(b"".join(map(framed, records)))
     return path
+
+
+def write_tokenizer(path: Path, texts: Iterable[str], vocabulary: int = 400) -> Any:
+    """A byte-level BPE, trained on texts, with the special token `<|endoftext|>`."""
+    import tokenizers
+
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(texts, trainer)
+    made.save(str(path))
+    return made

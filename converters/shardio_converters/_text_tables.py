@@ -164,7 +164,7 @@ class _Cells:
 
     def __init__(self) -> None:
         self.texts = StringArray()
-        self.types: set[type] = set()
+        self.types = Types()
         self.bad: dict[int, str] = {}
         self.missing: list[int] = []
 
@@ -186,7 +186,7 @@ class _Cells:
         text = _to_json(value)
         text.encode()
         self.texts.append(text)
-        self.types.add(type(value))
+        self.types.add(value)
         if "NaN" in text or "Infinity" in text:  # perhaps within a string
             try:
                 parse_json(text, nan=False)
@@ -266,23 +266,52 @@ def _numbers(texts: StringArray) -> NDArray[Any] | None:
     return None
 
 
+class Types:
+    """The types of the JSON values of a column, and what field holds them all."""
+
+    def __init__(self) -> None:
+        self._types: set[type] = set()
+        self._exact, self._int64 = True, True
+
+    def add(self, value: Any) -> None:
+        """Note a value."""
+        self._types.add(type(value))
+        if type(value) is int and abs(value) > 1 << 53:
+            self._int64 = self._int64 and -(1 << 63) <= value < 1 << 63
+            try:
+                _exact(value)
+            except OverflowError:
+                self._exact = False
+
+    def merge(self, other: "Types") -> None:
+        """Note all values that another has noted."""
+        self._types |= other._types
+        self._exact, self._int64 = self._exact and other._exact, self._int64 and other._int64
+
+    def field(self) -> Field:
+        """Text, or a scalar: booleans, whole numbers, or numbers that float64 holds exactly; else JSON."""
+        if self._types == {str}:
+            return Field("text")
+        if self._types == {bool}:
+            return Field("scalar", dtype="bool")
+        if self._types == {int} and self._int64:
+            return Field("scalar", dtype="int64")
+        if self._types != {int} and self._types <= {int, float} and self._exact:
+            return Field("scalar", dtype="float64")
+        return Field("json")
+
+
 def _of_json(cells: _Cells) -> Column:
     """A column of booleans, whole numbers, numbers or texts if all cells are of that type, else of JSON."""
-    if cells.types == {str}:
-        return Column(Field("text"), StringArray(json.loads(text) if text else "" for text in cells.texts))
-    values: Iterator[Any] = (json.loads(text) if text else 0 for text in cells.texts)
-    dtype = {frozenset({bool}): "bool", frozenset({int}): "int64"}.get(frozenset(cells.types))
-    if dtype is None and cells.types <= {int, float}:
-        dtype, values = "float64", map(_exact, values)
-    if dtype is not None:
-        try:
-            return Column(Field("scalar", dtype=dtype), np.fromiter(values, dtype, len(cells.texts)))
-        except OverflowError:  # JSON's numbers have no limit
-            pass
-    return Column(Field("json"), cells.texts, cells.bad)
+    field = cells.types.field()
+    if field.kind == "text":
+        return Column(field, StringArray(json.loads(text) if text else "" for text in cells.texts))
+    if field.kind == "scalar":
+        values = (json.loads(text) if text else 0 for text in cells.texts)
+        return Column(field, np.fromiter(values, field.row_dtype, len(cells.texts)))
+    return Column(field, cells.texts, cells.bad)
 
 
-def _exact(value: float) -> float:
-    if isinstance(value, int) and float(value) != value:
+def _exact(value: int) -> None:
+    if float(value) != value:  # JSON's numbers have no limit
         raise OverflowError(value)
-    return float(value)

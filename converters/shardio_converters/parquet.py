@@ -157,6 +157,12 @@ class Parquet(ColumnSource):
         before = int(self.starts[position] - self.starts[position - group])  # rows of the file
         return self._readers.get(number).sample(group, index - int(self.starts[position]), self._step, before)
 
+    def place(self, index: int) -> str:
+        """The file and the row of a sample, for messages."""
+        position = bisect_right(self.starts, index) - 1
+        number, group = self.groups[position].tolist()
+        return f"{printable(self.files[number])}, row {index - int(self.starts[position - group])}"
+
     def _fill(self, name: str, out: NDArray[Any]) -> None:
         for (number, group), part in zip(self.groups.tolist(), np.split(out, self.starts[1:-1]), strict=True):
             try:
@@ -236,6 +242,12 @@ class _Reader:
         table, first = arrow().Table.from_batches([batch]), before + self._starts[-1]
         self._batches.append(Rows(table, self._columns, _no_file, printable(self._path), first))
         self._starts.append(self._starts[-1] + batch.num_rows)
+
+
+def column_names(path: Path) -> list[str]:
+    """The names of a file's columns; SourceError if it is not a Parquet file."""
+    with _opened(path) as file:
+        return list(file.schema_arrow.names)
 
 
 def _files(src: Paths, sort: Sort) -> list[Path]:

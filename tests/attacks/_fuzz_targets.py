@@ -251,6 +251,16 @@ def parquet_files(folder: Path) -> None:
     pyarrow.parquet.write_table(table, folder / "train-00000-of-00001.parquet", row_group_size=5, compression="zstd")
 
 
+def text_lines(folder: Path) -> None:
+    rows = [{"text": f"größe {n}", "n": n, "tags": ["x"] * (n % 3)} for n in range(COUNT)]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+
+
+def zipped_text(folder: Path) -> None:
+    for number in range(COUNT):
+        (folder / f"{number:02}.txt.gz").write_bytes(gzip.compress(f"größe {number}\n".encode(), mtime=0))
+
+
 def hugging_face(folder: Path) -> None:
     features = datasets.Features(
         {
@@ -434,6 +444,8 @@ TARGETS: dict[str, Target] = {
         Target("hdf5_tables", tables, ADOPT, "hdf5"),
         Target("hdf5_filters", filters, ADOPT, "hdf5"),
         Target("parquet", parquet_files, CONVERT, "parquet"),
+        Target("text", text_lines, CONVERT, "text"),
+        Target("text_gz", zipped_text, CONVERT, "text", exact=True),
         Target("huggingface", hugging_face, CONVERT, "huggingface", "train", trusted=True),
         Target("zarr2", stores(2), CONVERT, "zarr", "train.zarr"),
         Target("zarr3", stores(3), CONVERT, "zarr", "train.zarr"),

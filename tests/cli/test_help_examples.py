@@ -1,5 +1,6 @@
 """Every example that `shardio convert SOURCE --help` shows works, with real data of the names that it uses."""
 
+import gzip
 import json
 import re
 import shlex
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 from _builders import encode, idx_pair, jpeg, pixels, png
-from _foreign import Datum, example, framed, write_tar
+from _foreign import Datum, example, framed, write_tar, write_tokenizer
 from typer.testing import CliRunner
 
 import shardio
@@ -142,6 +143,18 @@ def parquet(root: Path) -> None:
         pq.write_table(table, root / name)
 
 
+def text(root: Path) -> None:
+    """Files of text, a book, pages in JSON lines, and a tokenizer of their words."""
+    write_tokenizer(root / "tokenizer.json", ["a tale of two cities"])
+    for name in ("corpus", "pages"):
+        (root / name).mkdir()
+    for number in range(20):
+        (root / "corpus" / f"{number}.txt").write_text("a tale of two cities")
+    (root / "book.txt").write_text("a tale\n\n" * 20)
+    row = json.dumps({"content": "two cities", "lang": "en", "url": "x"}) + "\n"
+    (root / "pages" / "0.jsonl.gz").write_bytes(gzip.compress(row.encode() * 20))
+
+
 def tfrecord(root: Path) -> None:
     """Examples of images, in a set of two files and in one."""
     records = [example({"image/encoded": [jpeg(seed=n)], "image/class/label": [n]}) for n in range(20)]
@@ -187,7 +200,7 @@ def zarrs(root: Path) -> None:
 DATA: dict[str, Callable[[Path], None]] = {
     "cifar": cifar, "filelist": filelist, "hdf5": hdf5, "huggingface": huggingface, "idx": idx,
     "imagefolder": imagefolder, "litdata": litdata, "lmdb": lmdbs, "mds": mds, "numpy": numpy, "parquet": parquet,
-    "tfrecord": tfrecord, "torch": torch, "webdataset": webdataset, "zarr": zarrs,
+    "text": text, "tfrecord": tfrecord, "torch": torch, "webdataset": webdataset, "zarr": zarrs,
 }  # fmt: skip
 
 

@@ -1,0 +1,183 @@
+"""Documents in text files: whole files, paragraphs, or the lines of JSON lines (https://jsonlines.org)."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample
+from shardio.foreign.files import File, open_file
+from shardio.foreign.names import printable
+from shardio.source import Field, Missing, Sample, check_index
+
+from ._files import parse_json, source_errors
+from ._source_base import OneOpenFile
+from ._text_tables import Types
+
+COMPRESSIONS = ("gzip", "bzip2", "xz", "zstd")
+_MARK = b"\xef\xbb\xbf"  # with which some editors begin a file in UTF-8
+
+Kind: TypeAlias = Literal["files", "paragraphs", "objects"]
+"""What a document is: a whole file, lines without a blank one between them, or a line of JSON."""
+
+
+class Scan(NamedTuple):
+    """Where the documents of a file are, int64 `[n, 2]` of offset and size, and the types of JSON values by key."""
+
+    places: NDArray[np.int64]
+    types: Mapping[str, Types]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """The documents of text files. It pickles as paths and offsets; each worker opens, and unpacks, the files itself.
+
+    Attributes:
+        files: the files, which must not change while they are converted.
+        kind: what a document is.
+        names: by field, the key in JSON; the field `text` alone for any other document.
+        fields: the fields, `text` among them.
+        starts: the number of each file's first document, followed by the number of documents, `[files + 1]`.
+        spans: the offset and size of each document in its file, unpacked, `[n, 2]`.
+    """
+
+    files: tuple[Path, ...]
+    kind: Kind
+    names: Mapping[str, str]
+    fields: Mapping[str, Field]
+    starts: NDArray[np.int64]
+    spans: NDArray[np.int64]
+
+    def sizes(self) -> NDArray[np.int64]:
+        return self.spans[:, 1].copy()
+
+    def place(self, index: int) -> str:
+        """The file, and the line that a document begins on, for messages."""
+        number, offset, _ = self._span(index)
+        return self._line(number, offset)
+
+    def __getitem__(self, index: int) -> Sample:
+        check_index(index, len(self.spans))
+        number, offset, size = self._span(index)
+        data = self._files.get(number).file.read_buffered(offset, size)
+        if len(data) < size:
+            raise BadSample(f"{printable(self.files[number])}: it is shorter than it was, {size} bytes are missing")
+        if offset == 0:
+            data = data.removeprefix(_MARK)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            line = self._line(number, offset, data[: error.start].count(b"\n"))
+            raise BadSample(f"{line}: not UTF-8: {error}") from error
+        return self._values(text, index) if self.kind == "objects" else {"text": text}
+
+    @cached_property
+    def _files(self) -> "OneOpenFile[_Open]":
+        paths = self.files  # a closure over self would keep the open file alive in a cycle
+        return OneOpenFile(lambda number: _Open(open_file(paths[number], COMPRESSIONS)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_files"}
+
+    def _span(self, index: int) -> tuple[int, int, int]:
+        number = int(np.searchsorted(self.starts, index, "right")) - 1
+        offset, size = self.spans[index].tolist()
+        return number, offset, size
+
+    def _line(self, number: int, offset: int, further: int = 0) -> str:
+        with _lines(self._files.get(number).file) as lines:
+            line, at = 1, 0
+            for one in lines:
+                at += len(one)
+                if at > offset:
+                    break
+                line += 1
+        return f"{printable(self.files[number])}, line {line + further}"
+
+    def _values(self, text: str, index: int) -> Sample:
+        try:
+            row = parse_json(text)
+        except ValueError as error:
+            raise BadSample(f"{self.place(index)}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise BadSample(f"{self.place(index)}: a line must be an object {{...}}, got {text[:40]!r}")
+        sample: dict[str, Any] = {}
+        for name, key in self.names.items():
+            value, field = row.get(key), self.fields[name]
+            if name == "text" and not isinstance(value, str):
+                told = "no text" if value is None else f"expected text, got {repr(value)[:40]}"
+                raise BadSample(f"{self.place(index)}, key {key!r}: {told}")
+            if value is None and (field.kind != "json" or key not in row):
+                sample[name] = Missing(f"{self.place(index)}, key {key!r}: {'null' if key in row else 'not there'}")
+                continue
+            try:
+                if field.kind in ("json", "text"):
+                    field.encode(value)  # a lone surrogate, or NaN within JSON
+            except BadSample as error:
+                raise BadSample(f"{self.place(index)}, key {key!r}: {error}") from error
+            sample[name] = value
+        return sample
+
+
+@final
+class _Open:
+    def __init__(self, file: File) -> None:
+        self.file = file
+
+    def close(self) -> None:
+        """Do nothing: the file closes with the last reference to it."""
+
+
+def scan(path: Path, kind: Kind) -> Scan:
+    """Find a file's documents; SourceError if it cannot be read or unpacked. A line that is no JSON counts as one."""
+    file = open_file(path, COMPRESSIONS)
+    if kind == "files":
+        return Scan(np.array([[0, file.size]], np.int64), {})
+    types: dict[str, Types] = {}
+    with source_errors(path), _lines(file) as lines:
+        places = list(_paragraphs(lines) if kind == "paragraphs" else _objects(lines, types))
+    return Scan(np.array(places, np.int64).reshape(-1, 2), types)
+
+
+@contextmanager
+def _lines(file: File) -> Iterator[IO[bytes]]:
+    """The lines of a file, from its beginning, whatever else reads it."""
+    with open(f"/proc/self/fd/{file.fileno()}", "rb") as lines:
+        yield lines
+
+
+def _paragraphs(lines: IO[bytes]) -> Iterator[tuple[int, int]]:
+    at, begin, end = 0, 0, 0
+    for line in lines:
+        if line.strip() not in (b"", _MARK):
+            begin = begin if end else at
+            end = at + len(line.rstrip(b"\r\n"))
+        elif end:
+            yield begin, end - begin
+            end = 0
+        at += len(line)
+    if end:
+        yield begin, end - begin
+
+
+def _objects(lines: IO[bytes], types: dict[str, Types]) -> Iterator[tuple[int, int]]:
+    """Yield the places of the lines that are not blank, and note the types of their values."""
+    at = 0
+    for line in lines:
+        if line.strip() not in (b"", _MARK):
+            yield at, len(line.rstrip(b"\r\n"))
+            try:
+                row = parse_json(line if at else line.removeprefix(_MARK))
+            except ValueError:
+                row = None  # a bad sample, once it is read
+            for key, value in row.items() if isinstance(row, dict) else ():
+                column = types.setdefault(key, Types())
+                if value is not None:
+                    column.add(value)
+        at += len(line)

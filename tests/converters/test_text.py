@@ -1,0 +1,250 @@
+"""Documents become text or tokens: those of each kind of file, compressed or not, and bad ones by file and line."""
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from _foreign import write_tokenizer
+from _sources import all_of, column
+
+import shardio
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.source import Field, Missing
+from shardio.testing import check_source
+from shardio_converters.text import text
+
+README = Path(shardio.__file__).parents[1] / "docs" / "converting.md"
+PARAGRAPHS = [part for part in README.read_text().split("\n\n") if part.strip()][:120]
+EOD = "<|endoftext|>"
+
+
+def lines(path: Path, rows: Sequence[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def table(path: Path, rows: Sequence[Any]) -> Path:
+    pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=7)
+    return path
+
+
+def as_lines(folder: Path) -> Any:
+    """Two files of JSON lines, with a blank one."""
+    rows = [{"text": part, "n": number} for number, part in enumerate(PARAGRAPHS)]
+    lines(folder / "b.jsonl", rows[50:])
+    path = lines(folder / "a.jsonl", rows[:50])
+    path.write_text("\n" + path.read_text())
+    return folder
+
+
+def as_tables(folder: Path) -> Any:
+    rows = [{"n": number, "text": part} for number, part in enumerate(PARAGRAPHS)]
+    table(folder / "a.parquet", rows[:50])
+    table(folder / "b.parquet", rows[50:])
+    return folder
+
+
+def as_files(folder: Path) -> Any:
+    for number, part in enumerate(PARAGRAPHS):
+        (folder / f"{number:03}.txt").write_text(part)
+    return folder
+
+
+class TestTokens:
+    @pytest.mark.parametrize("write", [as_lines, as_tables, as_files])
+    @pytest.mark.parametrize("eod", [None, EOD])
+    def test_the_tokens_are_those_of_a_plain_loop(self, write: Any, eod: str | None, tmp_path: Path) -> None:
+        """Each document gives the tokens of `encode`, and the one that ends it; other columns are kept."""
+        made = write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
+        (tmp_path / "in").mkdir()
+        source = text(write(tmp_path / "in"), tokenizer=tmp_path / "tokenizer.json", eod=eod)
+        end = [] if eod is None else [made.token_to_id(eod)]
+        expected: list[dict[str, Any]] = [
+            {"tokens": np.array([*made.encode(part).ids, *end], np.uint16), "n": number}
+            for number, part in enumerate(PARAGRAPHS)
+        ]
+        for sample in expected:
+            if write is as_files:
+                del sample["n"]
+        check_source(source, expected, tmp_path / "out", tokens={"kind": "array", "dtype": "uint16"})
+        assert any(f"uint16, which holds the vocabulary of {made.get_vocab_size()}" in hint for hint in source.hints)
+
+    def test_a_large_vocabulary_takes_uint32(self, tmp_path: Path) -> None:
+        """A number of a token that uint16 does not hold is stored as it is."""
+        made = write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
+        made.add_tokens([f"word{number}" for number in range(1 << 16)])
+        made.save(str(tmp_path / "tokenizer.json"))
+        path = lines(tmp_path / "a.jsonl", [{"text": "word65535"}])
+        (tokens,) = column(text(path, tokenizer=tmp_path / "tokenizer.json"), "tokens")
+        assert tokens.dtype == np.uint32
+        assert tokens.tolist() == made.encode("word65535").ids
+        assert tokens.max() >= 1 << 16
+
+    def test_nothing_is_truncated_or_padded(self, tmp_path: Path) -> None:
+        """Documents are whole, whatever the tokenizer says."""
+        made = write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
+        whole = made.encode(PARAGRAPHS[0]).ids
+        made.enable_truncation(3)
+        made.enable_padding(length=500)
+        made.save(str(tmp_path / "tokenizer.json"))
+        path = lines(tmp_path / "a.jsonl", [{"text": PARAGRAPHS[0]}])
+        assert text(path, tokenizer=tmp_path / "tokenizer.json")[0]["tokens"].tolist() == whole
+
+    def test_workers_and_resuming_write_the_same(self, tmp_path: Path) -> None:
+        """Processes, and a conversion that ends at a bad document and is resumed, write the same bytes."""
+        write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
+        (tmp_path / "in").mkdir()
+        as_lines(tmp_path / "in")
+        options: dict[str, Any] = {
+            "converter": "text",
+            "converter_options": {"tokenizer": tmp_path / "tokenizer.json", "eod": EOD},
+            "shard_size": 2000,
+            "tell": lambda note: None,
+        }
+        digest = shardio.convert(tmp_path / "in", tmp_path / "one", **options).manifest.digest
+        assert shardio.convert(tmp_path / "in", tmp_path / "two", workers=2, **options).manifest.digest == digest
+        path = tmp_path / "in" / "b.jsonl"
+        data = path.read_bytes()
+        path.write_bytes(data[:-3] + b"?}\n")
+        with pytest.raises(BadSample, match=rf"b\.jsonl, line {len(PARAGRAPHS) - 50}: not JSON"):
+            shardio.convert(tmp_path / "in", tmp_path / "three", **options)
+        path.write_bytes(data)
+        whole = shardio.convert(tmp_path / "in", tmp_path / "three", resume=True, **options)
+        assert whole.manifest.digest == digest
+
+    def test_a_tokenizer_or_a_token_that_is_none_is_named(self, tmp_path: Path) -> None:
+        """A missing file, one of something else, and a token that the vocabulary lacks are errors."""
+        path = lines(tmp_path / "a.jsonl", [{"text": "a"}])
+        (tmp_path / "bad.json").write_text("{}")
+        write_tokenizer(tmp_path / "good.json", PARAGRAPHS)
+        with pytest.raises(ConfigError, match=r"gone\.json"):
+            text(path, tokenizer=tmp_path / "gone.json")
+        with pytest.raises(ConfigError, match=r"bad\.json is none"):
+            text(path, tokenizer=tmp_path / "bad.json")
+        with pytest.raises(ConfigError, match=r"vocabulary of .*good\.json, got '</s>'"):
+            text(path, tokenizer=tmp_path / "good.json", eod="</s>")
+        with pytest.raises(ConfigError, match="eod goes with tokenizer"):
+            text(path, eod="</s>")
+
+
+PACKERS: list[tuple[str, Callable[[bytes], bytes]]] = [
+    (".gz", gzip.compress),
+    (".bz2", bz2.compress),
+    (".xz", lzma.compress),
+    (".zst", lambda data: pa.Codec("zstd").compress(data, asbytes=True)),
+]
+
+
+class TestDocuments:
+    @pytest.mark.parametrize(("suffix", "pack"), PACKERS)
+    def test_compressed_files_hold_the_same(self, suffix: str, pack: Any, tmp_path: Path) -> None:
+        """Compressed JSON lines and paragraphs give what plain ones give."""
+        plain = lines(tmp_path / "a.jsonl", [{"text": part, "n": n} for n, part in enumerate(PARAGRAPHS)])
+        packed = tmp_path / f"a.jsonl{suffix}"
+        packed.write_bytes(pack(plain.read_bytes()))
+        assert all_of(text(packed)) == all_of(text(plain))
+        book = tmp_path / f"a.txt{suffix}"
+        book.write_bytes(pack("\n\n".join(PARAGRAPHS).encode()))
+        assert column(text(book, paragraphs=True), "text") == [part.strip("\n") for part in PARAGRAPHS]
+
+    def test_files_and_paragraphs(self, tmp_path: Path) -> None:
+        """A file is kept as it is but for a byte order mark; a paragraph ends at a blank line, of spaces too."""
+        path = tmp_path / "a.txt"
+        path.write_bytes("\ufeffone\r\n two\r\n \t\r\n\r\nthree\n\n\nfour".encode())
+        assert all_of(text(path)) == [{"text": "one\r\n two\r\n \t\r\n\r\nthree\n\n\nfour"}]
+        assert column(text(path, paragraphs=True), "text") == ["one\r\n two", "three", "four"]
+
+    def test_columns_of_json_lines(self, tmp_path: Path) -> None:
+        """Each gets the kind that holds all its values; what a line lacks is missing."""
+        rows = [
+            {"body": "a", "n": 1, "x": 1, "b": True, "s": "s", "j": [1], "wide": 1 << 70},
+            {"body": "b", "n": 2, "x": 0.5, "b": False, "s": None, "j": "t", "wide": 2},
+        ]
+        source = text(lines(tmp_path / "a.jsonl", rows), text_field="body")
+        kinds = {name: field.dtype or field.kind for name, field in source.fields.items()}
+        others = {"n": "int64", "x": "float64", "b": "bool", "s": "text", "j": "json", "wide": "json"}
+        assert kinds == {"text": "text", **others}
+        assert source[0] == {"text": "a"} | {key: value for key, value in rows[0].items() if key != "body"}
+        assert source[1]["s"] == Missing(f"{tmp_path}/a.jsonl, line 2, key 's': null")
+        chosen = text(tmp_path / "a.jsonl", text_field="body", fields="number=n")
+        assert chosen.fields == {"text": Field("text"), "number": Field("scalar", dtype="int64")}
+
+    def test_bad_documents_are_named_by_file_and_line(self, tmp_path: Path) -> None:
+        """Each is skipped and reported alone; the others are kept."""
+        bad = {
+            b'{"text": }': "not JSON",
+            b"[1]": "a line must be an object",
+            b'{"n": 1}': "no text",
+            b'{"text": null}': "no text",
+            b'{"text": 7}': "expected text, got 7",
+            b'{"text": " "}': "no text",
+            b'{"text": "\xff"}': "not UTF-8",
+            b'{"text": "\\ud800"}': "key 'text': ",
+            b'{"text": "a", "text": "b"}': "not JSON",
+        }
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(b'{"text": "good"}\n\n' + b"".join(line + b"\n" for line in bad) + b'{"text": "last"}')
+        source = text(path)
+        for number, told in enumerate(bad.values(), 1):
+            with pytest.raises(BadSample, match=rf"a\.jsonl, line {number + 2}(,|:).*{told}"):
+                source[number]
+        made = shardio.convert(
+            path,
+            tmp_path / "out",
+            converter="text",
+            on_error="skip",
+            max_bad=0.9,
+            optional="n",
+            tell=lambda note: None,
+        )
+        assert [sample["text"] for sample in shardio.open(made.path)] == ["good", "last"]
+
+    def test_bad_text_files_are_named(self, tmp_path: Path) -> None:
+        """An empty file, and the line on which one is not UTF-8."""
+        (tmp_path / "a.txt").write_bytes(b"")
+        (tmp_path / "b.txt").write_bytes(b"one\n\ntwo\nth\xffree\n")
+        source = text(tmp_path)
+        with pytest.raises(BadSample, match=r"a\.txt, line 1: no text"):
+            source[0]
+        with pytest.raises(BadSample, match=r"b\.txt, line 4: not UTF-8"):
+            source[1]
+        with pytest.raises(BadSample, match=r"b\.txt, line 4: not UTF-8"):
+            text(tmp_path / "b.txt", paragraphs=True)[1]
+
+    def test_rows_without_text_are_named(self, tmp_path: Path) -> None:
+        """A null and an empty text in a Parquet file."""
+        source = text(table(tmp_path / "a.parquet", [{"text": "a"}, {"text": None}, {"text": ""}]))
+        with pytest.raises(BadSample, match=r"a\.parquet, row 1, column 'text': null"):
+            source[1]
+        with pytest.raises(BadSample, match=r"a\.parquet, row 2: no text"):
+            source[2]
+
+    def test_what_does_not_fit_is_refused(self, tmp_path: Path) -> None:
+        """Files of several kinds or another one, options for other files, and names of columns."""
+        path = lines(tmp_path / "a.jsonl", [{"text": "a", "tokens": 1, "body": "b"}])
+        write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
+        with pytest.raises(ConfigError, match=r"tokenizer\.json must end in \.txt"):
+            text(tmp_path / "tokenizer.json")
+        with pytest.raises(ConfigError, match="paragraphs is for"):
+            text(path, paragraphs=True)
+        with pytest.raises(ConfigError, match="has no column 'content'; choose with text_field among text, tokens, b"):
+            text(path, text_field="content")
+        with pytest.raises(ConfigError, match="'body' and 'text' would both be the field 'text'"):
+            text(path, text_field="body")
+        with pytest.raises(ConfigError, match="would be the field 'tokens'"):
+            text(path, tokenizer=tmp_path / "tokenizer.json")
+        (tmp_path / "b.txt").write_text("b")
+        with pytest.raises(SourceError, match="files must be of one kind"):
+            text(tmp_path)
+        with pytest.raises(ConfigError, match="text_field is for"):
+            text(tmp_path / "b.txt", text_field="body")
+        with pytest.raises(ConfigError, match="must name a column of text, 'n' is scalar"):
+            text(table(tmp_path / "n.parquet", [{"n": 1}]), text_field="n")
