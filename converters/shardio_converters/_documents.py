@@ -27,7 +27,7 @@ Kind: TypeAlias = Literal["files", "paragraphs", "objects"]
 
 
 class Scan(NamedTuple):
-    """Where the documents of a file are, int64 `[n, 2]` of offset and size, and the types of JSON values by key."""
+    """Where a file's documents are, int64 `[n, 3]` of offset, size and line, and the types of JSON values by key."""
 
     places: NDArray[np.int64]
     types: Mapping[str, Types]
@@ -44,7 +44,7 @@ class Documents:
         names: by field, the key in JSON; the field `text` alone for any other document.
         fields: the fields, `text` among them.
         starts: the number of each file's first document, followed by the number of documents, `[files + 1]`.
-        spans: the offset and size of each document in its file, unpacked, `[n, 2]`.
+        spans: the offset and size of each document in its file, unpacked, and its first line, `[n, 3]`.
     """
 
     files: tuple[Path, ...]
@@ -59,12 +59,12 @@ class Documents:
 
     def place(self, index: int) -> str:
         """The file, and the line that a document begins on, for messages."""
-        number, offset, _ = self._span(index)
-        return self._line(number, offset)
+        number, _, _, line = self._span(index)
+        return f"{printable(self.files[number])}, line {line}"
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self.spans))
-        number, offset, size = self._span(index)
+        number, offset, size, line = self._span(index)
         data = self._files.get(number).file.read_buffered(offset, size)
         if len(data) < size:
             raise BadSample(f"{printable(self.files[number])}: it is shorter than it was, {size} bytes are missing")
@@ -73,8 +73,8 @@ class Documents:
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
-            line = self._line(number, offset, data[: error.start].count(b"\n"))
-            raise BadSample(f"{line}: not UTF-8: {error}") from error
+            line += data[: error.start].count(b"\n")
+            raise BadSample(f"{printable(self.files[number])}, line {line}: not UTF-8: {error}") from error
         return self._values(text, index) if self.kind == "objects" else {"text": text}
 
     @cached_property
@@ -85,20 +85,10 @@ class Documents:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_files"}
 
-    def _span(self, index: int) -> tuple[int, int, int]:
+    def _span(self, index: int) -> tuple[int, int, int, int]:
         number = int(np.searchsorted(self.starts, index, "right")) - 1
-        offset, size = self.spans[index].tolist()
-        return number, offset, size
-
-    def _line(self, number: int, offset: int, further: int = 0) -> str:
-        with _lines(self._files.get(number).file) as lines:
-            line, at = 1, 0
-            for one in lines:
-                at += len(one)
-                if at > offset:
-                    break
-                line += 1
-        return f"{printable(self.files[number])}, line {line + further}"
+        offset, size, line = self.spans[index].tolist()
+        return number, offset, size, line
 
     def _values(self, text: str, index: int) -> Sample:
         try:
@@ -138,11 +128,11 @@ def scan(path: Path, kind: Kind) -> Scan:
     """Find a file's documents; SourceError if it cannot be read or unpacked. A line that is no JSON counts as one."""
     file = open_file(path, COMPRESSIONS)
     if kind == "files":
-        return Scan(np.array([[0, file.size]], np.int64), {})
+        return Scan(np.array([[0, file.size, 1]], np.int64), {})
     types: dict[str, Types] = {}
     with source_errors(path), _lines(file) as lines:
         places = list(_paragraphs(lines) if kind == "paragraphs" else _objects(lines, types))
-    return Scan(np.array(places, np.int64).reshape(-1, 2), types)
+    return Scan(np.array(places, np.int64).reshape(-1, 3), types)
 
 
 @contextmanager
@@ -152,26 +142,26 @@ def _lines(file: File) -> Iterator[IO[bytes]]:
         yield lines
 
 
-def _paragraphs(lines: IO[bytes]) -> Iterator[tuple[int, int]]:
-    at, begin, end = 0, 0, 0
-    for line in lines:
+def _paragraphs(lines: IO[bytes]) -> Iterator[tuple[int, int, int]]:
+    at, begin, end, first = 0, 0, 0, 1
+    for number, line in enumerate(lines, 1):
         if line.strip() not in (b"", _MARK):
-            begin = begin if end else at
+            begin, first = (begin, first) if end else (at, number)
             end = at + len(line.rstrip(b"\r\n"))
         elif end:
-            yield begin, end - begin
+            yield begin, end - begin, first
             end = 0
         at += len(line)
     if end:
-        yield begin, end - begin
+        yield begin, end - begin, first
 
 
-def _objects(lines: IO[bytes], types: dict[str, Types]) -> Iterator[tuple[int, int]]:
+def _objects(lines: IO[bytes], types: dict[str, Types]) -> Iterator[tuple[int, int, int]]:
     """Yield the places of the lines that are not blank, and note the types of their values."""
     at = 0
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         if line.strip() not in (b"", _MARK):
-            yield at, len(line.rstrip(b"\r\n"))
+            yield at, len(line.rstrip(b"\r\n")), number
             try:
                 row = parse_json(line if at else line.removeprefix(_MARK))
             except ValueError:

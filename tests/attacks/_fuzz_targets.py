@@ -257,8 +257,9 @@ def text_lines(folder: Path) -> None:
 
 
 def zipped_text(folder: Path) -> None:
-    for number in range(COUNT):
-        (folder / f"{number:02}.txt.gz").write_bytes(gzip.compress(f"größe {number}\n".encode(), mtime=0))
+    text_lines(folder)
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress((folder / "a.jsonl").read_bytes(), mtime=0))
+    (folder / "a.jsonl").unlink()
 
 
 def hugging_face(folder: Path) -> None:
