@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from shardio.bench.machine import describe
+
+Result = TypeVar("Result")
 
 
 def options(description: str | None, rounds: int = 5) -> argparse.ArgumentParser:
@@ -20,13 +22,18 @@ def options(description: str | None, rounds: int = 5) -> argparse.ArgumentParser
 
 
 def in_turns(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """The median result of each run; the runs alternate, and each round begins with another one."""
-    figures: dict[str, list[float]] = {name: [] for name in runs}
+    """The median result of each run; see `turns`."""
+    return {name: median(values) for name, values in turns(runs, rounds).items()}
+
+
+def turns(runs: Mapping[str, Callable[[], Result]], rounds: int) -> dict[str, list[Result]]:
+    """The results of each run by round; the runs alternate, and each round begins with another one."""
+    figures: dict[str, list[Result]] = {name: [] for name in runs}
     names = list(runs)
     for number in range(rounds):
         for name in names[number % len(names) :] + names[: number % len(names)]:
             figures[name].append(runs[name]())
-    return {name: median(values) for name, values in figures.items()}
+    return figures
 
 
 def finish(result: dict[str, Any], file: Path | None) -> None:

@@ -28,7 +28,7 @@ from PIL import Image
 import shardio
 from benchmarks._limits import compile_limit
 from benchmarks._processes import run
-from benchmarks._results import finish, options
+from benchmarks._results import finish, options, turns
 from benchmarks.pixels import MOST, SEED, THREADS, TRANSFORMS
 
 Rate = tuple[float, float]
@@ -89,11 +89,7 @@ def measure(folder: Path, work: Path, progressive: bool, rounds: int, seconds: f
 
 
 def _compared(runs: Mapping[str, Callable[[], Rate]], rounds: int) -> dict[str, Any]:
-    rates: dict[str, list[Rate]] = {side: [] for side in runs}
-    names = list(runs)
-    for number in range(rounds):
-        for side in names[number % len(names) :] + names[: number % len(names)]:
-            rates[side].append(runs[side]())
+    rates = turns(runs, rounds)
 
     def ratio(one: str, other: str, which: int = 0) -> float:
         pairs = zip(rates[one], rates[other], strict=True)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import shardio
-from benchmarks._results import finish, options
+from benchmarks._results import finish, options, turns
 from benchmarks.before_after import LEAST_SECONDS, LOADED, prepare
 
 BATCHES = {"photos": 256, "tensors": 16, "records": 512}
@@ -47,10 +47,7 @@ def main() -> int:
             "half": _rate(name, dataset.select(half)),
             "weighted": _rate(name, dataset.weighted(np.random.default_rng(1).random(len(dataset)))),
         }
-        rates: dict[str, list[float]] = {side: [] for side in runs}
-        for number in range(args.rounds):
-            for side in list(runs)[number % 3 :] + list(runs)[: number % 3]:
-                rates[side].append(runs[side]())
+        rates = turns(runs, args.rounds)
         ratios = {
             side: median(one / own for one, own in zip(rates[side], rates["dataset"], strict=True)) for side in runs
         }

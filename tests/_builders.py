@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DHT, DQT, SOS = b"\xff\xc4", b"\xff\xdb", b"\xff\xda"
-"""What the tables in a JPEG begin with, those of Huffman codes and of quantisation, and its scans."""
+"""The markers with which a JPEG's Huffman tables, quantisation tables and scans begin."""
 
 
 def pixels(

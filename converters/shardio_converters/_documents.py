@@ -23,7 +23,7 @@ COMPRESSIONS = ("gzip", "bzip2", "xz", "zstd")
 _MARK = b"\xef\xbb\xbf"  # with which some editors begin a file in UTF-8
 
 Kind: TypeAlias = Literal["files", "paragraphs", "objects"]
-"""What a document is: a whole file, lines without a blank one between them, or a line of JSON."""
+"""What counts as a document: a whole file, a paragraph (its lines are next to each other), or a line of JSON."""
 
 
 class Scan(NamedTuple):

@@ -165,7 +165,7 @@ def test_what_cannot_be_transcoded_stays(name: str) -> None:
 
 
 def test_other_changes_come_first() -> None:
-    """What is shrunk or encoded anew is transcoded in the end, also a PNG that becomes a JPEG."""
+    """Images are transcoded after they were shrunk or encoded anew; a PNG that becomes a JPEG is transcoded, too."""
     for data in (jpeg(97, 141), png(97, 141), CMYK_JPEG):
         plain = ReencodeOptions(resize_shorter=40, recompress="always")(data)
         made = ReencodeOptions(resize_shorter=40, recompress="always", jpeg_restarts=True)(data)
@@ -218,7 +218,7 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 
 def test_wrong_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not go together, or lacks the compiled part, is refused by name, on another machine too."""
+    """Errors name options that exclude each other, and the compiled part where a machine lacks it."""
     source = folder(tmp_path / "in", [jpeg(97, 141)])
     refused = {"strip goes with jpeg_restarts": {"strip": True}}
     refused["store_pixels stores no image files, which jpeg_restarts transcodes"] = {

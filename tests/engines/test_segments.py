@@ -194,7 +194,7 @@ def covering(count: int, interval: int, columns: int, box: tuple[int, int, int, 
 def test_only_segments_that_cover_a_crop_are_read(
     sampling: str, across: int, down: int, interval: int, padding: bytes
 ) -> None:
-    """What other segments hold makes no difference; without one of those that cover the crop, it isn't made.
+    """A crop stays the same when other segments are emptied, and fails when one that covers it is.
 
     Where the interval divides a row of MCUs, these are the ones that the crop and 2 pixels around it overlap. Where it
     does not, they are all from the last marker at a row's beginning to the crop's last row.
@@ -260,7 +260,7 @@ def test_markers_in_disorder(disorder: Callable[[list[bytes]], bytes], interval:
     "head", ["several intervals", "padding", "hidden interval", "two frames", "no height", "other size"]
 )
 def test_odd_headers(head: str) -> None:
-    """Of several intervals the last one counts, also one that is hidden from those who take 0xff01 to have a length."""
+    """A file's last interval counts, even if a reader that takes 0xff01 to have a length would skip it."""
     data = by_opencv(noise(16 * 20, 160, 6), "2x2", 80)
     at, frame = data.index(DRI), data.index(SOF)
     hidden = b"\xff\xef\0\2" + DRI + b"\0\x50" + b"\xff\xef" + (65507).to_bytes(2) + bytes(65505)

@@ -278,7 +278,7 @@ def test_a_missing_label_is_no_class() -> None:
 
 
 def test_classes_by_name_on_two_levels() -> None:
-    """What a concatenation has renumbered, another one around it renumbers further."""
+    """A concatenation within another one renumbers labels first, and the outer one renumbers the result."""
     inner = shardio.concat({"a": CAT_DOG, "b": FARM}, classes="union")
     outer = shardio.concat({"x": labelled([0, 1], ["cow", "emu"]), "y": inner.where("label >= 0")}, classes="union")
     assert outer.classes == ["cow", "emu", "cat", "dog"]

@@ -151,7 +151,7 @@ def test_it_shows_epoch_0_and_leads_to_the_base() -> None:
 
 
 def test_a_view_keeps_the_weights_that_it_was_given() -> None:
-    """What becomes of the array later changes nothing, and equal weights of any type of float have one digest."""
+    """A view keeps its weights when the array changes later, and equal weights of any float type have one digest."""
     data, given = data_of([0, 1, 1, 1]), np.array([1.0, 0, 2, 0])
     view = data.weighted(given, samples=np.int64(6))
     same = [data.weighted(given.astype(kind), 6).digest for kind in (">f8", np.longdouble)]
