@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import Sort, find_files, order_hints, other_files
 from shardio.foreign.names import Paths, printable
-from shardio.source import Field, Missing, Sample, describe_field, load_optional, local_path
+from shardio.foreign.tokenizer import TextEncoder
+from shardio.source import Field, Missing, Sample, describe_field, local_path
 
 from ._documents import Documents, Kind, scan
 from ._fields import choose_fields, evenly_spaced, rename_remarks
-from ._files import read_file
 from ._source_base import DataclassSource
 from ._text_tables import Types
 from .parquet import Parquet, column_names, parquet
@@ -164,8 +164,8 @@ class Text(DataclassSource):
         return {("tokens" if name == "text" else name): tokens if name == "text" else sample[name] for name in sample}
 
     @cached_property
-    def _encoder(self) -> "_Encoder":
-        return _Encoder(self.tokenizer or Path(), self.eod)
+    def _encoder(self) -> TextEncoder:
+        return TextEncoder(self.tokenizer or Path(), self.eod)
 
     def measured(self) -> "Text":
         """This source with the rate of some documents, and a hint that tells of the vocabulary and the tokens."""
@@ -183,41 +183,6 @@ class Text(DataclassSource):
         held = f"the tokens are {encoder.dtype}, which holds the vocabulary of {encoder.vocabulary}"
         told = f"{held}; about {count} are expected"
         return replace(self, hints=(*self.hints, told), rate=rate)
-
-
-@final
-class _Encoder:
-    """A tokenizer, the dtype of its tokens, and the size of its vocabulary."""
-
-    def __init__(self, path: Path, eod: str | None) -> None:
-        library = load_optional("tokenizers", purpose="the option tokenizer", extra="text")
-        try:
-            content = read_file(os.fspath(path))
-        except BadSample as error:
-            raise ConfigError("{tokenizer} must be a tokenizer.json: {}", error) from error
-        try:
-            self._tokenizer = library.Tokenizer.from_str(content.decode())
-        except Exception as error:  # the library raises no other type
-            told = "{tokenizer} must be a tokenizer.json, {} is none: {}"
-            raise ConfigError(told, printable(path), error) from error
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        known = self._tokenizer.get_vocab(with_added_tokens=True)
-        if not known:
-            raise ConfigError("{tokenizer} must have a vocabulary, that of {} is empty", printable(path))
-        if eod is not None and eod not in known:
-            raise ConfigError("{eod} must be in the vocabulary of {}, got {!r}", printable(path), eod)
-        self.vocabulary = len(known)
-        self.dtype = "uint16" if max(known.values()) < 1 << 16 else "uint32"
-        self._end = [] if eod is None else [known[eod]]
-
-    def encode(self, content: str) -> NDArray[Any]:
-        """The tokens of a document, and the one that ends it, `[n]`; BadSample if it cannot be encoded."""
-        try:
-            found = self._tokenizer.encode(content).ids
-        except Exception as error:  # the library raises no other type
-            raise BadSample(f"the tokenizer refuses it: {error}") from error
-        return np.array([*found, *self._end], self.dtype)
 
 
 def _suffix(name: str) -> str:

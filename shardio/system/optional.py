@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingDependency
 
-_LOG_SETTINGS = {"nvidia.nvimgcodec": ("PYNVIMGCODEC_VERBOSITY", "0")}
-"""For each module, the environment variable and value that keep it from repeating on stderr what errors report."""
+_SETTINGS = {
+    "nvidia.nvimgcodec": ("PYNVIMGCODEC_VERBOSITY", "0"),  # errors report what it would repeat on stderr
+    "tokenizers": ("TOKENIZERS_PARALLELISM", "false"),  # workers are threads enough, and forks would bring warnings
+}
+"""For each module, an environment variable that it reads, and the value to give it unless it has one."""
 
 
 def load(module: str, *, purpose: str, extra: str, distribution: str = "shardio-data") -> ModuleType:
@@ -20,8 +23,8 @@ def load(module: str, *, purpose: str, extra: str, distribution: str = "shardio-
     Raises MissingDependency if it is not installed: `PURPOSE needs MODULE: pip install PACKAGES`, with the packages
     that the extra of the distribution adds.
     """
-    if module in _LOG_SETTINGS:
-        os.environ.setdefault(*_LOG_SETTINGS[module])  # the module reads it when it is imported
+    if module in _SETTINGS:
+        os.environ.setdefault(*_SETTINGS[module])
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,0 +1,70 @@
+"""Tokenizers of Hugging Face's tokenizers, whose tokens converters store and loaders deliver."""
+
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadSample, ConfigError
+from ..system.local_path import local_path
+from ..system.optional import load
+from ..system.strict_json import read_bytes
+from .names import printable
+
+
+@final
+class TextEncoder:
+    """A tokenizer, and the token that ends each text. Texts are never truncated or padded, whatever it says.
+
+    Threads may encode at once: that releases the GIL. It pickles with its tokenizer, not as a path.
+
+    Args:
+        tokenizer: a path of a tokenizer.json, or a `tokenizers.Tokenizer`, which is copied.
+        eod: the token to append to each text, or None.
+
+    Attributes:
+        vocabulary: a number that every token is below.
+        dtype: "uint16" if that holds every token, else "uint32".
+
+    Raises:
+        MissingDependency: tokenizers is not installed.
+        ConfigError: the tokenizer cannot be used, or does not know `eod`.
+    """
+
+    def __init__(self, tokenizer: Any, eod: str | None = None) -> None:
+        library = load("tokenizers", purpose="the option tokenizer", extra="text")
+        if isinstance(tokenizer, library.Tokenizer):
+            place, content = "tokenizer", tokenizer.to_str()
+        else:
+            path = local_path(tokenizer)
+            place = printable(path)
+            try:
+                content = read_bytes(path).decode()
+            except (OSError, ValueError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ConfigError("{tokenizer} must be a tokenizer.json: {}: {}", place, reason) from error
+        try:
+            self._tokenizer = library.Tokenizer.from_str(content)
+        except Exception as error:  # the library raises no other type
+            raise ConfigError("{tokenizer} must be a tokenizer.json, {} is none: {}", place, error) from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        known = self._tokenizer.get_vocab(with_added_tokens=True)
+        if not known:
+            raise ConfigError("{tokenizer} must have a vocabulary, that of {} is empty", place)
+        if eod is not None and eod not in known:
+            raise ConfigError("{eod} must be in the vocabulary of {}, got {!r}", place, eod)
+        self.vocabulary = max(known.values()) + 1
+        self.dtype = "uint16" if self.vocabulary <= 1 << 16 else "uint32"
+        self._eod, self._end = eod, [] if eod is None else [known[eod]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TextEncoder, (self._tokenizer, self._eod)
+
+    def encode(self, text: str) -> NDArray[Any]:
+        """Return a text's tokens, and the one that ends it, `[n]` of `dtype`; BadSample if it cannot be encoded."""
+        try:
+            (encoded,) = self._tokenizer.encode_batch_fast([text])  # unlike `encode`, it releases the GIL
+        except Exception as error:  # the library raises no other type
+            raise BadSample(f"the tokenizer refuses it: {error}") from error
+        return np.array([*encoded.ids, *self._end], self.dtype)
