@@ -338,7 +338,7 @@ def _array(field: Field, lengths: tuple[int, ...], scalar: Any) -> NDArray[Any]:
         values = values.flatten()
     if values.null_count:
         raise BadSample("null in a list of numbers")
-    shape = (outer, *lengths) if field.shape is None else field.shape
+    shape = field.row_shape if field.fixed else (outer, *lengths)
     if len(values) != math.prod(shape):
         raise BadSample(f"expected {list(shape)} numbers, got {len(values)}")
     return np.array(values.to_numpy(zero_copy_only=False), field.row_dtype).reshape(shape)

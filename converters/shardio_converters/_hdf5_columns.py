@@ -17,7 +17,7 @@ import numpy as np
 
 from shardio.errors import Message
 from shardio.format import cf
-from shardio.format.fields import CHECKSUM, present_column, shape_column
+from shardio.format.fields import CHECKSUM, length_column, present_column, shape_column
 from shardio.source import Field
 
 from ._fields import array_field, dtype_in_words
@@ -31,7 +31,7 @@ _VIRTUAL = "a virtual dataset of others in this file"
 
 def _is_hidden(name: str) -> bool:
     """Return whether a dataset of this name is a column that shardio adds to every shard, not a field."""
-    return name.startswith((CHECKSUM, shape_column(""), present_column("")))
+    return name.startswith((CHECKSUM, shape_column(""), length_column(""), present_column("")))
 
 
 @final

@@ -18,7 +18,7 @@ from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError
 from ..foreign import tar
 from ..foreign.files import File
 from ..format import manifest
-from ..format.fields import Field, with_hidden
+from ..format.fields import Field, describe, with_hidden
 from ..output.shard_writer import described as described_sample
 from ..system import strict_json
 from ..system.directory import Directory
@@ -87,7 +87,7 @@ def _index_of(path: Path, fields: Mapping[str, Field]) -> NDArray[Any]:
 
 
 def _place(opened: File, run: tar.TarSample, name: str, field: Field) -> tuple[int, int] | None:
-    """Return the offset and size of a field's stored bytes; arrays of one shape begin after their .npy headers.
+    """Return the offset and size of a field's stored bytes; fixed and ragged arrays begin after their .npy headers.
 
     None if the sample lacks an optional field.
     """
@@ -98,6 +98,11 @@ def _place(opened: File, run: tar.TarSample, name: str, field: Field) -> tuple[i
     if extension is None:
         raise ShardCorrupt(f"{opened.path}, key {run.key}: there is no field {name!r}")
     offset, size = members[extension]
+    if field.ragged:
+        start = len(layout.array_header(field, 0))
+        if opened.read(offset, start) != layout.array_header(field, max(size - start, 0)):
+            raise ShardCorrupt(f"{opened.path}, key {run.key}, field {name!r}: no .npy of {describe(field)}")
+        return offset + start, size - start
     if field.kind == "scalar" or not field.fixed:
         return offset, size
     return offset + size - field.row_bytes, field.row_bytes

@@ -99,8 +99,7 @@ def _as_in_training(fields: Mapping[str, Field]) -> dict[str, Sequence[Transform
     images = {name: field for name, field in fields.items() if field.is_image}
     listed = {}
     for name, field in images.items():
-        shape = next((image.shape for image in images.values() if image.role is None), field.shape)
-        size = None if shape is None else (shape[0], shape[1])
+        size = next((image.image_size for image in images.values() if image.role is None), field.image_size)
         training, _ = ImageClassification(outputs=2, channels=field.channels or 3, stored_size=size).transforms()
         listed[name] = training if field.role is None else training[:-1]  # a mask's numbers aren't normalized
     return listed

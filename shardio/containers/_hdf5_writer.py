@@ -35,7 +35,7 @@ class Hdf5Writer(Writer):
         self._compression = compression
         self._data = {name: self._spool() for name in fields}
         self._ends = {name: self._spool() for name, field in fields.items() if not field.fixed}
-        self._bytes = dict.fromkeys(self._ends, 0)
+        self._totals = dict.fromkeys(self._ends, 0)  # entries of ragged fields, bytes of others
         for spool in self._ends.values():
             spool.write(bytes(8))
 
@@ -43,8 +43,8 @@ class Hdf5Writer(Writer):
         for name, spool in self._data.items():
             spool.write(sample[name])
         for name, spool in self._ends.items():
-            self._bytes[name] += size_of(sample[name])
-            spool.write(self._bytes[name].to_bytes(8, "little"))
+            self._totals[name] += size_of(sample[name]) // self._units.get(name, 1)
+            spool.write(self._totals[name].to_bytes(8, "little"))
 
     def _finish(self) -> None:
         try:
@@ -80,7 +80,9 @@ class Hdf5Writer(Writer):
                 elif field.fixed:
                     allocate(self._data[name], name, shape, field.row_dtype)
                 else:
-                    allocate(self._data[name], f"{name}/data", (self._bytes[name],), np.uint8)
+                    dtype = field.row_dtype if field.ragged else np.uint8
+                    entry_shape = field.entry_shape if field.ragged else ()
+                    allocate(self._data[name], f"{name}/data", (self._totals[name], *entry_shape), dtype)
                     allocate(self._ends[name], f"{name}/offsets", (self._count + 1,), "<i8")
         return offsets
 

@@ -64,6 +64,7 @@ class Writer(ABC):
     def __init__(self, path: Path, fields: Mapping[str, Field], first: int) -> None:
         self._path, self._fields, self._first = path, dict(fields), first
         self._sizes = {name: field.row_bytes for name, field in fields.items() if field.fixed}
+        self._units = {name: field.entry_bytes for name, field in fields.items() if field.ragged}
         self._count, self._intact, self._closed = 0, True, False
         self._files: list[IO[bytes]] = []
         self._users: list[Callable[[], object]] = []  # what closes those that use the files, called before
@@ -83,7 +84,8 @@ class Writer(ABC):
 
         Raises:
             ConfigError: its fields are not the shard's.
-            BadSample: a fixed field has another size, or this container cannot hold a value; nothing was written.
+            BadSample: a fixed field has another size, a ragged one no whole number of entries, or this container cannot
+                hold a value; nothing was written.
         """
         if self._closed or not self._intact:
             raise ValueError(f"{self._path}: the writer is closed, or an earlier append failed")
@@ -98,6 +100,11 @@ class Writer(ABC):
             if (size := size_of(sample[name])) != expected:
                 raise BadSample(
                     f"{self._path.name}, sample {index}, field {name!r}: expected {expected} bytes, got {size}"
+                )
+        for name, unit in self._units.items():
+            if (size := size_of(sample[name])) % unit:
+                raise BadSample(
+                    f"{self._path.name}, sample {index}, field {name!r}: expected entries of {unit} bytes, got {size}"
                 )
         try:
             self._add(sample, index)

@@ -13,7 +13,7 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..system import allocation
 from ..system.types import Column, Rows
 from ._writing import Writer
-from .row_locator import RowLocator
+from .row_locator import RowLocator, Scratch
 
 
 class Reader(Protocol):
@@ -135,8 +135,21 @@ def check_out(out: NDArray[Any] | None, count: int, field: Field) -> NDArray[Any
     Raises ValueError if it does not fit, MemoryError if there is not enough for a new one.
     """
     shape = (count, *field.row_shape)
-    if out is None:
-        return allocation.empty(shape, field.row_dtype)
+    return allocation.empty(shape, field.row_dtype) if out is None else _fitting(out, shape, field)
+
+
+def part_memory(out: NDArray[Any] | None, count: int, field: Field, scratch: Scratch | None) -> NDArray[Any]:
+    """Return `out` if it fits `count` entries of a ragged field, or memory for them, of `scratch` if there is one.
+
+    Raises ValueError if it does not fit, MemoryError if there is not enough for a new one.
+    """
+    shape = (count, *field.entry_shape)
+    if out is None and scratch is not None:
+        return scratch.take(count * field.entry_bytes).view(field.row_dtype).reshape(shape)
+    return allocation.empty(shape, field.row_dtype) if out is None else _fitting(out, shape, field)
+
+
+def _fitting(out: NDArray[Any], shape: tuple[int, ...], field: Field) -> NDArray[Any]:
     if out.shape != shape or out.dtype != field.row_dtype or not out.flags.c_contiguous:
         raise ValueError(f"out must be C-contiguous, {shape} of {field.row_dtype}, got {out.shape} of {out.dtype}")
     return out

@@ -1,7 +1,8 @@
 """The `hdf5` container: standard HDF5 files, read where their datasets are in the file, without libhdf5's lock.
 
-A fixed field is one dataset `[n, *shape]`. Any other field is a group of `data` (uint8, all values end to end) and
-`offsets` (int64, n + 1). Files that others wrote may be chunked, filtered, big-endian or anything that h5py reads.
+A fixed field is one dataset `[n, *shape]`. Any other field is a group of `data`, all values end to end, and `offsets`
+(int64, n + 1): a ragged field's data is `[entries, *entry_shape]`, and its offsets are counted in entries; the others'
+is uint8, in bytes. Files that others wrote may be chunked, filtered, big-endian or anything that h5py reads.
 """
 
 import importlib
@@ -190,13 +191,14 @@ class _ContiguousRows:
 
 @dataclass(frozen=True, slots=True)
 class _ContiguousValues:
-    """A group of contiguous `data`, `size` bytes at `base`, and `offsets` (int64, n + 1)."""
+    """A group of contiguous `data`, `size` entries of `unit` bytes at `base`, and `offsets` (int64, n + 1)."""
 
     file: RawFile
     name: str
     base: int
     size: int
     offsets: NDArray[np.int64]
+    unit: int
 
     def read(self, rows: Rows, most: int) -> list[bytes]:
         starts, ends = (take_mapped(self.offsets, place, self.file.path) for place in (rows, rows + 1))
@@ -205,13 +207,15 @@ class _ContiguousValues:
             i = wrong[0]
             raise ShardCorrupt(
                 f"{self.file.path}, field {self.name!r}, row {rows[i]}: "
-                f"offsets {starts[i]} to {ends[i]} are not within {self.size} bytes"
+                f"offsets {starts[i]} to {ends[i]} are not within {self.size} entries"
             )
-        return self.file.read_values(self.base + starts, ends - starts, rows, self.name, most)
+        sizes = (ends - starts) * self.unit
+        return self.file.read_values(self.base + starts * self.unit, sizes, rows, self.name, most)
 
     def locator(self) -> RowLocator:
         address, owner = self.offsets.ctypes.data, (self.offsets, self.file)
-        return SpanTable(address, 8, self.file.fd, self.base + self.size, owner, self.base, has_ends=True)
+        limit = self.base + self.size * self.unit
+        return SpanTable(address, 8, self.file.fd, limit, owner, self.base, has_ends=True, unit=self.unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +325,7 @@ def _open_fields(
                     counts[name] = len(dataset)
                 else:
                     data, offsets = (resolve(opened, f"{dataset_name}/{part}", path) for part in ("data", "offsets"))
-                    found = _open_values(dataset, data, offsets, file, mapped, library, dataset_name)
+                    found = _open_values(dataset, data, offsets, file, mapped, library, dataset_name, field)
                     readers[name], counts[name] = found
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.errno is not None:
@@ -363,19 +367,35 @@ def _open_rows(
 
 
 def _open_values(
-    stored: Any, data: Any, offsets: Any, file: RawFile, mapped: NDArray[np.uint8], library: LibraryFile, name: str
+    stored: Any,
+    data: Any,
+    offsets: Any,
+    file: RawFile,
+    mapped: NDArray[np.uint8],
+    library: LibraryFile,
+    name: str,
+    field: Field,
 ) -> tuple[Any, int]:
     """Return the reader of a dataset, or else of a group's `data` and `offsets`, and the number of samples."""
-    if hasattr(stored, "shape"):
+    if hasattr(stored, "shape") and not field.ragged:
         return library_values([stored], library, name), len(stored)
-    whole = getattr(data, "ndim", 0) == 1 and getattr(offsets, "ndim", 0) == 1 and len(offsets) > 0
-    if not whole or data.dtype != np.uint8 or offsets.dtype.kind not in "iu":
-        raise ShardCorrupt(f"{file.path}, field {name!r}: expected data as uint8 [bytes] and offsets as int64 [n + 1]")
+    dtype, entry_shape = (field.row_dtype, field.entry_shape) if field.ragged else (np.dtype(np.uint8), ())
+    whole = getattr(data, "ndim", 0) >= 1 and getattr(offsets, "ndim", 0) == 1 and len(offsets) > 0
+    if (
+        not whole
+        or data.shape[1:] != entry_shape
+        or data.dtype.newbyteorder("<") != dtype
+        or offsets.dtype.kind not in "iu"
+    ):
+        expected = f"{dtype} [{', '.join(map(str, ('entries' if field.ragged else 'bytes', *entry_shape)))}]"
+        raise ShardCorrupt(f"{file.path}, field {name!r}: expected data as {expected} and offsets as int64 [n + 1]")
     base, start = _data_offset(data, file, name), _data_offset(offsets, file, name)
-    if base is None or start is None or offsets.dtype != np.dtype("<i8"):
+    raw = data.dtype.byteorder != ">" and is_raw(data, field) if field.ragged else True
+    if base is None or start is None or offsets.dtype != np.dtype("<i8") or not raw:
         return library_values([data, offsets], library, name), len(offsets) - 1
     view = mapped[start : start + 8 * len(offsets)].view("<i8")
-    return _ContiguousValues(file, name, base, data.size, view), len(offsets) - 1
+    unit = field.entry_bytes if field.ragged else 1
+    return _ContiguousValues(file, name, base, len(data), view, unit), len(offsets) - 1
 
 
 def _is_contiguous(opened: Any, name: str, field: Field) -> bool:
@@ -386,7 +406,7 @@ def _is_contiguous(opened: Any, name: str, field: Field) -> bool:
         return False
     if not field.fixed:
         datasets[1][...]
-    return not field.fixed or is_raw(datasets[0], field)
+    return not (field.fixed or field.ragged) or is_raw(datasets[0], field)
 
 
 def is_raw(dataset: Any, field: Field) -> bool:

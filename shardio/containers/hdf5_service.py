@@ -6,6 +6,7 @@ that the caller has open; it yields bytes.
 
 import importlib
 import json
+import math
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,9 +141,11 @@ def _value(parts: Sequence[Any], row: int, most: int, place: str) -> bytes:
     start, end = (int(offset) for offset in offsets[row : row + 2])
     size = len(data)
     if not 0 <= start <= end <= size:
-        raise ValueError(f"offsets {start} to {end} are not within {size} bytes")
-    check_value_bytes(max(end - start, *(data.chunks or (0,))), most, place)
-    return bytes(data[start:end].tobytes())
+        raise ValueError(f"offsets {start} to {end} are not within {size} entries")
+    entry_bytes = math.prod(data.shape[1:]) * data.dtype.itemsize  # 1 unless the field is ragged
+    chunk_bytes = math.prod(data.chunks or (0,)) * data.dtype.itemsize
+    check_value_bytes(max((end - start) * entry_bytes, chunk_bytes), most, place)
+    return bytes(data[start:end].astype(data.dtype.newbyteorder("<"), copy=False).tobytes())
 
 
 def _datasets(path: str, inode: Sequence[int], name: str) -> list[Any]:

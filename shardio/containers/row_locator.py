@@ -100,6 +100,7 @@ class SpanTable:
         owner: keeps the file open, and the memory alive.
         base: the offset from which offsets and ends are counted.
         has_ends: whether entries hold ends instead of sizes, as where values lie end to end and share their offsets.
+        unit: the bytes in which offsets, sizes and ends are counted.
     """
 
     address: int
@@ -109,6 +110,7 @@ class SpanTable:
     owner: object
     base: int = 0
     has_ends: bool = False
+    unit: int = 1
 
 
 @final
@@ -301,11 +303,17 @@ def _locate(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: R
             keys[:, 8:] = np.frombuffer(suffix, np.uint8)
             maps, sizes = _column(locators, "address", shard_of), _column(locators, "limit", shard_of)
             return _Spans(spans[:, 0], spans[:, 1]) if native.find_lmdb_values(maps, sizes, keys, spans) else None
-        case SpanTable(has_ends=has_ends):
+        case SpanTable(has_ends=has_ends, unit=unit):
             native.gather(_entries(locators, shard_of, rows), 2 * spans.itemsize, spans)
             begin = _column(locators, "base", shard_of)
             sizes = spans[:, 1] - spans[:, 0] if has_ends else spans[:, 1]
-            return _Spans(spans[:, 0] + begin, sizes, begin)
+            if unit == 1:
+                return _Spans(spans[:, 0] + begin, sizes, begin)
+            # Before they are multiplied, which could make a place within the data of one outside.
+            ends = (_column(locators, "limit", shard_of) - begin) // unit
+            if not within(spans[:, 0], sizes, 0, ends).all():
+                return None
+            return _Spans(spans[:, 0] * unit + begin, sizes * unit, begin)
         case _:
             return None
 

@@ -86,13 +86,14 @@ def member_text(field: Field, stored: Buffer) -> bytes:
 def member_bytes(field: Field, stored: Buffer) -> int:
     """Return the bytes that a member takes in a tar: a block for its header, and whole blocks for its content."""
     content = memoryview(member_text(field, stored) if field.kind == "scalar" else stored).nbytes
-    header = len(array_header(field)) if field.fixed and field.kind != "scalar" else 0
-    return BLOCK + math.ceil((header + content) / BLOCK) * BLOCK
+    return BLOCK + math.ceil((len(array_header(field, content)) + content) / BLOCK) * BLOCK
 
 
-def array_header(field: Field) -> bytes:
-    """Return the `.npy` header that precedes the raw bytes of an array of a fixed shape."""
-    return npy.header_of(field.row_dtype, field.row_shape)
+def array_header(field: Field, size: int) -> bytes:
+    """Return the `.npy` header that precedes the raw bytes of an array, of which there are `size`; b"" if none does."""
+    if field.ragged:
+        return npy.header_of(field.row_dtype, (size // field.entry_bytes, *field.entry_shape))
+    return npy.header_of(field.row_dtype, field.row_shape) if field.fixed and field.kind != "scalar" else b""
 
 
 def member_header(name: str, size: int) -> bytes:
@@ -129,7 +130,6 @@ class TarWriter(Writer):
         side_index.dtype_of(fields)  # raises before anything is written
         super().__init__(path, fields, first)
         self._members = side_index.located(fields)
-        self._array_headers = {n: array_header(f) for n, f in fields.items() if f.kind != "scalar" and f.fixed}
         self._extensions = {n: extension_of(n, f, b"") for n, f in self._members.items() if f.kind != "image"}
         self._texts: dict[tuple[str, bytes], bytes] = {}
         self._tar, self._position = self._create(path), 0
@@ -168,7 +168,8 @@ class TarWriter(Writer):
     def _content(self, name: str, field: Field, stored: Buffer) -> tuple[str, bytes, Buffer, int]:
         """Return a member's extension, its array header, its value, and the value's size in bytes."""
         value = self._text(name, field, bytes(stored)) if field.kind == "scalar" else stored
-        header, size = self._array_headers.get(name, b""), size_of(value)
+        size = size_of(value)
+        header = array_header(field, size)
         if len(header) + size > LARGEST_MEMBER:
             raise BadSample(
                 f"{self._path.name}, sample {self._first + self._count}, field {name!r}: "

@@ -38,7 +38,7 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], m
         if name not in masks
     ]
     for name, field in source.fields.items():
-        single = field.kind == "array" and field.shape is not None and math.prod(field.shape) == 1
+        single = field.kind == "array" and field.fixed and math.prod(field.row_shape) == 1
         if name == "label" and single and name not in squeeze:
             told = "field 'label' is {}; {} stores numbers, which training needs"
             found.append(Message(told, describe(field), Option("squeeze", [name])))
@@ -111,7 +111,7 @@ def check_strict(remarks: Sequence[str], *, strict: bool) -> None:
 
 def _looks_like_pixels(field: Field) -> bool:
     """Return whether a field holds uint8 arrays [h, w], [h, w, 1 or 3] or [1 or 3, h, w], of at least 16 a side."""
-    shape = field.shape or ()
+    shape = field.row_shape
     sides = shape[1:] if len(shape) == 3 and shape[0] in (1, 3) else shape[:2]
     channels = len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
     return field.kind == "array" and field.dtype == "uint8" and channels and min(sides) >= _SMALLEST_SIDE

@@ -202,10 +202,7 @@ def of_odd_shape(sample: Sample, fields: Mapping[str, Field]) -> list[str]:
     return [
         name
         for name, field in fields.items()
-        if field.kind == "array"
-        and field.shape is not None
-        and isinstance(value := sample.get(name), np.ndarray)
-        and value.shape != field.shape
+        if field.kind == "array" and isinstance(value := sample.get(name), np.ndarray) and not field.fits(value.shape)
     ]
 
 

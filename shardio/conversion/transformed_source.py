@@ -102,7 +102,7 @@ class TransformedSource:
         fields = source.fields
         check_names(fields, masks)
         arrays = {name for name, field in fields.items() if field.kind == "array"}
-        single = {n for n in arrays if (shape := fields[n].shape) is not None and math.prod(shape) == 1}
+        single = {n for n in arrays if fields[n].fixed and math.prod(fields[n].row_shape) == 1}
         numbers = {name for name, field in fields.items() if field.kind in ("array", "scalar")}
         for given, fitting, rule in (
             (ragged, arrays - self._as_image - self._squeeze, "{ragged} takes fields of arrays that stay arrays"),
@@ -127,7 +127,7 @@ class TransformedSource:
         if name in self._masks:
             field = as_mask(name, field)
         if field.is_image and self._raw is not None:
-            size = self._raw.size or field.shape or self._common_size(name)
+            size = self._raw.size or field.image_size or self._common_size(name)
             if self._raw.alpha and field.role != "mask":
                 return Field("array", "uint8", (4, *size))
             return Field("pixels", shape=size, channels=field.channels, role=field.role)
@@ -148,14 +148,14 @@ class TransformedSource:
         return field
 
     def _image_field(self, name: str, field: Field) -> Field:
-        shape = self._first_shape(name) if field.shape is None else field.shape
+        shape = field.row_shape if field.fixed else self._first_shape(name)
         try:
             pixels = as_pixels(np.broadcast_to(np.zeros((), field.row_dtype), shape), mask=name in self._masks)
             if pixels.ndim == 3 and name in self._masks:
                 raise BadSample(f"a mask has one number per pixel, got {list(shape)}")
         except BadSample as error:
             raise ConfigError("{as_image}: field {!r}: {}", name, error) from error
-        common_shape = pixels.shape[:2] if field.shape is not None and self._images.keeps_size else None
+        common_shape = pixels.shape[:2] if field.fixed and self._images.keeps_size else None
         return Field("image", shape=common_shape, channels=1 if pixels.ndim == 2 else 3)
 
     def _common_size(self, name: str) -> tuple[int, int]:

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from .. import native
 from ..cache.node_cache import Hold
 from ..containers import row_locator
-from ..containers.base import Reader, check_out
-from ..containers.row_locator import Scratch
+from ..containers.base import Reader, check_out, part_memory
+from ..containers.row_locator import PackedValues, Scratch
 from ..errors import BadSample, ConfigError, ShardCorrupt
-from ..format.fields import Field
+from ..format.fields import Field, describe, length_column
 from ..native.rows import MappedFileLost
 from ..system.types import Buffer, Rows
 from ..views.classes import renumber
@@ -123,7 +123,50 @@ class Selection:
         if self._field(name).fixed:
             raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
         with self._fetch_field(name):
-            return self._read_values(name, scratch)
+            values = self._read_values(name, scratch)
+        if self._field(name).ragged:
+            sizes = values.sizes if isinstance(values, PackedValues) else np.array([len(v) for v in values], np.int64)
+            self._check_lengths(name, sizes)
+        return values
+
+    def parts(
+        self,
+        name: str,
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        out: NDArray[Any] | None = None,
+        scratch: Scratch | None = None,
+    ) -> NDArray[Any]:
+        """Read entries `begins[i]` to `ends[i]` of a ragged field's values, see `SelectedSamples.parts`."""
+        field = self._field(name)
+        if not field.ragged:
+            raise ConfigError(f"field {name!r} is {describe(field)}: only values of a shape (None, ...) have parts")
+        if len(begins) != len(self._rows) or len(ends) != len(self._rows) or ((begins < 0) | (ends < begins)).any():
+            raise ValueError(f"parts must be {len(self._rows)} pairs of 0 <= begin <= end")
+        values = self.values(name)
+        sizes = np.array([len(value) for value in values], np.int64)
+        for place in np.flatnonzero(sizes // field.entry_bytes < ends)[:1].tolist():
+            entries = int(sizes[place]) // field.entry_bytes
+            raise ShardCorrupt(f"{self._place(name, place)}: has {entries} entries, and is to have {ends[place]}")
+        starts, stops = (each * field.entry_bytes for each in (begins, ends))
+        whole = b"".join(v[s:e] for v, s, e in zip(values, starts.tolist(), stops.tolist(), strict=True))
+        shape = (int((ends - begins).sum()), *field.entry_shape)
+        array = part_memory(out, shape[0], field, scratch)
+        array[...] = np.frombuffer(whole, field.row_dtype).reshape(shape)
+        return array
+
+    def _check_lengths(self, name: str, sizes: NDArray[np.int64]) -> None:
+        """Raise ShardCorrupt for a ragged field's value whose size is not that of its `_length`."""
+        unit, lengths = self._field(name).entry_bytes, self.column(length_column(name))
+        for place in np.flatnonzero((sizes // unit != lengths) | (sizes % unit != 0))[:1].tolist():
+            raise ShardCorrupt(
+                f"{self._place(name, place)}: has {sizes[place]} bytes, and is to have {lengths[place]} entries of "
+                f"{unit} bytes"
+            )
+
+    def _place(self, name: str, place: int) -> str:
+        shard = self._shards.path(self._numbers[self._which[place]])
+        return f"{shard}, row {self._rows[place]}, field {name!r}"
 
     def _read_values(self, name: str, scratch: Scratch | None) -> Sequence[Buffer]:
         if locators := self._locators(name):

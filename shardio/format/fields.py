@@ -7,7 +7,7 @@ kind       stored bytes
 =========  ==============================================================
 `image`    the encoded file (JPEG, PNG, WebP or BMP), untouched
 `pixels`   the pixels of an image, uint8 [height, width, channels], C order
-`array`    fixed shape: little-endian, C order; otherwise a `.npy` file
+`array`    fixed or ragged shape: little-endian, C order; otherwise a `.npy` file
 `scalar`   little-endian
 `text`     UTF-8
 `bytes`    the bytes themselves
@@ -49,6 +49,9 @@ CHECKSUM_BYTES = 8
 _INT64 = 1 << 63
 _MOST_DIMENSIONS = 31  # NumPy 1 has 32, and a batch has one more than its samples
 _MOST_BYTES = 1 << 40
+Shape: TypeAlias = tuple[int | None, ...]
+"""A shape of arrays, in which None stands for an axis of any length."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
@@ -60,7 +63,7 @@ class Field:
         kind: `image`, `pixels`, `array`, `scalar`, `text`, `bytes` or `json`.
         dtype: NumPy's name of the element type of an array or a scalar, such as `int64`; None for other kinds.
         shape: the shape of all arrays, or the (height, width) in pixels of all images; None where they differ, which
-            those of kind `pixels` may not.
+            those of kind `pixels` may not. In a shape of arrays None stands for an axis of any length.
         channels: 3 if images are delivered as RGB (the default), 1 if as grey; None for other kinds.
         role: `mask` for images whose pixels are numbers of classes and not colours: they have one channel and are
             never interpolated. None for all other fields.
@@ -75,7 +78,7 @@ class Field:
 
     kind: Kind
     dtype: str | None = None
-    shape: tuple[int, ...] | None = None
+    shape: Shape | None = None
     channels: Literal[1, 3] | None = None
     role: Literal["mask"] | None = None
     optional: bool = False
@@ -105,7 +108,7 @@ class Field:
         self._check_attributes()
         if not isinstance(self.optional, bool):
             raise ConfigError(f"optional must be True or False, got {self.optional!r}")
-        if not isinstance(self.window, bool) or (self.window and not (self.kind == "array" and self.shape)):
+        if not isinstance(self.window, bool) or (self.window and not (self.kind == "array" and self.row_shape)):
             raise ConfigError(f"window must be False, or True for arrays of one shape, got {self.window!r}")
         if self.is_image:
             usual = 1 if self.role == "mask" else 3
@@ -132,12 +135,45 @@ class Field:
     @property
     def fixed(self) -> bool:
         """Whether the stored bytes of all samples have the same size and dtype."""
-        return self.kind in ("scalar", "pixels") or (self.kind == "array" and self.shape is not None)
+        is_array = self.kind == "array" and self.shape is not None and None not in self.shape
+        return is_array or self.kind in ("scalar", "pixels")
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the values are arrays whose first axis has any length, and no other axis has.
+
+        They are stored without a header: a hidden column holds their lengths.
+        """
+        return self.kind == "array" and (self.shape or ())[:1] == (None,) and None not in self.entry_shape
+
+    @property
+    def entry_shape(self) -> tuple[int, ...]:
+        """The shape of one entry along the first axis of a ragged field."""
+        return cast(tuple[int, ...], (self.shape or ())[1:])
+
+    @property
+    def entry_bytes(self) -> int:
+        """The number of stored bytes of one entry of a ragged field, at least 1."""
+        return math.prod(self.entry_shape) * self.row_dtype.itemsize
+
+    def entries(self, stored: Buffer) -> NDArray[Any]:
+        """Return a ragged field's value as a view of its stored bytes.
+
+        Raises ValueError if these are not a whole number of entries.
+        """
+        if len(stored) % self.entry_bytes:
+            raise ValueError(f"{len(stored)} bytes are no whole number of entries of {self.entry_bytes} bytes")
+        return np.frombuffer(stored, self.row_dtype).reshape(-1, *self.entry_shape)
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """The (height, width) in pixels of all images, if they have one size."""
+        return cast(tuple[int, int], self.shape) if self.is_image and self.shape is not None else None
 
     @property
     def row_shape(self) -> tuple[int, ...]:
         """The shape of one sample's value in a fixed field; () for a scalar."""
-        shape = self.shape or ()
+        shape = cast(tuple[int, ...], self.shape if self.fixed and self.shape else ())
         return (*shape, self.channels or 3) if self.kind == "pixels" else shape
 
     @property
@@ -194,8 +230,8 @@ class Field:
                     return value.to_bytes(8, "little", signed=True)
                 return self._array(value, ()).tobytes()
             case "array" | "pixels":
-                array = self._array(value, self.row_shape if self.fixed else None)
-                if self.fixed:
+                array = self._array(value, self.row_shape if self.fixed else self.shape)
+                if self.fixed or self.ragged:
                     return array.reshape(-1).view(np.uint8).data
                 return npy.header_of(array.dtype, array.shape) + array.tobytes()
 
@@ -217,14 +253,26 @@ class Field:
             case "array" | "pixels":
                 if self.fixed:
                     return np.frombuffer(stored, self.row_dtype).reshape(self.row_shape).copy()
-                return npy.read_array(stored, self.row_dtype)
+                if self.ragged:
+                    return self.entries(stored).copy()
+                return self.checked(npy.read_array(stored, self.row_dtype))
 
-    def _array(self, value: Any, shape: tuple[int, ...] | None) -> NDArray[Any]:
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Return whether the shape of an array is one that the field's arrays may have."""
+        return _fits(shape, self.shape)
+
+    def checked(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the array of a `.npy` that was stored; ValueError if it has another shape than the field."""
+        if not self.fits(array.shape):
+            raise ValueError(f"expected shape {self.shape}, got {array.shape}")
+        return array
+
+    def _array(self, value: Any, shape: Shape | None) -> NDArray[Any]:
         try:
             array = np.asarray(value)
         except ValueError as error:
             raise BadSample(f"not an array: {error}") from error
-        if shape is not None and array.shape != shape:
+        if not _fits(array.shape, shape):
             raise BadSample(f"expected shape {shape}, got {array.shape}")
         if array.dtype == self.row_dtype or array.dtype == self.row_dtype.newbyteorder("="):
             return np.ascontiguousarray(array, self.row_dtype).reshape(array.shape)
@@ -253,15 +301,23 @@ def is_missing(value: Any) -> bool:
     return value is None or isinstance(value, Missing)
 
 
-def _checked_shape(kind: Kind, sizes: Any, dtype: str | None) -> tuple[int, ...]:
+def _fits(shape: tuple[int, ...], expected: Shape | None) -> bool:
+    """Return whether a shape is the one expected, in which None stands for any length; without one, any shape is."""
+    if expected is None or shape == expected:
+        return True
+    return len(shape) == len(expected) and all(e in (None, n) for n, e in zip(shape, expected, strict=True))
+
+
+def _checked_shape(kind: Kind, sizes: Any, dtype: str | None) -> Shape:
     try:
         if isinstance(sizes, (str, bytes, Mapping)) or any(isinstance(size, bool) for size in sizes):
             raise TypeError(sizes)
-        shape = tuple(operator.index(size) for size in sizes)
+        shape = tuple(None if size is None and kind == "array" else operator.index(size) for size in sizes)
     except TypeError as error:
         such_as = f", such as ({sizes},)" if isinstance(sizes, int) and not isinstance(sizes, bool) else ""
         raise ConfigError(f"a shape must be a tuple of whole numbers{such_as}, got {sizes!r}") from error
-    if any(size < (kind == "pixels") for size in shape) or (kind in _IMAGES and len(shape) != 2):
+    least = int(kind == "pixels" or None in shape)  # from entries of no bytes nobody could tell how many there are
+    if any(size is not None and size < least for size in shape) or (kind in _IMAGES and len(shape) != 2):
         raise ConfigError(f"not a shape for a field of kind {kind!r}: {sizes!r}")
     if len(shape) > _MOST_DIMENSIONS:
         raise ConfigError(f"a shape must have at most {_MOST_DIMENSIONS} dimensions, got {len(shape)}")
@@ -272,7 +328,7 @@ def _checked_shape(kind: Kind, sizes: Any, dtype: str | None) -> tuple[int, ...]
 
 
 DTypeLike: TypeAlias = str | np.dtype[Any] | type[np.generic]
-FieldLike: TypeAlias = Field | DTypeLike | tuple[DTypeLike, tuple[int, ...]] | Mapping[str, Any]
+FieldLike: TypeAlias = Field | DTypeLike | tuple[DTypeLike, Shape] | Mapping[str, Any]
 
 
 def as_field(value: FieldLike) -> Field:
@@ -406,6 +462,11 @@ def present_column(name: str) -> str:
     return f"_present.{name}"
 
 
+def length_column(name: str) -> str:
+    """Return the name of the hidden column that holds how many entries each value of a ragged field has."""
+    return f"_length.{name}"
+
+
 def presence(name: str) -> str:
     """Return the name of the column of a batch that says which samples have a value of an optional field."""
     return f"{name}_present"
@@ -415,13 +476,15 @@ def with_hidden(fields: Mapping[str, Field]) -> dict[str, Field]:
     """Return `fields` and the hidden columns of every shard.
 
     These are the checksum of each sample, uint64; the (height, width) in pixels of each image, int32 [2], (0, 0) where
-    there is none; and whether a sample has a value of an optional field, bool.
+    there is none; how many entries each value of a ragged field has, int64, 0 where there is none; and whether a
+    sample has a value of an optional field, bool.
     """
     shapes = {
         shape_column(n): Field("array", dtype="int32", shape=(2,)) for n, f in fields.items() if f.kind == "image"
     }
+    lengths = {length_column(n): Field("scalar", dtype="int64") for n, f in fields.items() if f.ragged}
     present = {present_column(n): Field("scalar", dtype="bool") for n, f in fields.items() if f.optional}
-    return {**fields, **shapes, **present, CHECKSUM: Field("scalar", dtype="uint64")}
+    return {**fields, **shapes, **lengths, **present, CHECKSUM: Field("scalar", dtype="uint64")}
 
 
 def content_columns(fields: Mapping[str, Field]) -> list[str]:
@@ -479,10 +542,15 @@ def describe(field: Field) -> str:
             size = " x ".join(map(str, field.shape)) if field.shape else "sizes differ"
             words = f"image, {color}, {size}" + (", stored as pixels" if field.kind == "pixels" else "")
         case "array":
-            words = f"array, {field.dtype}, {list(field.shape) if field.shape is not None else 'shapes differ'}"
+            sizes = "shapes differ" if field.shape is None else f"[{', '.join(map(_size_in_words, field.shape))}]"
+            words = f"array, {field.dtype}, {sizes}"
         case "scalar":
             words = f"scalar, {field.dtype}"
     return words + (", optional" if field.optional else "")
+
+
+def _size_in_words(size: int | None) -> str:
+    return "any" if size is None else str(size)
 
 
 def describe_fields(fields: Mapping[str, Field]) -> str:

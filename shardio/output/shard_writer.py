@@ -21,6 +21,7 @@ from ..format.fields import (
     Missing,
     content_columns,
     is_missing,
+    length_column,
     present_column,
     shape_column,
     with_hidden,
@@ -195,19 +196,25 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
     None stands for the value of an optional field that the sample lacks.
     """
     shapes: dict[str, tuple[int, int]] = {}
+    lengths: dict[str, bytes] = {}
     stored: dict[str, Buffer] = {}
     for name, field in fields.items():
         value = values[name]
         stored[name] = field.blank if value is None else value
         if field.optional:
             stored[present_column(name)] = b"\0" if value is None else b"\1"
+        if field.ragged:
+            entries, rest = divmod(len(stored[name]), field.entry_bytes)
+            if rest:
+                raise BadSample(f"field {name!r}: expected entries of {field.entry_bytes} bytes, got {rest} bytes more")
+            lengths[length_column(name)] = entries.to_bytes(8, "little")
         if field.kind != "image" or value is None:
             continue
         try:
             info = field.probe(value)
             shapes[name] = (info.height, info.width)
-            if field.shape not in (None, shapes[name]):
-                raise BadSample(f"expected an image of {field.shape} (height, width), got {shapes[name]}")
+            if field.image_size not in (None, shapes[name]):
+                raise BadSample(f"expected an image of {field.image_size} (height, width), got {shapes[name]}")
         except BadSample as error:
             raise BadSample(f"field {name!r}: {error}") from error
     checksum = checksums.of_sample(stored, content_columns(fields))
@@ -216,7 +223,7 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
         for name, field in fields.items()
         if field.kind == "image"
     }
-    return Encoded({**stored, **hidden, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes)
+    return Encoded({**stored, **hidden, **lengths, CHECKSUM: checksum.to_bytes(8, "little")}, checksum, shapes)
 
 
 def common_shape(sizes: NDArray[np.int32]) -> tuple[int, int] | None:
@@ -274,8 +281,8 @@ def describe(
     described = dict(fields)
     for name, field in fields.items():
         if field.kind == "image":
-            sizes: set[tuple[int, ...] | None] = {shard.image_shapes[name] for shard in shards if shard.samples}
-            sizes |= {before.fields[name].shape} if before is not None and before.samples else set()
+            sizes: set[tuple[int, int] | None] = {shard.image_shapes[name] for shard in shards if shard.samples}
+            sizes |= {before.fields[name].image_size} if before is not None and before.samples else set()
             described[name] = replace(field, shape=sizes.pop() if len(sizes) == 1 else None)
     table = ShardTable(
         names=TextColumn([shard.name for shard in shards]),

@@ -64,7 +64,7 @@ class ContainerContract:
 
     def test_stored_bytes(self, reader: Reader) -> None:
         """Values that differ in size are read as bytes, exactly those that were written."""
-        for name in ("image", "points", "caption", "blob", "meta"):
+        for name in ("image", "points", "track", "tokens", "caption", "blob", "meta"):
             column = reader.read(np.arange(COUNT), name)
             assert column == [stored(i)[name] for i in range(COUNT)]
             assert all(type(value) is bytes for value in column)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..containers.base import Container, Reader
-from ..format.fields import CHECKSUM, Field, as_fields, shape_column, with_hidden
+from ..format.fields import CHECKSUM, Field, as_fields, length_column, shape_column, with_hidden
 from ..system.types import Buffer
 
 FIELDS: Mapping[str, Field] = as_fields(
@@ -16,6 +16,8 @@ FIELDS: Mapping[str, Field] = as_fields(
         "tensor": ("float32", (3, 5)),
         "wide": ("int16", (4, 700)),  # more than a page, which containers may read in another way
         "points": Field("array", dtype="float64"),
+        "track": ("float32", (None, 3)),
+        "tokens": ("uint16", (None,)),
         "label": "int64",
         "weight": "float32",
         "good": "bool",
@@ -40,6 +42,8 @@ def sample(index: int) -> dict[str, Any]:
         "tensor": chance.random((3, 5), np.float32),
         "wide": chance.integers(-30000, 30000, (4, 700), np.int16),
         "points": chance.random((index % 4, 2)),
+        "track": chance.random((index * 7 % 5, 3), np.float32),
+        "tokens": chance.integers(0, 2**16, (0, 1, 5, 3000)[index % 4], np.uint16),
         "label": index - 5,
         "weight": float(np.float32(index / 3)),
         "good": index % 2 == 0,
@@ -56,6 +60,7 @@ def stored(index: int, fields: Mapping[str, Field] = FIELDS) -> dict[str, Buffer
     hidden = {
         CHECKSUM: np.uint64(2**64 - 1 - index).tobytes(),
         shape_column("image"): np.array([index, index + 1], "<i4").tobytes(),
+        **{length_column(n): len(values[n]).to_bytes(8, "little") for n, field in fields.items() if field.ragged},
     }
     return {**{name: fields[name].encode(values[name]) for name in fields}, **hidden}
 

@@ -53,14 +53,14 @@ class ImageClassification:
 
         Raises ConfigError for negative labels, and for labels of the validation set that the model cannot tell.
         """
-        shape, outputs = train.fields["image"].shape, config.num_classes or count_classes(train, job)
+        outputs = config.num_classes or count_classes(train, job)
         known = val is None or (val.classes is not None and config.classes != "ignore" and len(val.classes) <= outputs)
         if val is not None and not known and (top := _largest_label(val, job)) >= outputs:
             raise ConfigError(f"{config.val}: labels must be below {outputs}, the model's number of classes, got {top}")
         return cls(
             outputs=outputs,
             channels=train.fields["image"].channels or 3,
-            stored_size=None if shape is None else (shape[0], shape[1]),
+            stored_size=train.fields["image"].image_size,
             crop=config.image_size,
         )
 

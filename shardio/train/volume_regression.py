@@ -61,7 +61,7 @@ class VolumeRegression:
         Raises ConfigError if a dataset lacks a field or the two disagree.
         """
         inputs, targets = _find_fields(config, train)
-        shape = train.fields[inputs].shape or ()
+        shape = train.fields[inputs].row_shape
         if val is not None:
             for name in (inputs, targets):
                 if val.fields.get(name) != train.fields[name]:
@@ -141,10 +141,10 @@ def _on(device: torch.device, numbers: tuple[float, ...]) -> Tensor:
 
 def _find_fields(config: TrainConfig, dataset: BaseDataset) -> tuple[str, str]:
     def is_volume(field: Field) -> bool:
-        return field.kind == "array" and len(field.shape or ()) == 4 and _kind(field) in "fiu"
+        return field.kind == "array" and len(field.row_shape) == 4 and _kind(field) in "fiu"
 
     def is_target(field: Field) -> bool:
-        return _kind(field) == "f" and (field.kind == "scalar" or len(field.shape or ()) == 1)
+        return _kind(field) == "f" and (field.kind == "scalar" or len(field.row_shape) == 1)
 
     found = []
     for given, option, fits, words in (
@@ -170,7 +170,7 @@ def _moments(
     dataset: BaseDataset, name: str, job: Job, every: int = 1, *, skip_bad: bool
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and the standard deviation of each target or channel; ranks share the reading."""
-    shape = dataset.fields[name].shape or (1,)
+    shape = dataset.fields[name].row_shape or (1,)
     chosen = dataset.plan(0, None, 1, 1).lookup(np.arange(0, len(dataset), every))[0]
     mine = chosen[job.world.rank :: job.world.size]
     sums = np.zeros((3, shape[0]))  # of ones, of the values, of their squares

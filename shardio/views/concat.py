@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import check_out
+from ..containers.base import check_out, part_memory
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError
 from ..format import cf
@@ -261,6 +261,27 @@ class JoinedSelection:
             for row, value in zip(rows.tolist(), part.values(name), strict=True):
                 values[row] = value
         return values
+
+    def parts(
+        self,
+        name: str,
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        out: NDArray[Any] | None = None,
+        scratch: Scratch | None = None,
+    ) -> NDArray[Any]:
+        if len(self._parts) == 1:
+            return self._parts[0][0].parts(name, begins, ends, out, scratch)
+        read = [part.parts(name, begins[rows], ends[rows]) for part, rows in self._parts]
+        stops = np.cumsum(ends - begins)
+        starts = stops - (ends - begins)
+        array = part_memory(out, int(stops[-1]) if len(stops) else 0, self._field(name), scratch)
+        for (_, rows), entries in zip(self._parts, read, strict=True):
+            done = 0
+            for start, stop in zip(starts[rows].tolist(), stops[rows].tolist(), strict=True):
+                array[start:stop] = entries[done : done + stop - start]
+                done += stop - start
+        return array
 
     def sizes(self, name: str) -> NDArray[np.int64]:
         sizes = np.empty(self._count, np.int64)

@@ -60,6 +60,29 @@ class SelectedSamples(Protocol):
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
         """Read the stored bytes of any other field; they may be views of `scratch` if that is given."""
 
+    def parts(
+        self,
+        name: str,
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        out: NDArray[Any] | None = None,
+        scratch: Scratch | None = None,
+    ) -> NDArray[Any]:
+        """Read entries `begins[i]` to `ends[i]`, not included, of each sample's value of a ragged field.
+
+        Args:
+            name: the field; how many entries its values have is the hidden column `length_column(name)`.
+            begins, ends: int64 [n], with 0 <= begins <= ends.
+            out: an array to fill, C-contiguous, of the field's dtype, `[sum(ends - begins), *entry_shape]`.
+            scratch: the memory for the result if there is no `out`; the next read reuses it.
+
+        Returns:
+            `out`, or an array like it: the entries of all samples end to end.
+
+        Raises ShardCorrupt, which names the sample, for a value that has fewer entries than that, or not as many as
+        the hidden column says.
+        """
+
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
 
@@ -205,14 +228,15 @@ def decoded(
 ) -> list[Any]:
     """Decode the stored bytes of some samples; ShardCorrupt names the sample whose bytes do not decode.
 
-    With `present`, bool [n], the value is None where that is False. Arrays of any shape are views of PackedValues,
+    With `present`, bool [n], the value is None where that is False. Arrays of other shapes are views of PackedValues,
     whose memory must be used for nothing else from then on.
     """
     field, values = dataset.field(name), list[Any]()
     has = itertools.repeat(True) if present is None or present.all() else present.tolist()
     found: Iterable[Any] = (field.decode(v) if there else None for v, there in zip(stored, has, strict=False))
     if field.kind == "array" and isinstance(stored, PackedValues) and not isinstance(has, list):
-        found = npy.read_arrays(stored.data, stored.offsets, stored.sizes, field.row_dtype)
+        arrays = npy.read_arrays(stored.data, stored.offsets, stored.sizes, field.row_dtype)
+        found = map(field.entries, stored) if field.ragged else map(field.checked, arrays)
     try:
         values.extend(found)
     except ValueError as error:  # raised alike for malformed UTF-8, JSON and .npy

@@ -242,6 +242,16 @@ class WindowSelection:
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
         raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
 
+    def parts(
+        self,
+        name: str,
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        out: NDArray[Any] | None = None,
+        scratch: Scratch | None = None,
+    ) -> NDArray[Any]:
+        raise ConfigError(f"all values of field {name!r} have one size, so that it has no parts")
+
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         return self.column(name, out)
 

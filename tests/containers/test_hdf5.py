@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_plain_h5py_reads_it(path: Path) -> None:
-    """A fixed field is one dataset; any other is data and offsets."""
+    """A fixed field is one dataset; any other is data and offsets, those of ragged fields in entries of their dtype."""
     with h5py.File(path) as file:
         assert sorted(file) == sorted(with_hidden(FIELDS))
         for name, field in with_hidden(FIELDS).items():
@@ -57,7 +57,8 @@ def test_plain_h5py_reads_it(path: Path) -> None:
                 assert file[name][...].tobytes() == b"".join(raw)
             else:
                 data, offsets = file[name]["data"][...], file[name]["offsets"][...]
-                assert (data.dtype, offsets.dtype, len(offsets)) == (np.uint8, np.int64, COUNT + 1)
+                dtype, shape = (field.row_dtype, field.entry_shape) if field.ragged else (np.uint8, ())
+                assert (data.dtype, data.shape[1:], offsets.dtype, len(offsets)) == (dtype, shape, np.int64, COUNT + 1)
                 assert [data[a:b].tobytes() for a, b in pairwise(offsets)] == raw
         assert file["wide"].id.get_offset() % 4096 == 0  # as of all datasets of a page or more
 

@@ -54,7 +54,7 @@ def views(
 
 
 def _axis(name: str, field: Field, chosen: Mapping[str, int | None]) -> int | None:
-    count = len(field.shape or ())
+    count = len(field.row_shape)
     if name not in chosen:
         first = int(field.window)
         usual = field.kind == "array" and count > first and field.row_dtype.kind != "c"

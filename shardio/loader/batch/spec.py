@@ -197,7 +197,8 @@ class BatchSpec:
             numbers = image.cpu_engine.output_format
             return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
         if kind.kind == "array":
-            return torch.from_numpy(np.zeros(0, np.int64 if name in self.ragged_as_int64 else kind.row_dtype))
+            dtype = np.int64 if name in self.ragged_as_int64 else kind.row_dtype
+            return torch.from_numpy(np.zeros((0, *kind.entry_shape) if kind.ragged else 0, dtype))
         return {"text": "", "bytes": b""}.get(kind.kind)
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
@@ -333,10 +334,8 @@ def _image_specs(
 
 def _image_size(kind: Field, *, orient: bool) -> tuple[int, int] | None:
     """Return the (height, width) of all images, if they have one size once they are upright."""
-    if kind.shape is None:
-        return None
-    height, width = kind.shape
-    return None if orient and kind.kind == "image" and height != width else (height, width)
+    size = kind.image_size
+    return None if size is None or (orient and kind.kind == "image" and size[0] != size[1]) else size
 
 
 def _transforms_by_field(
