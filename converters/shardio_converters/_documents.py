@@ -4,9 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, TypeAlias, final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +23,7 @@ from ._text_tables import Types
 
 COMPRESSIONS = ("gzip", "bzip2", "xz", "zstd")
 _MARK = b"\xef\xbb\xbf"  # with which some editors begin a file in UTF-8
+_BUFFER = 1 << 20  # bytes: with Python's 8 KiB, long lines cost many calls
 
 Kind: TypeAlias = Literal["files", "paragraphs", "objects"]
 """What counts as a document: a whole file, a paragraph (its lines are next to each other), or a line of JSON."""
@@ -131,14 +134,14 @@ def scan(path: Path, kind: Kind) -> Scan:
         return Scan(np.array([[0, file.size, 1]], np.int64), {})
     types: dict[str, Types] = {}
     with source_errors(path), _lines(file) as lines:
-        places = list(_paragraphs(lines) if kind == "paragraphs" else _objects(lines, types))
-    return Scan(np.array(places, np.int64).reshape(-1, 3), types)
+        places = _paragraphs(lines) if kind == "paragraphs" else _objects(lines, types)
+        return Scan(np.fromiter(chain.from_iterable(places), np.int64).reshape(-1, 3), types)
 
 
 @contextmanager
 def _lines(file: File) -> Iterator[IO[bytes]]:
     """The lines of a file, from its beginning, whatever else reads it."""
-    with open(f"/proc/self/fd/{file.fileno()}", "rb") as lines:
+    with open(f"/proc/self/fd/{file.fileno()}", "rb", buffering=_BUFFER) as lines:
         yield lines
 
 
@@ -160,14 +163,23 @@ def _objects(lines: IO[bytes], types: dict[str, Types]) -> Iterator[tuple[int, i
     """Yield the places of the lines that are not blank, and note the types of their values."""
     at = 0
     for number, line in enumerate(lines, 1):
-        if line.strip() not in (b"", _MARK):
+        if not line.isspace() and line.rstrip() != _MARK:
             yield at, len(line.rstrip(b"\r\n")), number
-            try:
-                row = parse_json(line if at else line.removeprefix(_MARK))
-            except ValueError:
-                row = None  # a bad sample, once it is read
+            row = _parsed(line if at else line.removeprefix(_MARK))
             for key, value in row.items() if isinstance(row, dict) else ():
-                column = types.setdefault(key, Types())
+                if (column := types.get(key)) is None:
+                    column = types[key] = Types()
                 if value is not None:
                     column.add(value)
         at += len(line)
+
+
+def _parsed(line: bytes) -> Any:
+    """The value of a line of JSON; None for one that will be a bad sample, but of a key that occurs twice the last."""
+    try:
+        return msgspec.json.decode(line)  # many times as fast, and refuses NaN and lone surrogates
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            return parse_json(line)
+        except ValueError:
+            return None
