@@ -10,6 +10,8 @@ from typing import Any
 import google_crc32c
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from benchmarks.corpus import train
+
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 
 _TYPES = {"int32": 5, "int64": 3, "float": 2, "bool": 8, "string": 9, "bytes": 12}
@@ -127,16 +129,6 @@ def write_tfrecord(path: Path, records: Iterable[bytes]) -> Path:
 
 def write_tokenizer(path: Path, texts: Iterable[str], vocabulary: int = 400) -> Any:
     """A byte-level BPE, trained on texts, with the special token `<|endoftext|>`."""
-    import tokenizers
-
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=["<|endoftext|>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(texts, trainer)
+    made = train(texts, vocabulary)
     made.save(str(path))
     return made

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tokenizers
 from _foreign import write_tokenizer
 from _sources import all_of, column
 
 import shardio
-from shardio.errors import BadSample, ConfigError, SourceError
+from benchmarks.corpus import documents, in_paragraphs
+from benchmarks.corpus import write as write_corpus
+from shardio.errors import BadSample, ConfigError, MissingDependency, SourceError
 from shardio.source import Field, Missing
 from shardio.testing import check_source
 from shardio_converters._fields import evenly_spaced
@@ -138,6 +142,45 @@ class TestTokens:
         with pytest.raises(ConfigError, match="eod goes with tokenizer"):
             text(path, eod="</s>")
 
+    def test_without_tokenizers(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The error says what to install; text itself needs nothing."""
+        write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
+        path = lines(tmp_path / "a.jsonl", [{"text": "a"}])
+        monkeypatch.setitem(sys.modules, "tokenizers", None)
+        with pytest.raises(MissingDependency, match=r"option tokenizer needs tokenizers: pip install 'tokenizers>=0"):
+            text(path, tokenizer=tmp_path / "tokenizer.json")
+        assert column(text(path), "text") == ["a"]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some documents of Debian's packages in every form, and a tokenizer that was trained on them."""
+    found = list(documents(("bible-kjv-text", "debian-policy", "python3-doc")))[::20]
+    if not found:
+        pytest.skip("no text: apt-get install bible-kjv bible-kjv-text")
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder, found)
+    write_tokenizer(folder / "tokenizer.json", [document.text for document in found], 2000)
+    return folder
+
+
+@pytest.mark.parametrize("form", ["files", "lines", "table", "paragraphs.txt"])
+def test_real_text_gives_the_tokens_of_a_plain_loop(form: str, corpus: Path, tmp_path: Path) -> None:
+    """Token for token, from every form of file; paragraphs are those of a plain loop, too."""
+    options: dict[str, Any] = {"tokenizer": corpus / "tokenizer.json", "paragraphs": form == "paragraphs.txt"}
+    tell: Any = lambda note: None  # noqa: E731
+    shardio.convert(
+        corpus / form, tmp_path / "out", converter="text", converter_options=options, shard_size="100KB", tell=tell
+    )
+    texts = [path.read_bytes().decode() for path in sorted((corpus / "files").iterdir())]
+    if options["paragraphs"]:
+        texts = in_paragraphs((corpus / form).read_bytes().decode())
+    made = tokenizers.Tokenizer.from_file(str(corpus / "tokenizer.json"))
+    dataset = shardio.open(tmp_path / "out")
+    assert len(dataset) == len(texts) > 50
+    for sample, part in zip(dataset, texts, strict=True):
+        assert sample["tokens"].tolist() == made.encode(part).ids
+
 
 PACKERS: list[tuple[str, Callable[[bytes], bytes]]] = [
     (".gz", gzip.compress),
@@ -178,6 +221,15 @@ class TestDocuments:
         assert kinds == {"text": "text", **others}
         assert source[0] == {"text": "a"} | {key: value for key, value in rows[0].items() if key != "body"}
         assert source[1]["s"] == Missing(f"{tmp_path}/a.jsonl, line 2, key 's': null")
+        path = tmp_path / "odd.jsonl"  # forms that other readers of JSON refuse, or take as a float
+        path.write_text(
+            '\ufeff{"text": "a", "x": NaN, "w": 1}\n{"text": "\\ud800", "x": 1e999, "w": ' + f"{1 << 64}}}\n"
+        )
+        assert {name: field.dtype or field.kind for name, field in text(path).fields.items()} == {
+            "text": "text",
+            "x": "float64",
+            "w": "json",
+        }
         chosen = text(tmp_path / "a.jsonl", text_field="body", fields="number=n")
         assert chosen.fields == {"text": Field("text"), "number": Field("scalar", dtype="int64")}
 
