@@ -26,7 +26,7 @@ from ..system import npy
 from ..system.regular_files import check_regular, open_regular
 from ..system.types import Rows
 from .base import check_value_bytes
-from .row_locator import within
+from .row_locator import NOT_MAPPED, FileMap, within
 
 T = TypeVar("T")
 
@@ -111,6 +111,16 @@ class RawFile:
         _mapped += self.size
         weakref.finalize(mapped, _forget_mapped, self.size)
         return mapped
+
+    def map_parts(self) -> FileMap:
+        """Map the whole file into memory, for parts of it: small ones only, if its pages would be beyond the budget."""
+        if not self.size:
+            return NOT_MAPPED
+        if (mapped := self.map_within_budget()) is None:
+            mapped = self.map()
+            return FileMap(mapped.ctypes.data, compiled.SMALL, 0, mapped)
+        populated = np.zeros(self.size // compiled.GROUP + 1, np.uint8)
+        return FileMap(mapped.ctypes.data, self.size, populated.ctypes.data, (mapped, populated))
 
     def read_values(
         self, offsets: NDArray[np.int64], sizes: NDArray[np.int64], rows: Rows, field: str, most: int

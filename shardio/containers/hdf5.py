@@ -30,7 +30,7 @@ from .files import BaseReader, RawFile, as_rows, check_request, open_hdf5, open_
 from .hdf5_chunks import ChunkedRows, ChunkSpan, chunked_rows
 from .hdf5_index import NOT_PACKED, Packing
 from .hdf5_library import SERVICE, LibraryFile, LibraryRows, Unreadable, library_rows, library_values, resolve
-from .row_locator import MAPPED_ROW, FileRows, MemoryRows, RowLocator, SpanTable, within
+from .row_locator import MAPPED_ROW, NOT_MAPPED, FileRows, MemoryRows, RowLocator, SpanTable, within
 
 ROW_NUMBERS = Field("scalar", dtype="int64")
 """The field of an index's `ROWS`, which an index may lack."""
@@ -199,6 +199,7 @@ class _ContiguousValues:
     size: int
     offsets: NDArray[np.int64]
     unit: int
+    ragged: bool
 
     def read(self, rows: Rows, most: int) -> list[bytes]:
         starts, ends = (take_mapped(self.offsets, place, self.file.path) for place in (rows, rows + 1))
@@ -213,9 +214,10 @@ class _ContiguousValues:
         return self.file.read_values(self.base + starts * self.unit, sizes, rows, self.name, most)
 
     def locator(self) -> RowLocator:
-        address, owner = self.offsets.ctypes.data, (self.offsets, self.file)
         limit = self.base + self.size * self.unit
-        return SpanTable(address, 8, self.file.fd, limit, owner, self.base, has_ends=True, unit=self.unit)
+        address, owner = self.offsets.ctypes.data, (self.offsets, self.file)
+        mapped = self.file.map_parts() if self.ragged else NOT_MAPPED
+        return SpanTable(address, 8, self.file.fd, limit, owner, self.base, has_ends=True, unit=self.unit, map=mapped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +397,7 @@ def _open_values(
         return library_values([data, offsets], library, name), len(offsets) - 1
     view = mapped[start : start + 8 * len(offsets)].view("<i8")
     unit = field.entry_bytes if field.ragged else 1
-    return _ContiguousValues(file, name, base, len(data), view, unit), len(offsets) - 1
+    return _ContiguousValues(file, name, base, len(data), view, unit, field.ragged), len(offsets) - 1
 
 
 def _is_contiguous(opened: Any, name: str, field: Field) -> bool:

@@ -18,13 +18,22 @@ from ..system.types import Column, Rows
 from . import side_index
 from .base import Container, check_out
 from .files import BaseReader, RawFile, as_rows, check_request, take_mapped
-from .row_locator import MemoryRows, RowLocator, SpanTable
+from .row_locator import NOT_MAPPED, FileMap, MemoryRows, RowLocator, SpanTable
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenShard:
+    """An open file.
+
+    Attributes:
+        file: the file itself.
+        index: its index.
+        map: the file in memory, if any field is ragged.
+    """
+
     file: RawFile
     index: NDArray[Any]
+    map: FileMap
 
 
 @final
@@ -32,7 +41,9 @@ class IndexedReader(BaseReader[_OpenShard]):
     """A `Reader` that takes each value's span from the memory-mapped side index, and reads it with one `pread`."""
 
     def _open(self) -> _OpenShard:
-        return _OpenShard(RawFile(self._path), side_index.read(self._path, self._fields))
+        file, index = RawFile(self._path), side_index.read(self._path, self._fields)
+        ragged = any(field.ragged for field in self._fields.values())
+        return _OpenShard(file, index, file.map_parts() if ragged else NOT_MAPPED)
 
     def __len__(self) -> int:
         return len(self._shard().index)
@@ -70,7 +81,8 @@ class IndexedReader(BaseReader[_OpenShard]):
         spans = index[f"{field}.offset"].ctypes.data
         if index[f"{field}.size"].ctypes.data != spans + 8:
             return None
-        return SpanTable(spans, index.dtype.itemsize, shard.file.fd, shard.file.size, shard)
+        mapped = shard.map if self._fields[field].ragged else NOT_MAPPED
+        return SpanTable(spans, index.dtype.itemsize, shard.file.fd, shard.file.size, shard, map=mapped)
 
 
 class IndexedContainer(Container):

@@ -33,7 +33,7 @@ from ._writing import Writer, fields_text, parse_fields, size_of
 from .base import Container, check_out
 from .files import BaseReader, RawFile, as_rows, check_request, take_mapped
 from .lmdb_pages import Pages
-from .row_locator import LmdbKeys, MemoryRows, RowLocator
+from .row_locator import NOT_MAPPED, LmdbKeys, MemoryRows, RowLocator
 
 _SHARD_KEY = b"\xff" * 8
 _FIRST, _COUNT, _FIELDS = _SHARD_KEY + b"_first", _SHARD_KEY + b"_count", _SHARD_KEY + b"_fields"
@@ -164,12 +164,15 @@ class LmdbReader(BaseReader[_Shard]):
         if shard.first + shard.count >= 1 << 63:
             raise ShardCorrupt(f"{path}: {shard.count} samples from index {shard.first} on are more than there can be")
         owner, address = (shard.mapped, file), shard.mapped.ctypes.data
+        ragged = any(field.ragged for field in self._fields.values())
+        parts = file.map_parts() if ragged else NOT_MAPPED
         for name, field in self._fields.items():
             hidden = name.startswith("_")
             span = shard.pages.find((_SHARD_KEY if hidden else shard.first.to_bytes(8, "big")) + name.encode())
             if span is None and (hidden or shard.count):
                 raise ShardCorrupt(f"{path}: has no field {name!r}")
-            locator: RowLocator = LmdbKeys(address, file.fd, shard.first, file.size, name.encode(), owner)
+            key = shard.first, file.size, name.encode()
+            locator: RowLocator = LmdbKeys(address, file.fd, *key, owner, parts if field.ragged else NOT_MAPPED)
             if hidden and span is not None:
                 start, size = span
                 if size != (expected := shard.count * field.row_bytes):

@@ -5,7 +5,7 @@ of one kind, and for each row the index of its shard's locator (`shard_of`) and 
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -38,6 +38,28 @@ def within(
     # The sum of an offset and a size may not fit into int64; the difference of a bound and a size from 0 on does.
     inside: NDArray[np.bool_] = (sizes >= 0) & (offsets >= begin) & (offsets <= end - sizes)
     return inside
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FileMap:
+    """A file in memory, for parts of it.
+
+    Attributes:
+        address: the address of its first byte.
+        most: the most bytes that are copied from there in one go; a system call reads what has more.
+        populated: the address of one byte per `native.GROUP` bytes, 1 once their pages are mapped; 0 if `most` is too
+            small for it to matter.
+        owner: keeps the memory alive.
+    """
+
+    address: int
+    most: int
+    populated: int
+    owner: object
+
+
+NOT_MAPPED = FileMap(0, 0, 0, None)
 
 
 @final
@@ -85,6 +107,7 @@ class FileRows:
     owner: object
     address: int = 0
     populated: int = 0
+    map = NOT_MAPPED  # they are copied in a way of their own
 
 
 @final
@@ -101,6 +124,7 @@ class SpanTable:
         base: the offset from which offsets and ends are counted.
         has_ends: whether entries hold ends instead of sizes, as where values lie end to end and share their offsets.
         unit: the bytes in which offsets, sizes and ends are counted.
+        map: the file in memory.
     """
 
     address: int
@@ -111,6 +135,7 @@ class SpanTable:
     base: int = 0
     has_ends: bool = False
     unit: int = 1
+    map: FileMap = NOT_MAPPED
 
 
 @final
@@ -125,6 +150,7 @@ class LmdbKeys:
         limit: the file's size in bytes.
         suffix: the end of each key.
         owner: keeps the file open, and the memory alive.
+        map: the file in memory, for parts of values.
     """
 
     address: int
@@ -133,6 +159,7 @@ class LmdbKeys:
     limit: int
     suffix: bytes
     owner: object
+    map: FileMap = NOT_MAPPED
 
 
 RowLocator: TypeAlias = MemoryRows | FileRows | SpanTable | LmdbKeys
@@ -230,6 +257,47 @@ def read_values(
     targets = ends - sizes
     data = memory.take(int(ends[-1]) if len(ends) else 0)
     return PackedValues(data, targets, sizes) if _read(locators, shard_of, spans, targets, data) else None
+
+
+def read_parts(
+    locators: Sequence[RowLocator],
+    shard_of: NDArray[np.int64],
+    rows: Rows,
+    lengths: NDArray[np.int64],
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    entry_bytes: int,
+    most: int,
+    memory: Callable[[int], NDArray[Any]],
+) -> NDArray[Any] | None:
+    """Read entries `begins[i]` to `ends[i]` of values of a ragged field.
+
+    Args:
+        locators, shard_of, rows: the values.
+        lengths: how many entries each value is to have, int64 [n]; so are the following two.
+        begins, ends: 0 <= begins <= ends.
+        entry_bytes: bytes per entry.
+        most: the most bytes of a part.
+        memory: returns the array to fill, C-contiguous, for a number of entries.
+
+    Returns:
+        That array; None if anything is wrong: `Reader.read` then raises the error that explains it.
+    """
+    spans = _locate(locators, shard_of, rows)
+    if spans is None or not _all_within(locators, shard_of, spans):
+        return None
+    entries = spans.sizes // entry_bytes
+    if (entries != lengths).any() or (entries < ends).any() or (spans.sizes != entries * entry_bytes).any():
+        return None
+    counts = ends - begins
+    stops = np.cumsum(counts)
+    sizes = counts * entry_bytes
+    if len(sizes) and sizes.max() > most:
+        return None
+    out = memory(int(stops[-1]) if len(stops) else 0)
+    parts = _Spans(spans.offsets + begins * entry_bytes, sizes)
+    done = _copy(locators, shard_of, parts, (stops - counts) * entry_bytes, out.reshape(-1).view(np.uint8))
+    return out if done else None
 
 
 def locate(locator: RowLocator, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
@@ -331,9 +399,23 @@ def _read(
     out: NDArray[np.uint8],
 ) -> bool:
     """Read spans of files to `out[targets[i]:]`; False if any is not within its field's data, or cannot be read."""
-    if not _all_within(locators, shard_of, spans):
-        return False
-    files = _column(locators, "file", shard_of).astype(np.int32)
-    columns = spans.offsets, spans.sizes, targets
-    offsets, sizes, starts = (np.ascontiguousarray(column, np.int64) for column in columns)
-    return native.read(files, offsets, sizes, starts, out)
+    return _all_within(locators, shard_of, spans) and _copy(locators, shard_of, spans, targets, out)
+
+
+def _copy(
+    locators: Sequence[RowLocator],
+    shard_of: NDArray[np.int64],
+    spans: _Spans,
+    targets: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> bool:
+    """Read spans that are within their field's data to `out[targets[i]:]`; False if any cannot be read."""
+    tables = [
+        (each.file, each.map.address, each.map.most, each.map.populated)
+        for each in locators
+        if not isinstance(each, MemoryRows)
+    ]
+    files, maps, most, seen = np.array(tables, np.int64).reshape(-1, 4).T.copy()
+    columns = shard_of, spans.offsets, spans.sizes, targets
+    which, offsets, sizes, starts = (np.ascontiguousarray(column, np.int64) for column in columns)
+    return native.read(which, files.astype(np.int32), maps, most, seen, offsets, sizes, starts, out)

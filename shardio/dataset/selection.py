@@ -61,8 +61,9 @@ class Selection:
     @contextmanager
     def fetch(self, names: Iterable[str]) -> Iterator[None]:
         """Return a `with` block in which some fields are where the readers read them; it waits for them to come."""
-        with self._shards.fetch(self._parts(), names):
-            self._fetched = frozenset(names)
+        wanted = self._with_lengths(names)
+        with self._shards.fetch(self._rows_by_shard(), wanted):
+            self._fetched = frozenset(wanted)
             try:
                 yield
             finally:
@@ -70,7 +71,12 @@ class Selection:
 
     def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
         """Have some fields fetched, without waiting for them, as `Shards.prefetch` does."""
-        return self._shards.prefetch(self._parts(), names)
+        return self._shards.prefetch(self._rows_by_shard(), self._with_lengths(names))
+
+    def _with_lengths(self, names: Iterable[str]) -> list[str]:
+        """Return names, and the columns that ragged fields among them are compared with."""
+        listed = list(names)
+        return [*listed, *(length_column(name) for name in listed if self._field(name).ragged)]
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a field whose values all have one size, of all samples, in the order asked for.
@@ -143,25 +149,36 @@ class Selection:
             raise ConfigError(f"field {name!r} is {describe(field)}: only values of a shape (None, ...) have parts")
         if len(begins) != len(self._rows) or len(ends) != len(self._rows) or ((begins < 0) | (ends < begins)).any():
             raise ValueError(f"parts must be {len(self._rows)} pairs of 0 <= begin <= end")
-        values = self.values(name)
-        sizes = np.array([len(value) for value in values], np.int64)
-        for place in np.flatnonzero(sizes // field.entry_bytes < ends)[:1].tolist():
-            entries = int(sizes[place]) // field.entry_bytes
-            raise ShardCorrupt(f"{self._place(name, place)}: has {entries} entries, and is to have {ends[place]}")
-        starts, stops = (each * field.entry_bytes for each in (begins, ends))
-        whole = b"".join(v[s:e] for v, s, e in zip(values, starts.tolist(), stops.tolist(), strict=True))
-        shape = (int((ends - begins).sum()), *field.entry_shape)
-        array = part_memory(out, shape[0], field, scratch)
-        array[...] = np.frombuffer(whole, field.row_dtype).reshape(shape)
-        return array
+
+        def memory(count: int) -> NDArray[Any]:
+            return part_memory(out, count, field, scratch)
+
+        with self._fetch_field(name):
+            if locators := self._locators(name):
+                lengths, unit = self.column(length_column(name)), field.entry_bytes
+                parts = np.ascontiguousarray(begins, np.int64), np.ascontiguousarray(ends, np.int64)
+                samples = locators, self._which, self._rows
+                with self._naming_lost_shards(locators, name):
+                    read = row_locator.read_parts(*samples, lengths, *parts, unit, self._most, memory)
+                if read is not None:
+                    return read
+            values = [field.entries(value) for value in self.values(name)]
+        for place, value in enumerate(values):
+            if len(value) < ends[place]:
+                raise ShardCorrupt(
+                    f"{self._place(name, place)}: has {len(value)} entries, and is to have {ends[place]}"
+                )
+        taken = [v[b:e] for v, b, e in zip(values, begins.tolist(), ends.tolist(), strict=True)]
+        array = memory(sum(map(len, taken)))
+        return np.concatenate(taken, out=array) if taken else array
 
     def _check_lengths(self, name: str, sizes: NDArray[np.int64]) -> None:
         """Raise ShardCorrupt for a ragged field's value whose size is not that of its `_length`."""
         unit, lengths = self._field(name).entry_bytes, self.column(length_column(name))
         for place in np.flatnonzero((sizes // unit != lengths) | (sizes % unit != 0))[:1].tolist():
             raise ShardCorrupt(
-                f"{self._place(name, place)}: has {sizes[place]} bytes, and is to have {lengths[place]} entries of "
-                f"{unit} bytes"
+                f"{self._place(name, place)}: has {sizes[place]} bytes, not {lengths[place]} entries of {unit} bytes, "
+                f"as {length_column(name)!r} says"
             )
 
     def _place(self, name: str, place: int) -> str:
@@ -208,9 +225,11 @@ class Selection:
 
     def _fetch_field(self, name: str) -> AbstractContextManager[object]:
         """Return a `with` block in which what reading a field needs is where the readers read it."""
-        return _NOTHING if name in self._fetched else self._shards.fetch(self._parts(), [name])
+        return (
+            _NOTHING if name in self._fetched else self._shards.fetch(self._rows_by_shard(), self._with_lengths([name]))
+        )
 
-    def _parts(self) -> Iterator[tuple[int, Rows]]:
+    def _rows_by_shard(self) -> Iterator[tuple[int, Rows]]:
         """Yield the number of each shard, and the rows to read of it."""
         for number, places in self._groups():
             yield number, self._rows[places]

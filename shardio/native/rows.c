@@ -16,7 +16,7 @@
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */
 #endif
-enum { AHEAD = 8, LINE = 64 };
+enum { AHEAD = 8, LINE = 64, SMALL = 16 << 10, GROUP = 64 << 10 };
 
 /* Copies `size` bytes from each address, end to end. Rows lie apart, so this prefetches the first cache lines of later
  * rows while it copies one; the processor's own prefetcher does the rest. */
@@ -51,6 +51,16 @@ __attribute__((target("avx2"))) static void copy_past_cache(uint8_t *out, const 
 }
 #endif
 
+static void copy_bytes(uint8_t *out, const uint8_t *from, size_t size) {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) {
+        copy_past_cache(out, from, size);
+        return;
+    }
+#endif
+    memcpy(out, from, size);
+}
+
 /* Copies large rows of mapped files, `size` bytes each, end to end. The first copy of a row, which `seen` records, maps
  * all its pages at once, and reads them from disk if necessary. A file shorter than `ends[i]`, where row i ends, is not
  * touched. Returns `count`, or the first row that cannot be copied in this way, or GONE. */
@@ -65,11 +75,7 @@ static int64_t copy(int64_t count, const uint8_t *const *addresses, uint8_t *con
             if (madvise((void *)start, end - start, MADV_POPULATE_READ)) return i;
             *seen[i] = 1;
         }
-#if defined(__x86_64__)
-        if (__builtin_cpu_supports("avx2")) copy_past_cache(out, addresses[i], (size_t)size);
-        else
-#endif
-            memcpy(out, addresses[i], (size_t)size);
+        copy_bytes(out, addresses[i], (size_t)size);
     }
     return count;
 }
@@ -79,16 +85,62 @@ int64_t shardio_copy(int64_t count, const uint8_t *const *addresses, uint8_t *co
     return GUARDED(copy(count, addresses, seen, files, ends, size, out));
 }
 
-/* Reads `sizes[i]` bytes at `offsets[i]` of file `files[i]` into `out + places[i]`, for each i. Returns `count`, or the
- * first i that fails: its file ends early, or errno says why. */
-int64_t shardio_read(int64_t count, const int32_t *files, const int64_t *offsets, const int64_t *sizes,
-                     const int64_t *places, uint8_t *out) {
-    for (int64_t i = 0; i < count; i++) {
-        for (int64_t done = 0; done < sizes[i];) {
-            ssize_t got = pread(files[i], out + places[i] + done, (size_t)(sizes[i] - done), offsets[i] + done);
+/* Maps all pages of the groups that hold `size` bytes at `offset` of a file, unless `seen` tells that this was done.
+ * Returns whether all are mapped; the file is not touched if it is shorter than that. */
+static int populate(int file, const uint8_t *map, uint8_t *seen, int64_t offset, int64_t size) {
+    struct statx status;
+    if (statx(file, "", AT_EMPTY_PATH, STATX_SIZE, &status) || (int64_t)status.stx_size < offset + size) return 0;
+    for (int64_t group = offset / GROUP; group <= (offset + size - 1) / GROUP; group++) {
+        if (seen[group]) continue;
+        int64_t rest = (int64_t)status.stx_size - group * GROUP;
+        if (madvise((void *)(map + group * GROUP), (size_t)(rest < GROUP ? rest : GROUP), MADV_POPULATE_READ)) return 0;
+        seen[group] = 1;
+    }
+    return 1;
+}
+
+/* Reads spans of files. A file that is also mapped into memory, at `maps[f]`, has spans of up to `most[f]` bytes copied
+ * from there: small ones without further ado, larger ones once all their pages are mapped. */
+static int64_t read_spans(int64_t count, const int64_t *file_of, const int32_t *files, const uint8_t *const *maps,
+                          const int64_t *most, uint8_t *const *seen, const int64_t *offsets, const int64_t *sizes,
+                          const int64_t *places, uint8_t *out) {
+    for (int64_t i = 0, next; i < count; i = next) {
+        int64_t file = file_of[i], offset = offsets[i], size = sizes[i], done = 0;
+        uint8_t *to = out + places[i];
+        for (next = i + 1; next < count; next++) {
+            if (sizes[next] <= 0) continue;
+            if (file_of[next] != file || offsets[next] != offset + size || places[next] != places[i] + size) break;
+            size += sizes[next];
+        }
+        if (size > 0 && size <= most[file]) {
+            const uint8_t *from = maps[file] + offset;
+            if (next < count) {
+                uintptr_t later = (uintptr_t)maps[file_of[next]] + (uintptr_t)offsets[next];
+                for (int line = 0; line < 4; line++) __builtin_prefetch((const void *)(later + (uintptr_t)line * LINE));
+            }
+            if (size <= SMALL) {
+                memcpy(to, from, (size_t)size);
+                continue;
+            }
+            if (populate(files[file], maps[file], seen[file], offset, size)) {
+                copy_bytes(to, from, (size_t)size);
+                continue;
+            }
+        }
+        while (done < size) {
+            ssize_t got = pread(files[file], to + done, (size_t)(size - done), offset + done);
             if (got > 0) done += got;
             else if (got == 0 || errno != EINTR) return i;
         }
     }
     return count;
+}
+
+/* Reads `sizes[i]` bytes at `offsets[i]` of file number `file_of[i]` into `out + places[i]`, for each i; those that are
+ * neighbours there and here in one go. Returns `count`, or the first i that fails: its file ends early, or errno says
+ * why; or GONE. */
+int64_t shardio_read(int64_t count, const int64_t *file_of, const int32_t *files, const uint8_t *const *maps,
+                     const int64_t *most, uint8_t *const *seen, const int64_t *offsets, const int64_t *sizes,
+                     const int64_t *places, uint8_t *out) {
+    return GUARDED(read_spans(count, file_of, files, maps, most, seen, offsets, sizes, places, out));
 }

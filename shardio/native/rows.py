@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from . import library
 
+SMALL, GROUP = 16 << 10, 64 << 10
+"""Bytes: of pieces of mapped files that are copied without further ado, and of pages that are mapped together."""
+
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
 
@@ -71,19 +74,32 @@ def copy_large_rows(
 
 
 def read(
+    file_of: NDArray[np.int64],
     files: NDArray[np.int32],
+    maps: NDArray[np.int64],
+    most: NDArray[np.int64],
+    seen: NDArray[np.int64],
     offsets: NDArray[np.int64],
     sizes: NDArray[np.int64],
     places: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> bool:
-    """Read `sizes[i]` bytes at `offsets[i]` of descriptor `files[i]` into `out[places[i]:]`, for each i.
+    """Read `sizes[i]` bytes at `offsets[i]` of file number `file_of[i]` into `out[places[i]:]`, for each i.
 
-    Returns False if any read fails.
+    Args:
+        file_of, offsets, sizes, places: int64 [n].
+        files: the descriptor of each file, int32 [files].
+        maps: the address at which each file is mapped into memory, int64 [files].
+        most: the most bytes that are copied from there in one go, int64 [files]; 0 if it is not mapped.
+        seen: the address of a flag byte for each `GROUP` bytes of the file, int64 [files]: 0 until a piece of more than
+            `SMALL` bytes is first copied from there, then 1.
+        out: receives the bytes.
+
+    Returns False if any read fails. Raises MappedFileLost if a mapped file is lost.
     """
-    call = _function("shardio_read", _LONG, *[_POINTER] * 5, result=_LONG)
-    columns = (column.ctypes.data for column in (files, offsets, sizes, places))
-    return bool(call(len(files), *columns, out.ctypes.data) == len(files))
+    call = _function("shardio_read", _LONG, *[_POINTER] * 9, result=_LONG)
+    columns = (column.ctypes.data for column in (file_of, files, maps, most, seen, offsets, sizes, places, out))
+    return _all(call(len(file_of), *columns), len(file_of))
 
 
 def find_lmdb_values(

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 import shardio
 from shardio import native
 from shardio.containers import row_locator
-from shardio.errors import ShardCorrupt
-from shardio.format.fields import CHECKSUM, shape_column
+from shardio.errors import ConfigError, ShardCorrupt
+from shardio.format.fields import CHECKSUM, length_column, shape_column
 from shardio.testing.samples import FIELDS, sample
 
 COUNT = 60
 COLUMNS = ("tensor", "wide", "label", "weight", "good", CHECKSUM, shape_column("image"))
-VALUES = ("image", "points", "caption", "blob", "meta")
+VALUES = ("image", "points", "track", "tokens", "caption", "blob", "meta")
+RAGGED = ("track", "tokens")
 
 
 @pytest.fixture(scope="module", params=[*CONTAINERS, "memory"])
@@ -58,6 +59,54 @@ def test_one_call_gives_what_many_give(dataset: shardio.Dataset, indices: list[i
         assert everything(dataset, indices) == fast
 
 
+@st.composite
+def parts_of_samples(draw: st.DrawFn) -> list[tuple[int, float, float]]:
+    """Some samples, each with two places along its value, as shares of it."""
+    ends = st.floats(0, 1)
+    drawn = draw(st.lists(st.tuples(st.integers(0, COUNT - 1), ends, ends), max_size=70))
+    return [(number, min(pair), max(pair)) for number, *pair in drawn]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=parts_of_samples(), name=st.sampled_from(RAGGED), compiled=st.booleans())
+def test_parts_of_ragged_values(
+    dataset: shardio.Dataset, chosen: list[tuple[int, float, float]], name: str, compiled: bool
+) -> None:
+    """`parts` gives the entries of all samples end to end, with or without compiled code, in new memory or given."""
+    values = [sample(number)[name] for number, _, _ in chosen]
+    pairs = [(int(b * len(v)), int(e * len(v))) for v, (_, b, e) in zip(values, chosen, strict=True)]
+    begins, ends = np.array(pairs, np.int64).reshape(-1, 2).T
+    expected = np.concatenate([sample(0)[name][:0], *(v[b:e] for v, (b, e) in zip(values, pairs, strict=True))])
+    found = dataset.selection(np.array([number for number, _, _ in chosen], np.int64))
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(native, "library", lambda: None)
+        read = found.parts(name, begins, ends)
+        assert (read.dtype, read.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(read, expected)
+        room = np.zeros((len(expected) + 2, *expected.shape[1:]), expected.dtype)
+        assert found.parts(name, begins, ends, room[1:-1]) is not None
+        np.testing.assert_array_equal(room[1:-1], expected)
+        assert not room[[0, -1]].any()
+        np.testing.assert_array_equal(found.parts(name, begins, ends, scratch=row_locator.Scratch()), expected)
+        assert found.column(length_column(name)).tolist() == list(map(len, values))
+
+
+def test_parts_that_no_value_has(dataset: shardio.Dataset) -> None:
+    """ShardCorrupt names shard, row and field of a value with fewer entries; ConfigError and ValueError misuse."""
+    found, zeros = dataset.selection(np.array([2, 50])), np.zeros(2, np.int64)
+    place = f"{dataset.locate(50)}".partition(" (")[0]
+    with pytest.raises(ShardCorrupt, match=rf"{place}, field 'tokens': has 5 entries, and is to have 6"):
+        found.parts("tokens", zeros, np.array([5, 6]))
+    with pytest.raises(ConfigError, match=r"'points' is array, float64, shapes differ: only values of a shape"):
+        found.parts("points", zeros, zeros)
+    for begins, ends in ((zeros, zeros[:1]), (zeros - 1, zeros), (zeros + 1, zeros)):
+        with pytest.raises(ValueError, match="parts must be 2 pairs of 0 <= begin <= end"):
+            found.parts("tokens", begins, ends)
+    with pytest.raises(ValueError, match="out must be"):
+        found.parts("tokens", zeros, zeros + 1, np.empty(3, np.uint16))
+
+
 def test_compiled_reads_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A field of many shards is read in one compiled call, not one per shard."""
     if native.library() is None:
@@ -69,6 +118,8 @@ def test_compiled_reads_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             for reader in map(opened.reader, range(len(opened.manifest.shards))):
                 patch.setattr(type(reader), "read", None)
             assert everything(opened, [3, 55, 3, 20]) == wanted
+            found = opened.selection(np.array([3, 55]))
+            found.parts("tokens", np.array([0, 1]), found.column(length_column("tokens")))
 
 
 @pytest.mark.parametrize("container", ["tar", "hdf5"])
