@@ -156,11 +156,11 @@ class Dataset(BaseDataset):
         rows = self.manifest.shards.locate(self._checked(indices))
         return Selection(self.shards, self.field, *rows, max_value_bytes, labels)
 
-    def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
-        """Ask the system to read the samples from `first` to `first + count - 1` ahead, and do not wait for them."""
+    def read_ahead(self, run: range, fields: Iterable[str]) -> None:
+        """Ask the system to read a run of neighbouring samples ahead, and do not wait for them."""
         if native.library() is None:
             return
-        (low, high), rows = self.manifest.shards.locate(np.array([first, first + count - 1]))
+        (low, high), rows = self.manifest.shards.locate(np.array([run[0], run[-1]]))
         for shard in range(int(low), int(high) + 1):
             start = int(rows[0]) if shard == low else 0
             stop = int(rows[1]) + 1 if shard == high else int(self.manifest.shards.samples[shard])

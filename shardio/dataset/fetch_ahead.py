@@ -125,8 +125,7 @@ class FetchAhead:
         if high < low or world.rank % world.local_size != world.local_rank:
             return np.unique(self._schedule.part(self._plan, first, stop - first).indices)
         if world.local_size == world.size:
-            runs = self._plan.runs(low, high + 1)
-            return np.concatenate([np.arange(begin, begin + count) for begin, count in runs])
+            return np.concatenate([np.array(run) for run in self._plan.runs(low, high + 1)])
         node = [
             replace(self._schedule, world=replace(world, rank=rank, local_rank=rank % world.local_size))
             for rank in range(world.rank - world.local_rank, world.rank - world.local_rank + world.local_size)

@@ -59,18 +59,18 @@ class BlockPermutation:
             within[members] = permutation(positions[members] - number * span)
         return self._numbers(windows * self.window + within // self.block, within % self.block)
 
-    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the blocks of windows start..stop-1 as runs of stored samples, (first, count).
+    def runs(self, start: int, stop: int) -> list[range]:
+        """Return the blocks of windows start..stop-1 as runs of stored samples.
 
         A block that passes the last sample continues at the first: it gives two runs.
         """
         last = min(stop * self.window, -(-self.n // self.block))
         blocks = np.arange(start * self.window, last, dtype=np.int64)
         sizes = np.minimum(self.block, self.n - blocks * self.block)
-        runs: list[tuple[int, int]] = []
+        runs: list[range] = []
         for begin, size in zip(self._numbers(blocks, np.zeros_like(blocks)).tolist(), sizes.tolist(), strict=True):
             head = min(size, self.n - begin)
-            runs += [(begin, head)] + ([(0, size - head)] if head < size else [])
+            runs += [range(begin, begin + head)] + ([range(size - head)] if head < size else [])
         return runs
 
     def _numbers(self, blocks: NDArray[np.int64], within: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -302,7 +302,7 @@ class MixedPlan:
         """Return (0, -1), for none: mixtures are not read ahead."""
         return 0, -1
 
-    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
+    def runs(self, start: int, stop: int) -> list[range]:
         """Return no runs: mixtures are not read ahead."""
         return []
 

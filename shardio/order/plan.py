@@ -62,8 +62,8 @@ class Order(Protocol):
     def windows(self, start: int, stop: int) -> tuple[int, int]:
         """Return the first and the last shuffling window that hold positions start..stop-1, or (0, -1) for none."""
 
-    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the runs of neighbouring samples, (first, count), in windows start..stop-1, to read them ahead."""
+    def runs(self, start: int, stop: int) -> list[range]:
+        """Return the samples in windows start..stop-1, to read them ahead, as runs of neighbours."""
 
     def at_epoch(self, epoch: int) -> Order:
         """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
@@ -141,8 +141,8 @@ class Plan:
         span = self.block * self.window
         return (start // span, (stop - 1) // span) if isinstance(self._permutation, BlockPermutation) else (0, -1)
 
-    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the runs of neighbouring samples, (first, count), that windows start..stop-1 hold."""
+    def runs(self, start: int, stop: int) -> list[range]:
+        """Return the samples that windows start..stop-1 hold, as runs of neighbours."""
         return self._permutation.runs(start, stop) if isinstance(self._permutation, BlockPermutation) else []
 
     def at_epoch(self, epoch: int) -> Plan:

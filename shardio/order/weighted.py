@@ -149,7 +149,7 @@ class WeightedPlan:
         """Return (0, -1), for none: weighted samples are not read ahead."""
         return 0, -1
 
-    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
+    def runs(self, start: int, stop: int) -> list[range]:
         """Return no runs: weighted samples are not read ahead."""
         return []
 

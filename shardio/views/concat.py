@@ -167,12 +167,13 @@ class Concat(BaseDataset):
             part = {n: c[rows] if isinstance(c, np.ndarray) else [c[row] for row in rows] for n, c in stored.items()}
             self._datasets[source].check(local, part, max_value_bytes)
 
-    def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
+    def read_ahead(self, run: range, fields: Iterable[str]) -> None:
         """Ask storage for samples ahead, as `Dataset.read_ahead` does; they may belong to several sources."""
         for source, dataset in enumerate(self._datasets):
-            low, high = max(first, int(self._starts[source])), min(first + count, int(self._starts[source + 1]))
+            first, end = int(self._starts[source]), int(self._starts[source + 1])
+            low, high = max(run.start, first), min(run.stop, end)
             if low < high:
-                dataset.read_ahead(low - int(self._starts[source]), high - low, fields)
+                dataset.read_ahead(range(low - first, high - first), fields)
 
     def warn_of_small_cache(self, window: int) -> None:
         for dataset in self._datasets:

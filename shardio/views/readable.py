@@ -184,8 +184,8 @@ class ReadableDataset(Protocol):
         `stored` holds the fields that the caller has read already.
         """
 
-    def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
-        """Ask storage for the samples from `first` to `first + count - 1`, and do not wait for them."""
+    def read_ahead(self, run: range, fields: Iterable[str]) -> None:
+        """Ask storage for a run of neighbouring samples, at least one, and do not wait for them."""
 
     @property
     def fetched(self) -> FetchCounts:

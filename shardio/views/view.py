@@ -422,9 +422,9 @@ class Derived(BaseDataset):
     ) -> None:
         self.base.check(self._in_base(indices), stored, max_value_bytes)
 
-    def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
+    def read_ahead(self, run: range, fields: Iterable[str]) -> None:
         """Ask storage for samples ahead, as `Dataset.read_ahead` does, run by run."""
-        _read_ahead(self.base, self._in_base(np.arange(first, first + count)), list(fields))
+        _read_ahead(self.base, self._in_base(np.array(run)), list(fields))
 
     def refetch(self, index: int) -> bool:
         return self.base.refetch(self._base_number(index))
@@ -586,9 +586,9 @@ class Windows(Derived):
                     raise ShardCorrupt(f"window {window}: {error}") from error
             raise
 
-    def read_ahead(self, first: int, count: int, fields: Iterable[str]) -> None:
+    def read_ahead(self, run: range, fields: Iterable[str]) -> None:
         """Ask storage for the rows of windows ahead, run by run, each row once."""
-        _read_ahead(self.base.base, np.unique(self._rows(np.arange(first, first + count))), list(fields))
+        _read_ahead(self.base.base, np.unique(self._rows(np.array(run))), list(fields))
 
     def refetch(self, index: int) -> bool:
         again = [self.base.base.refetch(row) for row in self._rows(np.array([index]))[0].tolist()]
@@ -656,7 +656,7 @@ def _read_ahead(dataset: ReadableDataset, numbers: Indices, names: Sequence[str]
     """Ask storage for samples, int64 [n], run by run."""
     starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
     for begin, size in zip(numbers[starts].tolist(), np.diff(starts, append=len(numbers)).tolist(), strict=True):
-        dataset.read_ahead(begin, size, names)
+        dataset.read_ahead(range(begin, begin + size), names)
 
 
 def digest_of(description: Mapping[str, Any], base: str) -> str:

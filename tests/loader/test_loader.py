@@ -618,9 +618,9 @@ def test_block_shuffle_asks_storage_for_what_comes(
     advised: list[int] = []
     real = shardio.Dataset.read_ahead
 
-    def read_ahead(self: shardio.Dataset, first: int, count: int, fields: Any) -> None:
-        asked.extend(range(first, first + count))
-        real(self, first, count, fields)
+    def read_ahead(self: shardio.Dataset, run: range, fields: Any) -> None:
+        asked.extend(run)
+        real(self, run, fields)
 
     monkeypatch.setattr(shardio.Dataset, "read_ahead", read_ahead)
     monkeypatch.setattr("os.posix_fadvise", lambda file, offset, size, advice: advised.append(size))

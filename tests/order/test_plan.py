@@ -182,7 +182,7 @@ def test_windows_hold_what_their_positions_deliver(
     start, stop = min(ends[0], n - 1), min(max(ends[1], ends[0] + 1), n)
     stop = max(stop, start + 1)
     first, last = plan.windows(start, stop)
-    told = [sample for begin, count in plan.runs(first, last + 1) for sample in range(begin, begin + count)]
+    told = [sample for run in plan.runs(first, last + 1) for sample in run]
     span = block * window
     assert sorted(told) == sorted(plan.indices(first * span, min(n, (last + 1) * span)).tolist())
     assert set(plan.indices(start, stop).tolist()) <= set(told)

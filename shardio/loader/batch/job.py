@@ -140,7 +140,7 @@ def epoch_jobs(
         if last > requested:
             # One window more than this job needs, so that storage reads it in the meantime.
             for run in plan.runs(max(first, requested + 1), last + 2):
-                spec.dataset.read_ahead(*run, spec.names.delivered)
+                spec.dataset.read_ahead(run, spec.names.delivered)
             requested = last + 1
         # Without a variable: this generator waits, and would keep the newest job's memory meanwhile.
         yield _open_job(spec, size, memory, plan, schedule, clock, step, steps)

@@ -1,0 +1,94 @@
+"""Rows cut from a ring: documents end to end, whose last entry is followed by the first, in rows of one length.
+
+Each epoch enters the ring at another place, from which rows follow each other; a permutation shuffles them. So the rows
+of two epochs differ, no entry comes twice in an epoch, and fewer entries than a row has are left out.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ConfigError
+from ..system.types import Indices
+from .permutation import derive
+from .plan import Plan, Shuffle
+
+_ENTRY = 0x217  # the purpose for which keys are derived
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RingPlan:
+    """The order of one epoch of rows: a `plan.Order` whose numbers are places on the ring, those of first entries.
+
+    Args:
+        entries: the entries on the ring, fewer than 2^62.
+        length: the entries of a row.
+        seed, epoch, shuffle, block, window: as for `Plan`, which orders rows. With `shuffle=None` each epoch enters the
+            ring at its first entry.
+
+    Raises ConfigError as `Plan` does, and if there are too few entries for a row.
+    """
+
+    entries: int
+    length: int
+    seed: int = 0
+    epoch: int = 0
+    shuffle: Shuffle = "global"
+    block: int = 64
+    window: int = 16
+    _rows: Plan = field(init=False, repr=False)
+    _first: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.length <= self.entries < 1 << 62:
+            raise ConfigError(f"{self.entries} entries on a ring make no row of {self.length}")
+        rows = Plan(self.n, self.seed, self.epoch, self.shuffle, self.block, self.window)
+        first = 0 if self.shuffle is None else derive(self.seed, self.epoch, _ENTRY) % self.entries
+        object.__setattr__(self, "_rows", rows)
+        object.__setattr__(self, "_first", first)
+
+    @property
+    def n(self) -> int:
+        """The number of rows in an epoch."""
+        return self.entries // self.length
+
+    @property
+    def order(self) -> str:
+        """The shuffling in words, as in `Plan.order`."""
+        return self._rows.order
+
+    def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        """Return the place at which the row at each position in [0, n) begins, which is its random key, too."""
+        places = self._places(self._rows.lookup(positions)[0])
+        return places, places
+
+    def _places(self, rows: NDArray[np.int64]) -> Indices:
+        return (self._first + self.length * rows) % self.entries
+
+    def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
+        """Return another row of the epoch, and its random key, for a bad one at attempt 1, 2, ..."""
+        row = self._rows.replacement(index, rng_key, attempt)[0]
+        place = (self._first + self.length * row) % self.entries
+        return place, place
+
+    def windows(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the first and the last window that hold positions start..stop-1; (0, -1) without block shuffle."""
+        return self._rows.windows(start, stop)
+
+    def runs(self, start: int, stop: int) -> list[range]:
+        """Return the places at which the rows in windows start..stop-1 begin, in runs of neighbours."""
+        runs = list[range]()
+        for run in self._rows.runs(start, stop):
+            first = int(self._places(np.array([run.start]))[0])
+            before = min(len(run), -(-(self.entries - first) // self.length))
+            for begin, count in ((first, before), (first + self.length * before - self.entries, len(run) - before)):
+                if count:
+                    runs.append(range(begin, begin + self.length * count, self.length))
+        return runs
+
+    def at_epoch(self, epoch: int) -> "RingPlan":
+        """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
+        return replace(self, epoch=epoch)

@@ -1,0 +1,90 @@
+"""Rows cut from a ring: in each epoch, each entry at most once, and fewer left out than a row has."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardio.errors import ConfigError
+from shardio.order.plan import Plan, Shuffle
+from shardio.order.ring import RingPlan
+
+SEEDS = st.integers(-(1 << 63), 1 << 63)
+EPOCHS = st.integers(0, (1 << 63) - 1)
+SHUFFLES = st.sampled_from(["global", "block", None])
+
+
+@st.composite
+def rings(draw: st.DrawFn) -> RingPlan:
+    """Any ring with a row on it, in any epoch."""
+    length = draw(st.integers(1, 40))
+    entries = length + draw(st.integers(0, 300))
+    block, window = draw(st.integers(1, 9)), draw(st.integers(1, 5))
+    return RingPlan(entries, length, draw(SEEDS), draw(EPOCHS), draw(SHUFFLES), block, window)
+
+
+@given(rings())
+def test_an_epoch_holds_each_entry_at_most_once(plan: RingPlan) -> None:
+    """The rows of an epoch share no entry and leave out fewer than a row has, which lie side by side."""
+    places = plan.lookup(np.arange(plan.n))[0]
+    held = ((places[:, None] + np.arange(plan.length)) % plan.entries).reshape(-1)
+    assert len(np.unique(held)) == len(held) == plan.n * plan.length
+    left = np.setdiff1d(np.arange(plan.entries), held)
+    assert len(left) < plan.length
+    inside = np.zeros(plan.entries, np.bool_)
+    inside[left] = True
+    assert (inside & ~np.roll(inside, 1)).sum() <= 1
+    assert plan.at_epoch(plan.epoch) == plan
+
+
+@given(rings(), st.tuples(st.integers(0, 399), st.integers(1, 400)))
+def test_windows_hold_what_their_positions_deliver(plan: RingPlan, ends: tuple[int, int]) -> None:
+    """The runs of the windows of some positions are the rows that these windows deliver, in the order of the ring."""
+    start = min(ends[0], plan.n - 1)
+    stop = max(start + 1, min(ends[1], plan.n))
+    first, last = plan.windows(start, stop)
+    told = [place for run in plan.runs(first, last + 1) for place in run]
+    span = plan.block * plan.window
+    if plan.shuffle == "block":
+        assert sorted(told) == sorted(plan.lookup(np.arange(first * span, min(plan.n, (last + 1) * span)))[0].tolist())
+    else:
+        assert (first, last, told) == (0, -1, [])
+
+
+@given(rings(), st.integers(0, 400), st.integers(1, 16))
+def test_a_bad_row_is_replaced_by_one_of_its_epoch(plan: RingPlan, position: int, attempt: int) -> None:
+    """The replacement is a row that the epoch has, the same whenever one asks."""
+    (place,), (key,) = (column.tolist() for column in plan.lookup(np.array([position % plan.n])))
+    other, other_key = plan.replacement(place, key, attempt)
+    assert other in plan.lookup(np.arange(plan.n))[0]
+    assert (other, other_key) == plan.replacement(place, key, attempt) == (other, other)
+
+
+def test_epochs_enter_the_ring_at_other_places() -> None:
+    """Shuffled epochs begin anywhere on the ring, so that rows differ; stored order begins at the first entry."""
+    entries, length = 10_000, 64
+    firsts = {int(RingPlan(entries, length, 3, epoch).lookup(np.arange(1))[0][0]) % length for epoch in range(200)}
+    assert len(firsts) > length // 2
+    for shuffle in ("global", "block"):
+        offsets = {RingPlan(entries, length, seed, 0, shuffle)._first for seed in range(200)}
+        assert len(offsets) > 190
+    for epoch in range(3):
+        stored = RingPlan(entries, length, 3, epoch, None).lookup(np.arange(3))[0]
+        assert stored.tolist() == [0, length, 2 * length]
+
+
+def test_rows_are_those_of_the_plan() -> None:
+    """The permutation of rows is that of a plan of as many samples, so global and block shuffles mean the same."""
+    shuffles: list[Shuffle] = ["global", "block", None]
+    for shuffle in shuffles:
+        plan = RingPlan(1000, 7, 5, 2, shuffle, 4, 3)
+        rows = (plan.lookup(np.arange(plan.n))[0] - plan._first) % 1000 // 7
+        assert rows.tolist() == Plan(142, 5, 2, shuffle, 4, 3).indices(0, 142).tolist()
+        assert plan.order == Plan(142, 5, 2, shuffle, 4, 3).order
+
+
+@pytest.mark.parametrize(("entries", "length"), [(7, 8), (0, 1), (8, 0), (1 << 62, 8)])
+def test_a_ring_without_a_row_is_refused(entries: int, length: int) -> None:
+    """A ring has at least one row, and fewer than 2^62 entries."""
+    with pytest.raises(ConfigError, match=f"{entries} entries on a ring make no row of {length}"):
+        RingPlan(entries, length)
