@@ -181,6 +181,11 @@ def of_runs(firsts: Indices, counts: NDArray[np.int64], step: int) -> IndexMap:
 
 def of_mask(parts: Iterable[NDArray[np.bool_]]) -> IndexMap:
     """Return the map to the samples for which a mask, given in consecutive parts, is True."""
+    return _smallest(counted_bits(parts))
+
+
+def counted_bits(parts: Iterable[NDArray[np.bool_]]) -> BitMap:
+    """Return a mask, given in consecutive parts, as counted bits."""
     packed, left = [np.empty(0, np.uint8)], np.empty(0, np.bool_)
     for part in parts:
         left = np.concatenate([left, part])
@@ -191,7 +196,7 @@ def of_mask(parts: Iterable[NDArray[np.bool_]]) -> IndexMap:
     bits = np.concatenate(packed)
     counts = np.zeros(len(bits) // _BLOCK + 1, np.int64)
     np.cumsum(_POPULATION[bits].reshape(-1, _BLOCK).sum(axis=1, dtype=np.int64), out=counts[1:])
-    return _smallest(BitMap(bits, counts))
+    return BitMap(bits, counts)
 
 
 def _smallest(chosen: BitMap) -> IndexMap:

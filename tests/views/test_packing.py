@@ -1,0 +1,49 @@
+"""Best fit decreasing, many equal pieces at a time: what a loop over the pieces gives."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardio.views.packing import best_fit
+
+
+def rooms_one_by_one(sizes: list[int], length: int) -> list[int]:
+    """The room left in each row by best fit decreasing, piece by piece, sorted."""
+    rooms: list[int] = []
+    for size in sorted(filter(None, sizes), reverse=True):
+        fitting = [row for row, room in enumerate(rooms) if room >= size]
+        if not fitting:
+            rooms.append(length)
+            fitting = [len(rooms) - 1]
+        rooms[min(fitting, key=lambda row: rooms[row])] -= size
+    return sorted(rooms)
+
+
+@given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(0, n), max_size=200))))
+def test_rows_are_those_of_best_fit_decreasing(given: tuple[int, list[int]]) -> None:
+    """Each piece is in one row, none of length 0 in any, rows have the rooms that a plain loop leaves."""
+    length, sizes = given
+    packing = best_fit(np.array(sizes, np.int64), length)
+    assert sorted(packing.pieces.tolist()) == [piece for piece, size in enumerate(sizes) if size]
+    rows = [packing.pieces[a:b].tolist() for a, b in zip(packing.firsts, packing.firsts[1:], strict=False)]
+    assert all(rows)
+    assert sorted(length - sum(sizes[piece] for piece in row) for row in rows) == rooms_one_by_one(sizes, length)
+    for row in rows:
+        assert [(-sizes[piece], piece) for piece in row] == sorted((-sizes[piece], piece) for piece in row)
+
+
+def test_of_equal_pieces_the_first_comes_first() -> None:
+    """Pieces of one length go into rows in their order, so that rows hold neighbours where they can."""
+    packing = best_fit(np.full(1000, 3), 10)
+    assert packing.pieces.tolist() == list(range(1000))
+    assert np.diff(packing.firsts).tolist() == [3] * 333 + [1]
+
+
+@pytest.mark.parametrize("length", [512, 2048, 70_000])
+@pytest.mark.parametrize("mean", [4.0, 6.0])
+def test_rows_have_hardly_any_padding(length: int, mean: float) -> None:
+    """Lengths as those of web pages fill rows to more than 99 %."""
+    sizes = np.random.default_rng(0).lognormal(mean, 1, 200_000).astype(np.int64) % length
+    rows = len(best_fit(sizes, length).firsts) - 1
+    assert rows <= 1.01 * -(-int(sizes.sum()) // length)
