@@ -66,7 +66,8 @@ class Field:
             those of kind `pixels` may not. In a shape of arrays None stands for an axis of any length.
         channels: 3 if images are delivered as RGB (the default), 1 if as grey; None for other kinds.
         role: `mask` for images whose pixels are numbers of classes and not colours: they have one channel and are
-            never interpolated. None for all other fields.
+            never interpolated. `segments` for the lengths of a row's segments, int32 of shape (None,), of which a
+            batch has the boundaries. None for all other fields.
         optional: whether samples may lack the value: it is then None.
         attributes: what the source states about an array or a scalar, as JSON values, such as its `units`; None if it
             states nothing. They describe values and change none, so they are no part of the digest.
@@ -80,7 +81,7 @@ class Field:
     dtype: str | None = None
     shape: Shape | None = None
     channels: Literal[1, 3] | None = None
-    role: Literal["mask"] | None = None
+    role: Literal["mask", "segments"] | None = None
     optional: bool = False
     attributes: Mapping[str, Any] | None = field(default=None, hash=False)
     window: bool = False
@@ -99,11 +100,13 @@ class Field:
             object.__setattr__(self, "shape", _checked_shape(self.kind, self.shape, self.dtype))
         elif self.kind == "pixels":
             raise ConfigError("a field of kind 'pixels' needs a shape: the (height, width) of all images")
-        if self.role not in (None, "mask"):
-            raise ConfigError(f"role must be 'mask' or None, got {self.role!r}")
-        if self.role is not None and not self.is_image:
+        if self.role not in (None, "mask", "segments"):
+            raise ConfigError(f"role must be 'mask', 'segments' or None, got {self.role!r}")
+        if self.role == "mask" and not self.is_image:
             raise ConfigError(f"role='mask' is for images, got a field of kind {self.kind!r}")
-        if self.role is not None and self.channels not in (None, 1):
+        if self.role == "segments" and (self.dtype, self.shape) != ("int32", (None,)):
+            raise ConfigError(f"role='segments' is for int32 of shape (None,), got {describe(self)}")
+        if self.role == "mask" and self.channels not in (None, 1):
             raise ConfigError(f"a mask has 1 channel, got channels={self.channels!r}")
         self._check_attributes()
         if not isinstance(self.optional, bool):

@@ -58,9 +58,10 @@ _INDEX_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)?(\.sums)?\.idx\.[a-z0-9]+")
 _OWN_TAR = re.compile(rf"{SHARD}\.tar")
 _OWN_MEMBER = re.compile(rb"[0-9]{%d}\." % tar_layout.KEY_DIGITS)
 _OTHERS_INDEX = re.compile(rf"{SHARD}(\.idx\.h5|\.[a-z0-9]+\.idx\.npy)")
+_PACKED = r"shardio\.packed-[0-9a-f]{32}\.bin"
 _MANIFEST = rf"{re.escape(manifest.FILE_NAME)}|{manifest.TABLE_PATTERN.pattern}"
 HIDDEN = re.compile(rf"{re.escape(JOURNAL)}|{re.escape(WORKPLACE)}[0-9a-f]+-([0-9]+|new)")
-TEMPORARY = re.compile(rf"\.({_MANIFEST}|{re.escape(PLAN)}|{SHARD}[a-z0-9.]*)\.[0-9a-f]+\.tmp")
+TEMPORARY = re.compile(rf"\.({_MANIFEST}|{_PACKED}|{re.escape(PLAN)}|{SHARD}[a-z0-9.]*)\.[0-9a-f]+\.tmp")
 _MADE_FILE = re.compile(rf"lock|rank-[0-9]{{5,}}|{re.escape(PLAN)}|{_MANIFEST}|{_SHARD_FILE.pattern}")
 _MADE_FOLDER = re.compile(r"run-[0-9a-f]{8}|" + HIDDEN.pattern)
 
@@ -80,10 +81,15 @@ def ours(directory: Directory) -> list[str]:
     files = {
         name
         for name, kind in kinds.items()
-        if (kind == "file" and shard.fullmatch(name))
+        if (kind == "file" and (shard.fullmatch(name) or re.fullmatch(_PACKED, name)))
         or (kind == "link" and _SHARD_FILE.fullmatch(name) and not directory.place(name).is_dir())
     }
     return sorted(signs | files, key=lambda name: name != manifest.FILE_NAME)
+
+
+def packed_name(key: str) -> str:
+    """Return the name of a table of packed rows beside a dataset (`views/packed_table.py`); 32 hexadecimal digits."""
+    return f"shardio.packed-{key}.bin"
 
 
 def next_number(names: Iterable[str]) -> int:

@@ -95,11 +95,15 @@ class BitMap:
         return np.asarray((blocks * _BLOCK + byte) * 8 + bit, np.int64)
 
     def leading(self, samples: int) -> int | None:
-        block, rest = divmod(samples, 8 * _BLOCK)
-        if block >= len(self.counts) - 1:
-            return len(self)
-        bits = np.unpackbits(self.bits[block * _BLOCK : (block + 1) * _BLOCK])
-        return int(self.counts[block]) + int(np.count_nonzero(bits[:rest]))
+        return int(self.before(np.array([min(samples, 8 * len(self.bits))]))[0])
+
+    def before(self, numbers: Indices) -> NDArray[np.int64]:
+        """Return how many bits are set before each of some numbers of samples, int64 [n]."""
+        blocks, rest = np.divmod(numbers, 8 * _BLOCK)
+        places = np.minimum(blocks[:, None] * _BLOCK + _BYTES, len(self.bits) - 1)
+        bits = np.unpackbits(self.bits[places], axis=1)
+        found: NDArray[np.int64] = self.counts[blocks] + (bits * (np.arange(8 * _BLOCK) < rest[:, None])).sum(axis=1)
+        return found
 
 
 @final
@@ -193,7 +197,11 @@ def counted_bits(parts: Iterable[NDArray[np.bool_]]) -> BitMap:
         packed.append(np.packbits(left[:whole]))
         left = left[whole:]
     packed.append(np.packbits(np.concatenate([left, np.zeros(-len(left) % (8 * _BLOCK), np.bool_)])))
-    bits = np.concatenate(packed)
+    return with_counts(np.concatenate(packed))
+
+
+def with_counts(bits: NDArray[np.uint8]) -> BitMap:
+    """Return bits, uint8 [a multiple of 64], with their counts."""
     counts = np.zeros(len(bits) // _BLOCK + 1, np.int64)
     np.cumsum(_POPULATION[bits].reshape(-1, _BLOCK).sum(axis=1, dtype=np.int64), out=counts[1:])
     return BitMap(bits, counts)

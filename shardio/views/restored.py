@@ -14,8 +14,9 @@ from .concat import Concat
 from .mixture import Mixture
 from .readable import ReadableDataset
 from .saved import DatasetNode, SavedView
+from .sequence_rows import RowChoice
 from .split import parse_split
-from .view import BaseDataset, View, Weighted, Windows
+from .view import BaseDataset, SequenceRows, View, Weighted, Windows
 from .weighing import Balance, Weights
 from .windows import Starts
 
@@ -98,6 +99,31 @@ class _Windows(_Node):
         return Windows(base, Starts(*self.windows, self.within, self.contiguous))
 
 
+class _Cut(_Node):
+    cut: str
+    length: _Count
+    positions: bool
+    documents: bool
+    cu_seqlens: bool
+
+    def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
+        columns = (self.positions, self.documents, self.cu_seqlens)
+        return SequenceRows(base, RowChoice(self.cut, self.length, False, 0, *columns))
+
+
+class _Packed(_Node):
+    packed: str
+    value: int | float
+    length: _Count
+    positions: bool
+    documents: bool
+    cu_seqlens: bool
+
+    def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
+        columns = (self.positions, self.documents, self.cu_seqlens)
+        return SequenceRows(base, RowChoice(self.packed, self.length, True, self.value, *columns))
+
+
 class _Concat(_Node):
     concat: dict[str, Any]
     classes: Classes | None
@@ -134,6 +160,8 @@ _CHOICES: Mapping[str, type[_Choice]] = {
     "weighted": _Weights,
     "balanced": _Balance,
     "windows": _Windows,
+    "cut": _Cut,
+    "packed": _Packed,
 }
 """The kinds of choices, by the first key of their descriptions."""
 _JOINED: Mapping[str, type[_Joined]] = {"concat": _Concat, "mix": _Mixture}

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
 from ..errors import ConfigError, ShardCorrupt, SplitWarning
-from ..format.fields import Field, describe, presence, present_column
+from ..format.fields import Field, describe, length_column, presence, present_column
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Plan, Shuffle
+from ..order.ring import RingPlan
 from ..order.weighted import Points, WeightedPlan
 from ..system.rules import whole_number
 from ..system.shared_memory import is_sharing
@@ -29,8 +30,10 @@ from ..system.types import Buffer, Column, Indices
 from . import saved
 from .choice import Choice, Part, Select, Slice, Where
 from .classes import KEY, names_in
+from .documents import RowLayout
 from .index_map import IndexMap
 from .readable import Location, ReadableDataset, SelectedSamples, decoded
+from .sequence_rows import RowChoice, RowSelection, documents_of
 from .split import parse_split
 from .weighing import Balance, Weighing, Weights
 from .windows import FILE, Starts, WindowSelection, rows_to_check, usual_step, windowed
@@ -235,6 +238,64 @@ class BaseDataset(ReadableDataset):
             starts = replace(starts, contiguous=(contiguous, usual_step(base, within, contiguous)))
         return Windows(base, starts)
 
+    def cut(
+        self, field: str, length: int, *, positions: bool = False, documents: bool = False, cu_seqlens: bool = False
+    ) -> SequenceRows:
+        """Return rows of `length` entries, cut from all documents end to end: `floor(entries / length)` in an epoch.
+
+        The documents lie on a ring, which each shuffled epoch enters at another place, so that rows differ from epoch
+        to epoch. An epoch has each entry at most once, and leaves out fewer than `length`.
+
+        Args:
+            field: a ragged field, such as `("uint16", (None,))`, whose values are the documents.
+            length: the entries of a row.
+            positions: also give `NAME_position`, int64 [length]: the place of each entry within its document's part of
+                the row.
+            documents: also give `NAME_document`, int64 [length]: the number, within the row, of each entry's document.
+            cu_seqlens: also give `NAME_cu_seqlens`, int32 [segments + 1]: the boundaries of documents in the batch laid
+                end to end, as attention kernels take them.
+
+        Rows come under the field's name, `[length, *entry]`; whole numbers of up to 32 bits as int64. Other fields are
+        left out. Numbers of samples, as in `batch["index"]`, are the places on the ring at which rows begin.
+
+        A token that the field's attribute `vocabulary`, the number of tokens, does not cover is a bad sample.
+
+        Raises ConfigError for a field of another kind and a length below 1, ShardCorrupt for damaged lengths.
+        """
+        base = self._to_choose_from("cut")
+        return SequenceRows(base, RowChoice(field, length, False, 0, positions, documents, cu_seqlens))
+
+    def packed(
+        self,
+        field: str,
+        length: int,
+        *,
+        value: float = 0,
+        positions: bool = False,
+        documents: bool = False,
+        cu_seqlens: bool = False,
+    ) -> SequenceRows:
+        """Return rows of `length` entries with whole documents in them, packed by best fit decreasing.
+
+        Documents longer than a row are split: their first parts fill rows, and the rest is packed. Every entry is in
+        exactly one row. Which documents make which row is decided once, and kept in a file beside the dataset, or in
+        the cache.
+
+        Args:
+            field: a ragged field, such as `("uint16", (None,))`, whose values are the documents.
+            length: the entries of a row.
+            value: what follows the last document of a row that is not full.
+            positions: as for `cut`; 0 in padding.
+            documents: as for `cut`; -1 in padding.
+            cu_seqlens: as for `cut`; the padding of a row is a segment of its own.
+
+        Besides the fields that `cut` gives, rows have `NAME_length`, int64: how many entries are of documents.
+
+        Raises what `cut` raises, and ConfigError for a value that the rows' dtype cannot hold.
+        """
+        base = self._to_choose_from("packed")
+        return SequenceRows(base, RowChoice(field, length, True, value, positions, documents, cu_seqlens))
+
     def split(
         self,
         shares: Mapping[str, float],
@@ -369,7 +430,7 @@ class Derived(BaseDataset):
         self.base, self.path = base, base.path
         self._chosen_from = base  # with the labels of which a choice is
 
-    def _described(self, choice: Choice | Weighing, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+    def _described(self, choice: Choice | Weighing | RowChoice, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         if self.base is not self._chosen_from:
             raise saved.renumbered(self)
         return saved.described(choice, self.base, arrays)
@@ -597,6 +658,147 @@ class Windows(Derived):
     def warn_of_small_cache(self, window: int) -> None:
         rows = min(window, len(self)) * min(self.starts.stride, self.starts.length)
         self.base.base.warn_of_small_cache(min(rows, len(self.base.base)))
+
+
+@final
+class SequenceRows(Derived):
+    """Rows of one length, made of documents; `dataset.cut` and `dataset.packed` return them.
+
+    Attributes:
+        base: the dataset that has the documents.
+        choice: how they make rows.
+        path: the path of the dataset at the bottom.
+    """
+
+    def __init__(self, documents: ReadableDataset, choice: RowChoice) -> None:
+        self._fields = choice.fields(documents)
+        super().__init__(documents)
+        self.choice = choice
+        self._layout: RowLayout | None = choice.layout(documents)
+
+    def _made(self) -> RowLayout:
+        if self._layout is None:  # the view was unpickled elsewhere
+            self._layout = self.choice.layout(self._chosen_from)
+        return self._layout
+
+    def _in_base(self, indices: Indices) -> Indices:
+        """Return the first document of each row."""
+        pieces = self._made().pieces(indices)
+        return pieces.documents[np.searchsorted(pieces.rows, np.arange(len(indices)))]
+
+    def _documents(self, indices: Indices) -> Indices:
+        """Return the documents in some rows, each once, in ascending order."""
+        return np.unique(self._made().pieces(indices).documents)
+
+    def __len__(self) -> int:
+        return len(self._made())
+
+    @property
+    def numbers(self) -> int:
+        """The number of rows that have numbers: of cut ones, as many as there are entries."""
+        return self._made().numbers
+
+    @property
+    def padding(self) -> float:
+        """The share of the entries of all rows that are padding."""
+        return self._made().padding
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The fields of rows."""
+        return self._fields
+
+    def field(self, name: str) -> Field:
+        if (found := self._fields.get(name)) is not None:
+            return found
+        if name in (length_column(own) for own, field in self._fields.items() if field.ragged):
+            return Field("scalar", "int64")
+        raise ConfigError(f"{self.path}: rows of documents have no field {name!r}; there are {', '.join(self._fields)}")
+
+    @property
+    def digest(self) -> str:
+        """A hash of how rows are made, and of the digest of the dataset that has the documents."""
+        return digest_of(self.choice.description(), self.base.digest)
+
+    @property
+    def earlier(self) -> Mapping[str, int]:
+        """Nothing: more documents make other rows."""
+        return {}
+
+    @property
+    def orders_itself(self) -> bool:  # type: ignore[override]
+        """Whether rows are cut, which each epoch does anew."""
+        return not self.choice.packed
+
+    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
+        """Return the order of the rows in epoch 0."""
+        if self.choice.packed or not len(self):
+            return super().plan(seed, shuffle, block, window)
+        return RingPlan(self.numbers, self.choice.length, seed, 0, shuffle, block, window)
+
+    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        return self._described(self.choice, arrays)
+
+    def __repr__(self) -> str:
+        padding = f", {self.padding:.2%} padding" if self.choice.packed else " an epoch"
+        return f"<SequenceRows {_short(self.choice.description())}: {len(self)}{padding} of {self.base!r}>"
+
+    @property
+    def id_columns(self) -> Mapping[str, tuple[str, ...]]:
+        """The columns that identify a row in a batch: only its `index`."""
+        return {"index": ()}
+
+    def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
+        """Return the columns of `id_columns` for some rows, int64 [n] each."""
+        return {"index": indices}
+
+    def origin(self, indices: Sequence[int] | Indices) -> Indices:
+        """Return the number, in the dataset at the bottom, of each entry's document: int64 [n, length], -1 in padding.
+
+        Raises IndexError for a number outside.
+        """
+        rows = self._checked(whole_numbers(indices))
+        return documents_of(self._made().pieces(rows), self.base, len(rows), self.choice.length)
+
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        return np.full_like(super().shard_means, self._fields[self.choice.field].row_bytes)
+
+    def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
+        """Locate the pieces of documents in rows, as `Dataset.selection` does."""
+        pieces = self._made().pieces(self._checked(indices))
+        return RowSelection(self.base, self.choice, self._fields, pieces, len(indices), max_value_bytes)
+
+    def check(
+        self,
+        indices: Indices,
+        stored: Mapping[str, Column | Sequence[Buffer]],
+        max_value_bytes: int = MAX_VALUE_BYTES,
+    ) -> None:
+        """Compare the checksums of all documents in rows, each once; the error names the row, too."""
+        try:
+            self.base.check(self._documents(indices), {}, max_value_bytes)
+        except ShardCorrupt:
+            for row in indices.tolist():
+                try:
+                    self.base.check(self._documents(np.array([row])), {}, max_value_bytes)
+                except ShardCorrupt as error:
+                    raise ShardCorrupt(f"row {row}: {error}") from error
+            raise
+
+    def read_ahead(self, run: range, fields: Iterable[str]) -> None:
+        """Ask storage for the documents in rows ahead, run by run, each once."""
+        _read_ahead(self.base, self._documents(np.array(run)), [self.choice.field])
+
+    def refetch(self, index: int) -> bool:
+        again = [self.base.refetch(document) for document in self._documents(np.array([index])).tolist()]
+        return any(again)
+
+    def warn_of_small_cache(self, window: int) -> None:
+        self.base.warn_of_small_cache(-(-len(self.base) * window // max(len(self), 1)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ if is_sharing() else self.__dict__ | {"_layout": None}
 
 
 @final

@@ -1,0 +1,296 @@
+"""Which documents are in each packed row: a table, made once for a dataset, a field and a length, and kept in a file.
+
+Documents that fill rows alone come first: document 7 of 5,000 entries makes two rows of 2,048. What is left of them,
+and all shorter documents, is packed by best fit (`views/packing.py`). A document takes 4 bytes for its number, 2 for
+its length (more in rows of 65,536 or more), and a few bits.
+
+```text
+shardio.packed-<key>.bin     arrays in NumPy's .npy, one after the other; the first is JSON, with a checksum of the rest
+```
+
+The file lies beside the dataset, if its folder may be written, or in the folder `packed` of the cache. The key is a
+hash of what the table belongs to. What does not fit is made anew.
+"""
+
+import contextlib
+import io
+import json
+import mmap
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ..cache.location import default_folder
+from ..errors import ConfigError
+from ..format import manifest
+from ..output.own_files import packed_name
+from ..system import npy, strict_json
+from ..system.directory import Directory
+from ..system.file_locks import try_lock
+from ..system.replacement import remove_abandoned, replacing
+from ..system.types import Indices
+from .documents import Pieces, document_lengths
+from .index_map import BitMap, counted_bits, with_counts
+from .packing import best_fit
+from .readable import ReadableDataset
+
+_FORMAT, _VERSION = "shardio packed rows", 1
+_FEW = 1 << 16  # documents, whose table is made faster than a file is written durably
+_MANY = 1 << 21  # documents, whose table takes long enough to say so
+_MOST_HEADER = 1 << 12
+_MOST_WAIT, _LOOK = 3600.0, 0.1  # seconds
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedTable:
+    """Rows of whole documents, and of pieces of those that are longer than a row.
+
+    Args:
+        length: the entries of a row.
+        full: the number of rows that one document fills; they come first.
+        documents: the documents in the other rows, row by row, unsigned [n].
+        sizes: how many entries each has there, its last ones, unsigned [n].
+        firsts: the bits of the first document of each row, of n.
+        long: the bits of the documents that fill rows.
+        begun: the bits of the first row that each of these fills, of `full`.
+    """
+
+    length: int
+    full: int
+    documents: NDArray[np.unsignedinteger]
+    sizes: NDArray[np.unsignedinteger]
+    firsts: BitMap
+    long: BitMap
+    begun: BitMap
+    padding: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        entries = self.full * self.length + int(self.sizes.sum(dtype=np.int64))
+        object.__setattr__(self, "padding", 1 - entries / (len(self) * self.length) if len(self) else 0.0)
+
+    def __len__(self) -> int:
+        return self.full + len(self.firsts)
+
+    @property
+    def numbers(self) -> int:
+        return len(self)
+
+    def pieces(self, numbers: Indices) -> Pieces:
+        filled = numbers < self.full
+        if filled.all():
+            return self._full_rows(numbers, np.arange(len(numbers)))
+        rows = np.flatnonzero(~filled)
+        packed = self._packed_rows(numbers[rows] - self.full, rows)
+        if len(rows) == len(numbers):
+            return packed
+        rows = np.flatnonzero(filled)
+        full = self._full_rows(numbers[rows], rows)
+        order = np.argsort(np.concatenate((full.rows, packed.rows)), kind="stable")
+        joined = (np.concatenate(pair)[order] for pair in zip(_columns(full), _columns(packed), strict=True))
+        return Pieces(*joined)
+
+    def _full_rows(self, numbers: Indices, rows: NDArray[np.int64]) -> Pieces:
+        which = self.begun.before(numbers + 1) - 1
+        begins = (numbers - self.begun(which)) * self.length
+        return Pieces(self.long(which), begins, begins + self.length, rows)
+
+    def _packed_rows(self, numbers: Indices, rows: NDArray[np.int64]) -> Pieces:
+        firsts = self.firsts(numbers)
+        following = numbers + 1
+        ends = np.full(len(numbers), len(self.documents))
+        inside = following < len(self.firsts)
+        ends[inside] = self.firsts(following[inside])
+        counts = ends - firsts
+        places = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+        documents = self.documents[places].astype(np.int64)
+        sizes = self.sizes[places].astype(np.int64)
+        begins = np.zeros(len(documents), np.int64)
+        is_long = np.flatnonzero(self.long.bits[documents >> 3] >> (7 - (documents & 7)).astype(np.uint8) & 1)
+        if len(is_long):
+            which = self.long.before(documents[is_long])
+            begins[is_long] = (self._begun(which + 1) - self._begun(which)) * self.length
+        return Pieces(documents, begins, begins + sizes, np.repeat(rows, counts))
+
+    def _begun(self, which: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of rows that the long documents before some fill."""
+        rows, inside = np.full(len(which), self.full), which < len(self.begun)
+        rows[inside] = self.begun(which[inside])
+        return rows
+
+
+def _columns(pieces: Pieces) -> tuple[NDArray[np.int64], ...]:
+    return pieces.documents, pieces.begins, pieces.ends, pieces.rows
+
+
+def made(base: ReadableDataset, name: str, length: int) -> PackedTable:
+    """Make the table of a dataset: its documents are the values of a ragged field."""
+    lengths = np.concatenate([np.empty(0, np.int64), *document_lengths(base, name)])
+    full_rows = lengths // length
+    packing = best_fit(lengths - full_rows * length, length)
+    long = full_rows > 0
+    return PackedTable(
+        length,
+        int(full_rows.sum()),
+        packing.pieces.astype(_unsigned(len(base))),
+        (lengths % length)[packing.pieces].astype(_unsigned(length)),
+        _bits(packing.firsts[:-1], len(packing.pieces)),
+        counted_bits([long]),
+        _bits((np.cumsum(full_rows) - full_rows)[long], int(full_rows.sum())),
+    )
+
+
+def _unsigned(largest: int) -> np.dtype[Any]:
+    return np.dtype(np.uint16 if largest < 1 << 16 else np.uint32 if largest < 1 << 32 else np.uint64)
+
+
+def _bits(numbers: Indices, count: int) -> BitMap:
+    mask = np.zeros(count, np.bool_)
+    mask[numbers] = True
+    return counted_bits([mask])
+
+
+def packed_table(base: ReadableDataset, name: str, length: int) -> PackedTable:
+    """Return the table of a dataset, from its file if there is one. Of the processes of a node, one makes it.
+
+    Args:
+        base: the dataset.
+        name: the ragged field that holds documents.
+        length: the entries of a row.
+
+    Raises what `document_lengths` raises.
+    """
+    if len(base) < _FEW:
+        return made(base, name, length)
+    of = {"digest": base.digest, "field": name, "length": length, "documents": len(base)}
+    folder = _folder(base)
+    if folder is None:
+        return _made_noticed(base, name, length, None)
+    path = folder / packed_name(xxhash.xxh3_128_hexdigest(json.dumps([_VERSION, of]).encode()))
+    if (table := _read(path, of)) is not None:
+        return table
+    with _alone(folder):
+        if (table := _read(path, of)) is None:
+            table = _made_noticed(base, name, length, path)
+            with contextlib.suppress(OSError, ConfigError):  # a full disk: the table is in memory all the same
+                remove_abandoned(folder, {path.name})
+                _write(path, of, table)
+                table = _read(path, of) or table
+    return table
+
+
+def _made_noticed(base: ReadableDataset, name: str, length: int, path: Path | None) -> PackedTable:
+    if len(base) >= _MANY:
+        kept = "" if path is None else f"; the table stays in {path}"
+        print(f"shardio: packing {len(base):,} documents into rows of {length:,}{kept}", file=sys.stderr)
+    return made(base, name, length)
+
+
+def _folder(base: ReadableDataset) -> Path | None:
+    """Return the folder for tables: the dataset's, if it has one that may be written; None if there is none."""
+    place = base.path
+    if isinstance(place, Path) and (place / manifest.FILE_NAME).is_file() and os.access(place, os.W_OK | os.X_OK):
+        return place
+    folder = default_folder().absolute() / "packed"
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    return None
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process makes a table in a folder; without locks, or if it takes too long, go on at once."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # NFS locks no folder
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, descriptor)
+            until = time.monotonic() + _MOST_WAIT
+            while try_lock(descriptor) is False and time.monotonic() < until:
+                time.sleep(_LOOK)
+        yield
+
+
+def _write(path: Path, of: Mapping[str, Any], table: PackedTable) -> None:
+    bits = (table.firsts.bits, table.long.bits, table.begun.bits)
+    arrays = [np.ascontiguousarray(array) for array in (table.documents, table.sizes, *bits)]
+    checksum = xxhash.xxh3_128()
+    for array in arrays:
+        checksum.update(npy.header_of(array.dtype, array.shape))
+        checksum.update(array.data)
+    head = {"format": _FORMAT, "version": _VERSION, **of, "full": table.full, "checksum": checksum.hexdigest()}
+    with replacing(path) as file:
+        for array in (np.frombuffer(json.dumps(head).encode(), np.uint8), *arrays):
+            file.write(npy.header_of(array.dtype, array.shape))
+            file.write(array.data)
+            file.write(bytes(-file.tell() % 64))
+
+
+def _read(path: Path, of: Mapping[str, Any]) -> PackedTable | None:
+    """Return the table in a file, mapped; None if there is none, or it is damaged or belongs to something else."""
+    try:
+        descriptor = Directory(path.parent).open(path.name, os.O_RDONLY)
+    except (OSError, ConfigError):
+        return None
+    with os.fdopen(descriptor, "rb"):
+        try:
+            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            return _checked(memoryview(mapped), of)
+        except (ValueError, KeyError, TypeError, OSError):
+            return None
+
+
+def _checked(data: memoryview, of: Mapping[str, Any]) -> PackedTable:
+    """Return the table in the bytes of a file; ValueError if they are not what they must be.
+
+    A checksum is no proof that shardio wrote the file, so numbers are checked by which memory is read.
+    """
+    arrays, begins, checksum = list[NDArray[Any]](), 0, xxhash.xxh3_128()
+    for number in range(6):
+        header = npy.read_header(io.BytesIO(data[begins : begins + _MOST_HEADER]))
+        if len(header.shape) != 1 or header.dtype.kind != "u" or begins + header.stop > len(data):
+            raise ValueError("no array of unsigned numbers")
+        arrays.append(np.ndarray(header.shape, header.dtype, data, begins + header.start))
+        if number:
+            checksum.update(data[begins : begins + header.stop])
+        begins += header.stop + -header.stop % 64
+    head = strict_json.parse(arrays[0].tobytes())
+    full, (documents, sizes, *bits) = head["full"], arrays[1:]
+    expected = {"format": _FORMAT, "version": _VERSION, **of, "full": full, "checksum": checksum.hexdigest()}
+    if head != expected or type(full) is not int or not 0 <= full < 1 << 62:
+        raise ValueError("another table, or another checksum")
+    if any(each.dtype != np.uint8 or len(each) % 64 for each in bits) or len(documents) != len(sizes):
+        raise ValueError("no bits")
+    firsts, long, begun = map(with_counts, bits)
+    table = PackedTable(of["length"], full, documents, sizes, firsts, long, begun)
+    if len(long) != len(begun) or not (
+        _are_of(long, of["documents"]) and _begin(firsts, len(sizes)) and _begin(begun, full)
+    ):
+        raise ValueError("other bits than those of its arrays")
+    if len(sizes):
+        if documents.max() >= of["documents"] or sizes.min() < 1:
+            raise ValueError("documents that there are not")
+        if np.add.reduceat(sizes, firsts(np.arange(len(firsts))), dtype=np.int64).max() > of["length"]:
+            raise ValueError("rows that are too long")
+    return table
+
+
+def _are_of(bits: BitMap, count: int) -> bool:
+    """Return whether there are as many bits as `count`, and none is set after these."""
+    last = int(bits(np.array([len(bits) - 1]))[0]) if len(bits) else -1
+    return last < count <= 8 * len(bits.bits)
+
+
+def _begin(bits: BitMap, count: int) -> bool:
+    """Return whether these are the bits of where some parts of `count` begin: the first one at 0."""
+    begins_at_0 = bool(len(bits) and not bits(np.zeros(1, np.int64))[0])
+    return _are_of(bits, count) and begins_at_0 == (count > 0)

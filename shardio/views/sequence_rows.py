@@ -1,0 +1,254 @@
+"""Rows of one length made of documents: cut from all of them end to end, or packed with whole ones.
+
+A document is the value of a ragged field. Which pieces of documents a row has, `views/documents.py` and
+`views/packed_table.py` tell; here they are read, and become tensors for a model.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cache.node_cache import Hold
+from ..containers.base import check_out, part_memory
+from ..containers.row_locator import Scratch
+from ..errors import BadSample, ConfigError
+from ..format.fields import CHECKSUM, Field, content_columns, describe, describe_fields, length_column
+from ..format.limits import MAX_VALUE_BYTES
+from ..system.rules import Range, check_fields
+from ..system.types import Buffer
+from .documents import Pieces, RowLayout, ring
+from .packed_table import packed_table
+from .readable import ReadableDataset, SelectedSamples
+
+_Length: TypeAlias = Annotated[int, Range(1, 1 << 31)]
+_memory = threading.local()  # of what is read before it is converted: fresh pages cost more than the copy
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RowChoice:
+    """How documents make rows: see `BaseDataset.cut` and `BaseDataset.packed`.
+
+    Attributes:
+        field: the ragged field that holds documents.
+        length: the entries of a row.
+        packed: whether rows hold whole documents; otherwise they are cut from the ring of all documents.
+        value: what fills up packed rows.
+        positions, documents, cu_seqlens: which further fields rows have.
+    """
+
+    field: str
+    length: _Length
+    packed: bool
+    value: float = 0
+    positions: bool = False
+    documents: bool = False
+    cu_seqlens: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not abs(self.value) < 1 << 63:
+            raise ConfigError(f"value must be a number below 2^63, got {self.value!r}")
+
+    def layout(self, base: ReadableDataset) -> RowLayout:
+        """Return which pieces of documents make which row."""
+        return (packed_table if self.packed else ring)(base, self.field, self.length)
+
+    def description(self) -> dict[str, Any]:
+        kind = {"packed": self.field, "value": self.value} if self.packed else {"cut": self.field}
+        columns = {name: getattr(self, name) for name in ("positions", "documents", "cu_seqlens")}
+        return {**kind, "length": self.length, **columns}
+
+    def fields(self, base: ReadableDataset) -> dict[str, Field]:
+        """Return the fields of rows; ConfigError unless the documents are values of a ragged field.
+
+        Also for a padding that the rows' dtype does not hold.
+        """
+        stored, name = base.field(self.field), self.field
+        if stored.window or not stored.ragged:
+            hint = "; Tokenize makes tokens of it, or shardio convert text --tokenizer" if stored.kind == "text" else ""
+            raise ConfigError(
+                f"{base.path}: rows are made of documents, values of any length such as ('uint16', (None,)); {name!r} "
+                f"is {describe(stored)}{hint}; there are {describe_fields(base.fields)}"
+            )
+        small = stored.row_dtype.kind in "iu" and stored.row_dtype.itemsize <= 4
+        dtype = np.dtype(np.int64) if small else stored.row_dtype
+        shape = (self.length, *stored.entry_shape)
+        fields = {name: Field("array", dtype.name, shape, attributes=stored.attributes, window=True)}
+        if self.packed:
+            with np.errstate(all="ignore"):
+                held = np.asarray(self.value).astype(dtype)
+            if dtype.kind in "iub" and held != self.value:
+                raise ConfigError(f"value must be one that {dtype} holds, got {self.value!r}")
+            fields[f"{name}_length"] = Field("scalar", "int64")
+        if self.positions:
+            fields[f"{name}_position"] = Field("array", "int64", (self.length,))
+        if self.documents:
+            fields[f"{name}_document"] = Field("array", "int64", (self.length,))
+        if self.cu_seqlens:
+            fields[f"{name}_cu_seqlens"] = Field("array", "int32", (None,), role="segments")
+        return fields
+
+
+def documents_of(pieces: Pieces, base: ReadableDataset, count: int, length: int) -> NDArray[np.int64]:
+    """Return the number, at the bottom of `base`, of each entry's document, int64 [count, length]; -1 in padding."""
+    found = np.full((count, length), -1)
+    within = np.arange(length) < pieces.lengths(count)[:, None]
+    found[within] = np.repeat(base.origin(pieces.documents), pieces.sizes)
+    return found
+
+
+@final
+class RowSelection:
+    """Rows to read, in a fixed order.
+
+    Args:
+        base: the dataset that has the documents.
+        choice: how these make rows.
+        fields: the fields of rows.
+        pieces: the pieces of documents in the rows.
+        count: the number of rows.
+        max_value_bytes: the most bytes of one value, see `Limits`.
+    """
+
+    def __init__(
+        self,
+        base: ReadableDataset,
+        choice: RowChoice,
+        fields: Mapping[str, Field],
+        pieces: Pieces,
+        count: int,
+        max_value_bytes: int = MAX_VALUE_BYTES,
+    ) -> None:
+        self._base, self._choice, self._fields = base, choice, fields
+        self._pieces, self._count = pieces, count
+        self._selection: SelectedSamples = base.selection(pieces.documents, max_value_bytes)
+
+    def fetch(self, names: Iterable[str]) -> AbstractContextManager[None]:
+        return self._selection.fetch(self._stored_names(names))
+
+    def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
+        return self._selection.prefetch(self._stored_names(names))
+
+    def _stored_names(self, names: Iterable[str]) -> list[str]:
+        """Return the fields of documents that reading fields of rows needs; with their checksums, these are all."""
+        asked, name = {*names}, self._choice.field
+        if CHECKSUM in asked:
+            return [CHECKSUM, *content_columns(self._base.fields)]
+        return [name, length_column(name)] if name in asked else []
+
+    def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        of, pieces = self._choice.field, self._pieces
+        if name == length_column(f"{of}_cu_seqlens"):
+            return self._put(out, Field("scalar", "int64"), np.bincount(self._segments()[0], minlength=self._count))
+        field = self._fields[name]
+        if name == of:
+            return self._entries(check_out(out, self._count, field))
+        if name == f"{of}_length":
+            return self._put(out, field, self._lengths())
+        array = check_out(out, self._count, field)
+        sizes = pieces.sizes
+        if name == f"{of}_position":
+            first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+            return self._fill(array, np.arange(len(first)) - first, 0)
+        within = np.arange(len(sizes)) - np.searchsorted(pieces.rows, pieces.rows)
+        return self._fill(array, np.repeat(within, sizes), -1)
+
+    def _put(self, out: NDArray[Any] | None, field: Field, values: NDArray[np.int64]) -> NDArray[Any]:
+        array = check_out(out, self._count, field)
+        array[...] = values
+        return array
+
+    def _lengths(self) -> NDArray[np.int64]:
+        return self._pieces.lengths(self._count)
+
+    def _fill(self, array: NDArray[Any], values: NDArray[Any], padding: float) -> NDArray[Any]:
+        """Put values, row by row, where documents are, and padding behind them."""
+        if len(values) == array.shape[0] * array.shape[1]:
+            array[...] = values.reshape(array.shape)
+        else:
+            there = np.arange(array.shape[1]) < self._lengths()[:, None]
+            array[there] = values
+            array[~there] = padding
+        return array
+
+    def _entries(self, array: NDArray[Any]) -> NDArray[Any]:
+        pieces, stored = self._pieces, self._base.field(self._choice.field)
+        entries = array.reshape(-1, *stored.entry_shape)
+        if stored.row_dtype == array.dtype and int(pieces.sizes.sum()) == len(entries):
+            self._read(entries, stored)
+            return array
+        if (memory := getattr(_memory, "scratch", None)) is None:
+            memory = _memory.scratch = Scratch()
+        values = part_memory(None, int(pieces.sizes.sum()), stored, memory)
+        self._read(values, stored)
+        return self._fill(array, values, self._choice.value)
+
+    def _read(self, out: NDArray[Any], stored: Field) -> None:
+        """Read all pieces end to end; BadSample, which names the place, for a token that the vocabulary lacks."""
+        pieces = self._pieces
+        self._selection.parts(self._choice.field, pieces.begins, pieces.ends, out)
+        known = (stored.attributes or {}).get("vocabulary")
+        if not isinstance(known, int) or stored.row_dtype.kind not in "iu" or not len(out) or out.max() < known:
+            return
+        token = int(np.argmax(out.reshape(len(out), -1).max(axis=1) >= known))
+        ends = np.cumsum(pieces.sizes)
+        piece = int(np.searchsorted(ends, token, "right"))
+        place = int(pieces.ends[piece]) - int(ends[piece]) + token
+        document = self._base.path / f"{self._base.locate(int(pieces.documents[piece]))}"
+        raise BadSample(
+            f"{document}, field {self._choice.field!r}: token {out[token].max()} at place {place} is not in the "
+            f"vocabulary, which has {known} tokens"
+        )
+
+    def _segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the row and the size of each segment, row by row: pieces of documents, and last the padding."""
+        rows, sizes = self._pieces.rows, self._pieces.sizes
+        padding = self._choice.length - self._lengths()
+        padded = np.flatnonzero(padding)
+        if not len(padded):
+            return rows, sizes
+        places = np.searchsorted(rows, padded, "right")
+        return np.insert(rows, places, padded), np.insert(sizes, places, padding[padded])
+
+    def parts(
+        self,
+        name: str,
+        begins: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        out: NDArray[Any] | None = None,
+        scratch: Scratch | None = None,
+    ) -> NDArray[Any]:
+        field = self._segment_field(name)
+        rows, sizes = self._segments()
+        firsts = np.searchsorted(rows, np.arange(self._count)) + begins
+        counts = ends - begins
+        array = part_memory(out, int(counts.sum()), field, scratch)
+        array[...] = sizes[np.arange(len(array)) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)]
+        return array
+
+    def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
+        field = self._segment_field(name)
+        rows, sizes = self._segments()
+        ends = np.cumsum(np.bincount(rows, minlength=self._count))
+        return [part.tobytes() for part in np.split(sizes.astype(field.row_dtype), ends[:-1])][: self._count]
+
+    def _segment_field(self, name: str) -> Field:
+        field = self._fields[name]
+        if not field.ragged:
+            raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
+        return field
+
+    def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
+        return self.values(name) if self._fields[name].ragged else self.column(name, out)
+
+    def sizes(self, name: str) -> NDArray[np.int64]:
+        field = self._fields[name]
+        if field.ragged:
+            return np.bincount(self._segments()[0], minlength=self._count) * field.entry_bytes
+        return np.full(self._count, field.row_bytes, np.int64)
