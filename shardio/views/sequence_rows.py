@@ -169,12 +169,14 @@ class RowSelection:
 
     def _fill(self, array: NDArray[Any], values: NDArray[Any], padding: float) -> NDArray[Any]:
         """Put values, row by row, where documents are, and padding behind them."""
-        if len(values) == array.shape[0] * array.shape[1]:
-            array[...] = values.reshape(array.shape)
-        else:
-            there = np.arange(array.shape[1]) < self._lengths()[:, None]
-            array[there] = values
-            array[~there] = padding
+        lengths, length, first, done = self._lengths(), array.shape[1], 0, 0
+        for row in (*np.flatnonzero(lengths < length).tolist(), len(array)):  # full rows lie side by side in values, too
+            start = done + (row - first) * length
+            array[first:row] = values[done:start].reshape(row - first, *array.shape[1:])
+            if row < len(array):
+                done = start + int(lengths[row])
+                array[row, : done - start], array[row, done - start :] = values[start:done], padding
+            first = row + 1
         return array
 
     def _entries(self, array: NDArray[Any]) -> NDArray[Any]:
