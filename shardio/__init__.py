@@ -72,6 +72,7 @@ from .transforms import ToInt64 as ToInt64
 from .transforms import TrivialAugmentWide as TrivialAugmentWide
 from .views.concat import Concat as Concat
 from .views.mixture import Mixture as Mixture
+from .views.view import SequenceRows as SequenceRows
 from .views.view import View as View
 from .views.view import Weighted as Weighted
 from .views.view import Windows as Windows
@@ -138,6 +139,7 @@ __all__ = [
     "RandomRotation",
     "RandomSpatialCrop",
     "Resize",
+    "SequenceRows",
     "ShardCorrupt",
     "ShardioError",
     "SourceError",

@@ -61,7 +61,7 @@ class DatasetSource:
             if dataset.orders_itself:
                 raise ConfigError(f"{dataset!r} draws its samples anew in each epoch: convert what it draws from")
             if any(field.window for field in dataset.fields.values()):
-                raise ConfigError(f"{dataset!r} is windows of rows: convert the rows, and make windows of them")
+                raise ConfigError(f"{dataset!r} is made of other samples: convert these, and make it of the result")
         self._fields = _fields(first)
         for other in others:
             if _numbers_of(_fields(other)) != _numbers_of(self._fields):

@@ -82,8 +82,8 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self.dataset = readable(dataset, StoreAccess(cache, cache_size, store_options))
         if self.dataset.orders_itself:
             raise ConfigError(
-                "TorchDataset takes no mixture and no weighted view, which have an order of their own: use "
-                "shardio.Loader, or a single dataset"
+                "TorchDataset takes no mixture and no weighted view, nor rows that are cut, which have an order of "
+                "their own: use shardio.Loader, or a single dataset"
             )
         options = BatchOptions(
             batch_size=1,

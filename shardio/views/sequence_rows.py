@@ -170,7 +170,10 @@ class RowSelection:
     def _fill(self, array: NDArray[Any], values: NDArray[Any], padding: float) -> NDArray[Any]:
         """Put values, row by row, where documents are, and padding behind them."""
         lengths, length, first, done = self._lengths(), array.shape[1], 0, 0
-        for row in (*np.flatnonzero(lengths < length).tolist(), len(array)):  # full rows lie side by side in values, too
+        for row in (
+            *np.flatnonzero(lengths < length).tolist(),
+            len(array),
+        ):  # full ones between them in one go
             start = done + (row - first) * length
             array[first:row] = values[done:start].reshape(row - first, *array.shape[1:])
             if row < len(array):

@@ -396,7 +396,7 @@ class BaseDataset(ReadableDataset):
         if self.orders_itself:
             raise ConfigError(
                 f"{how} chooses from stored samples, and {self!r} draws them anew in each epoch: choose first, then "
-                "weigh or mix"
+                "weigh, cut or mix"
             )
         return self
 

@@ -175,7 +175,7 @@ def test_an_epoch_of_more_samples_than_float64_counts() -> None:
         (lambda ds: ds.weighted(np.zeros(4)), "a sum that is above 0"),
         (lambda ds: ds.weighted("w", samples=0), r"samples must be a whole number in \[1, 2\^48\), got 0"),
         (lambda ds: ds.weighted("missing"), "no field 'missing'"),
-        (lambda ds: ds.weighted("w").select([0]), "choose first, then weigh or mix"),
+        (lambda ds: ds.weighted("w").select([0]), "choose first, then weigh, cut or mix"),
         (lambda ds: ds.weighted("w").weighted("w"), "weighted chooses from stored samples"),
         (lambda ds: ds[:0].balanced("label"), "there are no samples to weigh"),
         (lambda ds: shardio.TorchDataset(ds.weighted("w")), "TorchDataset takes no mixture and no weighted view"),
