@@ -67,7 +67,7 @@ class EpochIterator(Iterator[Batch]):
             What must end with the epoch.
         """
         self._schedule, self._progress = schedule, progress
-        self._quarantine.begin(len(schedule) * schedule.batch_size)
+        self._quarantine.begin(schedule.samples(plan))
         self._step = self._sent = 0
         self._host_batches: deque[BatchResult] = deque()
         self._sources: deque[NDArray[np.int64] | None] = deque()

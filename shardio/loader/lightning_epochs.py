@@ -19,14 +19,15 @@ class BatchSampler:
 
     Args:
         state: where the Loader stands.
+        batch_size: samples per rank and step.
         set_epoch: has the Loader deliver an epoch.
 
     Attributes:
         batch_size: samples per rank and step, which DeepSpeed's strategy asks for.
     """
 
-    def __init__(self, state: LoaderState, set_epoch: Callable[[int], None]) -> None:
-        self.batch_size = state.schedule.batch_size
+    def __init__(self, state: LoaderState, batch_size: int, set_epoch: Callable[[int], None]) -> None:
+        self.batch_size = batch_size
         self._state, self._set_epoch = state, set_epoch
 
     @property
@@ -40,13 +41,13 @@ class BatchSampler:
         Warns if the state was saved by a loader with other steps in the middle of an epoch, whose steps Lightning goes
         on to count, unless `counted` was called.
         """
-        place = self._state.place
+        place, schedule = self._state.place, self._state.schedule
         if (other_steps := self._state.other_steps) is not None:
             warnings.warn(
                 f"the checkpoint was saved in the middle of epoch {place.epoch}, with {other_steps} "
-                f"samples per step of all ranks, and this loader has {self._state.schedule.global_batch}: Lightning "
-                "counts the old steps, and so ends the epoch early or without its validation; give the Trainer the "
-                "callback shardio.lightning.ResumeElastically()",
+                f"{'samples' if schedule.unit == 'sample' else 'batches'} per step of all ranks, and this loader has "
+                f"{schedule.global_batch}: Lightning counts the old steps, and so ends the epoch early or without its "
+                "validation; give the Trainer the callback shardio.lightning.ResumeElastically()",
                 StateWarning,
                 stacklevel=2,
             )

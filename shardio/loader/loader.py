@@ -38,6 +38,7 @@ from .batch.field_warnings import FirstBatch
 from .batch.map_function import MapBy, UserFunction, map_function
 from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
 from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
+from .bucketing import batching
 from .device.prefetcher import MOST_HELD, DevicePrefetcher
 from .epoch import EpochIterator, RunningEpoch
 from .lightning_epochs import BatchSampler
@@ -67,7 +68,11 @@ class Loader:
 
     Args:
         dataset: a Dataset or a view of one, or what `shardio.open` takes: a path, a URL, the file of a view.
-        batch_size: samples per rank and step.
+        batch_size: samples per rank and step; None with `max_tokens`.
+        bucket_by: a field of lengths, scalars of whole numbers: samples of like length make a batch, so that little is
+            padded. Batches come in random order, and ranks take the same number of them. See docs/buckets.md.
+        max_tokens: with `bucket_by` in place of `batch_size`, the most tokens of a batch with its padding: a batch has
+            as many samples as fit, each counted with the greatest length.
         transforms: a list for the one image field (if there is none, for the one field of arrays of one shape), or
             {field: list}; see the transforms in `shardio`.
         shuffle: `"global"`; `"block"`, which reads `block` neighbouring samples at a time, for disks and networks that
@@ -77,7 +82,8 @@ class Loader:
         world: this process's place in the job; None asks `World.detect()`, and a loop ends with an error if
             torch.distributed was initialised since, with another rank or size.
         tail: the treatment of an epoch's last samples if they fill no global batch. `"drop"` leaves them out; `"pad"`
-            repeats samples from the epoch's beginning, marked False in `valid`.
+            repeats samples from the epoch's beginning, marked False in `valid`. With `bucket_by` it is about the last
+            batches, if they are fewer than the ranks.
         assign: how the ranks share out the samples of a global batch, which are the same either way. `"rank"`: by their
             positions. `"node"`: each rank takes samples that are stored side by side, so that with `shuffle="block"`
             and data in a store a node fetches little that other nodes fetch, too. See docs/remote.md.
@@ -141,8 +147,10 @@ class Loader:
     def __init__(
         self,
         dataset: ReadableDataset | str | os.PathLike[str],
-        batch_size: int,
+        batch_size: int | None = None,
         *,
+        bucket_by: str | None = None,
+        max_tokens: int | None = None,
         transforms: Transforms = None,
         shuffle: Shuffle = "global",
         block: int = 64,
@@ -180,9 +188,17 @@ class Loader:
         self.dataset = readable(dataset, StoreAccess(cache, cache_size, store_options))
         self.world = rank_and_size(world)
         self._world_detected = world is None
-        batch_size = whole_number(batch_size, "batch_size")
-        order = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
-        schedule = Schedule(order.n, self.world, batch_size, tail, assign=assign)
+        order, schedule, self._batch_size, largest = batching(
+            self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window),
+            self.dataset,
+            self.world,
+            batch_size=batch_size,
+            bucket_by=bucket_by,
+            max_tokens=max_tokens,
+            tail=tail,
+            assign=assign,
+            window=block * window if shuffle == "block" else None,
+        )
         target = DeviceOptions(
             device=torch_device(device),
             engine=engine,
@@ -194,7 +210,7 @@ class Loader:
             batch_spec,
             self.dataset,
             BatchOptions(
-                batch_size=batch_size,
+                batch_size=self._batch_size,
                 fields=fields,
                 transforms=transforms,
                 decode=decode,
@@ -229,7 +245,7 @@ class Loader:
             name=f"shardio rank {self.world.rank}",
         )
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
-        self._prefetcher = DevicePrefetcher(spec, target, threads=self._workers.threads)
+        self._prefetcher = DevicePrefetcher(spec, target, threads=self._workers.threads, largest=largest)
         self._sources = self.dataset.id_columns.get("source", ())
         self._state = LoaderState(order, schedule, self.dataset.digest, self._sources, self.dataset.earlier)
         self._meters = Meters()
@@ -247,14 +263,15 @@ class Loader:
         schedule.check_steps()
 
     def __repr__(self) -> str:
-        world, assign = f"rank {self.world.rank} of {self.world.size}", self._state.schedule.assign
-        how = "" if assign == "rank" else f", assign={assign!r}"
-        return f"<Loader of {self.dataset!r}: {len(self)} steps of {self.batch_size} per epoch, {world}{how}>"
+        world, schedule = f"rank {self.world.rank} of {self.world.size}", self._state.schedule
+        how = "" if schedule.assign == "rank" else f", assign={schedule.assign!r}"
+        size = self.batch_size if self._state.buckets is None else self._state.buckets.batch
+        return f"<Loader of {self.dataset!r}: {len(schedule)} steps of {size} per epoch, {world}{how}>"
 
     @property
     def batch_size(self) -> int:
-        """Samples per rank and step."""
-        return self._state.schedule.batch_size
+        """Samples per rank and step; with `max_tokens` their mean in epoch 0, rounded."""
+        return self._batch_size
 
     @property
     def threads(self) -> int:
@@ -284,7 +301,7 @@ class Loader:
         return self._state.place.epoch
 
     def __len__(self) -> int:
-        """Return the number of steps of a full epoch, the same on every rank."""
+        """Return the number of steps of a full epoch, the same on every rank; with `max_tokens`, of the current one."""
         return len(self._state.schedule)
 
     @property
@@ -327,7 +344,7 @@ class Loader:
 
         A state that was just loaded stays, if it is of that epoch or of a later one.
         """
-        return BatchSampler(self._state, self.set_epoch)
+        return BatchSampler(self._state, self._batch_size, self.set_epoch)
 
     @property
     def sampler(self) -> NoReturn:
@@ -363,7 +380,8 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
 
-        `global_batch` is the number of samples per step of all ranks. The state of a weighted mixture also has
+        `global_batch` is the number of samples per step of all ranks, or with `bucket_by` of batches, which `position`
+        counts, too; `buckets` then says in words what makes them. The state of a weighted mixture also has
         `sources`, a digest of them; `turns`, the samples taken of each one since epoch 0, in their order; and, once
         weights were changed at a resume, `since`, the number of all samples before that.
 

@@ -9,19 +9,21 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from ..errors import ConfigError, StateMismatch, StateWarning
+from ..order.buckets import BucketRule, Buckets
 from ..order.interleave import MixedPlan
 from ..order.plan import Order, Plan, Schedule
 from ..system.rules import whole_number
 from ..system.units import shown
 
 VERSION = 2
-_IDENTITY = ("digest", "samples", "seed", "order")
+_IDENTITY = ("digest", "samples", "seed", "order", "buckets")
 _FORM = {"version": int, "digest": str, "samples": int, "seed": int, "order": str, "epoch": int, "position": int}
-_OPTIONAL = {"global_batch": int, "sources": str, "turns": list, "since": int}
+_OPTIONAL = {"global_batch": int, "sources": str, "turns": list, "since": int, "buckets": str}
 _KINDS = {int: "a whole number (int)", str: "text", list: "a list"}
 MOST_PEEKS = 3
 """After so many loops in a row that are left after one batch, the loader warns that they deliver the same batch."""
 
+_NO_BUCKETS = "none"
 _LIMIT = 1 << 63
 
 
@@ -32,7 +34,7 @@ class EpochPlace:
 
     Attributes:
         epoch: the epoch, 0, 1, ...
-        position: the first position that has not been delivered.
+        position: the first position that has not been delivered; with buckets, the first batch.
         midway: whether a loop has delivered some batches of the epoch, but not the last one.
         if_dropped: the place before the loop, to which the loader returns if the loop is dropped here; None once the
             loop has delivered two batches, or the epoch's last one.
@@ -103,7 +105,7 @@ class UnfinishedEpoch:
     """
 
     digest: str
-    order: Plan
+    order: Order
 
 
 @final
@@ -138,6 +140,11 @@ class LoaderState:
         return self._steps(EpochPlace(self.place.epoch))
 
     @property
+    def buckets(self) -> BucketRule | None:
+        """What makes the batches; None without buckets."""
+        return self._order.rule if isinstance(self._order, Buckets) else None
+
+    @property
     def steps_left(self) -> int:
         """The number of steps that are left of the current epoch, the same on every rank."""
         return len(self._steps(self.place))
@@ -151,15 +158,24 @@ class LoaderState:
         if len(self._steps(place)) == 0:  # resumed at a position after which less than a global batch is left
             place = replace(place, epoch=place.epoch + 1, position=0)
         self._progress = EpochProgress(place)
-        unfinished = self._unfinished_at(place.epoch)
-        order = self._order.at_epoch(place.epoch) if unfinished is None else unfinished.order
-        return order, self._steps(place), self._progress
+        steps = self._steps(place)
+        steps.check_steps()  # the epochs of buckets differ in their steps
+        return self._at(place.epoch), steps, self._progress
 
     def _steps(self, place: EpochPlace) -> Schedule:
         """Return the steps from a place on to the end of its epoch."""
-        unfinished = self._unfinished_at(place.epoch)
-        n = self._schedule.n if unfinished is None else unfinished.order.n
-        return replace(self._schedule, n=n, start=place.position)
+        return replace(self._schedule, n=self._at(place.epoch).n, start=place.position)
+
+    def _at(self, epoch: int) -> Order:
+        """Return the order of an epoch, which is kept until another one is asked for: its buckets take time to make."""
+        unfinished = self._unfinished_at(epoch)
+        if unfinished is not None:
+            return unfinished.order
+        if self._order.epoch != epoch:
+            is_own = self._order is self._own_order
+            self._order = self._order.at_epoch(epoch)
+            self._own_order = self._order if is_own else self._own_order
+        return self._order
 
     def _unfinished_at(self, epoch: int) -> UnfinishedEpoch | None:
         return self._unfinished if self._unfinished and self._unfinished.order.epoch == epoch else None
@@ -172,8 +188,8 @@ class LoaderState:
         """Stand at the beginning of an epoch, or stay in its midst if a state of it was just loaded."""
         rest = self.place.rest_of(epoch)
         if rest is None:
-            self._unfinished = None
-            if isinstance(self._order, MixedPlan) and epoch * self._order.n < self._order.since:
+            self._unfinished, samples = None, _samples(self._order)
+            if isinstance(samples, MixedPlan) and epoch * samples.n < samples.since:
                 self._order = self._own_order  # the weights had not changed then
         self._progress = EpochProgress(rest or EpochPlace(epoch))
 
@@ -199,23 +215,25 @@ class LoaderState:
 
     def save(self) -> dict[str, Any]:
         """Return the state; see `Loader.state_dict`."""
-        place, order, own_batch = self.place, self._order, self._schedule.global_batch
+        place, order, own_batch = self.place, _samples(self._order), self._schedule.global_batch
         unfinished = self._unfinished_at(place.epoch)
-        mixed: dict[str, Any] = {}
+        more: dict[str, Any] = {}
+        if self.buckets is not None:
+            more["buckets"] = str(self.buckets)
         if isinstance(order, MixedPlan):
-            turns = order.turns(place.epoch * order.n + place.position)
+            turns = order.turns(self._reached(place.epoch, place.position))
             since = {"since": order.since} if order.since else {}
-            mixed = {"sources": order.sources_digest, "turns": [*turns], **since}
+            more |= {"sources": order.sources_digest, "turns": [*turns], **since}
         return {
             "version": VERSION,
             "digest": self._digest if unfinished is None else unfinished.digest,
-            "samples": order.n if unfinished is None else unfinished.order.n,
+            "samples": order.n if unfinished is None else _samples(unfinished.order).n,
             "seed": order.seed,
             "order": order.order,
             "epoch": place.epoch,
             "position": place.position,
             "global_batch": (self._saved_batch if place.resumed else None) or own_batch,
-            **mixed,
+            **more,
         }
 
     def load(self, state: Mapping[str, Any], *, strict: bool) -> None:
@@ -233,40 +251,46 @@ class LoaderState:
         unless `strict` is False, which warns instead. Other weights of the same sources are no other dataset, nor is
         one that this one grew from.
         """
-        order, unfinished = self._own_order, None
-        own = dict(zip(_IDENTITY, (self._digest, order.n, order.seed, order.order), strict=True))
-        differing = [name for name in _IDENTITY if state[name] != own[name]]
+        state, unfinished = {"buckets": _NO_BUCKETS, **state}, None
         epoch, position = state["epoch"], state["position"]
         if not all(0 <= number < _LIMIT for number in (epoch, position)):
             raise StateMismatch(f"not a position in an epoch: epoch {shown(epoch)}, position {shown(position)}")
         try:
-            order.at_epoch(epoch)
+            order = self._own_order.at_epoch(epoch)
         except ConfigError as error:
             raise StateMismatch(f"not a state of this loader: {error}") from error
-        samples = order.n
-        if isinstance(order, Plan) and state["samples"] == self._earlier.get(state["digest"]):
-            differing = [name for name in differing if name in ("seed", "order")]
+        samples = _samples(order)
+        identity = self._digest, samples.n, order.seed, order.order, str(self.buckets or _NO_BUCKETS)
+        own = dict(zip(_IDENTITY, identity, strict=True))
+        differing = [name for name in _IDENTITY if state[name] != own[name]]
+        why = ""
+        if isinstance(samples, Plan) and state["samples"] == self._earlier.get(state["digest"]):
+            differing = [name for name in differing if name in ("seed", "order", "buckets")]
             if position:
-                samples = state["samples"]
-                unfinished = UnfinishedEpoch(state["digest"], replace(order, n=samples, epoch=epoch))
-        elif isinstance(order, MixedPlan) and state.get("sources") == order.sources_digest:
-            differing = [name for name in differing if name != "digest"]
+                smaller = _ordering(order, replace(samples, n=state["samples"]))
+                unfinished = UnfinishedEpoch(state["digest"], smaller)
+        elif isinstance(samples, MixedPlan) and state.get("sources") == samples.sources_digest:
+            if position and "digest" in differing and isinstance(order, Buckets):
+                why = ": other weights hold from the beginning of an epoch on, as buckets are made of a whole one"
+            else:
+                differing = [name for name in differing if name != "digest"]
         message = "; ".join(
             f"the state's {name} is {shown(state[name])}, this loader's is {shown(own[name])}" for name in differing
         )
-        restarts = "samples" in differing
+        # A position counts batches where there are buckets, which are others in any other epoch.
+        restarts = bool({"samples", "buckets"} & {*differing}) or (bool(differing) and isinstance(order, Buckets))
         loss = f"epoch {shown(epoch)} {'starts over' if restarts else 'may deliver samples twice or not at all'}"
         if differing and strict:
             raise StateMismatch(
-                f"{message}. loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; "
+                f"{message}{why}. loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; "
                 "docs/resuming.md tells more, also of Lightning's checkpoints"
             )
-        if position > samples and not restarts:
-            raise StateMismatch(f"not a position in an epoch of {samples}: epoch {epoch}, position {position}")
         if restarts:
-            position = 0
+            position, unfinished = 0, None
+        elif position > (n := (unfinished.order if unfinished else order).n):
+            raise StateMismatch(f"not a position in an epoch of {n}: epoch {epoch}, position {position}")
         elif (goes_on := self._after_turns(state, same=not differing and state["digest"] == self._digest)) is not None:
-            order = goes_on
+            order = _ordering(order, goes_on)
             loss += "; each source goes on where it stood, so if only the weights have changed, none repeats a sample"
         if differing:
             warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=4)
@@ -277,16 +301,31 @@ class LoaderState:
 
         `same`: whether the mixture is the one that was saved; otherwise its weights hold from the state's position on.
         """
-        order, turns = self._own_order, state.get("turns", [])
+        order, turns = _samples(self._own_order), state.get("turns", [])
         if not isinstance(order, MixedPlan):
             return None
         if len(turns) != len(order.sources) and state.get("sources") != order.sources_digest:
             return None  # of other sources, or of version 1 before it counted turns
-        reached = state["epoch"] * order.n + state["position"]
+        reached = self._reached(state["epoch"], state["position"])
         try:
             return order.resumed(state.get("since", 0) if same else reached, reached, turns)
         except ConfigError as error:
             raise StateMismatch(f"not a state of this loader: {error}") from error
+
+    def _reached(self, epoch: int, position: int) -> int:
+        """Return the position, from epoch 0 on, at which a state counts turns: with buckets the epoch's first."""
+        samples = _samples(self._order)
+        return epoch * samples.n + (0 if isinstance(self._order, Buckets) else position)
+
+
+def _samples(order: Order) -> Order:
+    """Return the order of single samples that an order is, or makes buckets of."""
+    return order.samples if isinstance(order, Buckets) else order
+
+
+def _ordering(order: Order, samples: Order) -> Order:
+    """Return the same order of other samples."""
+    return replace(order, samples=samples) if isinstance(order, Buckets) else samples
 
 
 def _checked_form(state: Any, sources: Sequence[str]) -> dict[str, Any]:

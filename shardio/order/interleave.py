@@ -17,7 +17,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from numbers import Integral, Real
-from typing import Any, TypeAlias, final
+from typing import Any, ClassVar, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -240,6 +240,7 @@ class MixedPlan:
     sources_digest: str = ""
     since: int = 0
     begun: tuple[int, ...] = ()
+    ends: ClassVar[None] = None
     _stretches: tuple[_Stretch, ...] = field(init=False, repr=False, compare=False)
     _sizes: NDArray[np.int64] = field(init=False, repr=False, compare=False)
     _starts: NDArray[np.int64] = field(init=False, repr=False, compare=False)

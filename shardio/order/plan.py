@@ -3,13 +3,14 @@
 The order of an epoch depends on (n, seed, epoch, shuffle) alone: not on the container, the world, the batch size, the
 threads or the engine. At step s, rank r takes the positions `[start + s*G + r*B, start + s*G + (r+1)*B)`, where B is
 its batch size, G the global batch `world.size * B`, and `start` the position at which the epoch begins or resumes.
-With `assign="node"` the ranks share the same G samples out differently, see `Schedule`.
+With `assign="node"` the ranks share the same G samples out differently, see `Schedule`. A position is a sample, or in
+the order of `buckets.Buckets` a whole batch, of which each rank takes one at a step (B = 1).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeAlias, get_args
+from typing import ClassVar, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +30,9 @@ Assign: TypeAlias = Literal["rank", "node"]
 class Order(Protocol):
     """The order of one epoch: all that a loader needs to know of it.
 
-    `Plan` is the order of a dataset, `interleave.MixedPlan` that of a weighted mixture. Implementations are frozen
-    dataclasses with a field `epoch`, so that `dataclasses.replace(order, epoch=...)` gives the order of another epoch.
-    They keep no state: a method returns the same for the same arguments in every process.
+    `Plan` is the order of a dataset, `interleave.MixedPlan` that of a weighted mixture, `buckets.Buckets` one whose
+    positions are batches. Implementations are frozen dataclasses. They keep no state: a method returns the same for the
+    same arguments in every process.
     """
 
     @property
@@ -50,8 +51,12 @@ class Order(Protocol):
     def order(self) -> str:
         """The shuffling in words: a loader's state resumes only with equal ones."""
 
+    @property
+    def ends(self) -> NDArray[np.int64] | None:
+        """The number of samples at all positions up to each one, int64 [n]; None if each position is one sample."""
+
     def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
-        """Return the sample index and the random key, int64 [k] each, at each of k positions in [0, n).
+        """Return the sample index and the random key, int64 [k] each, of the k samples at some positions in [0, n).
 
         The random key, together with the seed and the epoch, determines the sample's random transforms.
         """
@@ -91,6 +96,7 @@ class Plan:
     shuffle: Shuffle = "global"
     block: int = 64
     window: int = 16
+    ends: ClassVar[None] = None
     _permutation: Permutation | BlockPermutation | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -158,11 +164,13 @@ class PlanSlice:
         indices: the samples' indices in the dataset, int64 [B].
         rng_keys: what determines their random transforms, besides the seed and the epoch, int64 [B].
         valid: False where a sample repeats one of the epoch to fill a padded tail, bool [B].
+        ends: the number of samples in all batches up to each one, int64 [batches]; None where no batches are cut.
     """
 
     indices: Indices
     rng_keys: NDArray[np.int64]
     valid: NDArray[np.bool_]
+    ends: NDArray[np.int64] | None = None
 
     def __getitem__(self, rows: slice) -> PlanSlice:
         return PlanSlice(self.indices[rows], self.rng_keys[rows], self.valid[rows])
@@ -175,13 +183,14 @@ class Schedule:
     Args:
         n: the number of positions in the epoch.
         world: this process and the ranks around it.
-        batch_size: samples per rank and step.
+        batch_size: positions per rank and step: samples, or 1 where a position is a batch.
         tail: `"drop"` leaves out the last `(n - start) % G` positions of the epoch; `"pad"` fills the last global batch
             with positions from the beginning of the epoch, marked as not valid.
         start: the position in [0, n] at which the first step begins.
         assign: `"rank"` gives each rank its positions of the global batch. `"node"` gives the first rank the samples of
             the global batch that are stored first, and so on, in the order of their positions: ranks that follow each
             other, as those of a node do, then read neighbours, and other nodes need not read them.
+        unit: what a position is, for messages.
 
     Raises ConfigError if `batch_size`, `tail`, `start` or `assign` is out of range.
     """
@@ -192,6 +201,7 @@ class Schedule:
     tail: Tail = "drop"
     start: int = 0
     assign: Assign = "rank"
+    unit: Literal["sample", "batch"] = "sample"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -205,7 +215,7 @@ class Schedule:
 
     @property
     def global_batch(self) -> int:
-        """The number of samples that all ranks together take at a step."""
+        """The number of positions that all ranks together take at a step."""
         return self.world.size * self.batch_size
 
     def __len__(self) -> int:
@@ -217,6 +227,13 @@ class Schedule:
         """Raise ConfigError if the samples fill no global batch, which leaves no step."""
         if len(self) == 0:
             ranks = counted(self.world.size, "rank")
+            if self.unit == "batch":
+                raise ConfigError(
+                    "the epoch's {} batches are fewer than {}; take a smaller {max_tokens} or {batch_size}, or "
+                    "{tail:pad}",
+                    self.n,
+                    ranks,
+                )
             raise ConfigError(
                 "{} samples fill no global batch of {} ({} x {}); take a smaller {batch_size}, or {tail:pad}",
                 self.n,
@@ -229,24 +246,35 @@ class Schedule:
         """Return the samples that this rank takes at `step` and the `steps - 1` steps after it, in order."""
         if self.assign == "node":
             return self._neighbors(plan, step, steps)
-        firsts = self._first(step) + self.global_batch * np.arange(steps, dtype=np.int64)
-        positions = (firsts[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)
-        return self._slice(plan, positions)
+        return self._slice(plan, self._own(step, steps), steps)
 
-    def _slice(self, plan: Order, positions: NDArray[np.int64]) -> PlanSlice:
-        if self.tail == "drop":
-            return PlanSlice(*plan.lookup(positions), np.ones(len(positions), np.bool_))
-        return PlanSlice(*plan.lookup(positions % self.n), positions < self.n)
+    def samples(self, plan: Order) -> int:
+        """Return the number of samples that this rank takes in all steps, with those that pad the tail."""
+        steps = len(self)
+        return steps * self.batch_size if plan.ends is None else int(_sizes(plan, self._own(0, steps)).sum())
+
+    def _own(self, step: int, steps: int) -> NDArray[np.int64]:
+        """Return the positions that this rank takes in some steps; those from n on pad the tail."""
+        firsts = self._first(step) + self.global_batch * np.arange(steps, dtype=np.int64)
+        return (firsts[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)
+
+    def _slice(self, plan: Order, positions: NDArray[np.int64], steps: int) -> PlanSlice:
+        """Return the samples at positions, of which each step has as many."""
+        sizes = _sizes(plan, positions)
+        ends = np.cumsum(sizes.reshape(steps, -1).sum(axis=1))
+        valid = np.repeat(positions < self.n, sizes)
+        return PlanSlice(*plan.lookup(positions if self.tail == "drop" else positions % self.n), valid, ends)
 
     def _neighbors(self, plan: Order, step: int, steps: int) -> PlanSlice:
         """Return this rank's share of each global batch in the order of storage, sorted by position."""
         first, count = self.start + step * self.global_batch, steps * self.global_batch
-        every = self._slice(plan, np.arange(first, first + count))
+        every = self._slice(plan, np.arange(first, first + count), steps)
         stored = np.argsort(every.indices.reshape(steps, -1), axis=1, kind="stable")
         begin = self.world.rank * self.batch_size
         own = np.sort(stored[:, begin : begin + self.batch_size], axis=1)
         rows = (own + self.global_batch * np.arange(steps)[:, None]).reshape(-1)
-        return PlanSlice(every.indices[rows], every.rng_keys[rows], every.valid[rows])
+        ends = self.batch_size * np.arange(1, steps + 1)
+        return PlanSlice(every.indices[rows], every.rng_keys[rows], every.valid[rows], ends)
 
     def positions(self, step: int, steps: int = 1) -> tuple[int, int]:
         """Return the range of positions, first and one past the last, that this rank takes in `steps` from `step` on.
@@ -266,3 +294,11 @@ class Schedule:
     def position_after(self, step: int) -> int:
         """Return the position that follows `step` once all ranks have delivered it; at most n."""
         return min(self.n, self.start + (step + 1) * self.global_batch)
+
+
+def _sizes(plan: Order, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many samples each position has, int64 [k]; those from n on repeat the first ones."""
+    if plan.ends is None:
+        return np.ones(len(positions), np.int64)
+    places = positions % plan.n
+    return plan.ends[places] - np.where(places > 0, plan.ends[places - 1], 0)

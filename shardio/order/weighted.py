@@ -8,7 +8,7 @@ Source: systematic sampling (Madow 1949, "On the theory of systematic sampling, 
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol, final
+from typing import ClassVar, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,7 @@ class WeightedPlan:
     shuffle: Shuffle = "global"
     block: int = 64
     window: int = 16
+    ends: ClassVar[None] = None
     _places: Plan = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..format.fields import describe, present_column
+from ..order.buckets import MOST
 from ..system import cpus
 from ..system.types import Indices
 from .readable import ReadableDataset, SelectedSamples, decoded
@@ -41,6 +42,34 @@ def scalars(dataset: ReadableDataset, name: str) -> NDArray[Any]:
     for _ in in_parts(read, len(dataset)):
         pass
     return values
+
+
+def lengths(dataset: ReadableDataset, name: str) -> NDArray[np.unsignedinteger[Any]]:
+    """Return a field of scalars, the lengths of samples, by their numbers, [numbers], in the smallest dtype.
+
+    Raises ConfigError for another kind of field, and if a sample lacks it or its length is not from 0 to 2^31 - 1.
+    """
+    field = dataset.field(name)
+    if field.kind != "scalar" or field.row_dtype.kind not in "iu":
+        raise ConfigError(
+            "{bucket_by} must name a field of lengths, scalars of whole numbers; {!r} of {} is {}",
+            name,
+            dataset.path,
+            describe(field),
+        )
+
+    def read(numbers: Indices) -> NDArray[np.unsignedinteger[Any]]:
+        values = _with_values(dataset, name, numbers).column(name)
+        outside = (values < 0) | (values > MOST)
+        if outside.any():
+            row = int(np.argmax(outside))
+            place = dataset.locate(int(numbers[row]))
+            raise ConfigError(
+                f"{dataset.path}/{place}: {name!r} must be from 0 to {MOST} to be a length, it is {values[row]}"
+            )
+        return values.astype(np.min_scalar_type(int(values.max())))
+
+    return np.concatenate([*in_parts(read, dataset.numbers)])
 
 
 def _with_values(dataset: ReadableDataset, name: str, numbers: Indices) -> SelectedSamples:

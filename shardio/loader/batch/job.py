@@ -71,7 +71,8 @@ class BatchJob:
     def __init__(self, rows: Rows, task_samples: int, memory: BatchMemory | None = None) -> None:
         self._rows, self._new_memory = rows, memory
         self._parts = _cut(len(rows), task_samples)
-        self._batch_parts = _cut(len(rows), rows.spec.options.batch_size)
+        ends = [len(rows)] if rows.planned.ends is None else rows.planned.ends.tolist()
+        self._batch_parts = [slice(start, end) for start, end in pairwise([0, *ends])]
         self._failures: list[tuple[int, Exception]] = []  # each with the first row of what could not be made
 
     @property
@@ -100,12 +101,11 @@ class BatchJob:
         error = _error_of(self._rows, part)
         if error is None:
             return
-        size = self._rows.spec.options.batch_size
-        ends = [*range(part.start - part.start % size + size, part.stop, size), part.stop]
-        if len(ends) == 1:
+        ends = [batch.stop for batch in self._batch_parts if part.start < batch.stop < part.stop]
+        if not ends:
             self._failures.append((part.start, error))
             return
-        for start, end in pairwise([part.start, *ends]):
+        for start, end in pairwise([part.start, *ends, part.stop]):
             self.run(slice(start, end))
 
     def describe(self, part: slice, thread: int) -> str:
@@ -171,7 +171,8 @@ def _open_job(
 ) -> BatchJob:
     with clock.stage("plan"):
         samples = schedule.part(plan, step, steps)
-        made, arrays = memory.made, memory.lend()
+        # Batches of buckets differ in their sizes: lent as they are, where others go round the same few arrays.
+        made, arrays = memory.made, memory.lend(None if plan.ends is None else len(samples.indices))
         rows = Rows(spec, plan, samples, arrays, pads=schedule.tail == "pad", clock=clock)
         return BatchJob(rows, size.task_samples, memory if memory.made > made else None)
 

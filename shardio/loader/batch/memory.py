@@ -28,10 +28,10 @@ ArrayLayout: TypeAlias = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
 @final
 class BufferPool:
-    """Lends arrays of one shape and dtype, and takes each back when its last reference is gone.
+    """Lends arrays of one dtype and shape of row, and takes each back when its last reference is gone.
 
     Args:
-        shape: the shape of each array.
+        shape: the shape of each array; of one with more rows, all axes but the first.
         dtype: their NumPy dtype.
         pin: whether to page-lock the memory, for copies to a GPU.
 
@@ -53,25 +53,24 @@ class BufferPool:
         self.kept = count
         del self._free[count:]
 
-    def lend(self) -> NDArray[Any]:
-        """Return an array, whose content is undefined."""
-        if not self.size:
-            return np.empty(self.shape, self.dtype)
+    def lend(self, rows: int | None = None) -> NDArray[Any]:
+        """Return an array of as many rows, by default those of the pool's shape, whose content is undefined."""
+        shape = self.shape if rows is None else (rows, *self.shape[1:])
+        count = math.prod(shape)
+        if not count:
+            return np.empty(shape, self.dtype)
         self._take_back()
-        try:
-            owner = self._free.pop()
-        except IndexError:
-            owner = self._make()
+        owner = self._owner(count * self.dtype.itemsize)
         # NumPy makes a view of a view refer to the array that owns the memory. A memoryview in between prevents that:
         # every view and tensor of the loan keeps `loan` itself alive, and when `loan` is deleted, the memory is free.
-        loan = np.frombuffer(owner.data, self.dtype)
+        loan = np.frombuffer(owner.data, self.dtype, count)
         self._returned.watch(loan, owner)
-        return loan.reshape(self.shape)
+        return loan.reshape(shape)
 
     def prepare(self, count: int) -> None:
         """Make arrays and use them once, until so many were made."""
         while self.size and self.made < count:
-            owner = self._make()
+            owner = self._make(self.size)
             owner[::PAGE] = 0
             self._add(owner)
 
@@ -81,11 +80,20 @@ class BufferPool:
         for loan, owner in self._returned.forget():
             call_when_gone(loan, self._add, owner)
 
-    def _make(self) -> NDArray[np.uint8]:
+    def _owner(self, size: int) -> NDArray[np.uint8]:
+        """Return free memory of at least `size` bytes; if none is as large, make some in place of the smallest."""
+        for number, owner in enumerate(self._free):
+            if len(owner) >= size:
+                return self._free.pop(number)
+        if self._free:
+            self._free.pop(min(range(len(self._free)), key=lambda number: len(self._free[number])))
+        return self._make(self.size if size <= self.size else 1 << (size - 1).bit_length())
+
+    def _make(self, size: int) -> NDArray[np.uint8]:
         self.made += 1
         if self._pin:
-            return torch.empty(self.size, dtype=torch.uint8, pin_memory=True).numpy()
-        return allocation.empty(self.shape, self.dtype).reshape(-1).view(np.uint8)
+            return torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
+        return allocation.empty((size,), np.dtype(np.uint8))
 
     def _take_back(self) -> None:
         for owner in self._returned.collect():
@@ -138,10 +146,10 @@ class BatchMemory:
             for pool in self._pools.values():
                 pool.prepare(count)
 
-    def lend(self) -> dict[str, NDArray[Any]]:
-        """Return an array for each field, whose content is undefined."""
+    def lend(self, rows: int | None = None) -> dict[str, NDArray[Any]]:
+        """Return an array for each field, of as many rows, by default those of the layout; the content is undefined."""
         try:
-            return {name: pool.lend() for name, pool in self._pools.items()}
+            return {name: pool.lend(rows) for name, pool in self._pools.items()}
         except MemoryError as error:
             parts = ", ".join(f"{name} {pool.shape} of {pool.dtype}" for name, pool in self._pools.items())
             raise MemoryError(f"there is not enough memory for {self.size} bytes of batches: {parts}") from error

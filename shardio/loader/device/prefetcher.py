@@ -67,18 +67,19 @@ class DevicePrefetcher:
         spec: the batches.
         target: the device and the engine.
         threads: the number of threads of the host, also for the images that an engine refuses.
+        largest: the most samples of a batch.
 
     Attributes:
         ahead: the number of batches to send ahead of the consumer; 0 if nothing happens on a device.
     """
 
-    def __init__(self, spec: BatchSpec, target: DeviceOptions, *, threads: int) -> None:
+    def __init__(self, spec: BatchSpec, target: DeviceOptions, *, threads: int, largest: int) -> None:
         self._engines: Mapping[str, BatchEngine] = {
             name: make_engine(
                 image.batch_engine,
                 image.recipe,
                 channels=image.cpu_engine.output_format.channels,
-                batch_size=spec.options.batch_size,
+                batch_size=largest,
                 device=target.device,
                 threads=threads,
                 decode=spec.options.decode,

@@ -145,15 +145,16 @@ def _make(
     """Make a batch in a buffer. Return the bytes used, and the batch with a TensorLocation for each tensor."""
     locations = {}
     end = 0
-    for name, (shape, dtype) in spec.array_layout(spec.options.batch_size).items():
-        locations[name] = TensorLocation(end, shape, torch.from_numpy(np.empty(0, dtype)).dtype)
-        end = locations[name].end
     with clock.stage("plan"):
+        samples = epoch.schedule.part(epoch.plan, step)
+        for name, (shape, dtype) in spec.array_layout(len(samples.indices)).items():
+            locations[name] = TensorLocation(end, shape, torch.from_numpy(np.empty(0, dtype)).dtype)
+            end = locations[name].end
         memory = buffer.reach(end)
         rows = Rows(
             spec,
             epoch.plan,
-            epoch.schedule.part(epoch.plan, step),
+            samples,
             {name: location.view(memory).numpy() for name, location in locations.items()},
             pads=epoch.schedule.tail == "pad",
             clock=clock,

@@ -1,0 +1,219 @@
+"""Buckets: batches of samples of like length, an order whose positions are batches.
+
+Windows of equal length cut the order of the samples. In each window the samples are sorted by length, longest first,
+and cut into batches; then the batches are permuted. With shuffled samples a window is a random part of the epoch, so
+lengths come in random order over the whole of it, and a sample meets others in each epoch.
+
+Source: the buckets of bucketing samplers (torchtext, fairseq), here as a pure function of order and lengths.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..system.types import Indices
+from .permutation import Permutation, derive
+from .plan import Order
+
+WINDOW = 1 << 16
+"""The most positions of a window. The longer they are, the less is padded; an epoch has at least four of them, or the
+samples of a small dataset would meet the same ones in each epoch."""
+MOST = (1 << 31) - 1
+"""The greatest length."""
+_LEAST_WINDOWS = 4
+_ORDER = 0xB0CE7  # the purpose for which keys are derived
+_DRAWS = 64  # in search of a replacement that is no longer
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BucketRule:
+    """What makes batches of samples.
+
+    Attributes:
+        by: what the lengths are, in words.
+        batch_size: samples per batch; None for as many as the tokens allow.
+        max_tokens: the most that a batch's samples times their greatest length may be; None for any.
+        window: the most positions of a window, a multiple of `batch_size`; with None `WINDOW`, or a quarter of the
+            epoch where that is less.
+    """
+
+    by: str
+    batch_size: int | None = None
+    max_tokens: int | None = None
+    window: int | None = None
+
+    @property
+    def batch(self) -> str:
+        """What a batch is, in words."""
+        return f"{self.batch_size or f'at most {self.max_tokens} tokens'} by {self.by}"
+
+    def __str__(self) -> str:
+        return f"{self.batch} in windows of {self.window or f'at most {WINDOW}'}"
+
+    def positions(self, samples: int) -> int:
+        """Return the number of positions of a window in an epoch of so many samples."""
+        whole = self.batch_size or 1
+        window = self.window or min(WINDOW, -(-samples // _LEAST_WINDOWS))
+        return -(-window // whole) * whole
+
+
+class _Batches(NamedTuple):
+    """The batches of an epoch.
+
+    Attributes:
+        places: the place of each sample in its window, by batch, [samples]; a window's batches stay together.
+        ends: where batches end in `places`, int64 [batches].
+    """
+
+    places: NDArray[Any]
+    ends: NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """An epoch in batches of samples of like length: a `plan.Order` whose positions are batches.
+
+    The batches of an epoch are made when they are first asked for: 2 bytes for each sample, and 8 for each batch.
+
+    Args:
+        samples: the order of the samples, at one epoch.
+        lengths: the length of each sample by its number, of any dtype of whole numbers, 0 to MOST.
+        rule: what makes batches.
+    """
+
+    samples: Order
+    lengths: NDArray[Any] = field(repr=False, compare=False)
+    rule: BucketRule
+    _batches: Callable[[], _Batches] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "_batches", lru_cache(maxsize=1)(partial(_made, self.samples, self.lengths, self.rule))
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self.samples, self.lengths, self.rule, self._batches())
+
+    @property
+    def n(self) -> int:
+        """The number of batches in the epoch."""
+        return len(self.ends)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the samples' order."""
+        return self.samples.seed
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch."""
+        return self.samples.epoch
+
+    @property
+    def order(self) -> str:
+        """The shuffling of the samples in words."""
+        return self.samples.order
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """The number of samples in all batches up to each one, int64 [n]."""
+        return self._batches().ends
+
+    @property
+    def largest(self) -> int:
+        """The most samples that a batch of any epoch may have."""
+        if self.rule.max_tokens is None:
+            return self.rule.batch_size or 1
+        return min(self.rule.positions(self.samples.n), self.rule.max_tokens // max(1, int(self.lengths.min())))
+
+    def lookup(self, positions: NDArray[np.int64]) -> tuple[Indices, NDArray[np.int64]]:
+        """Return the sample index and the random key of each sample of some batches in [0, n)."""
+        places, ends = self._batches()
+        begins = np.where(positions > 0, ends[positions - 1], 0)
+        sizes = ends[positions] - begins
+        before = np.cumsum(sizes) - sizes
+        rows = np.arange(sizes.sum()) + np.repeat(begins - before, sizes)
+        return self.samples.lookup(rows - rows % self._window + places[rows])
+
+    def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
+        """Return another sample, and its random key, for a bad one; it is no longer, where a few draws find such a one.
+
+        So a batch keeps within its tokens.
+        """
+        longest = int(self.lengths[index])
+        draws = [self.samples.replacement(index, rng_key, attempt * _DRAWS + draw) for draw in range(_DRAWS)]
+        return min(draws, key=lambda drawn: max(longest, int(self.lengths[drawn[0]])))  # the first of equals
+
+    def windows(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the first and the last shuffling window of the samples whose batches are start..stop-1."""
+        ends, window = self.ends, self._window
+        first, last = (int(ends[start - 1]) if start else 0), int(ends[stop - 1]) - 1
+        end = min(self.samples.n, (last // window + 1) * window)
+        return self.samples.windows(first - first % window, end)
+
+    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the runs of neighbouring samples, (first, count), in shuffling windows start..stop-1."""
+        return self.samples.runs(start, stop)
+
+    def at_epoch(self, epoch: int) -> "Buckets":
+        """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
+        return replace(self, samples=self.samples.at_epoch(epoch))
+
+    @property
+    def _window(self) -> int:
+        return self.rule.positions(self.samples.n)
+
+
+def _rebuilt(samples: Order, lengths: NDArray[Any], rule: BucketRule, batches: _Batches) -> Buckets:
+    rebuilt = Buckets(samples, lengths, rule)
+    object.__setattr__(rebuilt, "_batches", lambda: batches)
+    return rebuilt
+
+
+def _made(samples: Order, lengths: NDArray[Any], rule: BucketRule) -> _Batches:
+    """Make the batches of an epoch, window by window."""
+    window = rule.positions(samples.n)
+    places = np.empty(samples.n, np.min_scalar_type(window - 1))
+    every: list[NDArray[np.int64]] = []
+    for number, first in enumerate(range(0, samples.n, window)):
+        part = places[first : first + window]
+        numbers, _ = samples.lookup(np.arange(first, first + len(part)))
+        sizes = _sorted(lengths[numbers].astype(np.int64), rule, part)
+        if samples.order != "stored":
+            sizes = _permuted(sizes, part, derive(samples.seed, samples.epoch, number, _ORDER))
+        every.append(sizes)
+    return _Batches(places, np.cumsum(np.concatenate(every)))
+
+
+def _sorted(lengths: NDArray[np.int64], rule: BucketRule, places: NDArray[Any]) -> NDArray[np.int64]:
+    """Fill in the places of a window's samples by length, longest first, and return the sizes of batches, int64 [k]."""
+    count = len(lengths)
+    # Sorting one number for length and place is far faster than sorting places by length.
+    keys = ((MOST - lengths) << 32) + np.arange(count)
+    keys.sort()
+    places[:] = keys & ((1 << 32) - 1)
+    if rule.max_tokens is None:
+        return np.diff(np.append(np.arange(0, count, rule.batch_size), count))
+    most = rule.max_tokens // np.maximum(1, MOST - (keys >> 32))
+    fits = memoryview(most)
+    begins, place = list[int](), 0
+    while place < count:
+        begins.append(place)
+        place += fits[place]
+    return np.diff([*begins, count])
+
+
+def _permuted(sizes: NDArray[np.int64], places: NDArray[Any], key: int) -> NDArray[np.int64]:
+    """Permute the batches of a window: their places, and the sizes, which are returned."""
+    order = Permutation(len(sizes), key)(np.arange(len(sizes)))
+    begins = np.cumsum(sizes) - sizes
+    permuted = sizes[order]
+    rows = np.arange(len(places)) + np.repeat(begins[order] - (np.cumsum(permuted) - permuted), permuted)
+    places[:] = places[rows]
+    return permuted
