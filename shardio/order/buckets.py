@@ -157,8 +157,8 @@ class Buckets:
         end = min(self.samples.n, (last // window + 1) * window)
         return self.samples.windows(first - first % window, end)
 
-    def runs(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the runs of neighbouring samples, (first, count), in shuffling windows start..stop-1."""
+    def runs(self, start: int, stop: int) -> list[range]:
+        """Return the runs of neighbouring samples in shuffling windows start..stop-1."""
         return self.samples.runs(start, stop)
 
     def at_epoch(self, epoch: int) -> "Buckets":

@@ -5,7 +5,7 @@ of two epochs differ, no entry comes twice in an epoch, and fewer entries than a
 """
 
 from dataclasses import dataclass, field, replace
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ class RingPlan:
     shuffle: Shuffle = "global"
     block: int = 64
     window: int = 16
+    ends: ClassVar[None] = None
     _rows: Plan = field(init=False, repr=False)
     _first: int = field(init=False, repr=False)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from ..format.fields import describe, present_column
+from ..format.fields import describe, length_column, present_column
 from ..order.buckets import MOST
 from ..system import cpus
 from ..system.types import Indices
@@ -45,21 +45,28 @@ def scalars(dataset: ReadableDataset, name: str) -> NDArray[Any]:
 
 
 def lengths(dataset: ReadableDataset, name: str) -> NDArray[np.unsignedinteger[Any]]:
-    """Return a field of scalars, the lengths of samples, by their numbers, [numbers], in the smallest dtype.
+    """Return the lengths of samples by their numbers, [numbers], in the smallest dtype.
 
-    Raises ConfigError for another kind of field, and if a sample lacks it or its length is not from 0 to 2^31 - 1.
+    These are those of a ragged field's values, 0 where there is none, or a field of scalars.
+
+    Raises ConfigError for another kind of field, and if a sample lacks the scalar or it is not from 0 to 2^31 - 1.
     """
     field = dataset.field(name)
-    if field.kind != "scalar" or field.row_dtype.kind not in "iu":
+    ragged = field.ragged and field.role is None
+    if not ragged and not (field.kind == "scalar" and field.row_dtype.kind in "iu"):
         raise ConfigError(
-            "{bucket_by} must name a field of lengths, scalars of whole numbers; {!r} of {} is {}",
+            "{bucket_by} must name a field of arrays whose first axis has any length, or of whole numbers, the lengths "
+            "of samples; {!r} of {} is {}",
             name,
             dataset.path,
             describe(field),
         )
 
     def read(numbers: Indices) -> NDArray[np.unsignedinteger[Any]]:
-        values = _with_values(dataset, name, numbers).column(name)
+        if ragged:
+            values = dataset.selection(numbers).column(length_column(name))
+        else:
+            values = _with_values(dataset, name, numbers).column(name)
         outside = (values < 0) | (values > MOST)
         if outside.any():
             row = int(np.argmax(outside))

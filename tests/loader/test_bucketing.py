@@ -25,7 +25,7 @@ BY_SIZE: dict[str, Any] = {"bucket_by": "length", "batch_size": 8}
 def texts(lengths: Any, first: int = 0) -> shardio.Dataset:
     """Samples of so many tokens, which hold the number of the sample."""
     samples = [{"tokens": np.full(n, first + i), "length": int(n), "number": first + i} for i, n in enumerate(lengths)]
-    fields = {"tokens": shardio.Field("array", "int64"), "length": "int64", "number": "int64"}
+    fields = {"tokens": ("int64", (None,)), "length": "int64", "number": "int64"}
     return shardio.from_samples(samples, fields, shard_samples=70)
 
 
@@ -97,6 +97,21 @@ def test_an_epoch_is_delivered_once_by_any_ranks(
             state, delivered = job.run(count), delivered + job.delivered
     assert delivered == whole.delivered
     assert state["epoch"] == 1
+
+
+def test_the_lengths_of_ragged_fields_are_known() -> None:
+    """Buckets by a field of several lengths are those by their numbers; a missing value has length 0."""
+    jobs = [Job(DATA, 1, **BY_TOKENS | {"bucket_by": by}) for by in ("length", "tokens")]
+    for job in jobs:
+        job.run()
+    assert jobs[0].delivered == jobs[1].delivered
+    values = [None if n % 3 == 0 else np.arange(n % 5) for n in range(60)]
+    field = shardio.Field("array", "int64", (None,), optional=True)
+    data = shardio.from_samples([{"x": value} for value in values], {"x": field})
+    batches = list(load(data, bucket_by="x", max_tokens=20))
+    assert sorted(number for batch in batches for number in batch["index"].tolist()) == list(range(60))
+    for batch in batches:
+        assert len(batch["x"]) * max(1, *(0 if value is None else len(value) for value in batch["x"]), 0) <= 20
 
 
 @pytest.mark.parametrize("rule", [BY_TOKENS, BY_SIZE])
@@ -281,7 +296,6 @@ def test_an_error_comes_in_its_batchs_turn() -> None:
         (BY_TOKENS | {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
         (BY_TOKENS | {"max_tokens": "16k"}, "max_tokens must be a whole number, got '16k'"),
         (BY_TOKENS | {"assign": "node"}, "assign must be 'rank' with bucket_by: .*, got 'node'"),
-        (BY_SIZE | {"bucket_by": "tokens"}, "bucket_by must name .*; 'tokens' of .* is array"),
         (BY_SIZE | {"bucket_by": "nothing"}, "no field 'nothing'"),
         (BY_SIZE | {"bucket_by": 3}, "bucket_by must be the name of a field, got 3"),
         (
@@ -308,6 +322,7 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
         ([1, 2**63], "uint64", "it is 9223372036854775808"),
         ([1.0, 2.0], "float32", "'length' of .* is scalar, float32"),
         ([True, False], "bool", "'length' of .* is scalar, bool"),
+        ([np.arange(3)] * 2, shardio.Field("array", "int64"), "bucket_by must name .*; 'length' of .* is array"),
         ([1, None], shardio.Field("scalar", "int16", optional=True), "sample 1 has no 'length'"),
     ],
 )

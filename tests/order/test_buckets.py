@@ -183,7 +183,7 @@ def test_windows_hold_what_their_batches_deliver(
     start = min(ends[0], order.n - 1)
     stop = min(max(ends[1], start + 1), order.n)
     first, last = order.windows(start, stop)
-    told = {sample for begin, count in order.runs(first, last + 1) for sample in range(begin, begin + count)}
+    told = {sample for run in order.runs(first, last + 1) for sample in run}
     assert set(order.lookup(np.arange(start, stop))[0].tolist()) <= told
     assert Buckets(plan(len(lengths)), np.array(lengths), rule).windows(start, stop) == (0, -1)
 
