@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, Message, SourceError
 from shardio.foreign.names import field_name
 from shardio.format import cf
+from shardio.format.fields import Shape
 from shardio.source import Field, Missing, probe_image, sniff_image
 
 T = TypeVar("T")
@@ -95,6 +96,22 @@ def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
         return Field("array", dtype=dtype.name, shape=shape) if shape else Field("scalar", dtype=dtype.name)
     except ConfigError:  # too many bytes or dimensions
         return None
+
+
+def shape_of_all(shapes: Iterable[tuple[int, ...]], *, fixed: bool = True) -> Shape | None:
+    """The shape of the field of arrays, some of which have these shapes; None for any shape.
+
+    Where they differ along the first axis only, it has any length.
+
+    Args:
+        shapes: at least one shape.
+        fixed: whether all arrays have one shape if these have; otherwise nothing is known of their axes.
+    """
+    first, *others = dict.fromkeys(shapes)
+    if not others and (fixed or len(first) != 1):
+        return first if fixed else None
+    alike = bool(first) and all(shape and shape[1:] == first[1:] for shape in others)
+    return (None, *first[1:]) if alike and all(first[1:]) else None
 
 
 def with_attributes(field: Field, attributes: Mapping[str, Any], name: str, decode_cf: bool) -> tuple[Field, str]:

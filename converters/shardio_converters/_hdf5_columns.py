@@ -175,7 +175,8 @@ class Contents:
             for part in ("data", "offsets"):
                 part_info = self._h5py.h5o.get_info(found[part].id)
                 self._seen[part_info.fileno, part_info.addr] = name
-            self.columns[name] = Column(name, (), (len(found["offsets"]) - 1,), ragged=True)
+            field = _field_of_entries(found["data"])
+            self.columns[name] = Column(name, (), (len(found["offsets"]) - 1,), field or _UNKNOWN, ragged=True)
         return True
 
     def _is_ragged(self, group: Any) -> bool:
@@ -186,8 +187,17 @@ class Contents:
         data, offsets = group["data"], group["offsets"]
         if not all(isinstance(part, self._h5py.Dataset) and not _other_files(part) for part in (data, offsets)):
             return False
-        kinds = data.dtype == np.uint8 and offsets.dtype.kind in "iu"
-        return kinds and data.ndim == offsets.ndim == 1 and len(offsets) > 0
+        fits = data.ndim and _field_of_entries(data) is not None
+        return bool(fits and offsets.dtype.kind in "iu" and offsets.ndim == 1 and len(offsets))
+
+
+def _field_of_entries(data: Any) -> Field | None:
+    """The field of rows of varying length that lie end to end in a dataset: bytes of uint8, else ragged arrays."""
+    rows = array_field(data.dtype, data.shape[1:])
+    if rows is None or 0 in data.shape[1:]:
+        return None
+    is_bytes = rows.dtype == "uint8" and not rows.shape
+    return _UNKNOWN if is_bytes else Field("array", dtype=rows.dtype, shape=(None, *(rows.shape or ())))
 
 
 def _other_files(dataset: Any) -> list[str]:
@@ -251,7 +261,7 @@ def _field(dtype: Any, shape: tuple[int, ...]) -> Field | str:
             return f"{list(shape)} of variable-length {base}" if shape else f"variable-length {base}"
         if not np.dtype(base).isnative:  # h5py returns the bytes as they are in the file, and calls them native
             return f"variable-length {base}: h5py confuses their byte order"
-        return Field("bytes") if base == np.uint8 else Field("array", dtype=numbers.dtype)
+        return Field("bytes") if base == np.uint8 else Field("array", dtype=numbers.dtype, shape=(None,))
     if dtype.kind in "mM":
         return "datetimes"
     if dtype.kind == "V" and not shape:

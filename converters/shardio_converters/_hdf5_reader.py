@@ -82,7 +82,7 @@ class Reader:
     def __init__(self, path: Path, columns: Iterable[Column], external_links: bool, read_timeout: float) -> None:
         self._path, self._external_links = path, external_links
         self._blocks = BlockCache()
-        self._windows: dict[str, tuple[int, NDArray[np.uint8]]] = {}
+        self._windows: dict[str, tuple[int, NDArray[Any]]] = {}
         self._datasets: dict[str, Any] = {}
         self._heads: dict[str, list[str]] = {}  # the members to read of each compound dataset
         self._means: dict[str, int] = {}
@@ -145,31 +145,33 @@ class Reader:
 
     def add_lengths(self, column: Column, sizes: NDArray[np.int64]) -> None:
         """Add the bytes of each row of a ragged column to `sizes`, except for rows whose offsets cannot be read."""
+        unit = column.field.entry_bytes if column.field.ragged else 1
         for low in range(0, len(sizes), _OFFSETS):
             part = sizes[low : low + _OFFSETS]
             with contextlib.suppress(BadSample):  # those rows will be bad samples
                 offsets = self._read(f"{column.path}/offsets", low, low + len(part) + 1)
-                part += np.maximum(np.diff(offsets.astype(np.int64)), 0)
+                part += np.maximum(np.diff(offsets.astype(np.int64)), 0) * unit
 
     def _element(self, column: Column, row: int, alone: bool) -> Any:
         if alone:
             return _member(self._read(column.path, row, row + 1)[0], column)
         return _member(self._row(column.path, row, self._step(column.path)), column)
 
-    def _ragged(self, column: Column, row: int) -> bytes:
+    def _ragged(self, column: Column, row: int) -> NDArray[Any]:
         path, data = f"{column.path}/data", self._datasets[f"{column.path}/data"]
         start, stop = (int(self._row(f"{column.path}/offsets", at, _OFFSETS)) for at in (row, row + 1))
         size = data.shape[0]
         if not 0 <= start <= stop <= size:
-            raise BadSample(f"offsets {start} to {stop} are not within {size} bytes")
-        low, window = self._windows.get(path, (0, np.empty(0, np.uint8)))
+            what = "entries" if column.field.ragged else "bytes"
+            raise BadSample(f"offsets {start} to {stop} are not within {size} {what}")
+        low, window = self._windows.get(path) or (0, np.empty((0, *data.shape[1:]), data.dtype))
         if not low <= start <= stop <= low + len(window):
             chunk = data.chunks[0] if data.chunks else 1
             low = start // chunk * chunk
             self._windows.pop(path, None)
             window = self._read(path, low, min(-(-stop // chunk) * chunk, size))
             self._windows[path] = low, window
-        return window[start - low : stop - low].tobytes()
+        return window[start - low : stop - low]
 
     def _row(self, path: str, row: int, step: int) -> Any:
         count = self._datasets[path].shape[0]

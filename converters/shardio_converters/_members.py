@@ -31,7 +31,7 @@ from shardio.foreign.names import field_name
 from shardio.source import Field, probe_image
 from shardio.system import npy
 
-from ._fields import decode_utf8
+from ._fields import decode_utf8, shape_of_all
 from ._files import parse_json
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "bmp")
@@ -79,8 +79,8 @@ class MemberField:
             raise BadSample(f"not a whole number: {data[:40]!r}") from error
 
     def stored_span(self, data: bytes) -> tuple[int, int]:
-        """Return the offset and size of the stored bytes in a file; a fixed array is stored without its .npy header."""
-        if self.field.kind != "array" or self.field.shape is None:
+        """Return where the stored bytes are in a file, offset and size: those of most arrays behind the .npy header."""
+        if self.field.kind != "array" or not (self.field.fixed or self.field.ragged):
             return 0, len(data)
         array = _array(data)
         if not array.flags.c_contiguous:
@@ -186,12 +186,12 @@ def _array_field(values: Sequence[bytes]) -> Field:
             reason = error
     if not arrays:
         raise SourceError(f"no array can be read: {reason}" if values else "there is no array to read")
-    shapes = {array.shape for array in arrays}
+    shapes = [array.shape for array in arrays]
     try:
         dtype = np.result_type(*(array.dtype for array in arrays)).name
-        if shapes == {()}:
+        if not any(shapes):
             return Field("scalar", dtype=dtype)
-        return Field("array", dtype=dtype, shape=arrays[0].shape if len(shapes) == 1 else None)
+        return Field("array", dtype=dtype, shape=shape_of_all(shapes))
     except (ConfigError, TypeError) as error:  # TypeError: dtypes without a common one
         raise SourceError(str(error)) from error
 

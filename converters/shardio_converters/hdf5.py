@@ -21,7 +21,8 @@ from shardio.foreign.files import Sort, order_hints, other_files
 from shardio.foreign.formats import find_hdf5
 from shardio.foreign.names import Paths, printable
 from shardio.format import cf
-from shardio.source import Sample, check_index, describe_field, label_as_int64, listed_names
+from shardio.format.fields import as_ragged, listed_ragged
+from shardio.source import Sample, check_index, describe_field, label_as_int64
 
 from ._fields import (
     check_same_rows,
@@ -58,9 +59,10 @@ def hdf5(
     HDF5 by their content, whatever their names. Several files are read in the order of their names, and must hold the
     same datasets. Each dataset becomes a field: numbers
     become scalars or arrays, strings text, opaque values bytes, and enumerations whole numbers. Rows of uint8 that vary
-    in length become bytes, or images if they begin like one; such rows of other numbers become arrays without a fixed
-    shape. Each member of a compound dataset becomes a field of its own. A group of just `data` (uint8) and `offsets`
-    (n+1 whole numbers), which is how shardio stores values of varying size, becomes bytes or images. References,
+    in length become bytes, or images if they begin like one; such rows of other numbers become ragged arrays. Each
+    member of a compound dataset becomes a field of its own. A group of just `data` and `offsets` (n+1 whole numbers),
+    which is how shardio stores values of varying size, becomes bytes or images if its data is uint8 of one axis, and
+    ragged arrays of any other numbers. References,
     bitfields, datetimes, long doubles, single values and variable-length numbers in a foreign byte order are left out,
     and named in a note. You can choose a dataset by a soft link within the file.
 
@@ -78,7 +80,8 @@ def hdf5(
             does unless they are plain numbers: damage can keep it busy for minutes, or crash it. A sample whose values
             take longer is bad, and may be good in another run.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
-        ragged: the fields of arrays whose shape may differ from file to file.
+        ragged: the fields of arrays whose first axis may have another length in each file; or, as in wave=all, whose
+            shape may differ in any way.
 
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
@@ -117,9 +120,10 @@ def hdf5(
         if fields is None and (extra := usual.keys() - names.values()):
             raise SourceError(f"files must agree: {printable(path)} has {min(extra)!r}, {printable(paths[0])} has not")
         found = _take(names, contents, path, paths[0], decode_cf, no_effect)
-        for name in listed_names(ragged):
+        for name, in_all in listed_ragged(ragged).items():
             if name in found and found[name].field.kind == "array":
-                found[name] = replace(found[name], field=replace(found[name].field, shape=None))
+                shape = as_ragged(found[name].field.shape, in_all=in_all)
+                found[name] = replace(found[name], field=replace(found[name].field, shape=shape))
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
@@ -286,6 +290,7 @@ def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], pat
         if _form(column) != _form(expected[name]):
             ours, others = column.field, expected[name].field
             alike = ours.shape != others.shape and replace(ours, shape=others.shape) == others
+            given = name if as_ragged(ours.shape) == as_ragged(others.shape) else f"{name}=all"
             raise SourceError(
                 "files must agree: field {!r} is {} in {}, and {} in {}{}",
                 name,
@@ -293,7 +298,7 @@ def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], pat
                 printable(path),
                 describe_field(others),
                 printable(first),
-                Message("; converted with {}, shapes may differ", Option("ragged", name)) if alike else "",
+                Message("; converted with {}, shapes may differ", Option("ragged", given)) if alike else "",
             )
         if difference := cf.difference(column.field.attributes, expected[name].field.attributes):
             raise SourceError(

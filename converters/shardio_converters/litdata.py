@@ -81,7 +81,7 @@ def litdata(
         lost = sum(chunk["dim"] % block_size for chunk in chunks)
         told = f"left out {lost} tokens at the ends of {len(chunks)} chunks, fewer than {block_size} each"
         return replace(found, remarks=(told,) if lost else ())
-    fields = {name: replace(field, shape=None) for name, field in found.fields.items()}
+    fields = {name: replace(field, shape=(None,)) for name, field in found.fields.items()}
     return replace(found, fields=fields, size=sum(chunk["chunk_bytes"] for chunk in chunks) // found.count)
 
 

@@ -20,7 +20,7 @@ from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_index, encode_png, local_path, probe_image, sniff_image
 
 from . import _protobuf
-from ._fields import readable
+from ._fields import readable, shape_of_all
 from ._protobuf import BYTES, FIXED32, VARINT, Record, Span
 
 Layout: TypeAlias = Literal["auto", "datum", "image"]
@@ -263,5 +263,5 @@ def _field(source: Lmdb, places: ValueLocations) -> Field:
     if first is None:
         return Field("image")
     _, last = readable(range(max(0, len(places) - 100), len(places)), array, "Datum")[-1]
-    alike = last is not None and last.shape == first.shape
-    return Field("array", dtype=first.dtype.name, shape=first.shape if alike else None)
+    shape = None if last is None else shape_of_all([first.shape, last.shape])
+    return Field("array", dtype=first.dtype.name, shape=shape)

@@ -22,7 +22,7 @@ from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan
 from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_index, encode_png, label_as_int64, local_path, probe_image
 
-from ._fields import array_field, choose_fields, decode_utf8, image_or_bytes, rename_remarks
+from ._fields import array_field, choose_fields, decode_utf8, image_or_bytes, rename_remarks, shape_of_all
 from ._files import parse_json, plain_name, read_json
 
 _INDEX = "index.json"
@@ -236,20 +236,27 @@ def _field(column: _Column, values: Sequence[bytes], place: str) -> Field:
         return image_or_bytes(values)
     if encoding in _FIELDS:
         return _FIELDS[encoding]
-    if encoding == "ndarray":
-        for value in values:
-            with contextlib.suppress(BadSample):
-                return Field("array", dtype=_array(value, encoding).dtype.name)
     reason = "pickles are never loaded" if encoding == "pkl" else "no field holds it"
     if encoding.partition(":")[0] == "ndarray":
         try:
             dtype, shape = _array_type(encoding)
-            found = array_field(np.dtype(dtype), shape) if shape else Field("array", dtype=dtype or "float32")
+            found = array_field(np.dtype(dtype), shape) if shape else _field_of_shapes(dtype, values, encoding)
         except ValueError:
             found = None
         if found is not None:
             return found
     raise SourceError(f"{place}: the column {column.name!r} is {encoding!r}: {reason}; choose others with fields")
+
+
+def _field_of_shapes(dtype: str | None, values: Sequence[bytes], encoding: str) -> Field:
+    """The field of arrays whose encoding states no shape, and perhaps no dtype: some of them tell."""
+    arrays = []
+    for value in values:
+        with contextlib.suppress(BadSample):
+            arrays.append(_array(value, encoding))
+    if not arrays:
+        return Field("array", dtype=dtype or "float32")
+    return Field("array", dtype=arrays[0].dtype.name, shape=shape_of_all((a.shape for a in arrays), fixed=False))
 
 
 def _decoded(data: bytes, encoding: str, field: Field) -> Any:

@@ -28,6 +28,7 @@ from ._fields import (
     choose_fields,
     rename_remarks,
     sample_value,
+    shape_of_all,
     shortened,
     unheld,
 )
@@ -316,14 +317,14 @@ def _try_headers(path: Path) -> _Headers | SourceError:
 
 
 def _field_of_all(arrays: Sequence[NpyArray]) -> Field:
-    """The field for an array that several files have: of the first one's type, of one shape if all agree."""
-    first, alike = arrays[0], len({array.shape for array in arrays}) == 1
+    """The field for an array that several files have: of the first one's type, see `shape_of_all`."""
+    first, shape = arrays[0], shape_of_all(array.shape for array in arrays)
     if first.dtype.hasobject:
         raise SourceError(f"{first} {_PICKLES}")
     found = _field(first.dtype, first.shape)
-    if found is None or (found.kind == "text" and not alike):
+    if found is None or (found.kind == "text" and shape != first.shape):
         raise SourceError(f"{first} {unheld(first.dtype, first.shape)}; others can be chosen with fields")
-    return found if alike else Field("array", dtype=found.dtype)
+    return found if shape == first.shape else Field("array", dtype=found.dtype, shape=shape)
 
 
 def _left_out(headers: dict[Path, _Headers]) -> list[str]:

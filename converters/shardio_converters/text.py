@@ -46,7 +46,7 @@ def text(
     Takes one file, a directory or a pattern such as "data/*.jsonl" (quote it): .txt, with a document per file or per
     paragraph; .jsonl or .ndjson, with a document per line; .parquet, with a document per row. All but Parquet files may
     be compressed: .gz, .bz2, .xz or .zst. Without a tokenizer the text becomes the field `text`; with one its tokens
-    become the field `tokens`, an array of any length, of uint16 if that holds all of the vocabulary, else of uint32.
+    become the field `tokens`, ragged arrays of uint16 if that holds all of the vocabulary, else of uint32.
     Other columns become fields: numbers, booleans and text stay what they are, anything else becomes JSON; those of
     Parquet files as `convert parquet` takes them. A document without text, text that is not UTF-8 and a line that is no
     JSON object make bad samples.
@@ -136,7 +136,8 @@ class Text(DataclassSource):
         """The documents' fields, with `tokens` in the place of `text` if there is a tokenizer."""
         if self.tokenizer is None:
             return self.documents.fields
-        tokens = Field("array", dtype=self._encoder.dtype)
+        attributes = {"vocabulary": self._encoder.vocabulary}
+        tokens = Field("array", dtype=self._encoder.dtype, shape=(None,), attributes=attributes)
         return {
             "tokens" if name == "text" else name: tokens if name == "text" else field
             for name, field in self.documents.fields.items()

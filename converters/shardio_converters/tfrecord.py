@@ -290,7 +290,7 @@ def _field(seen: Sequence[_Seen]) -> Field:
     if kind != "bytes":
         if lone:
             return Field("scalar", dtype=_DTYPES[kind])
-        return Field("array", dtype=_DTYPES[kind], shape=(counts.pop(),) if alike else None)
+        return Field("array", dtype=_DTYPES[kind], shape=(counts.pop() if alike else None,))
     # Most, not all: the first images may be damaged, and a text may begin as an image does ("BMW ...").
     if lone and 2 * sum(feature.image for feature in seen) > len(seen):
         return Field("image")

@@ -36,7 +36,7 @@ from shardio.source import (
     sniff_image,
 )
 
-from ._fields import rename_remarks
+from ._fields import rename_remarks, shape_of_all
 from ._files import parse_json
 from ._source_base import DataclassSource
 
@@ -213,14 +213,15 @@ def _names(name: str, first: Any, chosen: Sequence[str]) -> tuple[str, ...]:
 
 
 def _fields(name: str, raw: Mapping[str, Any], first: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, Field]:
-    """The fields of the first sample, given raw and as stored; a shape is left open where the last sample's differs."""
+    """The fields of the first sample, given raw and as stored; the last sample shows which axes vary."""
     try:
         fields = infer_fields(first)
     except ConfigError as error:
         raise SourceError(f"{name}, sample 0: {error}") from error
     for own, field in fields.items():
-        if field.kind == "array" and field.shape != np.shape(last.get(own, first[own])):
-            field = replace(field, shape=None)
+        if field.kind == "array":
+            shapes = np.shape(first[own]), np.shape(last.get(own, first[own]))
+            field = replace(field, shape=shape_of_all(shapes))
         if field.kind == "image" and _is_encoded_here(raw[own]) and _is_grey(first[own]) and _is_grey(last.get(own)):
             field = replace(field, channels=1)
         fields[own] = label_as_int64(own, field)

@@ -290,14 +290,14 @@ def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> i
 
 def _check(field: Field, name: str, number: int, raw: bytes, value: Any) -> None:
     """Raise BadSample unless the bytes `raw` in the file are `value` as shardio would store it."""
-    if of_odd_shape({name: value}, {name: field}):
+    if odd_fields := of_odd_shape({name: value}, {name: field}):
         odd = BadSample(
             "sample {}, field {!r}: expected shape {}, got {}; shapes may differ if you convert the file with {}",
             number,
             name,
             field.shape,
             value.shape,
-            Option("ragged", name),
+            Option("ragged", ",".join(odd_fields)),
         )
         odd.storable = True
         raise odd

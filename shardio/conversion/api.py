@@ -17,7 +17,7 @@ from .. import containers
 from ..dataset.opening import Place
 from ..dataset.writer import DEFAULT_SHARD_SIZE, on_disk
 from ..errors import ConfigError, Message, NotADataset, SourceWarning, TooManyBad
-from ..format.fields import Field, listed_names
+from ..format.fields import Field, listed_names, listed_ragged
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
 from ..order.world import World
@@ -210,7 +210,8 @@ def convert(
         mask: fields of images that are masks, whose numbers stay: palette indices, or grey levels of up to 16 bits. A
             JPEG, or a PNG of RGB colours, is a bad sample.
         allow_rounding: let `dtype` round integers to what a float holds, as float16 makes 2048 of 2049.
-        ragged: store these fields of arrays without a fixed shape, where the first samples share one: tokens.
+        ragged: store these fields of arrays with any length along the first axis, where the first samples share one:
+            tokens; or, as in scans=all, with any shape.
         workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
             the machine.
         dask: a Dask scheduler whose workers do the work instead: tcp://HOST:8786; or local, for `workers` Dask
@@ -315,8 +316,8 @@ def convert(
         raise ConfigError(
             Message("{classes} goes with a list of datasets; a converter's own option goes in converter_options")
         )
-    optional_fields, masks, ragged_fields = listed_names(optional), listed_names(mask), listed_names(ragged)
-    shared = {"on_error": on_error, "optional": optional_fields, "ragged": ragged_fields}
+    optional_fields, masks, ragged_fields = listed_names(optional), listed_names(mask), listed_ragged(ragged)
+    shared = {"on_error": on_error, "optional": optional_fields, "ragged": listed_names(ragged)}
     samples = _source(source, converter, converter_options, shared, classes)
     image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
     remarks = remarks_of(samples, strict=strict)

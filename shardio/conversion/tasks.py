@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError, DatasetError, Message, Option, SourceError
 from ..format import checksums, images, manifest
-from ..format.fields import Field
+from ..format.fields import Field, as_ragged
 from ..format.manifest import Manifest
 from ..output.base import Run
 from ..output.own_files import next_number
@@ -198,12 +198,16 @@ def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encode
 
 
 def of_odd_shape(sample: Sample, fields: Mapping[str, Field]) -> list[str]:
-    """Return the fields whose arrays have another shape than the one of all: nothing else may be wrong with them."""
-    return [
-        name
+    """Return the fields whose arrays have another shape than they may, as `ragged` takes them to let that pass.
+
+    Nothing else may be wrong with these arrays.
+    """
+    odd = {
+        name: value.shape
         for name, field in fields.items()
         if field.kind == "array" and isinstance(value := sample.get(name), np.ndarray) and not field.fits(value.shape)
-    ]
+    }
+    return [name if as_ragged(shape) == as_ragged(fields[name].shape) else f"{name}=all" for name, shape in odd.items()]
 
 
 def _one_by_one(source: Source, numbers: Indices) -> Iterator[Sample | BadSample]:

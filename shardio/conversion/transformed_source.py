@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, TypeVar, final
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..engines import image_decoding
 from ..engines.orientation import TURNS, turned
 from ..engines.resizing import resize
 from ..errors import BadSample, ConfigError, Message, SourceError
-from ..format.fields import Field, describe_fields, is_missing, label_as_int64, with_optional
+from ..format.fields import Field, as_ragged, describe_fields, is_missing, label_as_int64, with_optional
 from ..format.images import orientation, probe
 from ..output.shard_writer import encode
 from ..system.types import Indices, Sample
@@ -67,7 +68,8 @@ class TransformedSource:
         raw: store the pixels of images instead of files; None stores files, PNGs of arrays.
         optional: the fields that samples may lack.
         masks: the fields of images, or of `as_image`, that are masks; the source's own stay masks.
-        ragged: the fields of arrays whose shapes may differ.
+        ragged: the fields of arrays whose shapes may differ, and whether in any axis, see `listed_ragged`. Where a
+            field has no shape, the first sample's tells the other axes.
         allow_rounding: whether casts of integers to floats may round them; otherwise such a sample is bad.
 
     Attributes:
@@ -90,13 +92,13 @@ class TransformedSource:
         raw: RawImages | None = None,
         optional: Collection[str] = (),
         masks: Collection[str] = (),
-        ragged: Collection[str] = (),
+        ragged: Mapping[str, bool] = MappingProxyType({}),
         *,
         allow_rounding: bool = False,
     ) -> None:
         self._source, self._images, self._dtypes, self._as_image = source, images, dict(dtypes), frozenset(as_image)
         self._squeeze, self._raw, self._masks = frozenset(squeeze), raw, frozenset(masks)
-        self._ragged, self._allow_rounding = frozenset(ragged), allow_rounding
+        self._ragged, self._allow_rounding = dict(ragged), allow_rounding
         self.rounded: dict[str, float] = {}
         self.stayed: Counter[str] = Counter()
         fields = source.fields
@@ -105,7 +107,11 @@ class TransformedSource:
         single = {n for n in arrays if fields[n].fixed and math.prod(fields[n].row_shape) == 1}
         numbers = {name for name, field in fields.items() if field.kind in ("array", "scalar")}
         for given, fitting, rule in (
-            (ragged, arrays - self._as_image - self._squeeze, "{ragged} takes fields of arrays that stay arrays"),
+            (
+                ragged,
+                arrays - self._as_image - self._squeeze,
+                "{ragged} takes fields of arrays that stay arrays",
+            ),
             (squeeze, single, "{squeeze} takes fields of arrays of one element"),
             (as_image, arrays - dtypes.keys(), "{as_image} takes fields of arrays that {dtype} does not cast"),
             (dtypes.keys() - {""}, numbers, "{dtype} takes fields of numbers"),
@@ -136,7 +142,9 @@ class TransformedSource:
         if name in self._squeeze:
             field = label_as_int64(name, replace(field, kind="scalar", shape=None))
         if name in self._ragged:
-            field = replace(field, shape=None)
+            in_all = self._ragged[name]
+            shape = self._first_shape(name) if field.shape is None and not in_all else field.shape
+            field = replace(field, shape=as_ragged(shape, in_all=in_all))
         wanted = self._dtypes.get(name, self._dtypes.get("") if field.kind == "array" else None)
         if wanted is not None and field.kind in ("array", "scalar"):
             cast = replace(field, dtype=wanted)
@@ -229,7 +237,7 @@ class TransformedSource:
             "keep_alpha": True if self._raw is not None and self._raw.alpha else None,
             "optional": sorted(self._optional) or None,
             "mask": sorted(self._masks) or None,
-            "ragged": sorted(self._ragged) or None,
+            "ragged": sorted(f"{name}=all" if in_all else name for name, in_all in self._ragged.items()) or None,
         }
         made = {name: value for name, value in changes.items() if value is not None}
         return {**getattr(self._source, "changes", {}), **made}

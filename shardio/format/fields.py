@@ -413,6 +413,26 @@ def listed_names(names: str | Iterable[str] | None) -> list[str]:
     return [name for part in given if (name := part.strip())]
 
 
+def listed_ragged(names: str | Iterable[str] | None) -> dict[str, bool]:
+    """Return the fields whose shapes may differ, and whether in any axis: of those given as NAME it is the first alone.
+
+    Args:
+        names: see `listed_names`; a name may be followed by `=all`.
+
+    Raises ConfigError for another word behind a name.
+    """
+    pairs = [(name, *name.partition("=")) for name in listed_names(names)]
+    for given, _, equals, axes in pairs:
+        if equals and axes.strip() != "all":
+            raise ConfigError("{ragged} takes a field as NAME, or as NAME=all, got {!r}", given)
+    return {field.strip(): bool(equals) for _, field, equals, _ in pairs}
+
+
+def as_ragged(shape: Shape | None, *, in_all: bool = False) -> Shape | None:
+    """Return a shape with any length along the first axis; None, for any shape, with `in_all`."""
+    return None if in_all or shape is None else (None, *shape[1:])
+
+
 def with_optional(fields: Mapping[str, Field], names: str | Iterable[str] | None) -> dict[str, Field]:
     """Return `fields` with those called `names` optional; ConfigError if one does not exist.
 

@@ -65,7 +65,7 @@ def test_ragged_arrays_are_stored(
     with pytest.raises(error, match=f"{message}.* ragged='x'"):
         shardio.convert(source, tmp_path / "no", converter=converter)
     made = shardio.convert(source, tmp_path / "out", converter=converter, ragged="x", container=container)
-    assert made.fields["x"] == shardio.Field("array", dtype="float32")
+    assert made.fields["x"] == shardio.Field("array", dtype="float32", shape=(None,))
     data = shardio.open(tmp_path / "out")
     assert [data[n]["x"].tolist() for n in range(N)] == [row.tolist() for row in ROWS]
 

@@ -90,8 +90,8 @@ def test_pixels_of_several_shapes() -> None:
         ),
         ({"squeeze": ["a"]}, "squeeze takes fields of arrays of one element, got 'a'; there are a (array, uint8"),
         ({"squeeze": ["label"]}, "squeeze takes fields of arrays of one element, got 'label'"),
-        ({"ragged": ["label"]}, "ragged takes fields of arrays that stay arrays, got 'label'"),
-        ({"ragged": ["a"], "as_image": ["a"]}, "ragged takes fields of arrays that stay arrays, got 'a'"),
+        ({"ragged": {"label": False}}, "ragged takes fields of arrays that stay arrays, got 'label'"),
+        ({"ragged": {"a": False}, "as_image": ["a"]}, "ragged takes fields of arrays that stay arrays, got 'a'"),
         ({"dtypes": {"note": "int8"}}, "dtype takes fields of numbers, got 'note'"),
     ],
 )

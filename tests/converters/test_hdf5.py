@@ -75,7 +75,7 @@ KINDS: dict[str, tuple[Any, Field, list[Any]]] = {
         [w.encode() for w in WORDS],
     ),
     "images": (rows([np.frombuffer(p, "u1") for p in PICTURES], h5py.vlen_dtype("u1")), Field("image"), PICTURES),
-    "rows of numbers": (rows(VALUES, h5py.vlen_dtype("f4")), Field("array", dtype="float32"), VALUES),
+    "rows of numbers": (rows(VALUES, h5py.vlen_dtype("f4")), Field("array", dtype="float32", shape=(None,)), VALUES),
     "opaque": (np.array([b"%d\0\0" % i for i in range(5)], "V3"), Field("bytes"), [b"%d\0\0" % i for i in range(5)]),
     "enumeration": ({"data": [0, 1, 1, 0, 1], "dtype": ENUM}, Field("scalar", dtype="uint8"), [0, 1, 1, 0, 1]),
 }  # fmt: skip

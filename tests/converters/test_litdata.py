@@ -56,7 +56,7 @@ def test_every_kind(tmp_path: Path) -> None:
                 "nested": {"a": number, "b": [1, number]},
             }
         )
-    kinds = {"image": "image", "array": ("float32", (2, 3)), "tokens": {"kind": "array", "dtype": "int64"}}
+    kinds = {"image": "image", "array": ("float32", (2, 3)), "tokens": ("int64", (None,))}
     check_source(source, expected, tmp_path / "out", **kinds, nested="json", raw="bytes", odd="bool")
     assert source.metadata == {"source": "litdata"}
 
@@ -93,7 +93,7 @@ def test_documents_of_tokens(tmp_path: Path, name: str) -> None:
     before = files(folder)
     source = litdata(folder)
     expected = [{"tokens": np.arange(n * n + 3, dtype=np.uint16) + np.uint16(65000)} for n in range(5)]
-    check_source(source, expected, tmp_path / "out", tokens={"kind": "array", "dtype": "uint16"})
+    check_source(source, expected, tmp_path / "out", tokens=("uint16", (None,)))
     assert source.sizes().tolist() == [(48 + 36 + 50) // 5] * 5
     assert source.remarks == ()
     assert files(folder) == before

@@ -312,7 +312,7 @@ class TestFolders:
             expected.append(
                 {"key": f"{number}.npz", "x": x.astype("<f4"), "label": number, "name": f"größe {number}", "raw": "a"}
             )
-        kinds = {"x": {"kind": "array", "dtype": "float32"}, "label": "int64", "name": "text", "raw": "text"}
+        kinds = {"x": ("float32", (None, 2, 3)), "label": "int64", "name": "text", "raw": "text"}
         check_source(numpy(tmp_path), expected, tmp_path / "out", **kinds)
 
     def test_what_is_left_out_is_named(self, tmp_path: Path) -> None:

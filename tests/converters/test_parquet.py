@@ -90,12 +90,12 @@ KINDS: dict[str, tuple[pa.Array, Field, Sequence[Any]]] = {
     "images": (pa.array(PICTURES), IMAGE, PICTURES),
     "images and paths": (pa.array([{"bytes": data, "path": "a.jpg"} for data in PICTURES]), IMAGE, PICTURES),
     **{
-        f"ragged {kind}": (pa.array(RAGGED, kind), Field("array", dtype="float32"), arrays("f4", RAGGED))
+        f"ragged {kind}": (pa.array(RAGGED, kind), Field("array", dtype="float32", shape=(None,)), arrays("f4", RAGGED))
         for kind in (pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_view(pa.float32()))
     },
     "ragged lists of one length": (
         pa.array([[[n, n]] * n for n in range(5)], pa.list_(pa.list_(pa.uint8(), 2))),
-        Field("array", dtype="uint8"),
+        Field("array", dtype="uint8", shape=(None, 2)),
         [np.full((n, 2), n, "u1") for n in range(5)],
     ),
     "lists of one length": (

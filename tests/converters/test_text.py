@@ -79,7 +79,9 @@ class TestTokens:
         for sample in expected:
             if write is as_files:
                 del sample["n"]
-        check_source(source, expected, tmp_path / "out", tokens={"kind": "array", "dtype": "uint16"})
+        vocabulary = {"vocabulary": made.get_vocab_size()}
+        tokens = Field("array", "uint16", (None,), attributes=vocabulary)
+        check_source(source, expected, tmp_path / "out", tokens=tokens)
         assert any(f"uint16, which holds the vocabulary of {made.get_vocab_size()}" in hint for hint in source.hints)
 
     def test_a_large_vocabulary_takes_uint32(self, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class TestTensorFlow:
             )
         kinds = {"box": ("float32", (4,)), "large": ("int64", (2,)), "score": "float32", "tags": "json", "raw": "bytes"}
         kinds |= {"image.encoded": "image", "image.class.label": "int64", "image.class.text": "text"}
-        check_source(source, expected, tmp_path / "out", tokens={"kind": "array", "dtype": "int64"}, **kinds)
+        check_source(source, expected, tmp_path / "out", tokens=("int64", (None,)), **kinds)
         assert source.metadata == {"source": "tfrecord"}
 
     def test_features_that_are_missing(self) -> None:
@@ -86,10 +86,10 @@ class TestKinds:
         ("values", "field"),
         [
             ([[1], [2]], Field("scalar", dtype="int64")),
-            ([*[[1, 2]] * 150, [1, 2, 3]], Field("array", dtype="int64")),
+            ([*[[1, 2]] * 150, [1, 2, 3]], Field("array", dtype="int64", shape=(None,))),
             ([[1, 2], [3, 4]], Field("array", dtype="int64", shape=(2,))),
             ([[0.5], [1.5]], Field("scalar", dtype="float32")),
-            ([[0.5, 1.0], [2.0]], Field("array", dtype="float32")),
+            ([[0.5, 1.0], [2.0]], Field("array", dtype="float32", shape=(None,))),
             ([[b"a"], [b""]], Field("text")),
             ([[b"a"], [b"\xff"]], Field("bytes")),
             ([[b"a"], [b"b", b"c"]], Field("json")),

@@ -92,7 +92,7 @@ class TestSamples:
         assert source.metadata == {"source": "torch"}
         kinds: dict[str, Any] = {"steps": ("int64", (4, 3)), "zero-d": "int16", "label": "int64", "flag": "bool"}
         kinds |= {"data": "bytes", "jpeg": "image", "boxes": "json", "nothing": "json"}
-        kinds |= {"ragged": {"kind": "array", "dtype": "float64"}}
+        kinds |= {"ragged": ("float64", (None, 2))}
         check_source(source, expected, tmp_path / "out", **kinds)
 
     @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class TestSamples:
         """Shards of shardio keep names and kinds, with scalars as int64, float64 or bool, and have no key."""
         fields = {"image": "image", "label": "int64", "caption": "text", "weight": "float32", "count": "uint8"}
         fields |= {"flag": "bool", "hash": "uint64", "box": ("float32", (2, 2))}
-        fields |= {"tokens": {"kind": "array", "dtype": "int32"}}
+        fields |= {"tokens": ("int32", (None,))}
         fields |= {"meta": "json", "blob": "bytes", "mask": "image", "key": "text", "large": "float64"}
         expected = []
         with shardio.create(tmp_path / "data", fields=fields, container="tar", shard_size=2000) as writer:
@@ -153,7 +153,7 @@ class TestFields:
         ("first", "last", "field"),
         [
             (np.zeros((2, 3), "f4"), np.ones((2, 3), "f4"), Field("array", dtype="float32", shape=(2, 3))),
-            (np.zeros((2, 3), ">i2"), np.ones((1, 3), ">i2"), Field("array", dtype="int16")),
+            (np.zeros((2, 3), ">i2"), np.ones((1, 3), ">i2"), Field("array", dtype="int16", shape=(None, 3))),
             (np.zeros(2, "f4"), np.ones(2, "f8"), Field("array", dtype="float64", shape=(2,))),
             (np.float32(1), np.float32(2), Field("scalar", dtype="float32")),
         ],
