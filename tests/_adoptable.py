@@ -29,7 +29,10 @@ def records(folder: Path) -> Path:
     """TFRecords with TensorFlow's naming, `NAME.tfrecord-00000-of-00002`."""
     folder.mkdir(parents=True, exist_ok=True)
     made = [
-        example({"image": [jpeg(seed=n)], "label": [n], "score": [n / 4], "box": [0.5, float(n)], "name": [b"n%d" % n]})
+        example(
+            {"image": [jpeg(seed=n)], "label": [n], "score": [n / 4], "box": [0.5, float(n)], "name": [b"n%d" % n]}
+            | {"wave": [n / 2] * (n % 3 + 1)}
+        )
         for n in range(COUNT)
     ]
     for number in range(2):
@@ -47,6 +50,8 @@ def tables(folder: Path, **options: Any) -> Path:
             file.create_dataset("data/images", data=pixels, **options)
             file.create_dataset("data/boxes", data=rows[:, None] * np.ones((1, 2), ">f4"))
             file.create_dataset("labels", data=rows.astype(np.uint8))
+            points = np.repeat(rows, rows % 4).astype(">i2")[:, None] * [1, -1]
+            file["data/points/data"], file["data/points/offsets"] = points, np.cumsum([0, *rows % 4])
             file["names"] = [f"größe {row}" for row in rows.tolist()]
             files = file.create_dataset("jpegs", 40, h5py.vlen_dtype(np.uint8))
             for row in range(40):

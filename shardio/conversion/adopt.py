@@ -18,7 +18,7 @@ from ..containers import hdf5, hdf5_index, piece_sums, side_index
 from ..errors import BadSample, ConfigError, Option, ShardCorrupt, ShardioError, SourceError
 from ..foreign.names import printable
 from ..format import checksums, images, manifest
-from ..format.fields import CHECKSUM, Field, Missing, is_missing, shape_column, with_hidden
+from ..format.fields import CHECKSUM, Field, Missing, is_missing, length_column, shape_column, with_hidden
 from ..output.folder import FolderOutput
 from ..output.records import Record, Skipped
 from ..output.shard_writer import WrittenShard, common_shape, described
@@ -402,10 +402,13 @@ def _hidden(
     fields: Mapping[str, Field],
     rows: NDArray[np.int64],
 ) -> dict[str, NDArray[Any]]:
-    """Return the hidden columns of some rows: checksums and the sizes of images."""
+    """Return the hidden columns of some rows: checksums, the lengths of ragged values and the sizes of images."""
     columns: dict[str, Any] = {name: reader.read(rows, name) for name in fields}
     columns |= {name: column[rows] for name, column in scalars.items()}
     hidden: dict[str, NDArray[Any]] = {CHECKSUM: checksums.of_samples(columns, sorted(columns))}
+    for name, field in fields.items():
+        if field.ragged:
+            hidden[length_column(name)] = np.array([len(value) for value in columns[name]]) // field.entry_bytes
     for name in (name for name, field in fields.items() if field.kind == "image"):
         shapes = []
         for row, value in zip(rows.tolist(), columns[name], strict=True):

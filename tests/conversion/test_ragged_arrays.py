@@ -1,7 +1,7 @@
 """Arrays whose shapes differ where the first samples do not show it: `ragged` stores them, and messages say so."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from _cli import run
 from _foreign import write_tar
+from numpy.typing import NDArray
 
 import shardio
-from shardio.errors import BadSample, SourceError
+from shardio.errors import BadSample, ConfigError, SourceError
+from shardio_converters.torch import torch
 
 N = 7
 ROWS = [np.arange(5 if number == 3 else 4, dtype=np.float32) + number for number in range(N)]
@@ -20,13 +22,16 @@ ROWS = [np.arange(5 if number == 3 else 4, dtype=np.float32) + number for number
 
 
 class Rows:
-    """A map-style Dataset."""
+    """A map-style Dataset of rows."""
+
+    def __init__(self, rows: Sequence[NDArray[Any]] = ROWS) -> None:
+        self.rows = rows
 
     def __len__(self) -> int:
-        return N
+        return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"x": ROWS[index], "label": index}
+        return {"x": self.rows[index], "label": index}
 
 
 def tar(folder: Path) -> Path:
@@ -68,6 +73,29 @@ def test_ragged_arrays_are_stored(
     assert made.fields["x"] == shardio.Field("array", dtype="float32", shape=(None,))
     data = shardio.open(tmp_path / "out")
     assert [data[n]["x"].tolist() for n in range(N)] == [row.tolist() for row in ROWS]
+
+
+def test_any_axis_may_vary(tmp_path: Path) -> None:
+    """`NAME=all` stores arrays of any shape, and the message names it where the first axis is not the one."""
+    rows = [np.full((2, 5 if number == 3 else 4), number, np.float32) for number in range(N)]
+    for ragged in ("", "x"):
+        with pytest.raises(BadSample, match=r"got \(2, 5\); shapes may differ with ragged='x=all'"):
+            shardio.convert(Rows(rows), tmp_path / "no", converter="torch", ragged=ragged)
+    made = shardio.convert(Rows(rows), tmp_path / "out", converter="torch", ragged="x=all")
+    assert made.fields["x"] == shardio.Field("array", dtype="float32")
+    assert [sample["x"].shape for sample in shardio.open(tmp_path / "out")] == [row.shape for row in rows]
+    with pytest.raises(ConfigError, match="ragged takes a field as NAME, or as NAME=all, got 'x=first'"):
+        shardio.convert(Rows(rows), tmp_path / "no", converter="torch", ragged="x=first")
+
+
+def test_the_first_sample_tells_the_other_axes(tmp_path: Path) -> None:
+    """Where a source states no shape at all, `ragged` fixes all axes but the first."""
+    rows = [np.zeros((2, 4)), np.zeros((3, 4)), np.zeros((3, 5))]  # the first and the last differ in both
+    assert torch(Rows(rows)).fields["x"].shape is None
+    with pytest.raises(BadSample, match=r"sample 2 .* expected shape \(None, 4\), got \(3, 5\)"):
+        shardio.convert(Rows(rows), tmp_path / "no", converter="torch", ragged="x")
+    made = shardio.convert(Rows(rows), tmp_path / "out", converter="torch", ragged="x", limit=2)
+    assert made.fields["x"].shape == (None, 4)
 
 
 @pytest.mark.slow

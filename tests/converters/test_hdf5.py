@@ -129,11 +129,31 @@ class TestKinds:
         check_source(source, [{"label": i, "x": v} for i, v in enumerate(values)], tmp_path / "out", x=kind)
         assert source.sizes().tolist() == [8 + len(value) for value in values]
 
+    @pytest.mark.parametrize("dtype", ["<f4", ">i2", "?"])
+    @pytest.mark.parametrize("entry", [(), (3,), (2, 2)])
+    def test_a_group_of_numbers_and_offsets(self, dtype: str, entry: tuple[int, ...], tmp_path: Path) -> None:
+        """Offsets count entries of numbers of any type and shape; values may be empty."""
+        values = [numbers(dtype, 4, *entry)[n][: (0, 3, 1, 4, 0)[n]] for n in range(COUNT)]
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["x/data"], file["x/offsets"] = np.concatenate(values), np.cumsum([0, *map(len, values)])
+        field = ("bool" if dtype == "?" else np.dtype(dtype).name, (None, *entry))
+        source = hdf5(tmp_path / "a.h5")
+        check_source(source, [{"x": value} for value in values], tmp_path / "out", x=field)
+        assert source.sizes().tolist() == [value.nbytes for value in values]
+        with h5py.File(shutil.copy(tmp_path / "a.h5", tmp_path / "b.h5"), "a") as file:
+            file["x/offsets"][2] = 99
+        with pytest.raises(BadSample, match=r"b.h5, x, row 1: offsets 0 to 99 are not within 8 entries"):
+            hdf5(tmp_path / "b.h5")[1]
+
     def test_shards_of_shardio(self, tmp_path: Path) -> None:
-        """Shards of shardio are read without their hidden columns."""
-        samples = [{"image": picture, "label": i} for i, picture in enumerate(PICTURES)]
-        packed(tmp_path / "d", samples, container="hdf5", shard_size="1MB")
-        check_source(hdf5(tmp_path / "d" / "shard-000000.h5"), samples, tmp_path / "out", label="int64")
+        """Shards of shardio are read without their hidden columns; ragged fields stay ragged."""
+        fields: dict[str, Any] = {"tokens": ("uint16", (None,)), "points": ("float32", (None, 3)), "label": "int64"}
+        samples = [
+            {"image": picture, "label": i, "points": np.full((i, 3), i, "f4"), "tokens": np.arange(i % 3, dtype="u2")}
+            for i, picture in enumerate(PICTURES)
+        ]
+        packed(tmp_path / "d", samples, container="hdf5", shard_size="1MB", fields={"image": "image", **fields})
+        check_source(hdf5(tmp_path / "d" / "shard-000000.h5"), samples, tmp_path / "out", **fields)
 
     def test_labels(self, tmp_path: Path) -> None:
         """Integers named `label` are int64, and the names of an enumeration are the classes."""
