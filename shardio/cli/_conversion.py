@@ -178,6 +178,13 @@ def print_dataset(out: Path | Url, dataset: WrittenDataset) -> None:
     new = "" if before is None else f", {manifest.samples - before} of them new,"
     content = f"{counted(manifest.samples, 'sample')}{new} in {shards}"
     print(f"{out}: {content}, {format_size(int(manifest.shards.bytes.sum()))}, digest {manifest.digest}")
+    for name, count in dataset.entries.items():
+        speed = f" ({_rate(count / dataset.seconds)})" if dataset.seconds else ""
+        print(f"  {name}: {count:,} in {counted(manifest.samples - (before or 0), 'sample', ',')}{speed}")
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}/s" if per_second < 1e6 else f"{per_second / 1e6:.1f} M/s"
 
 
 def print_rotated(datasets: Iterable[WrittenDataset], advice: str = "") -> None:

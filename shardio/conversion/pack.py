@@ -1,9 +1,10 @@
 """Make a dataset shard by shard: begin or resume the work, distribute it, watch it, and publish the result."""
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -37,6 +38,8 @@ class WrittenDataset:
         rotated: the number of images that an EXIF tag rotates or mirrors; on the first rank only.
         rounded: by field, the most by which `dtype` has changed a number; on the first rank only.
         stayed: by reason, the number of JPEGs that `jpeg_restarts` left as they were; on the first rank only.
+        entries: by ragged field, the number of entries that were written, such as tokens; on the first rank only.
+        seconds: how long it took to write all shards; 0 if some, or all, were there before; on the first rank only.
     """
 
     path: Path | Url
@@ -45,6 +48,8 @@ class WrittenDataset:
     rotated: int = 0
     rounded: Mapping[str, float] = field(default_factory=dict)
     stayed: Mapping[str, int] = field(default_factory=dict)
+    entries: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,7 @@ class _Packing:
         try:
             grown = None if self.grows is None else self.grows.before(options.progress)
             before = file_states(context.source)
+            begun = None if run.done() else time.monotonic()
             with run.working(0) if world.size > 1 else contextlib.nullcontext(lambda done: None) as beat:
                 others = ranks.OtherRanks(self.out, run, world, self.tasks)
                 own = self._carry_out(run, beat, others.samples)
@@ -177,6 +183,7 @@ class _Packing:
                     raise SourceError("{} changed while it was converted: start over with {overwrite}", printable(path))
                 check()
                 written, numbers = self._describe(run, grown)
+                written = replace(written, seconds=0.0 if begun is None else time.monotonic() - begun)
                 lead.publish(written.manifest, numbers)
                 return written
         except Exception as error:
@@ -233,6 +240,7 @@ class _Packing:
         samples = rotated = 0
         rounded: dict[str, float] = {}
         stayed: Counter[str] = Counter()
+        entries: Counter[str] = Counter()
 
         def written() -> Iterator[WrittenShard]:
             nonlocal samples, rotated
@@ -245,6 +253,7 @@ class _Packing:
                 for name, change in record.rounded.items():
                     rounded[name] = max(change, rounded.get(name, 0))
                 stayed.update(record.stayed)
+                entries.update(record.entries)
                 first = 0 if context.knows_samples else samples + len(skipped)
                 skipped.extend(Skipped(first + bad.number, bad.reason) for bad in record.skipped)
                 samples += record.shard.samples
@@ -268,7 +277,7 @@ class _Packing:
             has_sums=grown is None or grown.manifest.piece_bytes is not None,
             after=grown,
         )
-        return WrittenDataset(self.out.path, completed, tuple(skipped), rotated, rounded, stayed), numbers
+        return WrittenDataset(self.out.path, completed, tuple(skipped), rotated, rounded, stayed, entries), numbers
 
     def _check_budget(self, skipped: int, samples: int, example: Skipped, known: Sequence[Skipped] = ()) -> None:
         """Raise TooManyBad, with those that are known, if more samples are bad than `max_bad` allows."""

@@ -137,6 +137,8 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
     writer = ShardWriter(folder, context.container, fields, task.number, task.first, context.container_options)
     skipped: list[Skipped] = []
     rotated = 0
+    entry_bytes = {name: field.entry_bytes for name, field in fields.items() if field.ragged}
+    entries = dict.fromkeys(entry_bytes, 0)
     rounded: dict[str, float] = getattr(context.source, "rounded", {})
     stayed: dict[str, int] = getattr(context.source, "stayed", {})
     for found in (rounded, stayed):
@@ -145,6 +147,8 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
         for number, encoded in _in_order(context.source, task.samples):
             if isinstance(encoded, Encoded):
                 writer.add(encoded)
+                for name, size in entry_bytes.items():
+                    entries[name] += len(encoded.stored[name]) // size
                 rotated += sum(images.orientation(encoded.stored[name]) != 1 for name in encoded.image_shapes)
             elif context.skip:
                 skipped.append(Skipped(number, str(encoded)))
@@ -152,7 +156,7 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
                 raise encoded
             advance(1)
         shard = writer.finish() if writer.samples else NO_SHARD
-        return Record(shard, tuple(skipped), rotated, rounded=dict(rounded), stayed=dict(stayed))
+        return Record(shard, tuple(skipped), rotated, rounded=dict(rounded), stayed=dict(stayed), entries=entries)
     finally:
         writer.discard()  # finds nothing to remove once the shard is in its place
 

@@ -64,6 +64,7 @@ class Record:
         objects: in a store, the shard's objects as they were written.
         rounded: by field, the most by which a cast has changed a number.
         stayed: by reason, the number of JPEGs that could not be transcoded.
+        entries: by ragged field, the number of entries of all its values.
     """
 
     shard: WrittenShard
@@ -72,6 +73,7 @@ class Record:
     objects: tuple[NamedState, ...] = ()
     rounded: Mapping[str, float] = field(default_factory=dict)
     stayed: Mapping[str, int] = field(default_factory=dict)
+    entries: Mapping[str, int] = field(default_factory=dict)
 
 
 class _File(msgspec.Struct):
@@ -86,6 +88,7 @@ class _File(msgspec.Struct):
     objects: list[NamedState] = []
     rounded: dict[str, float] = {}
     stayed: dict[str, int] = {}
+    entries: dict[str, int] = {}
 
 
 def name_of(number: int) -> str:
@@ -104,7 +107,7 @@ def encode_record(record: Record) -> bytes:
     file = _File(
         shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
         dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped], record.rotated,
-        list(record.objects), dict(record.rounded), dict(record.stayed),
+        list(record.objects), dict(record.rounded), dict(record.stayed), dict(record.entries),
     )  # fmt: skip
     data = msgspec.msgpack.encode(file)
     return xxhash.xxh3_128_digest(data) + data
@@ -127,7 +130,7 @@ def decode_record(data: bytes, place: str) -> Record:
     values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
     shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
     skipped = tuple(Skipped(*bad) for bad in file.skipped)
-    return Record(shard, skipped, file.rotated, tuple(file.objects), file.rounded, file.stayed)
+    return Record(shard, skipped, file.rotated, tuple(file.objects), file.rounded, file.stayed, file.entries)
 
 
 def decode_plan(text: bytes, place: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tokenizers
+from _cli import run
 from _foreign import write_tokenizer
 from _sources import all_of, column
 
@@ -95,6 +97,16 @@ class TestTokens:
         assert tokens.tolist() == made.encode("word65535").ids
         assert tokens.max() >= 1 << 16
 
+    @pytest.mark.slow
+    def test_the_tokens_are_counted(self, tmp_path: Path) -> None:
+        """The summary of a conversion has the exact number of tokens, and their rate."""
+        made = write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
+        count = sum(len(made.encode(part).ids) for part in PARAGRAPHS)
+        path = lines(tmp_path / "a.jsonl", [{"text": part} for part in PARAGRAPHS])
+        command = ["convert", "text", path, tmp_path / "out", "--tokenizer", tmp_path / "tokenizer.json"]
+        told = run(*command, "--shard-size", "2KB", "--workers", 2)
+        assert re.search(rf"\n  tokens: {count:,} in {len(PARAGRAPHS)} samples \([0-9,.]+( M)?/s\)\n", told)
+
     def test_nothing_is_truncated_or_padded(self, tmp_path: Path) -> None:
         """Documents are whole, whatever the tokenizer says."""
         made = write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
@@ -116,7 +128,8 @@ class TestTokens:
             "shard_size": 2000,
             "tell": lambda note: None,
         }
-        digest = shardio.convert(tmp_path / "in", tmp_path / "one", **options).manifest.digest
+        first = shardio.convert(tmp_path / "in", tmp_path / "one", **options)
+        digest = first.manifest.digest
         assert shardio.convert(tmp_path / "in", tmp_path / "two", workers=2, **options).manifest.digest == digest
         unmeasured = max(set(range(len(PARAGRAPHS))) - set(evenly_spaced(len(PARAGRAPHS), 64)))  # shards are the same
         path = tmp_path / "in" / "b.jsonl"
@@ -129,6 +142,9 @@ class TestTokens:
         path.write_bytes(data)
         whole = shardio.convert(tmp_path / "in", tmp_path / "three", resume=True, **options)
         assert whole.manifest.digest == digest
+        assert whole.datasets[""].entries == first.datasets[""].entries
+        assert whole.datasets[""].entries["tokens"] == sum(len(s["tokens"]) for s in shardio.open(tmp_path / "one"))
+        assert whole.datasets[""].seconds == 0 < first.datasets[""].seconds
 
     def test_a_tokenizer_or_a_token_that_is_none_is_named(self, tmp_path: Path) -> None:
         """A missing file, one of something else, and a token that the vocabulary lacks are errors."""
