@@ -193,8 +193,8 @@ def _column(name: str, kind: Any, feature: Any) -> Column | None:
     first, *others = _noted_shape(hint, len(lengths)) or lengths or (None,)
     if lengths and (found := _number_field(inner)) and None not in others:
         known = tuple(length for length in others if length is not None)
-        shape = None if first is None and 0 in known else (first, *known)
-        return Column(name, replace(found, kind="array", shape=shape), known)
+        lists = None if first is None and 0 in known else (first, *known)
+        return Column(name, replace(found, kind="array", shape=lists), known)
     if _type_name(kind) in _BYTES or _is_media(kind):
         return Column(name, Field("image" if hint.get("_type") == "Image" else "bytes"))
     if _json_converter(kind) is None:
