@@ -8,8 +8,6 @@ import pytest
 from _datasets import in_store, load, packed
 from _remote import opened
 
-import shardio
-
 
 @pytest.mark.parametrize("container", ["hdf5", "tar"])
 @pytest.mark.parametrize("shuffle", ["global", "block", None])
