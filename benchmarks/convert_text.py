@@ -4,7 +4,7 @@
     python -m benchmarks.convert_text /tmp/corpus --forms files,lines,table,paragraphs.txt --json tokens.json
 
 `shardio` is the whole conversion, by `--workers` processes: scanning, tokens, shards on the disk. `loop` is a plain
-loop of `tokenizer.encode` over texts in memory, `batch` is `encode_batch`, 1,000 documents at a time, on all cores.
+loop of `tokenizer.encode` over texts in memory, `batch` is `encode_batch`, 100 documents at a time, on all cores.
 Tokens of every document are those of the loop, or the benchmark fails.
 """
 
@@ -24,7 +24,7 @@ import shardio
 from benchmarks._results import finish, options, turns
 from benchmarks.corpus import in_paragraphs
 
-BATCH = 1000
+BATCH = 100
 
 
 def texts_of(corpus: Path, form: str) -> list[str]:
