@@ -19,6 +19,7 @@ from ..errors import SourceError
 
 _PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _VALID = ("valid_min", "valid_max", "valid_range")
+_MEANING = ("units", "calendar", "vocabulary")  # the last is not netCDF's: the number of tokens that a tokenizer knows
 ATTRIBUTES = ("units", "calendar", *_PACKING, *_VALID)
 """The attributes that say what numbers mean."""
 
@@ -238,11 +239,11 @@ class Difference:
 def difference(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> Difference | None:
     """Return the first attribute in which what two fields state gives equal numbers another meaning; None if none."""
     pair = [{n: v for n, v in (given or {}).items() if not _is_idle(n, v)} for given in (one, other)]
-    for name in (*_PACKING, *_VALID, "units", "calendar"):
+    for name in (*_PACKING, *_VALID, *_MEANING):
         values = pair[0].get(name), pair[1].get(name)
         if values[0] != values[1]:
             times = all(_is_time(given.get("units")) for given in pair)
-            return Difference(name, values, times or name not in ("units", "calendar"))
+            return Difference(name, values, times or name not in _MEANING)
     return None
 
 

@@ -107,6 +107,23 @@ class TestTokens:
         told = run(*command, "--shard-size", "2KB", "--workers", 2)
         assert re.search(rf"\n  tokens: {count:,} in {len(PARAGRAPHS)} samples \([0-9,.]+( M)?/s\)\n", told)
 
+    def test_tokens_of_two_vocabularies_do_not_mix(self, tmp_path: Path) -> None:
+        """Equal numbers would mean other texts: merging, mixing and appending are refused with both numbers."""
+        path, places = lines(tmp_path / "a.jsonl", [{"text": part} for part in PARAGRAPHS]), []
+        options: dict[str, Any] = {"converter": "text", "tell": lambda note: None}
+        for number, size in enumerate((300, 400)):
+            write_tokenizer(tmp_path / f"{size}.json", PARAGRAPHS, size)
+            given = {"tokenizer": tmp_path / f"{size}.json"}
+            places.append(tmp_path / str(size))
+            shardio.convert(path, places[number], converter_options=given, **options)
+        told = "vocabulary is 300 .*, and 400"
+        with pytest.raises(ConfigError, match=told):
+            shardio.convert(places, tmp_path / "both")
+        with pytest.raises(ConfigError, match=told):
+            shardio.mix(dict(zip("ab", places, strict=True)), weights={"a": 1, "b": 1})
+        with pytest.raises(ConfigError, match=told):
+            shardio.convert(path, places[0], append=True, converter_options=given, **options)
+
     def test_nothing_is_truncated_or_padded(self, tmp_path: Path) -> None:
         """Documents are whole, whatever the tokenizer says."""
         made = write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
