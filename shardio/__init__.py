@@ -54,6 +54,8 @@ from .transforms import CutMix as CutMix
 from .transforms import GaussianBlur as GaussianBlur
 from .transforms import MixUp as MixUp
 from .transforms import Normalize as Normalize
+from .transforms import PadTo as PadTo
+from .transforms import Ragged as Ragged
 from .transforms import RandAugment as RandAugment
 from .transforms import RandomApply as RandomApply
 from .transforms import RandomAxisFlip as RandomAxisFlip
@@ -66,9 +68,11 @@ from .transforms import RandomResizedCrop as RandomResizedCrop
 from .transforms import RandomRotate90 as RandomRotate90
 from .transforms import RandomRotation as RandomRotation
 from .transforms import RandomSpatialCrop as RandomSpatialCrop
+from .transforms import RandomWindow as RandomWindow
 from .transforms import Resize as Resize
 from .transforms import ToFloat as ToFloat
 from .transforms import ToInt64 as ToInt64
+from .transforms import Tokenize as Tokenize
 from .transforms import TrivialAugmentWide as TrivialAugmentWide
 from .views.concat import Concat as Concat
 from .views.mixture import Mixture as Mixture
@@ -121,11 +125,13 @@ __all__ = [
     "NotADataset",
     "ObjectChanged",
     "ObjectNotFound",
+    "PadTo",
     "PairingWarning",
     "PipelineClosed",
     "PipelineStalled",
     "Plan",
     "Preempted",
+    "Ragged",
     "RandAugment",
     "RandomApply",
     "RandomAxisFlip",
@@ -138,6 +144,7 @@ __all__ = [
     "RandomRotate90",
     "RandomRotation",
     "RandomSpatialCrop",
+    "RandomWindow",
     "Resize",
     "SequenceRows",
     "ShardCorrupt",
@@ -151,6 +158,7 @@ __all__ = [
     "StoreUnavailable",
     "ToFloat",
     "ToInt64",
+    "Tokenize",
     "TooManyBad",
     "TorchDataset",
     "TrivialAugmentWide",

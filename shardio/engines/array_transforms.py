@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..transforms.arrays import ArrayConversion, ArrayCrop, ArrayFlip, ArrayRecipe, ArrayRotate90, Move
+from ..transforms.arrays import ArrayConversion, ArrayCrop, ArrayFlip, ArrayRecipe, ArrayRotate90, ArrayWindow, Move
 from .output_format import numpy_dtype
 from .torch_steps import to_device
 
@@ -45,42 +45,82 @@ def transform_arrays(arrays: NDArray[Any], recipe: ArrayRecipe, moves: Sequence[
 
     Write the results to `out`, [B, *out_shape] of `delivered_dtype`; without moves it may be `arrays` itself.
     """
-    rows = 1 if moves else max(1, _VALUES_AT_ONCE // max(1, math.prod(recipe.shape)))
-    rounds = recipe.conversion is not None and recipe.conversion.dtype in ("float16", "bfloat16")
-    scratch = np.empty((rows, *recipe.out_shape), np.float32) if rounds else None
+    rows = 1 if moves else max(1, _VALUES_AT_ONCE // max(1, math.prod(arrays.shape[1:])))
+    scratch = _scratch(recipe, (rows, *out.shape[1:]))
     with np.errstate(all="ignore"):  # as torch: what a dtype cannot hold is infinite
         for start in range(0, len(arrays), rows):
             moved = arrays[start : start + rows] if not moves else _moved(arrays[start], moves, start)[None]
-            part = out[start : start + rows]
-            if recipe.conversion is None:
-                part[...] = moved
-            else:
-                _convert(moved, recipe.conversion, part, scratch)
+            _write(moved, recipe, out[start : start + rows], scratch)
 
 
-def first_overflow(arrays: NDArray[Any], recipe: ArrayRecipe, moves: Sequence[Move]) -> tuple[int, Any] | None:
+def transform_each(
+    arrays: Sequence[NDArray[Any]],
+    recipe: ArrayRecipe,
+    moves: Sequence[Move],
+    out: Sequence[NDArray[Any]] | None = None,
+) -> list[NDArray[Any]]:
+    """Carry out a recipe on arrays of several shapes, with moves drawn for them; copy each value at most once.
+
+    Return the results, of `delivered_dtype`: those of `out` if it is given, else new arrays, or views of the arrays.
+    """
+    results = []
+    with np.errstate(all="ignore"):
+        for row, array in enumerate(arrays):
+            moved = _moved(array, moves, row)
+            if out is None and recipe.conversion is None and moved.flags.c_contiguous:
+                results.append(moved)
+                continue
+            result = np.empty(moved.shape, delivered_dtype(recipe, moved.dtype)) if out is None else out[row]
+            _write(moved[None], recipe, result[None], _scratch(recipe, (1, *result.shape)))
+            results.append(result)
+    return results
+
+
+def _scratch(recipe: ArrayRecipe, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
+    rounds = recipe.conversion is not None and recipe.conversion.dtype in ("float16", "bfloat16")
+    return np.empty(shape, np.float32) if rounds else None
+
+
+def _write(moved: NDArray[Any], recipe: ArrayRecipe, out: NDArray[Any], scratch: NDArray[np.float32] | None) -> None:
+    if recipe.conversion is None:
+        out[...] = moved
+    else:
+        _convert(moved, recipe.conversion, out, scratch)
+
+
+def first_overflow(
+    arrays: NDArray[Any] | Sequence[NDArray[Any]], recipe: ArrayRecipe, moves: Sequence[Move]
+) -> tuple[int, Any] | None:
     """Return the row and the value of a finite number that the conversion cannot hold; None if there is none.
 
     Only numbers that the moves keep count. Arrays whose smallest and largest numbers fit cost one look at each.
     """
     conversion = recipe.conversion
-    if conversion is None or not arrays.size:
-        return None
-    if arrays.dtype.kind in "biu" and conversion.dtype not in ("float16", "int64") and conversion.moments is None:
-        return None
-    if conversion.dtype == "int64" and arrays.dtype != np.uint64:
-        return None
-    with np.errstate(all="ignore"):  # NaN is no end
-        ends = np.array([end.reduce(arrays, axis=None) for end in (np.fmin, np.fmax)])
-    if conversion.dtype != "int64" and _far_within(ends, conversion):
-        return None
-    if not _overflows(ends.reshape(2, *(1 for _ in recipe.out_shape)), conversion).any():
+    if conversion is None or not any(
+        _may_overflow(part, conversion) for part in ([arrays] if isinstance(arrays, np.ndarray) else arrays)
+    ):
         return None
     for row, array in enumerate(arrays):
         moved = _moved(array, moves, row)
         if (lost := np.isfinite(moved) & _overflows(moved[None], conversion)[0]).any():
             return row, moved[lost][0]
     return None
+
+
+def _may_overflow(values: NDArray[Any], conversion: ArrayConversion) -> bool:
+    """Return whether the conversion may not hold some of these numbers, or those between them."""
+    if not values.size:
+        return False
+    if values.dtype.kind in "biu" and conversion.dtype not in ("float16", "int64") and conversion.moments is None:
+        return False
+    if conversion.dtype == "int64" and values.dtype != np.uint64:
+        return False
+    with np.errstate(all="ignore"):  # NaN is no end
+        ends = np.array([end.reduce(values, axis=None) for end in (np.fmin, np.fmax)])
+    if conversion.dtype != "int64" and _far_within(ends, conversion):
+        return False
+    axes = 0 if conversion.moments is None else np.ndim(conversion.moments[0])
+    return bool(_overflows(ends.reshape(2, *(1 for _ in range(axes))), conversion).any())
 
 
 def _far_within(ends: NDArray[Any], conversion: ArrayConversion) -> bool:
@@ -116,6 +156,8 @@ def _moved(array: NDArray[Any], moves: Sequence[Move], row: int) -> NDArray[Any]
         match move:
             case ArrayCrop():
                 array = array[_block(move, row)]
+            case ArrayWindow():
+                array = array[_window(move, row)]
             case ArrayFlip():
                 array = np.flip(array, move.axis) if move.mask[row] else array
             case ArrayRotate90():
@@ -147,7 +189,7 @@ def transform_tensor(arrays: torch.Tensor, recipe: ArrayRecipe, moves: Sequence[
 
     The result is a new tensor, or `arrays` itself if nothing changes it.
     """
-    values = _moved_tensor(arrays, recipe.out_shape, moves) if moves else arrays
+    values = _moved_tensor(arrays, recipe.out_size or (), moves) if moves else arrays
     if (conversion := recipe.conversion) is None:
         return values
     if conversion.dtype == "int64":
@@ -167,6 +209,8 @@ def _moved_tensor(arrays: torch.Tensor, out_shape: tuple[int, ...], moves: Seque
             match move:
                 case ArrayCrop():
                     array = array[_block(move, row)]
+                case ArrayWindow():
+                    array = array[_window(move, row)]
                 case ArrayFlip():
                     array = array.flip(move.axis) if move.mask[row] else array
                 case ArrayRotate90():
@@ -178,3 +222,7 @@ def _moved_tensor(arrays: torch.Tensor, out_shape: tuple[int, ...], moves: Seque
 
 def _block(crop: ArrayCrop, row: int) -> Any:
     return (..., *(slice(low, low + size) for low, size in zip(crop.corners[row].tolist(), crop.size, strict=True)))
+
+
+def _window(window: ArrayWindow, row: int) -> Any:
+    return (..., slice(int(window.begins[row]), int(window.ends[row])), *(slice(None) for _ in range(-1 - window.axis)))

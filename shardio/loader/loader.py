@@ -59,9 +59,10 @@ class Loader:
     delivers the same batch. For loops that are left early, begin each with `loader.set_epoch(epoch)`.
 
     A batch is a dict. Each field is a tensor `[B, ...]` if it holds scalars, arrays of one shape or images of one size,
-    and a list of B values otherwise. `index`, int64 [B], holds the samples' numbers. `valid`, bool [B], is False for
-    repeated and masked samples; batches have it with `tail="pad"` or `on_bad_sample="mask"`. `source`, int64 [B], holds
-    the number of each sample's source; batches of a mixture have it. Images are uint8 `[B, H, W, C]`, or float32
+    and a list of B values otherwise, unless PadTo, Ragged or Tokenize says what to make of them. `index`, int64 [B],
+    holds the samples' numbers. `valid`, bool [B], is False for repeated and masked samples; batches have it with
+    `tail="pad"` or `on_bad_sample="mask"`. `source`, int64 [B], holds the number of each sample's source; batches of a
+    mixture have it. Images are uint8 `[B, H, W, C]`, or float32
     `[B, C, H, W]` after ToFloat or Normalize, masks int64 `[B, H, W]`; arrays have the stored dtype, float32 after
     these, or int64 after ToInt64. You may keep a batch without copying it: its memory is reused only when nothing
     refers to the batch, or to a tensor or view of it, any more.
@@ -73,7 +74,7 @@ class Loader:
             padded. Batches come in random order, and ranks take the same number of them. See docs/buckets.md.
         max_tokens: with `bucket_by` in place of `batch_size`, the most tokens of a batch with its padding: a batch has
             as many samples as fit, each counted with the greatest length.
-        transforms: a list for the one image field (if there is none, for the one field of arrays of one shape), or
+        transforms: a list for the one image field (if there is none, for the one field of arrays), or
             {field: list}; see the transforms in `shardio`.
         shuffle: `"global"`; `"block"`, which reads `block` neighbouring samples at a time, for disks and networks that
             favour long reads (see docs/order.md); or None for the stored order.

@@ -96,6 +96,12 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
             limits=Limits(max_image_pixels, max_value_bytes),
         )
         self._spec = batch_spec(self.dataset, options, DeviceOptions())
+        for name, rule in self._spec.collations.items():
+            if self._spec.arrays[name].row_shape is None:
+                raise ConfigError(
+                    f"transforms for {name!r}: a TorchDataset delivers samples, of which {rule} makes no batch: give "
+                    "PadTo a length, or DataLoader a collate_fn"
+                )
         self._plan = Plan(max(1, len(self.dataset)), whole_number(seed, "seed"))
         self._epoch = _SharedEpoch()
         self._repeats = _Repeats()
@@ -142,7 +148,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         numbers = {name: array for name, array in rows.arrays.items() if array.ndim == 1}
         return [
             {name: numbers[name][row] if name in numbers else rows.value(name, row) for name in self._spec.fields}
-            | rows.presence_columns(row)
+            | rows.added_columns(row)
             | {"index": int(rows.indices[row])}
             for row in range(len(asked))
         ]

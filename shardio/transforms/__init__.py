@@ -13,6 +13,7 @@ from .arrays import CenterSpatialCrop as CenterSpatialCrop
 from .arrays import RandomAxisFlip as RandomAxisFlip
 from .arrays import RandomRotate90 as RandomRotate90
 from .arrays import RandomSpatialCrop as RandomSpatialCrop
+from .arrays import RandomWindow as RandomWindow
 from .auto_augment import RandAugment as RandAugment
 from .auto_augment import TrivialAugmentWide as TrivialAugmentWide
 from .blur import GaussianBlur as GaussianBlur
@@ -35,10 +36,14 @@ from .normalization import Normalize as Normalize
 from .normalization import Precision as Precision
 from .normalization import ToFloat as ToFloat
 from .normalization import ToInt64 as ToInt64
+from .ragged import Collation as Collation
+from .ragged import PadTo as PadTo
+from .ragged import Ragged as Ragged
+from .ragged import Tokenize as Tokenize
 from .random_generator import RandomGenerator as RandomGenerator
 
 SizeChangingTransform: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop | Resize
 SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | RandAugment | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
-Transform: TypeAlias = ImageTransform | ArrayTransform | ToInt64
-"""A transform of images or of arrays, as a loader's `transforms` accept it."""
+Transform: TypeAlias = ImageTransform | ArrayTransform | ToInt64 | Collation | Tokenize
+"""A transform of images, arrays or texts, as a loader's `transforms` accept it."""

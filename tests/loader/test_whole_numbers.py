@@ -94,7 +94,7 @@ def test_a_list_and_a_torch_dataset() -> None:
         ({"x": {"kind": "array", "dtype": "bool"}}, TO_INT64, "ToInt64 takes whole numbers, got bool"),
         ({"x": ("uint16", (3,))}, [shardio.ToFloat(), *TO_INT64], "transform 1: ToInt64 takes .*, got floats"),
         ({"x": ("uint16", (3,))}, [*TO_INT64, shardio.ToFloat()], "transform 1: ToFloat must come before ToInt64"),
-        ({"x": "int32"}, [shardio.ToFloat()], "transforms for 'x', .* and scalars, take only ToInt64"),
+        ({"x": "int32"}, [shardio.ToFloat()], "transforms for 'x', .* scalars take only ToInt64"),
         ({"x": "image"}, TO_INT64, "must be a shardio image transform, got ToInt64"),
         ({"x": "text"}, TO_INT64, "transforms for 'x', but the image fields"),
     ],

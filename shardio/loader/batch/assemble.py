@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +11,10 @@ from ...engines.torch_steps import convert_and_erase
 from ...format.fields import presence
 from ...transforms.mixing import mixed_labels
 from .bad_samples import mapped_example
+from .collate import joined, length_name, nested, nested_names
 from .host_batch import Batch, DeferredField, EncodedImages, HostBatch, TensorFunction
 from .map_function import MapFunction, collate
-from .mixing import LABEL, mix_field
+from .mixing import LABEL, BatchFunction, mix_field
 from .random_params import array_moves, erased_boxes, image_steps, mix_params
 from .rows import Rows
 
@@ -33,15 +33,21 @@ def assemble(rows: Rows, part: slice) -> HostBatch:
         finish = partial(mix_field, field=spec.mixing.image, params=params)
         if not spec.mixing.on_device:
             batch, finish = finish(batch), None
+    if names := nested_names(spec.collations):
+        finish = partial(_finish_and_nest, names=names, finish=finish)
     bad = tuple(rows.bad[row] for row in sorted(rows.bad) if part.start <= row < part.stop)
     return HostBatch(batch, rows.stored_bytes(part), bad, finish, (rows, part) if spec.has_batch_engine else None)
+
+
+def _finish_and_nest(batch: Batch, *, names: Sequence[str], finish: BatchFunction | None) -> Batch:
+    return nested(batch if finish is None else finish(batch), names)
 
 
 def _mapped_batch(rows: Rows, part: slice, function: MapFunction) -> Batch:
     """Return the batch that the user's function made, with the loader's own columns unchanged."""
     loader_columns = _loader_columns(rows, part)
     if function.by == "sample":
-        return collate(rows.mapped[part], partial(mapped_example, rows)) | loader_columns
+        return collate(rows.mapped[part], partial(mapped_example, rows), rows.spec.collations) | loader_columns
     batch = _fields(rows, part)
     argument = batch | {name: tensor.clone() for name, tensor in loader_columns.items()}
     return function.apply_to_batch(argument, rows.indices[part].tolist(), rows.keys(part)) | loader_columns
@@ -60,26 +66,37 @@ def _fields(rows: Rows, part: slice) -> Batch:
     """Return the fields, each followed by the column that says where an optional one that is stacked has values."""
     batch: Batch = {}
     for name in rows.spec.fields:
-        batch[name] = _field(rows, part, name)
+        batch |= _field(rows, part, name)
         if name in rows.present and rows.spec.stacked(name):
             batch[presence(name)] = torch.from_numpy(rows.present[name][part])
     return batch
 
 
-def _field(rows: Rows, part: slice, name: str) -> Any:
+def _field(rows: Rows, part: slice, name: str) -> Batch:
+    """Return a field of a batch, with the column that joining its values adds."""
+    spec = rows.spec
+    rule = spec.collations.get(name)
+    if name in rows.arrays:
+        added = () if rule is None else (length_name(name),)
+        return {name: _stacked(rows, part, name)} | {n: torch.from_numpy(rows.arrays[n][part]) for n in added}
+    if rule is not None:
+        values = rows.lists[name][part]
+        return joined(name, values, rule, spec.tensor(name, values[0]).dtype)
+    if (image := spec.images.get(name)) is not None and image.batch_engine:
+        sizes = rows.image_sizes[name][part]
+        steps = image_steps(image.recipe, sizes, rows.field_keys(name, part))
+        return {name: EncodedImages(rows.lists[name][part], sizes, steps)}
+    return {name: [rows.value(name, row) for row in range(part.start, part.stop)]}
+
+
+def _stacked(rows: Rows, part: slice, name: str) -> torch.Tensor | DeferredField:
+    """Return the rows of a field that are in one array, with the transforms that the device carries out."""
     spec = rows.spec
     image, array = spec.images.get(name), spec.arrays.get(name)
-    if image is not None and image.batch_engine:
-        sizes = rows.image_sizes[name][part]
-        return EncodedImages(
-            rows.lists[name][part], sizes, image_steps(image.recipe, sizes, rows.field_keys(name, part))
-        )
     finish: TensorFunction | None = None
     if array is not None and array.on_device:
         moves = array_moves(array.recipe, rows.field_keys(name, part))
         finish = partial(transform_tensor, recipe=array.recipe, moves=moves)
-    if name not in rows.arrays:
-        return rows.lists[name][part]
     tensor = spec.tensor(name, rows.arrays[name][part])
     if image is not None and image.finished_on_device:
         boxes = erased_boxes(image.recipe, rows.field_keys(name, part))

@@ -120,8 +120,10 @@ def _mask(rows: Rows, row: int) -> None:
     """Blank a row: zeros, empty texts and bytes, or None."""
     rows.valid[row], rows.blank[row] = False, True
     rows.varying_bytes[row] = 0
-    for column in (*rows.present.values(), *rows.arrays.values()):
-        column[row] = 0
+    for column in rows.present.values():
+        column[row] = False
+    for name, column in rows.arrays.items():
+        column[row] = rows.spec.fill(name)
     for name, values in rows.lists.items():
         values[row] = rows.spec.blank_value(name)
     if rows.mapped:

@@ -35,6 +35,7 @@ from ...transforms import (
     RandomRotate90,
     RandomRotation,
     RandomSpatialCrop,
+    RandomWindow,
     Resize,
 )
 from ...transforms.recipe import Recipe
@@ -44,7 +45,7 @@ from .quarantine import is_bad_sample
 
 _MOVING = (
     *(RandomResizedCrop, RandomCrop, RandomHorizontalFlip, RandomRotation),
-    *(RandomSpatialCrop, RandomAxisFlip, RandomRotate90),
+    *(RandomSpatialCrop, RandomWindow, RandomAxisFlip, RandomRotate90),
 )
 _NOT_RANDOM = (CenterCrop, CenterSpatialCrop, Resize)
 _NO_DRAW = ("interpolation", "antialias")  # arguments that change no random parameter
@@ -147,7 +148,9 @@ def _drawn(recipe: Recipe | ArrayRecipe) -> list[dict[str, Any]]:
 
 def _cropped_axes(recipe: ArrayRecipe) -> dict[int, dict[str, Any]]:
     """Return, by place, the size of each random crop along the axes that it cuts, and their lengths."""
-    found, shape = {}, recipe.seen
+    found: dict[int, dict[str, Any]] = {}
+    if (shape := recipe.seen) is None:
+        return found
     for place, transform in enumerate(recipe.transforms):
         if isinstance(transform, RandomSpatialCrop):
             size = transform.block(shape)

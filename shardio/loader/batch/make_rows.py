@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ...containers.row_locator import PackedValues
-from ...engines.array_transforms import first_overflow, transform_arrays
 from ...engines.cpu import BadImage, make_images
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import are_swapped
@@ -18,8 +16,10 @@ from ...format.fields import present_column, shape_column
 from ...system import helper_process
 from ...transforms.mixing import first_invalid_label
 from ...views.readable import SelectedSamples, decoded
+from .collate import length_name
+from .make_arrays import RaggedRead, make_fixed, make_listed, make_ragged, make_tokens, read_ragged
 from .mixing import LABEL
-from .random_params import array_moves, image_steps
+from .random_params import image_steps
 from .rows import Rows
 
 
@@ -41,7 +41,8 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             stored = {name: _read(rows, name, selection, lent) for name in names.delivered}
         if spec.options.verify:
             with clock.stage("verify"):
-                dataset.check(indices, stored, spec.options.limits.max_value_bytes)
+                read = {name: each.stored() if isinstance(each, RaggedRead) else each for name, each in stored.items()}
+                dataset.check(indices, read, spec.options.limits.max_value_bytes)
         if spec.mixing is not None:
             _check_labels(rows, stored[names.stored[LABEL]])
         with clock.stage("decode"):
@@ -52,22 +53,30 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 field = names.stored[name]
                 if kind.is_image:
                     continue
-                if name in spec.arrays:
-                    _transform_arrays(rows, name, stored[field])
+                if isinstance(found := stored[field], RaggedRead):
+                    make_ragged(rows, name, found)
+                elif name in spec.arrays and kind.fixed:
+                    make_fixed(rows, name, found)
                 elif not kind.fixed:
-                    values = decoded(dataset, field, stored[field], indices, rows.present.get(name))
-                    rows.lists[name] = _tensors(rows, name, values) if kind.kind == "array" else values
-            for name, there in rows.present.items():  # transforms may have made something of zeros
-                if name in rows.arrays and not there.all():
-                    rows.arrays[name][~there] = 0
+                    values = decoded(dataset, field, found, indices, rows.present.get(name))
+                    if kind.kind == "array":
+                        make_listed(rows, name, values)
+                    elif name in spec.arrays:
+                        make_tokens(rows, name, values)
+                    else:
+                        rows.lists[name] = values
+            for name, there in rows.present.items():
+                if not there.all():
+                    _blank(rows, name, np.flatnonzero(~there).tolist())
     if rows.mapped and spec.options.map_function is not None:
         with clock.stage("map"):
             for row, index in enumerate(indices.tolist()):
-                sample = {name: rows.value(name, row) for name in spec.fields} | rows.presence_columns(row)
+                sample = {name: rows.value(name, row) for name in spec.fields} | rows.added_columns(row)
                 own_keys = rows.keys(slice(row, row + 1))
                 rows.mapped[row] = spec.options.map_function.apply_to_sample(sample | {"index": index}, index, own_keys)
     for name in spec.varying:
-        rows.varying_bytes += _sizes(stored[name])
+        if not isinstance(stored[name], RaggedRead):
+            rows.varying_bytes += _sizes(stored[name])
 
 
 def _read(rows: Rows, name: str, selection: SelectedSamples, lent: ExitStack) -> Any:
@@ -77,6 +86,8 @@ def _read(rows: Rows, name: str, selection: SelectedSamples, lent: ExitStack) ->
     """
     spec, delivered = rows.spec, rows.spec.names.delivered[name]
     kind, scratch = spec.fields[delivered[0]], None
+    if kind.ragged:
+        return read_ragged(rows, name, selection)
     if kind.fixed:
         own = [rows.arrays[each] for each in delivered if spec.holds_stored_values(each)]
         if not own:  # transforms write the batch
@@ -107,32 +118,16 @@ def _sizes(stored: Any) -> Any:
     return stored.sizes if isinstance(stored, PackedValues) else np.array([len(value) for value in stored], np.int64)
 
 
-def _transform_arrays(rows: Rows, name: str, values: NDArray[Any]) -> None:
-    array = rows.spec.arrays[name]
-    moves = array_moves(array.recipe, rows.field_keys(name))
-    if (lost := first_overflow(values, array.recipe, moves)) is not None:
-        _raise_overflow(rows, name, *lost)
-    if not array.on_device:
-        transform_arrays(values, array.recipe, moves, rows.arrays[name])
-
-
-def _tensors(rows: Rows, name: str, arrays: Sequence[NDArray[Any] | None]) -> list[torch.Tensor | None]:
-    """Return arrays whose shapes differ as the tensors to deliver; BadSample if int64 cannot hold a number."""
-    if name in rows.spec.ragged_as_int64:
-        stored, arrays = arrays, [None if array is None else array.astype(np.int64) for array in arrays]
-        for row, (array, given) in enumerate(zip(arrays, stored, strict=True)):
-            if given is not None and given.dtype == np.uint64 and array is not None and (array < 0).any():
-                _raise_overflow(rows, name, row, given[array < 0][0])
-    elif rows.spec.names.draws[name]:  # the first name of the stored field has these arrays
-        arrays = [None if array is None else array.copy() for array in arrays]
-    return [None if array is None else torch.from_numpy(array) for array in arrays]
-
-
-def _raise_overflow(rows: Rows, name: str, row: int, number: Any) -> NoReturn:
-    array = rows.spec.arrays.get(name)
-    dtype = "int64" if array is None or array.recipe.conversion is None else array.recipe.conversion.dtype
-    place, stored = rows.spec.place_of(rows.indices[row]), rows.spec.names.stored[name]
-    raise BadSample(f"{place}, field {stored!r}: {dtype} cannot hold what the transforms make of {number}")
+def _blank(rows: Rows, name: str, missing: Sequence[int]) -> None:
+    """Put what stands for missing values into some rows: transforms may have made something of zeros."""
+    spec = rows.spec
+    if name in rows.arrays:
+        rows.arrays[name][missing] = spec.fill(name)
+    if name in spec.collations:
+        if (lengths := length_name(name)) in rows.arrays:
+            rows.arrays[lengths][missing] = 0
+        for row in missing if name in rows.lists else ():
+            rows.lists[name][row] = spec.blank_value(name)
 
 
 def _check_labels(rows: Rows, labels: NDArray[Any]) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from ...errors import ConfigError, MapError
+from ...transforms import Collation, PadTo
+from .collate import as_array, cut, joined
 from .random_params import RandomKeys, map_generator
 
 MapBy: TypeAlias = Literal["batch", "sample"]
@@ -97,12 +99,18 @@ def _name(function: UserFunction) -> str:
     return getattr(function, "__qualname__", repr(function))
 
 
-def collate(samples: Sequence[Mapping[str, Any] | None], example: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def collate(
+    samples: Sequence[Mapping[str, Any] | None],
+    example: Callable[[], Mapping[str, Any]],
+    collations: Mapping[str, Collation],
+) -> dict[str, Any]:
     """Combine samples into a batch.
 
-    Numbers, and tensors or arrays of one shape and dtype, become a tensor [B, ...]; other values become a list. None
-    stands for a masked sample, which becomes zeros in the form of the first sample that is not masked, or of
-    `example()` if all are. Raises MapError unless all samples have the same names.
+    Values under the names of `collations` become what these say. Numbers, and tensors or arrays of one shape and dtype,
+    become a tensor [B, ...]; other values become a list. None stands for a masked sample, which becomes zeros, or no
+    entries, in the form of the first sample that is not masked, or of `example()` if all are.
+
+    Raises MapError unless all samples have the same names, and values that can be joined.
     """
     first = next((sample for sample in samples if sample is not None), None)
     if first is None:
@@ -113,11 +121,38 @@ def collate(samples: Sequence[Mapping[str, Any] | None], example: Callable[[], M
                 f"the map function must give all samples the same names; the first has {list(first)}, number {row} "
                 f"of the batch has {list(sample)}"
             )
-    zeros = {name: _zero_like(value) for name, value in first.items()}
-    return {name: _collate_column([(sample or zeros)[name] for sample in samples]) for name in first}
+    zeros = {name: _zero_like(value, empty=name in collations) for name, value in first.items()}
+    batch: dict[str, Any] = {}
+    for name in first:
+        values = [(zeros if sample is None else sample)[name] for sample in samples]
+        rule = collations.get(name)
+        batch |= {name: _collate_column(values)} if rule is None else _joined(name, values, rule)
+    return batch
 
 
-def _zero_like(value: Any) -> Any:
+def _joined(name: str, values: Sequence[Any], rule: Collation) -> dict[str, Any]:
+    """Join the values that a function returned under the name of a field with PadTo or Ragged."""
+    arrays, kinds = [], set()
+    for value in values:
+        tensor = torch.as_tensor(value) if isinstance(value, (torch.Tensor, np.ndarray)) else torch.empty(())
+        kinds.add((tensor.dtype, tuple(tensor.shape[1:])))
+        if not tensor.ndim or len(kinds) > 1:
+            found = f"{list(tensor.shape)} of {tensor.dtype}" if tensor.ndim else repr(value)[:100]
+            raise MapError(
+                f"the map function must give {name!r}, for {type(rule).__name__}, tensors [n, ...] that differ in "
+                f"their first axis only; one is {found}"
+            )
+        array = cut(as_array(tensor), rule) if isinstance(rule, PadTo) else as_array(tensor)
+        if array is None:
+            raise MapError(f"the map function gave {name!r} {len(tensor)} entries, more than the length of {rule}")
+        arrays.append(array)
+    ((dtype, _),) = kinds
+    return joined(name, arrays, rule, dtype)
+
+
+def _zero_like(value: Any, *, empty: bool) -> Any:
+    if empty and isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim:
+        return value[:0]
     if isinstance(value, torch.Tensor):
         return torch.zeros_like(value)
     if isinstance(value, np.ndarray):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...order.permutation import derive
 from ...transforms import ArrayRecipe, RandomGenerator
-from ...transforms.arrays import Move
+from ...transforms.arrays import Move, Shapes
 from ...transforms.mixing import Mixer, MixParams
 from ...transforms.recipe import Recipe
 from ...transforms.steps import Erase, Sizes, Step
@@ -59,9 +59,9 @@ def erased_boxes(recipe: Recipe, keys: RandomKeys) -> tuple[Erase, ...]:
     return recipe.erase_steps(seed=keys.seed, epoch=keys.epoch, indices=keys.samples)
 
 
-def array_moves(recipe: ArrayRecipe, keys: RandomKeys) -> Sequence[Move]:
-    """Draw the crops, flips and quarter turns of arrays."""
-    return recipe.moves(seed=keys.seed, epoch=keys.epoch, indices=keys.samples)
+def array_moves(recipe: ArrayRecipe, keys: RandomKeys, shapes: Shapes | None = None) -> Sequence[Move]:
+    """Draw the moves of arrays, such as crops and flips; `shapes` are theirs, int64 [n, axes], if they differ."""
+    return recipe.moves(seed=keys.seed, epoch=keys.epoch, indices=keys.samples, shapes=shapes)
 
 
 def mix_params(

@@ -12,6 +12,7 @@ from ...containers.row_locator import Scratch
 from ...format.fields import presence
 from ...order.plan import Order, PlanSlice
 from ...system.timing import StageClock
+from .collate import length_name
 from .quarantine import BadSampleRecord
 from .random_params import RandomKeys
 from .spec import BatchSpec
@@ -111,13 +112,16 @@ class Rows:
         """Return one field of one row: a number, a tensor, a text, ..."""
         array = self.arrays.get(name)
         if array is None:
-            return self.lists[name][row]
+            listed = self.lists[name][row]
+            return self.spec.tensor(name, listed) if isinstance(listed, np.ndarray) else listed
         value = array[row]
         return value.item() if isinstance(value, np.generic) else self.spec.tensor(name, value)
 
-    def presence_columns(self, row: int) -> dict[str, bool]:
-        """Return by name what says, beside the values of one row that are stacked, whether an optional one is there."""
-        return {presence(n): bool(there[row]) for n, there in self.present.items() if self.spec.stacked(n)}
+    def added_columns(self, row: int) -> dict[str, Any]:
+        """Return what goes with the values of one row that are stacked: where they are, how long before padding."""
+        there = {presence(n): bool(there[row]) for n, there in self.present.items() if self.spec.stacked(n)}
+        added = [length_name(name) for name in self.spec.collations]
+        return there | {name: int(self.arrays[name][row]) for name in added if name in self.arrays}
 
     def masked(self, part: slice) -> list[int]:
         """Return the rows of `part`, counted from its start, that a bad sample left blank."""

@@ -18,13 +18,17 @@ from ...engines.factory import choose_engine
 from ...engines.fused_images import Decode, EngineName
 from ...engines.masks import MaskEngine
 from ...errors import ConfigError
-from ...format.fields import CHECKSUM, Field, present_column, shape_column
+from ...foreign.tokenizer import TextEncoder
+from ...format.fields import CHECKSUM, Field, length_column, presence, present_column, shape_column
 from ...format.limits import Limits
 from ...system.did_you_mean import OF_YOUR_OWN, did_you_mean
 from ...system.helper_process import READ_SECONDS
-from ...transforms import ArrayRecipe, Mixer, ToInt64, Transform
+from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, ToInt64, Tokenize, Transform
+from ...transforms.arrays import Size
+from ...transforms.ragged import tokenizing
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
+from .collate import added_name, padding
 from .field_names import FieldNames, Fields
 from .field_warnings import UnmarkedMasks, drawn_alike, warn_of_unpaired
 from .map_function import MapFunction
@@ -100,30 +104,55 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """The transforms of one field of arrays or scalars: crops, flips and quarter turns, and a conversion of numbers.
+    """The transforms of one field of arrays or scalars: moves, a conversion of numbers, and what a batch makes of them.
 
     Attributes:
         recipe: the field's transforms.
+        stored: the dtype of the arrays before the recipe.
         on_device: whether the device runs them; workers do otherwise.
         in_place: whether workers run them on the batch's own memory, as nothing moves values or changes their dtype.
+        row_shape: the shape of the rows that workers write into one array; None if they make a list of arrays.
+        fill: the number, or its bits, that takes the place of values that are missing or masked, and pads the others.
+        encoder: makes the arrays of texts.
+        vocabulary: the number that all values must be below; None if there is none.
     """
 
     recipe: ArrayRecipe
+    stored: np.dtype[Any]
     on_device: bool
     in_place: bool
+    row_shape: Size | None
+    fill: Any
+    encoder: TextEncoder | None = None
+    vocabulary: int | None = None
 
     @classmethod
-    def of(cls, transforms: Sequence[Transform], kind: Field, *, on_device: bool, shared: bool) -> "ArraySpec":
-        """Return the specification for arrays or scalars, which are `shared` if several names deliver them.
+    def of(
+        cls, transforms: Sequence[Transform], kind: Field, *, on_device: bool, shared: bool, by_sample: bool = False
+    ) -> "ArraySpec":
+        """Return the specification for arrays, scalars or texts, which are `shared` if several names deliver them.
 
-        Raises ConfigError if the transforms do not suit them.
+        With `by_sample`, a function gets them before a batch is made of them. Raises ConfigError if the transforms do
+        not suit them.
         """
-        recipe = ArrayRecipe.of(transforms, kind.row_shape, kind.row_dtype, leading=int(kind.window))
+        shape, stored, encoder = kind.shape if kind.kind == "array" else (), kind.row_dtype, None
+        if kind.kind == "text":
+            transforms, encoder = tokenizing(transforms)
+            shape, stored = (None,), np.dtype(np.int64)
+        recipe = ArrayRecipe.of(transforms, shape, stored, leading=int(kind.window))
+        dtype = delivered_dtype(recipe, stored)
         # Only workers can tell which sample holds a number that is too large.
         checked = kind.dtype == "uint64" and recipe.conversion is not None and recipe.conversion.dtype == "int64"
-        on_device = on_device and kind.kind == "array" and not checked
-        keeps_layout = not recipe.transforms and delivered_dtype(recipe, kind.row_dtype) == kind.row_dtype
-        return cls(recipe, on_device, keeps_layout and not on_device and not shared)
+        on_device = on_device and kind.kind == "array" and kind.fixed and not checked
+        in_place = kind.fixed and not recipe.transforms and dtype == stored and not on_device and not shared
+        row_shape, rule, fill = recipe.out_size, recipe.collation, dtype.type(0)
+        if isinstance(rule, PadTo):
+            fill = padding(rule.value, as_delivered(np.empty(0, dtype), recipe).dtype)
+            if rule.padded_length is not None and not by_sample:
+                row_shape = (rule.padded_length, *recipe.out_entry)
+        vocabulary = None if kind.fixed else (kind.attributes or {}).get("vocabulary")
+        known = vocabulary if isinstance(vocabulary, int) and stored.kind in "iu" else None
+        return cls(recipe, stored, on_device, in_place, row_shape, fill, encoder, known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +165,8 @@ class BatchSpec:
         names: the stored fields of the names to deliver.
         fields: by delivered name, the fields; so are all that follow.
         images: the decoding and transforms of each image field.
-        arrays: the transforms of each field of arrays of one shape, or of scalars, that has some.
-        ragged_as_int64: the fields of arrays whose shapes differ that become int64.
+        arrays: the transforms of each field of arrays of several shapes, and of each other one of arrays, scalars or
+            texts that has some.
         drawn_alike: pairs of fields of one kind that draw the same random choices.
         mixing: the mixing of images within each batch.
         channels_last: whether float images are stored pixel by pixel.
@@ -153,7 +182,6 @@ class BatchSpec:
     fields: Mapping[str, Field]
     images: Mapping[str, ImageSpec]
     arrays: Mapping[str, ArraySpec]
-    ragged_as_int64: frozenset[str]
     drawn_alike: tuple[tuple[str, str], ...]
     mixing: MixingSpec | None
     channels_last: bool
@@ -168,7 +196,8 @@ class BatchSpec:
         read = self.dataset.fields if verify else kinds
         shapes = [shape_column(stored) for stored, kind in kinds.items() if kind.is_image and not kind.fixed]
         present = [present_column(name) for name, kind in read.items() if kind.optional]
-        object.__setattr__(self, "columns", (*read, *shapes, *present, *([CHECKSUM] if verify else [])))
+        lengths = [length_column(name) for name, kind in read.items() if kind.ragged]
+        object.__setattr__(self, "columns", (*read, *shapes, *lengths, *present, *([CHECKSUM] if verify else [])))
         object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for kind in kinds.values() if kind.fixed))
         object.__setattr__(self, "varying", tuple(n for n, kind in kinds.items() if not kind.fixed))
 
@@ -181,10 +210,20 @@ class BatchSpec:
         """Return the path of a sample's shard, with its row and key, for messages."""
         return str(self.dataset.path / f"{self.dataset.locate(int(index))}")
 
+    @property
+    def collations(self) -> dict[str, Collation]:
+        """What a batch makes of the fields whose values have several lengths, for those that don't become a list."""
+        rules = {name: array.recipe.collation for name, array in self.arrays.items()}
+        return {name: rule for name, rule in rules.items() if rule is not None}
+
     def stacked(self, name: str) -> bool:
         """Whether a batch has one tensor of a field's values, and not a list of them."""
-        image = self.images.get(name)
-        return self.fields[name].fixed if image is None else image.recipe.size is not None
+        image, array = self.images.get(name), self.arrays.get(name)
+        if image is not None:
+            return image.recipe.size is not None
+        if array is not None:
+            return array.row_shape is not None or array.recipe.collation is not None
+        return self.fields[name].fixed
 
     def holds_stored_values(self, name: str) -> bool:
         """Whether a field of one size is read into a batch's own memory, as workers move and convert nothing of it."""
@@ -199,10 +238,14 @@ class BatchSpec:
         if image is not None:
             numbers = image.cpu_engine.output_format
             return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
-        if kind.kind == "array":
-            dtype = np.int64 if name in self.ragged_as_int64 else kind.row_dtype
-            return torch.from_numpy(np.zeros((0, *kind.entry_shape) if kind.ragged else 0, dtype))
+        if (array := self.arrays.get(name)) is not None:
+            return np.zeros((0, *array.recipe.out_entry), delivered_dtype(array.recipe, array.stored))
         return {"text": "", "bytes": b""}.get(kind.kind)
+
+    def fill(self, name: str) -> Any:
+        """Return the number that takes the place of missing and masked values in a batch's array, or its bits."""
+        array = self.arrays.get(name)
+        return 0 if array is None else array.fill
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         """Return rows of a field as the tensor to deliver."""
@@ -220,11 +263,12 @@ class BatchSpec:
                 if image.recipe.size is not None and image.batch_engine is None:
                     numbers = image.cpu_engine.output_format
                     layout[name] = ((rows, *numbers.shape(image.recipe.size)), numbers.dtype)
-            elif kind.fixed:
-                if array is None or array.on_device:
-                    layout[name] = ((rows, *kind.row_shape), kind.row_dtype)
-                else:
-                    layout[name] = ((rows, *array.recipe.out_shape), delivered_dtype(array.recipe, kind.row_dtype))
+            elif kind.fixed and (array is None or array.on_device):
+                layout[name] = ((rows, *kind.row_shape), kind.row_dtype)
+            elif array is not None and array.row_shape is not None:
+                layout[name] = ((rows, *array.row_shape), delivered_dtype(array.recipe, array.stored))
+                if array.recipe.collation is not None:
+                    layout[added_name(name, array.recipe.collation)] = ((rows,), np.dtype(np.int64))
         return layout
 
 
@@ -242,19 +286,20 @@ def batch_spec(
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
     images = _image_specs(fields, names, transforms, target, needs_host, options, len(dataset))
     finish_on_device = target.device.type != "cpu" and needs_host is None
-    numbers = {
+    arrays = {
         name: _for_field(
             name,
             ArraySpec.of,
-            listed,
-            fields[name],
+            transforms.get(name, ()),
+            kind,
             on_device=finish_on_device,
             shared=len(names.delivered[names.stored[name]]) > 1,
+            by_sample=options.map_function is not None and options.map_function.by == "sample",
         )
-        for name, listed in transforms.items()
-        if name not in images
+        for name, kind in fields.items()
+        if name not in images and (name in transforms or (kind.kind == "array" and not kind.fixed))
     }
-    arrays = {name: spec for name, spec in numbers.items() if fields[name].fixed}
+    _check_added(arrays, fields, names, dataset)
     image_recipes = {name: image.recipe for name, image in images.items()}
     recipes = image_recipes | {name: array.recipe for name, array in arrays.items()}
     warn_of_unpaired(recipes, names)
@@ -273,11 +318,23 @@ def batch_spec(
         fields=fields,
         images=images,
         arrays=arrays,
-        ragged_as_int64=frozenset(numbers.keys() - arrays.keys()),
         drawn_alike=drawn_alike(fields, recipes, names),
         mixing=mixing,
         channels_last=target.channels_last,
     )
+
+
+def _check_added(
+    arrays: Mapping[str, ArraySpec], fields: Mapping[str, Field], names: FieldNames, dataset: ReadableDataset
+) -> None:
+    """Raise ConfigError if a column that PadTo or Ragged adds has the name of another one."""
+    taken = {*fields, *dataset.id_columns, "valid", *(presence(n) for n, kind in fields.items() if kind.optional)}
+    for name, array in arrays.items():
+        if array.recipe.collation is not None and (added := added_name(name, array.recipe.collation)) in taken:
+            raise ConfigError(
+                f"transforms for {name!r}: {type(array.recipe.collation).__name__} adds the column {added!r}, which "
+                f"the batch has already: deliver {names.stored[name]!r} under another name"
+            )
 
 
 def _for_field(name: str, make: Callable[_P, T], *args: _P.args, **kwargs: _P.kwargs) -> T:
@@ -347,29 +404,24 @@ def _transforms_by_field(
     if transforms is None:
         return {}
     images = [name for name, kind in fields.items() if kind.is_image]
-    all_arrays = [name for name, kind in fields.items() if kind.kind == "array"]
-    arrays = [name for name in all_arrays if fields[name].fixed]
-    numbers = [*all_arrays, *(name for name, kind in fields.items() if kind.kind == "scalar")]
+    arrays = [name for name, kind in fields.items() if kind.kind == "array"]
     if isinstance(transforms, Mapping):
         for name, listed in transforms.items():
             if name not in fields and name in dataset.fields:
                 others = [delivered for delivered, stored in names.stored.items() if stored == name]
                 how = f"delivers as {others}: give each a list" if others else "leaves out"
                 raise ConfigError(f"transforms for {name!r}, which fields={list(fields)} {how}")
-            if name not in images + arrays and not (name in numbers and _only_casts(listed)):
+            kind = fields[name].kind if name in fields else None
+            only = {"scalar": ToInt64, "text": Tokenize}.get(kind or "")
+            if name not in images + arrays and not (only and _are_all(listed, only)):
                 raise ConfigError(
                     f"transforms for {name!r}, but the image fields of {dataset.path} are {images}, and its fields of "
-                    f"arrays of one shape are {arrays}; other arrays, and scalars, take only ToInt64"
+                    f"arrays are {arrays}; scalars take only ToInt64, and texts only Tokenize"
                 )
             _check_listed(listed, f" for {name!r}")
         return transforms
     _check_listed(transforms)
-    # Arrays whose shapes differ count too: a list may be meant for them, and none would say that it went elsewhere.
-    candidates = images or all_arrays
-    if not images and len(all_arrays) == 1 and not arrays and not _only_casts(transforms):
-        raise ConfigError(
-            f"transforms need arrays of one shape, and those of {all_arrays[0]!r} in {dataset.path} differ"
-        )
+    candidates = images or arrays
     if len(candidates) != 1:
         raise ConfigError(
             f"a list of transforms needs exactly one image or array field, but {dataset.path} has {candidates}: "
@@ -378,9 +430,9 @@ def _transforms_by_field(
     return {candidates[0]: transforms}
 
 
-def _only_casts(listed: Any) -> bool:
-    """Return whether a list of transforms changes nothing but the dtype of whole numbers."""
-    return isinstance(listed, Sequence) and len(listed) > 0 and all(isinstance(each, ToInt64) for each in listed)
+def _are_all(listed: Any, kind: type) -> bool:
+    """Return whether a list holds transforms of one kind, and no others."""
+    return isinstance(listed, Sequence) and len(listed) > 0 and all(isinstance(each, kind) for each in listed)
 
 
 def _check_listed(listed: Any, whose: str = "") -> None:

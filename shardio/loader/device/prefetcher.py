@@ -108,7 +108,7 @@ class DevicePrefetcher:
     def send(self, result: BatchResult) -> None:
         """Start to bring a batch to the device. `receive` returns an error, sent in place of a batch, in its turn."""
         if isinstance(result, Exception) or not self.ahead:
-            self._sent.append(result)
+            self._sent.append(result if isinstance(result, Exception) else _finished(result, result.batch))
             return
         self._intact = False  # an engine may have begun a batch that is not in the queue
         self._sent.append(self._start(result))

@@ -1,0 +1,106 @@
+"""Values of several lengths joined to the tensors of a batch, as PadTo and Ragged say."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...system import allocation
+from ...transforms import Collation, PadTo, Ragged
+
+_BITS = {torch.bfloat16: torch.uint16}
+"""The dtypes that NumPy lacks, with those whose arrays hold their bits."""
+
+
+def length_name(name: str) -> str:
+    """Return the name of the column of a batch that holds the lengths of a padded field."""
+    return f"{name}_length"
+
+
+def offsets_name(name: str) -> str:
+    """Return the name of the column of a batch that says where the values of a ragged field begin and end."""
+    return f"{name}_offsets"
+
+
+def added_name(name: str, collation: Collation) -> str:
+    """Return the name of the column that joining a field adds to a batch."""
+    return length_name(name) if isinstance(collation, PadTo) else offsets_name(name)
+
+
+def padding(value: float, dtype: torch.dtype) -> Any:
+    """Return a number as an array of this dtype holds it: for bfloat16 its bits."""
+    return as_array(torch.full((1,), value, dtype=dtype))[0]
+
+
+def as_array(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return a tensor's values as an array, which shares its memory."""
+    found: NDArray[Any] = tensor.detach().view(_BITS.get(tensor.dtype, tensor.dtype)).numpy()
+    return found
+
+
+def joined(name: str, values: Sequence[NDArray[Any]], collation: Collation, dtype: torch.dtype) -> dict[str, Any]:
+    """Join a field's values, each `[n, ...]` with the bits of `dtype`, to its tensor and the column that this adds.
+
+    There is at least one value.
+    """
+    lengths = np.array([len(value) for value in values], np.int64)
+    if isinstance(collation, PadTo):
+        length = collation.padded_length or collation.padded(int(lengths.max()))
+        out = allocation.empty((len(values), length, *values[0].shape[1:]), values[0].dtype)
+        pad(values, collation, padding(collation.value, dtype), out)
+        return {name: torch.from_numpy(out).view(dtype), length_name(name): torch.from_numpy(lengths)}
+    offsets = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return {
+        name: torch.from_numpy(_end_to_end(values, int(offsets[-1]))).view(dtype),
+        offsets_name(name): torch.from_numpy(offsets),
+    }
+
+
+def cut(value: NDArray[Any], rule: PadTo) -> NDArray[Any] | None:
+    """Return a value, `[n, ...]`, of at most the rule's length; None if it is longer, and is not to be cut."""
+    if rule.length is None or len(value) <= rule.length:
+        return value
+    if rule.cut is None:
+        return None
+    return value[: rule.length] if rule.cut == "end" else value[len(value) - rule.length :]
+
+
+def pad(values: Sequence[NDArray[Any]], rule: PadTo, fill: Any, out: Iterable[NDArray[Any]]) -> None:
+    """Write each value, `[n, ...]`, to its row of `out`, `[L, ...]`, and fill the rest of it."""
+    for row, value in zip(out, values, strict=True):
+        rest = len(row) - len(value)
+        if rule.side == "right":
+            row[: len(value)] = value
+            row[len(value) :] = fill
+        else:
+            row[rest:] = value
+            row[:rest] = fill
+
+
+def nested(batch: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return a batch in which the values and offsets of these fields, where it has both, have become nested tensors."""
+    for name in names:
+        if name in batch and offsets_name(name) in batch:
+            offsets = batch.pop(offsets_name(name))
+            batch[name] = torch.nested.nested_tensor_from_jagged(batch[name], offsets)
+    return batch
+
+
+def nested_names(collations: Mapping[str, Collation]) -> tuple[str, ...]:
+    """Return the names of the fields that are delivered as nested tensors."""
+    return tuple(name for name, rule in collations.items() if isinstance(rule, Ragged) and rule.nested)
+
+
+def _end_to_end(values: Sequence[NDArray[Any]], count: int) -> NDArray[Any]:
+    """Return the `count` entries of all values: a view of the memory in which they lie end to end, or a copy."""
+    memory, first, last = values[0].base, values[0], values[-1]
+    if isinstance(memory, np.ndarray) and memory.flags.c_contiguous and all(each.base is memory for each in values):
+        start, stop = first.ctypes.data - memory.ctypes.data, last.ctypes.data + last.nbytes - memory.ctypes.data
+        # Each lies behind the one before, so that there are gaps unless their bytes fill the span.
+        if stop - start == sum(each.nbytes for each in values):
+            found: NDArray[Any] = memory.reshape(-1).view(np.uint8)[start:stop].view(first.dtype)
+            return found.reshape(count, *first.shape[1:])
+    return np.concatenate(values)

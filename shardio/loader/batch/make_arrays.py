@@ -1,0 +1,230 @@
+"""Making arrays: those of one shape, of several shapes or of several lengths, and the tokens of texts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...containers.row_locator import PackedValues
+from ...engines.array_transforms import delivered_dtype, first_overflow, transform_arrays, transform_each
+from ...errors import BadSample, ConfigError
+from ...format.fields import length_column
+from ...transforms import PadTo, RandomWindow
+from ...transforms.arrays import ArrayWindow, Move
+from ...views.readable import SelectedSamples
+from .collate import cut, length_name, pad
+from .random_params import array_moves
+from .rows import Rows
+
+
+@dataclass(slots=True)
+class RaggedRead:
+    """The stored values of a ragged field, end to end: whole ones, or only windows of them.
+
+    Attributes:
+        lengths: the entries of each whole value, int64 [n].
+        whole: the whole values, `[sum, *entry_shape]`, if any name needs them.
+        windows: by name of the others, the moves drawn for its values, the first of which says what was read, and what
+            was read.
+    """
+
+    lengths: NDArray[np.int64]
+    whole: NDArray[Any] | None = None
+    windows: dict[str, tuple[Sequence[Move], NDArray[Any]]] = field(default_factory=dict)
+
+    def stored(self) -> PackedValues:
+        """The whole values, which must have been read, as stored bytes."""
+        assert self.whole is not None
+        data = self.whole.reshape(-1).view(np.uint8)
+        sizes = self.lengths * (data.size // max(1, int(self.lengths.sum())))
+        return PackedValues(data, np.cumsum(sizes) - sizes, sizes)
+
+
+def read_ragged(rows: Rows, stored: str, selection: SelectedSamples) -> RaggedRead:
+    """Read a ragged field for all names that deliver it: of those that begin with RandomWindow only the windows."""
+    spec, names = rows.spec, rows.spec.names.delivered[stored]
+    unit = spec.dataset.fields[stored].entry_bytes
+    lengths = selection.column(length_column(stored))
+    read = RaggedRead(lengths)
+    for name in names:
+        if not spec.options.verify and isinstance(next(iter(spec.arrays[name].recipe.transforms), None), RandomWindow):
+            there = _present(rows, name)
+            moves = _moves(rows, name, there, _shapes(rows, name, lengths[there]))
+            begins, ends = np.zeros_like(lengths), np.zeros_like(lengths)
+            begins[there], ends[there] = _window(moves)
+            read.windows[name] = moves, _read_parts(rows, stored, selection, begins, ends)
+            rows.varying_bytes += (ends - begins) * unit
+    if len(read.windows) < len(names):
+        read.whole = _read_parts(rows, stored, selection, np.zeros_like(lengths), lengths)
+        rows.varying_bytes += lengths * unit
+    return read
+
+
+def _read_parts(
+    rows: Rows, stored: str, selection: SelectedSamples, begins: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[Any]:
+    scratch = rows.spec.scratch.take()
+    data = selection.parts(stored, begins, ends, scratch=scratch)
+    rows.spec.scratch.give_back_when_gone(data.base, [scratch])  # which each view of it refers to
+    return data
+
+
+def make_ragged(rows: Rows, name: str, read: RaggedRead) -> None:
+    """Make the values of a ragged field under one of its names."""
+    there = _present(rows, name)
+    if name in read.windows:
+        moves, data = read.windows[name]
+        begins, ends = _window(moves)
+        _deliver(rows, name, there, _split(data, ends - begins), moves[1:], data)
+    elif read.whole is not None:
+        moves = _moves(rows, name, there, _shapes(rows, name, read.lengths[there]))
+        first = not rows.spec.names.draws[name]  # the name of the stored field that has the values themselves
+        data = read.whole if first else read.whole.copy()
+        values = _split(data, read.lengths)
+        _deliver(rows, name, there, [values[row] for row in there.tolist()], moves, data)
+
+
+def make_listed(rows: Rows, name: str, arrays: Sequence[NDArray[Any] | None]) -> None:
+    """Make the arrays of a field that have several shapes; None stands for a missing one."""
+    copy = rows.spec.names.draws[name] > 0  # the first name of the stored field has the arrays themselves
+    found = {row: array.copy() if copy else array for row, array in enumerate(arrays) if array is not None}
+    for axes in sorted({array.ndim for array in found.values()}):
+        there = np.array([row for row, array in found.items() if array.ndim == axes], np.int64)
+        values = [found[row] for row in there.tolist()]
+        shapes = np.array([value.shape for value in values], np.int64).reshape(len(values), axes)
+        _deliver(rows, name, there, values, _moves(rows, name, there, shapes))
+
+
+def make_tokens(rows: Rows, name: str, texts: Sequence[str | None]) -> None:
+    """Make the tokens of a field of texts; None stands for a missing one."""
+    encoder = rows.spec.arrays[name].encoder
+    tokens: list[NDArray[Any] | None] = []
+    for row, text in enumerate(texts):
+        try:
+            tokens.append(None if text is None or encoder is None else encoder.encode(text).astype(np.int64))
+        except BadSample as error:
+            raise BadSample(f"{_place(rows, rows.spec.names.stored[name], row)}: {error}") from error
+    make_listed(rows, name, tokens)
+
+
+def make_fixed(rows: Rows, name: str, values: NDArray[Any]) -> None:
+    """Make the arrays, or numbers, of one shape of a field that has transforms."""
+    array = rows.spec.arrays[name]
+    moves = array_moves(array.recipe, rows.field_keys(name))
+    if (lost := first_overflow(values, array.recipe, moves)) is not None:
+        _raise_overflow(rows, name, *lost)
+    if not array.on_device:
+        transform_arrays(values, array.recipe, moves, rows.arrays[name])
+
+
+def _deliver(
+    rows: Rows,
+    name: str,
+    there: NDArray[np.int64],
+    values: Sequence[NDArray[Any]],
+    moves: Sequence[Move],
+    data: NDArray[Any] | None = None,
+) -> None:
+    """Carry out the transforms of the values of some rows, and put them into the batch's array or the list.
+
+    Args:
+        there: the rows, int64 [k].
+        values: their values; so are the moves.
+        data: the memory in which all values lie end to end, if they do.
+    """
+    array = rows.spec.arrays[name]
+    recipe, dtype = array.recipe, delivered_dtype(array.recipe, array.stored)
+    together = None if moves or data is None else data
+    ends = np.cumsum([len(value) if value.ndim else 1 for value in values], dtype=np.int64)
+    if (lost := first_overflow(values if together is None else together, recipe, moves)) is not None:
+        row = lost[0] if together is None else int(np.searchsorted(ends, lost[0], "right"))
+        _raise_overflow(rows, name, int(there[row]), lost[1])
+    if array.vocabulary is not None:
+        _check_vocabulary(rows, name, there, values, array.vocabulary)
+    if recipe.out_size is not None:
+        transform_each(values, recipe, moves, [rows.arrays[name][row] for row in there.tolist()])
+        return
+    if together is not None and recipe.conversion is not None:
+        made = np.empty(together.shape, dtype)
+        transform_arrays(together, recipe, (), made)
+        results = np.split(made, ends[:-1]) if len(ends) else []
+    else:
+        results = transform_each(values, recipe, moves)
+    if isinstance(recipe.collation, PadTo) and not rows.mapped:
+        results = [
+            _cut(rows, name, row, each, recipe.collation) for row, each in zip(there.tolist(), results, strict=True)
+        ]
+        if name in rows.arrays:
+            pad(results, recipe.collation, array.fill, [rows.arrays[name][row] for row in there.tolist()])
+            rows.arrays[length_name(name)][there] = [len(each) for each in results]
+            return
+    for row, result in zip(there.tolist(), results, strict=True):
+        rows.lists[name][row] = result
+
+
+def _cut(rows: Rows, name: str, row: int, value: NDArray[Any], rule: PadTo) -> NDArray[Any]:
+    if (fitting := cut(value, rule)) is None:
+        raise BadSample(
+            f"{_place(rows, rows.spec.names.stored[name], row)}: has {len(value)} entries, PadTo takes {rule.length}: "
+            "cut='end' or 'start' cuts off the rest"
+        )
+    return fitting
+
+
+def _check_vocabulary(
+    rows: Rows, name: str, there: NDArray[np.int64], values: Sequence[NDArray[Any]], vocabulary: int
+) -> None:
+    """Raise BadSample for a token that is not in a vocabulary of so many."""
+    for row, value in zip(there.tolist(), values, strict=True):
+        if value.size and not 0 <= value.min() <= value.max() < vocabulary:
+            token = value[(value < 0) | (value >= vocabulary)].flat[0]
+            place = _place(rows, rows.spec.names.stored[name], row)
+            raise BadSample(f"{place}: token {token} is not below {vocabulary}, the size of the vocabulary")
+
+
+def _moves(rows: Rows, name: str, there: NDArray[np.int64], shapes: NDArray[np.int64]) -> Sequence[Move]:
+    """Draw the moves of the arrays of some rows, of these shapes, int64 [k, axes]; BadSample if one is not taken."""
+    spec = rows.spec
+    recipe, stored = spec.arrays[name].recipe, spec.names.stored[name]
+    if not recipe.transforms and recipe.shape == spec.fields[name].shape:
+        return ()
+    for row, shape in zip(there.tolist(), shapes.tolist(), strict=True):
+        try:
+            recipe.result(tuple(shape))
+        except ConfigError as error:
+            raise BadSample(f"{_place(rows, stored, row)}: {error}") from error
+    return array_moves(recipe, rows.field_keys(name)[there], shapes)
+
+
+def _window(moves: Sequence[Move]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the begins and ends of the windows that the first moves of a list keep, int64 [k] each."""
+    (window,) = (move for move in moves[:1] if isinstance(move, ArrayWindow))
+    return window.begins, window.ends
+
+
+def _shapes(rows: Rows, name: str, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the shapes of values of a ragged field that have these lengths, int64 [k, axes]."""
+    entry = rows.spec.fields[name].entry_shape
+    return np.column_stack([lengths, np.broadcast_to(np.array(entry, np.int64), (len(lengths), len(entry)))])
+
+
+def _split(data: NDArray[Any], lengths: NDArray[np.int64]) -> list[NDArray[Any]]:
+    ends = np.cumsum(lengths)
+    return [data[start:end] for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
+
+
+def _present(rows: Rows, name: str) -> NDArray[np.int64]:
+    """Return the rows that have a value of a field, int64 [k]."""
+    return np.flatnonzero(rows.present[name]) if name in rows.present else np.arange(len(rows))
+
+
+def _place(rows: Rows, stored: str, row: int) -> str:
+    return f"{rows.spec.place_of(rows.indices[row])}, field {stored!r}"
+
+
+def _raise_overflow(rows: Rows, name: str, row: int, number: Any) -> NoReturn:
+    array, stored = rows.spec.arrays[name], rows.spec.names.stored[name]
+    dtype = "int64" if array.recipe.conversion is None else array.recipe.conversion.dtype
+    raise BadSample(f"{_place(rows, stored, row)}: {dtype} cannot hold what the transforms make of {number}")

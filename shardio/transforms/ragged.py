@@ -1,0 +1,137 @@
+"""What a batch makes of values of several lengths: padded tensors, or values end to end; and tokens of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from ..errors import ConfigError
+from ..foreign.tokenizer import TextEncoder
+from .validation import at_least_one
+
+if TYPE_CHECKING:
+    import os
+
+    import tokenizers
+
+Side: TypeAlias = Literal["right", "left"]
+End: TypeAlias = Literal["end", "start"]
+
+
+@dataclass(frozen=True, slots=True)
+class PadTo:
+    """Make one tensor `[B, L, ...]` of values of several lengths, and `NAME_length`, int64 [B], of their lengths.
+
+    It is for fields whose first axis has any length, such as `("float32", (None, 12))`, and comes last. A missing or
+    masked value has length 0.
+
+    Args:
+        length: L, before it is rounded up; None takes the longest value of each batch. A longer value is a bad sample,
+            unless `cut` says what to do with it.
+        multiple_of: L is rounded up to a multiple of this.
+        value: the padding: a number that the dtype of the values holds.
+        side: where the padding goes, `"right"` (behind the values) or `"left"`.
+        cut: which end of a value longer than `length` to cut off, `"end"` or `"start"`.
+
+    Raises:
+        ConfigError: if an argument is out of range, or `cut` has no `length`. The loader raises it for other fields.
+    """
+
+    length: int | None = None
+    multiple_of: int = 1
+    value: float = 0
+    side: Side = "right"
+    cut: End | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("multiple_of",) if self.length is None else ("length", "multiple_of"):
+            object.__setattr__(self, name, at_least_one(getattr(self, name), name))
+        if not isinstance(self.value, (bool, int, float, np.number, np.bool_)):
+            raise ConfigError(f"value must be a number, got {self.value!r}")
+        if self.side not in get_args(Side):
+            raise ConfigError(f"side must be 'right' or 'left', got {self.side!r}")
+        if self.cut is not None and self.cut not in get_args(End):
+            raise ConfigError(f"cut must be 'end', 'start' or None, got {self.cut!r}")
+        if self.cut is not None and self.length is None:
+            raise ConfigError(f"cut={self.cut!r} needs a length to cut to")
+
+    @property
+    def padded_length(self) -> int | None:
+        """L, where it is the same for all batches."""
+        return None if self.length is None else self.padded(self.length)
+
+    def padded(self, longest: int) -> int:
+        """Return L for values of which the longest has this length."""
+        return -(-longest // self.multiple_of) * self.multiple_of
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Lay values of several lengths end to end, `[sum, ...]`, and add `NAME_offsets`, int64 [B + 1]: their bounds.
+
+    It is for fields whose first axis has any length, such as `("float32", (None, 12))`, and comes last. A missing or
+    masked value has length 0.
+
+    Args:
+        nested: deliver one `torch.nested` tensor of layout `torch.jagged` under the field's name instead. A function
+            given as `map` gets the values and offsets, and the two that it returns are nested.
+
+    Raises:
+        ConfigError: if an argument is out of range. The loader raises it for other fields.
+    """
+
+    nested: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.nested, (bool, np.bool_)):
+            raise ConfigError(f"nested must be True or False, got {self.nested!r}")
+
+
+Collation: TypeAlias = PadTo | Ragged
+"""What a batch makes of values of several lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    """Make tokens of a text, int64 `[n]`, by one of Hugging Face's `tokenizers`.
+
+    Workers encode. Special tokens are added as the tokenizer says, and nothing is truncated or padded: that is for
+    PadTo. Unless the environment sets TOKENIZERS_PARALLELISM, this sets it to `false`, as workers are threads enough.
+
+    Args:
+        tokenizer: the path of a tokenizer.json, or a `tokenizers.Tokenizer`.
+        then: PadTo or Ragged, for what a batch makes of the tokens; None makes a list of tensors.
+        eod: a token to append to each text, such as `"<|endoftext|>"`.
+
+    Raises:
+        MissingDependency: tokenizers is not installed.
+        ConfigError: if an argument is none of these, or `eod` is not in the vocabulary. The loader raises it for fields
+            that are no text.
+    """
+
+    tokenizer: str | os.PathLike[str] | tokenizers.Tokenizer | TextEncoder
+    then: Collation | None = None
+    eod: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.then, Collation | None):
+            raise ConfigError(f"then must be a PadTo or Ragged, got {self.then!r}")
+        if not isinstance(self.tokenizer, TextEncoder):
+            object.__setattr__(self, "tokenizer", TextEncoder(self.tokenizer, self.eod))
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The tokenizer, with what it appends."""
+        assert isinstance(self.tokenizer, TextEncoder)
+        return self.tokenizer
+
+
+def tokenizing(transforms: Sequence[object]) -> tuple[tuple[Collation, ...], TextEncoder]:
+    """Return what follows the tokens of a text field, and what makes them; ConfigError unless that is one Tokenize."""
+    tokenize = transforms[0] if len(transforms) == 1 else None
+    if not isinstance(tokenize, Tokenize):
+        raise ConfigError(f"a text field takes one Tokenize, and nothing else, got {list(transforms)}")
+    return () if tokenize.then is None else (tokenize.then,), tokenize.encoder

@@ -1,0 +1,132 @@
+"""Texts that a loader makes tokens of, beside a plain loop over the tokenizer."""
+
+import pickle
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import _datasets
+import numpy as np
+import pytest
+import torch
+from _builders import jpeg
+from _foreign import write_tokenizer
+
+import shardio
+from shardio.errors import BadSample, ConfigError
+
+tokenizers = pytest.importorskip("tokenizers")
+
+EOD = "<|endoftext|>"
+TEXTS = ["a tale of two cities", "it was the best of times", "", "it was", "the worst of times", "of", "wisdom"]
+load = partial(_datasets.load, batch_size=3, shuffle=None, tail="pad")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The tokenizer.json of a tokenizer of these texts."""
+    write_tokenizer(tmp_path / "tokenizer.json", TEXTS)
+    return tmp_path / "tokenizer.json"
+
+
+def captions(**options: Any) -> shardio.Dataset:
+    """A photo with each text."""
+    rows = [{"image": jpeg(16, 16, seed=number), "caption": text} for number, text in enumerate(TEXTS)]
+    return shardio.from_samples(rows, {"image": "image", "caption": shardio.Field("text", **options)})
+
+
+def plain(path: Path, texts: list[str], eod: str | None = None) -> list[list[int]]:
+    """The tokens of each text, by a plain loop."""
+    made = tokenizers.Tokenizer.from_file(str(path))
+    return [made.encode(text).ids + ([] if eod is None else [made.token_to_id(eod)]) for text in texts]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"verify": True},
+        {"map": dict},
+        {"map": dict, "map_by": "sample"},
+        pytest.param({"isolate": True, "threads": 1}, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("eod", [None, EOD])
+@pytest.mark.parametrize("given", [str, tokenizers.Tokenizer.from_file])
+def test_images_and_captions_arrive_as_tensors(options: Any, eod: str | None, given: Any, path: Path) -> None:
+    """Tokens are those of a plain loop, padded, beside the image; nothing is cut off that PadTo does not cut."""
+    step = shardio.Tokenize(given(str(path)), shardio.PadTo(6, value=-100, cut="end"), eod)
+    transforms = {"image": [shardio.CenterCrop(8)], "caption": [step]}
+    seen = []
+    for batch in load(captions(), transforms=transforms, **options):
+        assert batch["image"].shape == (3, 8, 8, 3)
+        assert (batch["caption"].dtype, batch["caption"].shape) == (torch.int64, (3, 6))
+        for row, length, index in zip(batch["caption"], batch["caption_length"], batch["index"], strict=True):
+            (expected,) = plain(path, [TEXTS[index]], eod)
+            assert row[:length].tolist() == expected[:6]
+            assert row[length:].tolist() == [-100] * (6 - len(expected[:6]))
+            seen.append(int(index))
+    assert set(seen) == set(range(len(TEXTS)))
+
+
+def test_a_list_and_values_end_to_end(path: Path) -> None:
+    """Without a rule tokens are a list of tensors; Ragged lays them end to end. Two names share a text."""
+    fields = {"listed": "caption", "flat": "caption", "text": "caption"}
+    transforms = {"listed": [shardio.Tokenize(path)], "flat": [shardio.Tokenize(path, shardio.Ragged())]}
+    for batch in load(captions(), fields=fields, transforms=transforms):
+        expected = plain(path, batch["text"])
+        assert [tokens.tolist() for tokens in batch["listed"]] == expected
+        assert [part.tolist() for part in batch["flat"].split(batch["flat_offsets"].diff().tolist())] == expected
+
+
+def test_a_missing_text_has_no_tokens(path: Path) -> None:
+    """A missing caption has length 0, unlike an empty one that ends, and `_present` says so."""
+    rows = [{"caption": "it was"}, {"caption": None}, {"caption": ""}]
+    data = shardio.from_samples(rows, {"caption": shardio.Field("text", optional=True)})
+    (batch,) = load(data, transforms={"caption": [shardio.Tokenize(path, shardio.PadTo(), EOD)]})
+    assert batch["caption_length"].tolist() == [len(tokens) for tokens in plain(path, ["it was"], EOD)] + [0, 1]
+    assert batch["caption_present"].tolist() == [True, False, True]
+
+
+def test_the_tokenizer_is_as_it_was(path: Path) -> None:
+    """Truncation and padding that a tokenizer asks for are left to PadTo, and the one that was given stays as it is."""
+    made = tokenizers.Tokenizer.from_file(str(path))
+    made.enable_truncation(2)
+    step = pickle.loads(pickle.dumps(shardio.Tokenize(made)))  # noqa: S301
+    path.unlink()
+    (batch, *_) = load(captions(), fields=["caption"], transforms={"caption": [step]})
+    assert len(batch["caption"][0]) > 2
+    assert made.truncation["max_length"] == 2
+
+
+def test_a_text_that_cannot_be_encoded_is_a_bad_sample(path: Path) -> None:
+    """A tokenizer without a token for unknown words names the sample that has one, which may be masked."""
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"it": 0, "was": 1}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    transforms = {"caption": [shardio.Tokenize(words, shardio.PadTo())]}
+    with pytest.raises(BadSample, match=r"row 0 .*'caption': the tokenizer refuses it"):
+        list(load(captions(), fields=["caption"], transforms=transforms))
+    options: Any = {"on_bad_sample": "mask", "max_bad": 9, "tail": "drop"}
+    loader = load(captions(), fields=["caption"], transforms=transforms, **options)
+    lengths = [length for batch in loader for length in batch["caption_length"].tolist()]
+    assert lengths == [0, 0, 0, 2, 0, 0]
+
+
+def test_what_does_not_suit_is_refused(path: Path) -> None:
+    """A tokenizer that is none, a token that it lacks, other fields, and other steps beside it are errors."""
+    step: Any = shardio.Tokenize(path)
+    with pytest.raises(ConfigError, match=r"tokenizer must be a tokenizer\.json: .*gone\.json: No such file"):
+        shardio.Tokenize(path.parent / "gone.json")
+    with pytest.raises(ConfigError, match=r"eod must be in the vocabulary of .*tokenizer\.json, got '</s>'"):
+        shardio.Tokenize(path, eod="</s>")
+    with pytest.raises(ConfigError, match="then must be a PadTo or Ragged, got 3"):
+        shardio.Tokenize(path, then=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="texts only Tokenize"):
+        load(captions(), transforms={"caption": [step, shardio.PadTo()]})
+    with pytest.raises(ConfigError, match="a text field takes one Tokenize"):
+        load(captions(), transforms={"caption": [step, step]})
+    with pytest.raises(ConfigError, match="must be a shardio image transform"):
+        load(captions(), transforms={"image": [step]})
+    arrays = shardio.from_samples([{"x": np.zeros(3)}] * 4)
+    with pytest.raises(ConfigError, match="must be a shardio array transform"):
+        load(arrays, transforms={"x": [step]})
