@@ -91,7 +91,9 @@ class RowChoice:
         if self.documents:
             fields[f"{name}_document"] = Field("array", "int64", (self.length,))
         if self.cu_seqlens:
-            fields[f"{name}_cu_seqlens"] = Field("array", "int32", (None,), role="segments")
+            fields[f"{name}_cu_seqlens"] = Field(
+                "array", "int32", (None,), role="segments", attributes={"row_length": self.length}
+            )
         return fields
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from _datasets import load, packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -308,6 +309,23 @@ def test_a_token_beyond_the_vocabulary_is_a_bad_sample() -> None:
         loader = load(rows, 2, on_bad_sample="replace", max_bad=3, shuffle=None)
         assert all((batch["tokens"] < 50).all() for batch in loader)
         assert "token 50 at place 8" in str(loader.quarantine()[0])
+
+
+def test_a_batch_has_the_boundaries_of_its_documents() -> None:
+    """They count on over the rows of the batch, laid end to end; padding and a masked row are segments of their own."""
+    field = shardio.Field("array", "uint16", (None,), attributes={"vocabulary": 50})
+    documents = [np.full(length, 50 * (length == 4), np.uint16) for length in (6, 3, 2, 4, 1)]
+    data = shardio.from_samples([{"tokens": tokens} for tokens in documents], {"tokens": field})
+    rows = data.packed("tokens", 6, cu_seqlens=True)
+    for options in ({}, {"isolate": True, "threads": 1}):
+        loader = load(rows, 3, on_bad_sample="mask", max_bad=3, shuffle=None, **options)
+        (batch,) = loader
+        assert batch["tokens_cu_seqlens"].dtype == torch.int32
+        # Rows: 6; 4 + 2, masked as one of 6; 3 + 1 and 2 of padding.
+        assert batch["tokens_cu_seqlens"].tolist() == [0, 6, 12, 15, 16, 18]
+        assert batch["valid"].tolist() == [True, False, True]
+    with pytest.raises(ConfigError, match="lengths of segments take no transforms"):
+        load(rows, 3, transforms={"tokens_cu_seqlens": [shardio.PadTo()]})
 
 
 def test_damage_is_told_with_row_and_document(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ...engines.torch_steps import convert_and_erase
 from ...format.fields import presence
 from ...transforms.mixing import mixed_labels
 from .bad_samples import mapped_example
-from .collate import joined, length_name, nested, nested_names
+from .collate import boundaries, joined, length_name, nested, nested_names
 from .host_batch import Batch, DeferredField, EncodedImages, HostBatch, TensorFunction
 from .map_function import MapFunction, collate
 from .mixing import LABEL, BatchFunction, mix_field
@@ -76,6 +76,8 @@ def _field(rows: Rows, part: slice, name: str) -> Batch:
     """Return a field of a batch, with the column that joining its values adds."""
     spec = rows.spec
     rule = spec.collations.get(name)
+    if spec.fields[name].role == "segments":
+        return {name: boundaries(rows.lists[name][part])}
     if name in rows.arrays:
         added = () if rule is None else (length_name(name),)
         return {name: _stacked(rows, part, name)} | {n: torch.from_numpy(rows.arrays[n][part]) for n in added}

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...errors import ConfigError
 from ...system import allocation
 from ...transforms import Collation, PadTo, Ragged
 
@@ -57,6 +58,19 @@ def joined(name: str, values: Sequence[NDArray[Any]], collation: Collation, dtyp
         name: torch.from_numpy(_end_to_end(values, int(offsets[-1]))).view(dtype),
         offsets_name(name): torch.from_numpy(offsets),
     }
+
+
+def boundaries(lengths: Sequence[NDArray[np.int32]]) -> torch.Tensor:
+    """Return where the segments of rows begin and end if the rows lie end to end, int32 [segments + 1].
+
+    Raises ConfigError if int32, which attention kernels take, does not hold that.
+    """
+    ends = np.concatenate([[0], *lengths]).cumsum(dtype=np.int64)
+    if ends[-1] > np.iinfo(np.int32).max:
+        raise ConfigError(
+            "{cu_seqlens} counts up to 2^31 - 1, and a batch has {}; take a smaller {batch_size}", ends[-1]
+        )
+    return torch.from_numpy(ends.astype(np.int32))
 
 
 def cut(value: NDArray[Any], rule: PadTo) -> NDArray[Any] | None:

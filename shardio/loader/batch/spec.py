@@ -135,6 +135,8 @@ class ArraySpec:
         With `by_sample`, a function gets them before a batch is made of them. Raises ConfigError if the transforms do
         not suit them.
         """
+        if kind.role == "segments" and transforms:
+            raise ConfigError(f"lengths of segments take no transforms, got {[*transforms]}")
         shape, stored, encoder = kind.shape if kind.kind == "array" else (), kind.row_dtype, None
         if kind.kind == "text":
             transforms, encoder = tokenizing(transforms)
@@ -239,6 +241,8 @@ class BatchSpec:
             numbers = image.cpu_engine.output_format
             return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
         if (array := self.arrays.get(name)) is not None:
+            if kind.role == "segments":  # a masked row is one
+                return np.array([(kind.attributes or {})["row_length"]], array.stored)
             return np.zeros((0, *array.recipe.out_entry), delivered_dtype(array.recipe, array.stored))
         return {"text": "", "bytes": b""}.get(kind.kind)
 
