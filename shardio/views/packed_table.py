@@ -135,13 +135,14 @@ def made(base: ReadableDataset, name: str, length: int) -> PackedTable:
     """Make the table of a dataset: its documents are the values of a ragged field."""
     lengths = np.concatenate([np.empty(0, np.int64), *document_lengths(base, name)])
     full_rows = lengths // length
-    packing = best_fit(lengths - full_rows * length, length)
+    lengths %= length
+    packing = best_fit(lengths, length)
     long = full_rows > 0
     return PackedTable(
         length,
         int(full_rows.sum()),
         packing.pieces.astype(_unsigned(len(base))),
-        (lengths % length)[packing.pieces].astype(_unsigned(length)),
+        lengths[packing.pieces].astype(_unsigned(length)),
         _bits(packing.firsts[:-1], len(packing.pieces)),
         counted_bits([long]),
         _bits((np.cumsum(full_rows) - full_rows)[long], int(full_rows.sum())),

@@ -48,28 +48,28 @@ def best_fit(sizes: NDArray[np.int64], length: int) -> Packing:
     """
     counts = np.bincount(sizes, minlength=1)
     counts[0] = 0
-    firsts, rows, each, before = _steps(counts, length)
-    moved = rows * each
-    step = np.repeat(np.arange(len(moved)), moved)
-    piece = np.arange(len(step)) - (np.cumsum(moved) - moved)[step]
-    row, place = np.divmod(piece, each[step])
-    row += firsts[step]
-    place += before[step]
-    begins = np.concatenate(([0], np.cumsum(np.bincount(row, minlength=1 if len(row) else 0))))
+    steps, rows = _steps(counts, length)
+    firsts = np.zeros(rows + 1, np.int64)
+    for found, each in steps:
+        firsts[found.first + 1 : found.first + found.rows + 1] += each
+    np.cumsum(firsts, out=firsts)
     # A sort of 16-bit numbers takes NumPy a tenth of the time that others do.
-    keys = (length - sizes).astype(np.min_scalar_type(length))
-    pieces = np.empty(len(row), np.int64)
-    pieces[begins[row] + place] = np.argsort(keys, kind="stable")[: len(row)]
-    return Packing(pieces, begins)
+    longest_first = np.argsort((length - sizes).astype(np.min_scalar_type(length)), kind="stable")
+    pieces, done = np.empty(firsts[-1], np.int64), 0
+    for found, each in steps:
+        begins = firsts[found.first : found.first + found.rows, None] + found.pieces
+        count = found.rows * each
+        pieces[begins + np.arange(each)] = longest_first[done : done + count].reshape(-1, each)
+        done += count
+    return Packing(pieces, firsts)
 
 
-def _steps(counts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    """Return the steps that pack some number of pieces of each length, int64 [4, steps], the longest pieces first.
+def _steps(counts: NDArray[np.int64], length: int) -> tuple[list[tuple[_Alike, int]], int]:
+    """Return the steps that pack some number of pieces of each length, the longest first, and the number of rows.
 
-    A step puts equally many pieces into each of some rows that follow each other: the first row, the number of rows,
-    the pieces for each, and how many each has already.
+    A step puts equally many pieces of one length into each of some rows: these, as they are before, and that number.
     """
-    steps: list[tuple[int, int, int, int]] = []
+    steps: list[tuple[_Alike, int]] = []
     by_room: dict[int, list[_Alike]] = {}
     rooms, rows = 0, 0  # the bits of `rooms` are the rooms that any row has
     for size in np.flatnonzero(counts)[::-1].tolist():
@@ -85,13 +85,13 @@ def _steps(counts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
                 rows += found.rows
             each = min(room // size, left)
             taken = min(found.rows, left // each)
-            if taken < found.rows:
-                rest = _Alike(found.first + taken, found.rows - taken, found.pieces)
-                rooms |= 1 << room
-                by_room.setdefault(room, []).append(rest)
-            steps.append((found.first, taken, each, found.pieces))
+            steps.append((_Alike(found.first, taken, found.pieces), each))
             left -= taken * each
-            if room := room - each * size:
-                rooms |= 1 << room
-                by_room.setdefault(room, []).append(_Alike(found.first, taken, found.pieces + each))
-    return np.array(steps, np.int64).reshape(-1, 4).T
+            for room_left, alike in (
+                (room, _Alike(found.first + taken, found.rows - taken, found.pieces)),
+                (room - each * size, _Alike(found.first, taken, found.pieces + each)),
+            ):
+                if room_left and alike.rows:
+                    rooms |= 1 << room_left
+                    by_room.setdefault(room_left, []).append(alike)
+    return steps, rows
