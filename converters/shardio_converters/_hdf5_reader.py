@@ -31,6 +31,7 @@ SERVICE = "shardio_converters._hdf5_service"  # the helper process imports it, b
 _LARGEST_CHUNK = 64 << 20  # bytes of a chunk to decompress in this process, whose memory is not limited
 _MOST_CHUNKS = 1 << 16  # the most chunks to find when a file is opened: more would take seconds
 _OFFSETS = 1 << 17  # the offsets to read at once
+_MOST_BYTES = 1 << 40  # in a value: whatever offsets say, the sum of all sizes fits int64
 
 
 def try_in_helper(path: Path, read_timeout: float, function: str, **arguments: Any) -> None:
@@ -150,7 +151,7 @@ class Reader:
             part = sizes[low : low + _OFFSETS]
             with contextlib.suppress(BadSample):  # those rows will be bad samples
                 offsets = self._read(f"{column.path}/offsets", low, low + len(part) + 1)
-                part += np.maximum(np.diff(offsets.astype(np.int64)), 0) * unit
+                part += np.clip(np.diff(offsets.astype(np.int64)), 0, _MOST_BYTES // unit) * unit
 
     def _element(self, column: Column, row: int, alone: bool) -> Any:
         if alone:

@@ -59,9 +59,9 @@ def torch(
 
     The first sample decides the fields. The keys of a dict are fields; the parts of a tuple or list are `image` and
     `label` if there are two, else `field0`, `field1`, ...; a lone value is named after its kind, such as `array`.
-    Tensors and arrays become arrays or scalars; where the first and the last sample differ in the first axis alone, that
-    axis has any length, else the arrays may have any shape. PIL images are stored as PNG; bytes become an image if they
-    begin like one; lists and dicts become json.
+    Tensors and arrays become arrays or scalars; where the first and the last sample differ, the first axis has any
+    length if no other differs, else the arrays have any shape. PIL images are stored as PNG; bytes become an image if
+    they begin like one; lists and dicts become json.
 
     A transform of the Dataset is applied now, once and for all: leave out random crops and flips, and what makes
     floats of images, and give them to the Loader.
