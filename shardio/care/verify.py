@@ -210,7 +210,7 @@ def _faults(fields: Mapping[str, Field], columns: Mapping[str, Any]) -> Iterator
     for row in np.flatnonzero(actual != expected).tolist():
         yield row, f"checksum {int(actual[row]):016x} is not {int(expected[row]):016x}"
     for name, field in fields.items():
-        if field.fixed or field.kind == "bytes":  # any bytes of the right size are a value
+        if field.fixed or field.ragged or field.kind == "bytes":  # any bytes of the right size are a value
             continue
         sizes = columns[shape_column(name)].tolist() if field.kind == "image" else [None] * len(actual)
         present = columns[present_column(name)] if field.optional else np.ones(len(actual), np.bool_)

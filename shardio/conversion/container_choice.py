@@ -51,8 +51,8 @@ def tar_cost(source: Source) -> tuple[int, int] | None:
 
 
 def _index_bytes(field: Field) -> int:
-    """The bytes of a row of a tar's index for a field: offset and size, a number itself, the shape of an image."""
-    return 16 + (field.row_bytes if field.kind == "scalar" else 8 if field.kind == "image" else 0)
+    """The bytes of a row of a tar's index for a field: offset and size, and a number, an image's shape or a length."""
+    return 16 + (field.row_bytes if field.kind == "scalar" else 8 if field.kind == "image" or field.ragged else 0)
 
 
 def kept_container(source: Source) -> str | None:
@@ -75,8 +75,9 @@ def choose_container(source: Source, wanted: str | None, *, follows: bool) -> tu
     high = tar >= _MUCH_MORE * max(1, data)
     cost = f"about {format_size(tar)} for {format_size(data)} of data, {tar / max(1, data):.0f} times as much"
     others = [field for name, field in source.fields.items() if name != "key"]  # which is short, and HDF5 holds texts
-    if others and all(field.fixed for field in others):
-        fitting, why = "hdf5", "numbers and arrays of one shape"
+    if others and all(field.fixed or field.ragged for field in others):
+        one_shape = " of one shape" if all(field.fixed for field in others) else ""
+        fitting, why = "hdf5", f"numbers and arrays{one_shape}"
     else:
         fitting, why = ("lmdb", "small values") if high else (DEFAULT, "large values")
     if follows and fitting != DEFAULT:

@@ -183,7 +183,7 @@ class Selection:
 
     def _place(self, name: str, place: int) -> str:
         shard = self._shards.path(self._numbers[self._which[place]])
-        return f"{shard}, row {self._rows[place]}, field {name!r}"
+        return f"{shard}, field {name!r}, row {self._rows[place]}"
 
     def _read_values(self, name: str, scratch: Scratch | None) -> Sequence[Buffer]:
         if locators := self._locators(name):

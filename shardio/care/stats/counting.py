@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...format import images
-from ...format.fields import Field, present_column, shape_column
+from ...format.fields import Field, length_column, present_column, shape_column
 from ...system.optional import cv2
 from ...views.readable import SelectedSamples
 from ..examine import decode
@@ -248,7 +248,7 @@ class FieldCounter:
         self._stored_sizes, self._lengths = ValueCounts(np.int64), ValueCounts(np.int64)
         self._image_sizes = ValueCounts(np.int64, _round_sizes)
         self._values = Values()
-        self._channels = (Values(),) * (0 if view.axis is None else field.row_shape[view.axis])
+        self._channels = (Values(),) * (0 if view.axis is None else (field.shape or ())[view.axis] or 0)
         places = (field.channels or 3) if field.is_image else max(1, len(self._channels)) + 1
         self._errors = tuple(MeanError() for _ in range(places))  # of each channel; of arrays, then of all together
         self._shapes: Counter[tuple[int, ...]] = Counter()
@@ -271,6 +271,8 @@ class FieldCounter:
             self._missing += int(np.count_nonzero(~there))
         if not self._field.fixed:
             self._stored_sizes.add(selection.sizes(self._name)[there])
+        if self._field.ragged:
+            self._lengths.add(selection.column(length_column(self._name))[there])
         if self._field.kind == "image":
             heights, widths = selection.column(shape_column(self._name))[there].astype(np.int64).T
             self._image_sizes.add(_pack(heights, widths))
@@ -325,7 +327,7 @@ class FieldCounter:
             channels=tuple(replace(c, error=e) for c, e in zip(self._channels, errors, strict=False)),
             spread=self._numbers.spread(),
             lengths=self._lengths.spread(),
-            shapes=() if self._field.fixed else tuple(self._shapes.most_common(MOST_COMMON)),
+            shapes=() if self._field.fixed or self._field.ragged else tuple(self._shapes.most_common(MOST_COMMON)),
             channel_axis=self._view.axis,
             fill_values=self._view.fill_values,
             missing=self._missing,

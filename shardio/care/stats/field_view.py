@@ -54,14 +54,16 @@ def views(
 
 
 def _axis(name: str, field: Field, chosen: Mapping[str, int | None]) -> int | None:
-    count = len(field.row_shape)
+    sizes = (field.shape or ()) if field.kind == "array" else ()
+    count = len(sizes)
     if name not in chosen:
-        first = int(field.window)
-        usual = field.kind == "array" and count > first and field.row_dtype.kind != "c"
-        return first if usual and field.row_shape[first] <= MOST_CHANNELS else None
+        first = int(field.window or field.ragged)
+        size = sizes[first] if count > first and field.row_dtype.kind != "c" else None
+        return first if size is not None and size <= MOST_CHANNELS else None
     if (axis := chosen[name]) is None:
         return None
-    if isinstance(axis, bool) or not isinstance(axis, int) or not -count <= axis < count:
+    whole = isinstance(axis, int) and not isinstance(axis, bool)
+    if not whole or not -count <= axis < count or sizes[axis] is None:  # channels must be as many in all arrays
         raise ConfigError("{channel_axis}: field {!r} is {}, which has no axis {!r}", name, describe(field), axis)
     return axis % count
 

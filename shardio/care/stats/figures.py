@@ -164,12 +164,13 @@ class FieldStats:
         images: sizes and pixels of an image field.
         classes: of an integer scalar with at most 10,000 different values, or as many as the metadata names.
         values: of a scalar, or of the elements of the sampled arrays.
-        channels: of the sampled arrays of one shape, by place on `channel_axis`; empty without such an axis.
-        channel_axis: the axis of arrays that is taken for channels: the one that was chosen, or else the first, as
-            `Normalize` takes it; None for complex arrays, and without a choice for those of more than 64 such places.
+        channels: of the sampled arrays, by place on `channel_axis`; empty without such an axis.
+        channel_axis: the axis of arrays that is taken for channels: the one that was chosen, or else the first, of
+            ragged fields the second, as `Normalize` takes it; None for complex arrays, and without a choice for those
+            of more than 64 such places.
         fill_values: the numbers that mean "no value", and are left out of `values`, `channels`, `classes` and `spread`.
         spread: of the finite values of a scalar that are no fill values.
-        lengths: of the sampled texts, in characters.
+        lengths: of the sampled texts, in characters; of all values of a ragged field, in entries.
         shapes: the most common shapes of sampled arrays that differ in shape: shape, number of arrays.
         missing: the number of samples that lack the value of an optional field; they count in no other figure.
     """

@@ -58,7 +58,8 @@ def _aligned(rows: Iterable[Row], indent: str = "") -> list[str]:
 def _kind(stats: FieldStats) -> str:
     field = stats.field
     color = field.role or {3: "RGB", 1: "grey"}.get(field.channels or 0)
-    shape = "x".join(map(str, field.row_shape)) if field.kind in ("array", "pixels") else ""
+    sizes = field.row_shape if field.fixed else (field.shape or ()) if field.kind == "array" else ()
+    shape = "x".join("any" if size is None else str(size) for size in sizes)
     return " ".join(filter(None, [field.kind, field.dtype, color, shape]))
 
 
@@ -122,7 +123,7 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
     elif field.spread is not None:
         yield from _spread("values", field.spread)
     if field.lengths is not None:
-        yield from _spread("characters *", field.lengths)
+        yield from _spread("entries" if field.field.ragged else "characters *", field.lengths)
     if (values := field.values) is not None:
         sampled = "" if field.spread is not None else " *"
         if sampled and values.count:
@@ -147,12 +148,12 @@ def _channels(name: str, field: FieldStats) -> Iterator[Row]:
         yield "channels *", f"{places}; --channel-axis {name}=none takes all values together"
     if len(channels) > _MOST_CHANNELS:
         yield "mean, std *", f"of {len(channels)} places on axis {axis}: in --json"
-    elif axis:
+    elif axis and not field.field.ragged:
         for place, channel in enumerate(channels):
             if channel.mean is not None and channel.std is not None:
                 error = f" +- {channel.error:.2g}" if channel.error else ""
                 yield "" if place else "mean, std *", f"{channel.mean:.6g}{error}, {channel.std:.6g}"
-    elif field.field.fixed and field.field.row_dtype.kind != "c":
+    elif (field.field.fixed or channels) and field.field.row_dtype.kind != "c":
         together = channels or ((field.values,) if field.values is not None else ())
         if (code := normalize_arrays(together)) is not None:
             yield "mean, std *", code
