@@ -10,7 +10,7 @@ from ..order.plan import Assign, Order, Schedule, Tail
 from ..order.world import World
 from ..system.rules import whole_number
 from ..views.columns import lengths
-from ..views.readable import ReadableDataset
+from .batch.spec import BatchSpec
 
 
 class Batching(NamedTuple):
@@ -31,7 +31,7 @@ class Batching(NamedTuple):
 
 def batching(
     order: Order,
-    dataset: ReadableDataset,
+    spec: BatchSpec,
     world: World,
     *,
     batch_size: int | None,
@@ -44,7 +44,8 @@ def batching(
     """Return the batches that a loader's arguments ask for, see `Loader`.
 
     Args:
-        order: the order of the samples of `dataset`.
+        order: the order of the samples.
+        spec: what the batches hold.
         window: the positions that block shuffle keeps together; None for other orders.
 
     Raises ConfigError for arguments that exclude each other, a field of no lengths, and a sample longer than
@@ -66,6 +67,7 @@ def batching(
     if assign != "rank":
         raise ConfigError("{assign} must be 'rank' with {bucket_by}: ranks take whole batches, got {!r}", assign)
     tokens = None if max_tokens is None else _positive(max_tokens, "max_tokens")
+    dataset = spec.dataset
     found = lengths(dataset, bucket_by)
     if tokens is not None and int(found.max()) > tokens:
         longer = int(np.argmax(found > tokens))

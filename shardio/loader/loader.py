@@ -189,17 +189,7 @@ class Loader:
         self.dataset = readable(dataset, StoreAccess(cache, cache_size, store_options))
         self.world = rank_and_size(world)
         self._world_detected = world is None
-        order, schedule, self._batch_size, largest = batching(
-            self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window),
-            self.dataset,
-            self.world,
-            batch_size=batch_size,
-            bucket_by=bucket_by,
-            max_tokens=max_tokens,
-            tail=tail,
-            assign=assign,
-            window=block * window if shuffle == "block" else None,
-        )
+        order = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
         target = DeviceOptions(
             device=torch_device(device),
             engine=engine,
@@ -211,7 +201,6 @@ class Loader:
             batch_spec,
             self.dataset,
             BatchOptions(
-                batch_size=self._batch_size,
                 fields=fields,
                 transforms=transforms,
                 decode=decode,
@@ -228,6 +217,17 @@ class Loader:
             isolate=isolate,
         )
         spec = build_spec()
+        order, schedule, self._batch_size, largest = batching(
+            order,
+            spec,
+            self.world,
+            batch_size=batch_size,
+            bucket_by=bucket_by,
+            max_tokens=max_tokens,
+            tail=tail,
+            assign=assign,
+            window=block * window if shuffle == "block" else None,
+        )
         self._normalized = {
             name: image.recipe.normalization
             for name, image in spec.images.items()
@@ -236,6 +236,7 @@ class Loader:
         self._workers = Workers(
             spec,
             build_spec,
+            batch_size=self._batch_size,
             threads=count_or_auto(threads, "threads") or cpus.share(self.world.local_size),
             prefetch=count_or_auto(prefetch, "prefetch"),
             tune_threads=threads == "auto",

@@ -86,7 +86,6 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
                 "their own: use shardio.Loader, or a single dataset"
             )
         options = BatchOptions(
-            batch_size=1,
             fields=fields,
             transforms=transforms,
             decode=decode,

@@ -233,7 +233,7 @@ def test_masks_for_a_device_travel_narrow_and_arrive_wide(tmp_path: Path) -> Non
     from shardio.loader.batch.spec import BatchOptions, DeviceOptions, batch_spec
 
     packed(tmp_path / "data", [{"mask": grey_png(levels(SIZE, 65535))}], {"mask": MASK})
-    options = BatchOptions(1, transforms=[shardio.Resize(8)])
+    options = BatchOptions(transforms=[shardio.Resize(8)])
     spec = batch_spec(shardio.open(tmp_path / "data"), options, DeviceOptions(torch.device("meta")))
     image = spec.images["mask"]
     assert image.finished_on_device
@@ -248,7 +248,7 @@ def test_the_engine_for_a_gpu_gets_no_masks(tmp_path: Path) -> None:
 
     samples = [{"image": jpeg(*SIZE), "mask": grey_png(levels(SIZE, 9))}]
     packed(tmp_path / "data", samples, {"image": "image", "mask": MASK})
-    options = BatchOptions(1, transforms={"image": GEOMETRY, "mask": GEOMETRY})
+    options = BatchOptions(transforms={"image": GEOMETRY, "mask": GEOMETRY})
     for engine in ("dali", "nvimgcodec"):
         spec = batch_spec(shardio.open(tmp_path / "data"), options, DeviceOptions(torch.device("cuda"), engine))
         assert (spec.images["image"].batch_engine, spec.images["mask"].batch_engine) == (engine, None)

@@ -38,12 +38,15 @@ class JobSize:
     task_samples: int
 
 
-def job_size(spec: BatchSpec, threads: int, *, one_batch: bool = False) -> JobSize:
-    """Choose the size of jobs and tasks for `threads` workers; with `one_batch`, a job makes one batch at any cost."""
+def job_size(spec: BatchSpec, batch_size: int, threads: int, *, one_batch: bool = False) -> JobSize:
+    """Choose the size of jobs and tasks for `threads` workers and batches of so many samples, on average.
+
+    With `one_batch`, a job makes one batch at any cost.
+    """
     one_batch = one_batch or spec.has_batch_engine
-    batch_cost = spec.options.batch_size * _sample_cost(spec.fields)
+    batch_cost = batch_size * _sample_cost(spec.fields)
     batches = 1 if one_batch else min(MOST_BATCHES, max(1, JOB_COST // max(1, batch_cost)))
-    return JobSize(batches, _task_samples(spec.fields, spec.options.batch_size * batches, threads))
+    return JobSize(batches, _task_samples(spec.fields, batch_size * batches, threads))
 
 
 def _sample_cost(fields: Mapping[str, Field]) -> int:

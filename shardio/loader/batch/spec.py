@@ -47,12 +47,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """The options that determine the content of a batch; `shardio.Loader` explains each.
+    """The options that determine the content of a batch; `shardio.Loader` explains each."""
 
-    Of buckets whose sizes differ, `batch_size` is their mean.
-    """
-
-    batch_size: int
     fields: Fields = None
     transforms: Transforms = None
     decode: Decode = "exact"

@@ -159,7 +159,7 @@ def _make(
             pads=epoch.schedule.tail == "pad",
             clock=clock,
         )
-    job = BatchJob(rows, job_size(spec, threads=1, one_batch=True).task_samples)
+    job = BatchJob(rows, job_size(spec, len(rows), threads=1, one_batch=True).task_samples)
     for task in job.tasks:
         note.task(str(task))
         task()

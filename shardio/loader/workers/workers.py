@@ -31,6 +31,7 @@ class Workers:
     Args:
         spec: the batches to make.
         build_spec: builds the same specification in a worker process; used with `isolate`.
+        batch_size: samples per batch, on average.
         threads: the number of threads of this rank, or of processes with `isolate`.
         prefetch: the number of batches made ahead; None lets the tuner choose it.
         tune_threads: whether the tuner may try fewer threads.
@@ -46,6 +47,7 @@ class Workers:
         spec: BatchSpec,
         build_spec: Callable[[], BatchSpec],
         *,
+        batch_size: int,
         threads: int,
         prefetch: int | None,
         tune_threads: bool,
@@ -58,11 +60,11 @@ class Workers:
         self.threads = threads
         self._spec, self._build_spec = spec, build_spec
         self._isolate, self._held, self._timeout, self._name = isolate, held, timeout, name
-        self._size = size = job_size(spec, threads)
-        self._memory = BatchMemory(spec.array_layout(spec.options.batch_size * size.batches), pin=pin)
+        self._size = size = job_size(spec, batch_size, threads)
+        self._memory = BatchMemory(spec.array_layout(batch_size * size.batches), pin=pin)
         self._processes: WorkerProcesses | None = None
         most_in_memory = PREFETCH_BYTES * size.batches // max(1, self._memory.size)
-        busy_batches = -(-threads * size.task_samples // spec.options.batch_size)  # they hold a task for each thread
+        busy_batches = -(-threads * size.task_samples // batch_size)  # they hold a task for each thread
         first = prefetch or max(2, busy_batches, size.batches)
         self._tuner = Tuner(
             Setting(threads, first),
