@@ -151,7 +151,8 @@ class Reader:
             part = sizes[low : low + _OFFSETS]
             with contextlib.suppress(BadSample):  # those rows will be bad samples
                 offsets = self._read(f"{column.path}/offsets", low, low + len(part) + 1)
-                part += np.clip(np.diff(offsets.astype(np.int64)), 0, _MOST_BYTES // unit) * unit
+                lengths: NDArray[np.int64] = np.diff(offsets.astype(np.int64))
+                part += np.clip(lengths, 0, _MOST_BYTES // unit) * unit
 
     def _element(self, column: Column, row: int, alone: bool) -> Any:
         if alone:
