@@ -151,7 +151,7 @@ class Reader:
             part = sizes[low : low + _OFFSETS]
             with contextlib.suppress(BadSample):  # those rows will be bad samples
                 offsets = self._read(f"{column.path}/offsets", low, low + len(part) + 1)
-                lengths: NDArray[np.int64] = np.diff(offsets.astype(np.int64))
+                lengths = offsets[1:].astype(np.int64) - offsets[:-1].astype(np.int64)
                 part += np.clip(lengths, 0, _MOST_BYTES // unit) * unit
 
     def _element(self, column: Column, row: int, alone: bool) -> Any:
