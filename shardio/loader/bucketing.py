@@ -1,15 +1,19 @@
 """What a loader's batches are cut from: an order of samples, or buckets, an order of batches of like lengths."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ConfigError, Option
 from ..order.buckets import BucketRule, Buckets
 from ..order.plan import Assign, Order, Schedule, Tail
 from ..order.world import World
 from ..system.rules import whole_number
+from ..transforms import ArrayRecipe, PadTo, RandomWindow
 from ..views.columns import lengths
+from ..views.readable import ReadableDataset
 from .batch.spec import BatchSpec
 
 
@@ -67,13 +71,10 @@ def batching(
     if assign != "rank":
         raise ConfigError("{assign} must be 'rank' with {bucket_by}: ranks take whole batches, got {!r}", assign)
     tokens = None if max_tokens is None else _positive(max_tokens, "max_tokens")
-    dataset = spec.dataset
-    found = lengths(dataset, bucket_by)
+    found, words = _delivered(lengths(spec.dataset, bucket_by), bucket_by, spec)
     if tokens is not None and int(found.max()) > tokens:
-        longer = int(np.argmax(found > tokens))
-        place = dataset.path / f"{dataset.locate(longer)}"
-        raise ConfigError("{} has length {}, more than {}", place, found[longer], Option("max_tokens", tokens))
-    rule = BucketRule(bucket_by, size if tokens is None else None, tokens, window)
+        raise _longer(found, bucket_by, words, tokens, spec.dataset)
+    rule = BucketRule(words, size if tokens is None else None, tokens, window)
     buckets = Buckets(order, found, rule)
     mean = size if tokens is None else max(1, round(order.n / buckets.n))
     return Batching(buckets, Schedule(buckets.n, world, 1, tail, unit="batch"), mean, buckets.largest)
@@ -84,3 +85,56 @@ def _positive(value: int, name: str) -> int:
     if number < 1:
         raise ConfigError("{} must be at least 1, got {}", Option(name), number)
     return number
+
+
+def _delivered(stored: NDArray[Any], by: str, spec: BatchSpec) -> tuple[NDArray[Any], str]:
+    """Return the lengths that samples take in a batch, padding included, and what they are in words, for states.
+
+    Where several names deliver a ragged field, the longest counts.
+    """
+    names = [name for name in spec.names.delivered.get(by, ()) if spec.fields[name].ragged]
+    ways = dict.fromkeys(_changes(spec.arrays[name].recipe) for name in names)
+    if not any(ways):
+        return stored, by
+    longest = np.maximum.reduce([_changed(stored.astype(np.int64), changes) for changes in ways])
+    words = " or ".join(" ".join(f"{what} {number}" for what, number in changes) or "whole" for changes in ways)
+    return longest.astype(np.min_scalar_type(int(longest.max()))), f"{by} {words}"
+
+
+def _changes(recipe: ArrayRecipe) -> tuple[tuple[str, int], ...]:
+    """Return what the transforms of a ragged field make of lengths, in turn."""
+    if recipe.out_size:
+        return ("up to", recipe.out_size[0]), ("padded to", recipe.out_size[0])
+    changes = [("up to", each.n) for each in recipe.transforms if isinstance(each, RandomWindow)]
+    if isinstance(rule := recipe.collation, PadTo):
+        if rule.length is not None:
+            changes += [("up to", rule.length)] * (rule.cut is not None) + [("padded to", rule.length)]
+        changes += [("in multiples of", rule.multiple_of)] * (rule.multiple_of > 1)
+    return tuple(changes)
+
+
+def _changed(lengths: NDArray[np.int64], changes: Sequence[tuple[str, int]]) -> NDArray[np.int64]:
+    for what, number in changes:
+        if what == "in multiples of":
+            lengths = -(-lengths // number) * number
+        else:
+            lengths = (np.minimum if what == "up to" else np.maximum)(lengths, number)
+    return lengths
+
+
+def _longer(found: NDArray[Any], by: str, words: str, tokens: int, dataset: ReadableDataset) -> ConfigError:
+    """Return the error that names the first sample which is longer than a batch may be."""
+    number = int(np.argmax(found > tokens))
+    advice = (
+        "RandomWindow(n) or PadTo(n, cut='end') deliver parts, cut() or packed() of the dataset make rows"
+        if dataset.fields[by].ragged
+        else f'where("{by} <= {tokens}") of the dataset leaves it out'
+    )
+    return ConfigError(
+        "{} has {} tokens by {}, and a batch at most {}: take more; or {}",
+        dataset.path / f"{dataset.locate(number)}",
+        found[number],
+        words,
+        Option("max_tokens", tokens),
+        advice,
+    )

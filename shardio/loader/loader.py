@@ -70,8 +70,9 @@ class Loader:
     Args:
         dataset: a Dataset or a view of one, or what `shardio.open` takes: a path, a URL, the file of a view.
         batch_size: samples per rank and step; None with `max_tokens`.
-        bucket_by: a field of lengths, scalars of whole numbers: samples of like length make a batch, so that little is
-            padded. Batches come in random order, and ranks take the same number of them. See docs/buckets.md.
+        bucket_by: a field of arrays whose first axis has any length, or of whole numbers that are lengths: samples of
+            like length make a batch, so that little is padded. Batches come in random order, and ranks take the same
+            number of them. See docs/sequences.md.
         max_tokens: with `bucket_by` in place of `batch_size`, the most tokens of a batch with its padding: a batch has
             as many samples as fit, each counted with the greatest length.
         transforms: a list for the one image field (if there is none, for the one field of arrays), or

@@ -50,10 +50,10 @@ class BucketRule:
     @property
     def batch(self) -> str:
         """What a batch is, in words."""
-        return f"{self.batch_size or f'at most {self.max_tokens} tokens'} by {self.by}"
+        return f"{f'{self.batch_size} samples' if self.batch_size else f'up to {self.max_tokens} tokens'} by {self.by}"
 
     def __str__(self) -> str:
-        return f"{self.batch} in windows of {self.window or f'at most {WINDOW}'}"
+        return f"{self.batch}, windows {f'up to {WINDOW}' if self.window is None else f'of {self.window}'}"
 
     def positions(self, samples: int) -> int:
         """Return the number of positions of a window in an epoch of so many samples."""

@@ -114,6 +114,46 @@ def test_the_lengths_of_ragged_fields_are_known() -> None:
         assert len(batch["x"]) * max(1, *(0 if value is None else len(value) for value in batch["x"]), 0) <= 20
 
 
+@given(
+    window=st.none() | st.integers(1, 70),
+    pad=st.builds(
+        shardio.PadTo,
+        st.none() | st.integers(61, 80),
+        multiple_of=st.integers(1, 9),
+        side=st.sampled_from(["left", "right"]),
+    )
+    | st.builds(shardio.PadTo, st.integers(1, 80), multiple_of=st.integers(1, 9), cut=st.just("end")),
+    max_tokens=st.integers(96, 600),
+)
+@settings(max_examples=40, deadline=None)
+def test_tokens_are_counted_as_they_are_delivered(window: int | None, pad: shardio.PadTo, max_tokens: int) -> None:
+    """Padded and cut values count as in the batch, which has no more than the tokens, and room for no further one."""
+    crop = [] if window is None else [shardio.RandomWindow(window)]
+    options = {"bucket_by": "tokens", "max_tokens": max_tokens, "transforms": {"tokens": [*crop, pad]}}
+    job = [batch["tokens"].shape for batch in load(DATA, **options, shuffle=None, block=500, window=1)]
+    assert sum(samples for samples, _ in job) == len(LENGTHS)
+    assert max(samples * length for samples, length in job) <= max_tokens
+    full = [(samples + 1) * max(1, length) > max_tokens for samples, length in job]
+    assert sum(full) >= len(full) - 4  # the last batch of each window
+
+
+def test_a_state_tells_what_lengths_are() -> None:
+    """Other transforms that change lengths are refused in words, those that don't aren't, nor another name."""
+    by = {"bucket_by": "tokens", "max_tokens": 128}
+    pad = shardio.PadTo(48, multiple_of=32, cut="end")
+    state = load(DATA, **by, transforms={"tokens": [shardio.RandomWindow(60), pad]}).state_dict()
+    words = "up to 128 tokens by tokens up to 60 up to 48 padded to 48 in multiples of 32, windows up to 65536"
+    assert state["buckets"] == words
+    with pytest.raises(StateMismatch, match=f"'{words[:70]}.*, this loader's is 'up to 128 tokens by tokens, w"):
+        load(DATA, **by).load_state_dict(state)
+    plain = load(DATA, **by, transforms={"tokens": [shardio.ToInt64(), shardio.Ragged()]}).state_dict()
+    load(DATA, **by, fields=["number"]).load_state_dict(plain)
+    two = {"a": [shardio.RandomWindow(8), shardio.PadTo()], "b": [shardio.PadTo(multiple_of=4)]}
+    loader = load(DATA, **by, fields={"a": "tokens", "b": "tokens"}, transforms=two)
+    assert loader.state_dict()["buckets"].startswith("up to 128 tokens by tokens up to 8 or in multiples of 4, w")
+    assert max(batch["b"].numel() for batch in loader) <= 128
+
+
 @pytest.mark.parametrize("rule", [BY_TOKENS, BY_SIZE])
 @pytest.mark.parametrize("other", [{"threads": 3, "prefetch": 5}, {"threads": 2, "isolate": True}])
 def test_threads_and_processes_change_nothing(rule: dict[str, Any], other: dict[str, Any]) -> None:
@@ -156,7 +196,7 @@ def test_the_length_is_that_of_the_epoch() -> None:
         assert loader.steps_left == len(loader) - 2
         assert 2 + sum(1 for _ in batches) == told[-1][0] == told[-1][1]
     assert len({*told}) > 1
-    assert f"{len(loader)} steps of at most 128 tokens by length per epoch" in repr(loader)
+    assert f"{len(loader)} steps of up to 128 tokens by length per epoch" in repr(loader)
     assert loader.batch_size == pytest.approx(len(LENGTHS) / told[0][0], abs=0.5)
     assert load(DATA, **BY_SIZE).batch_size == 8
 
@@ -164,25 +204,29 @@ def test_the_length_is_that_of_the_epoch() -> None:
 def test_the_state_counts_batches() -> None:
     """The position is that of a batch; the words of the buckets are part of the state."""
     state = Job(DATA, 3, **BY_TOKENS).run(4)
-    words = "at most 128 tokens by length in windows of at most 65536"
+    words = "up to 128 tokens by length, windows up to 65536"
     assert (state["position"], state["global_batch"], state["samples"], state["buckets"]) == (12, 3, 500, words)
 
 
 @pytest.mark.parametrize(
     ("saved", "loaded", "message"),
     [
-        (BY_TOKENS, BY_TOKENS | {"max_tokens": 129}, "buckets is 'at most 128 .*', this loader's is 'at most 129 "),
-        (BY_TOKENS, BY_SIZE, "buckets is 'at most 128 tokens by length .*', this loader's is '8 by length in"),
-        (BY_SIZE, BY_SIZE | {"batch_size": 9}, "buckets is '8 by .*', this loader's is '9 by"),
-        (BY_SIZE, BY_SIZE | {"bucket_by": "number"}, "buckets is '8 by length .*', this loader's is '8 by number"),
-        (BY_SIZE, {"batch_size": 8}, "buckets is '8 by length .*', this loader's is 'none'"),
-        ({"batch_size": 8}, BY_SIZE, "buckets is 'none', this loader's is '8 by length"),
+        (BY_TOKENS, BY_TOKENS | {"max_tokens": 129}, "'up to 128 .*', this loader's is 'up to 129 "),
+        (BY_TOKENS, BY_SIZE, "'up to 128 tokens by length, .*', this loader's is '8 samples by length, w"),
+        (BY_SIZE, BY_SIZE | {"batch_size": 9}, "'8 samples by .*', this loader's is '9 samples by"),
+        (
+            BY_SIZE,
+            BY_SIZE | {"bucket_by": "number"},
+            "'8 samples by length, .*', this loader's is '8 samples by number",
+        ),
+        (BY_SIZE, {"batch_size": 8}, "'8 samples by length, .*', this loader's is 'none'"),
+        ({"batch_size": 8}, BY_SIZE, "'none', this loader's is '8 samples by length"),
     ],
 )
 def test_a_state_of_other_buckets_is_refused(saved: dict[str, Any], loaded: dict[str, Any], message: str) -> None:
     """Another budget, size or field is refused with both values; taken on all the same, the epoch starts over."""
     state, loader = Job(DATA, 1, **saved).run(3), load(DATA, **loaded)
-    with pytest.raises(StateMismatch, match=f"^the state's {message}"):
+    with pytest.raises(StateMismatch, match=f"^the state's buckets is {message}"):
         loader.load_state_dict(state)
     with pytest.warns(StateWarning, match="epoch 0 starts over"):
         loader.load_state_dict(state, strict=False)
@@ -300,7 +344,12 @@ def test_an_error_comes_in_its_batchs_turn() -> None:
         (BY_SIZE | {"bucket_by": 3}, "bucket_by must be the name of a field, got 3"),
         (
             {"bucket_by": "length", "max_tokens": 20},
-            r"row \d+ \(sample \d+\).* has length \d+, more than max_tokens=20",
+            r"row \d+ \(sample \d+\) has \d+ tokens by length, and a batch at most max_tokens=20: take more; or where",
+        ),
+        (BY_TOKENS | {"bucket_by": "tokens", "max_tokens": 20}, r"tokens by tokens, .*; or RandomWindow\(n\)"),
+        (
+            BY_TOKENS | {"bucket_by": "tokens", "transforms": {"tokens": [shardio.PadTo(multiple_of=256)]}},
+            "has 256 tokens by tokens in multiples of 256, and a batch at most max_tokens=128",
         ),
         (
             BY_TOKENS | {"max_tokens": 3000, "ranks": 40, "tail": "drop"},

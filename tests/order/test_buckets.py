@@ -215,8 +215,8 @@ def test_the_batches_of_an_epoch_are_made_once(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        (BucketRule("text", 32), "32 by text in windows of at most 65536"),
-        (BucketRule("text", None, 4096, 1024), "at most 4096 tokens by text in windows of 1024"),
+        (BucketRule("text", 32), "32 samples by text, windows up to 65536"),
+        (BucketRule("text", None, 4096, 1024), "up to 4096 tokens by text, windows of 1024"),
     ],
 )
 def test_a_rule_in_words(rule: BucketRule, words: str) -> None:
