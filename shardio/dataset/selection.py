@@ -148,6 +148,8 @@ class Selection:
         if not field.ragged:
             raise ConfigError(f"field {name!r} is {describe(field)}: only values of a shape (None, ...) have parts")
         if len(begins) != len(self._rows) or len(ends) != len(self._rows) or ((begins < 0) | (ends < begins)).any():
+            if (self.column(length_column(name)) < 0).any():
+                self.values(name)  # raises the error that names the value
             raise ValueError(f"parts must be {len(self._rows)} pairs of 0 <= begin <= end")
 
         def memory(count: int) -> NDArray[Any]:
