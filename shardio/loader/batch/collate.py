@@ -67,9 +67,7 @@ def boundaries(lengths: Sequence[NDArray[np.int32]]) -> torch.Tensor:
     """
     ends = np.concatenate([[0], *lengths]).cumsum(dtype=np.int64)
     if ends[-1] > np.iinfo(np.int32).max:
-        raise ConfigError(
-            "{cu_seqlens} counts up to 2^31 - 1, and a batch has {}; take a smaller {batch_size}", ends[-1]
-        )
+        raise ConfigError("cu_seqlens counts up to 2^31 - 1, and a batch has {}; take a smaller {batch_size}", ends[-1])
     return torch.from_numpy(ends.astype(np.int32))
 
 
