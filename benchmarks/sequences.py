@@ -151,7 +151,7 @@ def _prepare(corpus: Path, out: Path) -> None:
     tokenizer = ["--tokenizer", str(corpus / "tokenizer.json")]
     for texts, source in (("documents", ["files"]), ("paragraphs", ["paragraphs.txt", "--paragraphs"])):
         first, *others = [out / texts / name for name in CONTAINERS]
-        given = [str(corpus / source[0]), str(first), *source[1:], *tokenizer, "--to", first.name, "--fields", "tokens"]
+        given = [str(corpus / source[0]), str(first), *source[1:], *tokenizer, "--to", first.name]
         run([sys.executable, "-m", "shardio", "convert", "text", *given])
         data = shardio.open(first)
         tokens = [data[number]["tokens"] for number in range(len(data))]

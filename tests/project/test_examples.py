@@ -8,15 +8,18 @@ import sys
 from pathlib import Path
 
 import _forked
+import numpy as np
 import pytest
 import torch
 from _time_limit import wait_until
+from numpy.typing import NDArray
 
+import shardio
 from shardio.conversion import source
 from shardio.conversion.api import convert
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-ENDS = str(Path(__file__).parents[1] / "_ends.py")
+ENDS, SEEN = (str(Path(__file__).parents[1] / name) for name in ("_ends.py", "_seen.py"))
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", ENDS]
 
@@ -164,6 +167,80 @@ def test_transformers(fashion: Path, val: Path, tmp_path: Path) -> None:
     found = r"val loss 0\.\d+, accuracy 0\.[5-9]\d+: \d+ of 405\n"
     two = output(tmp_path, *TORCHRUN, *resume, "part")  # whose last checkpoint is the end of the training
     assert re.findall(found, two) == re.findall(found, alone) != []
+
+
+@pytest.mark.long
+def test_a_language_model_goes_on_with_other_ranks(tmp_path: Path) -> None:
+    """Two ranks stop midway, and one goes on: they see the epoch of a run that wasn't stopped, with its loss."""
+    pytest.importorskip("tokenizers")
+    text, book = tmp_path / "book.txt", tmp_path / "book"
+    text.write_text("\n\n".join(path.read_text() for path in sorted((EXAMPLES.parent / "docs").glob("*.md"))))
+    output(tmp_path, EXAMPLES / "make_tokenizer.py", text)
+    given = {"tokenizer": tmp_path / "tokenizer.json", "paragraphs": True}
+    convert(source.find("text")(text, **given), book, container="hdf5")
+    words = [EXAMPLES / "language_model.py", book, "--batch-size", "32"]
+    whole = steps(tmp_path / "whole", SEEN, *words)
+    before = steps(tmp_path / "part", *TORCHRUN, SEEN, *words, "--stop-after", str(len(whole) // 2))
+    rows_before = seen(tmp_path / "part")
+    after = steps(tmp_path / "part", SEEN, *words)
+    assert list(before | after) == list(whole)
+    assert len(before) == len(whole) // 2
+    assert (before | after) == pytest.approx(whole, rel=0.01)
+    assert whole[len(whole)] < 0.8 * whole[1]
+
+    rows = seen(tmp_path / "part")
+    assert len(rows_before) == 32 * len(before)
+    assert rows.keys() == seen(tmp_path / "whole").keys()
+    assert len(rows) == 32 * len(whole) == sum(len(one) == 65 for one in rows.values())
+    documents = shardio.open(book)
+    tokens = np.concatenate([documents[number]["tokens"] for number in range(len(documents))])
+    assert len(tokens) // 65 // 32 == len(whole)
+    for place, row in rows.items():
+        assert np.array_equal(row, tokens.take(np.arange(place, place + 65), mode="wrap"))
+    gaps = np.diff(sorted(rows), append=min(rows) + len(tokens))
+    assert gaps.min() >= 65  # no token is in two rows
+
+
+def steps(folder: Path, *words: str | Path) -> dict[int, float]:
+    """Run Python in `folder`, which it makes; return the losses that it printed, by step."""
+    folder.mkdir(exist_ok=True)
+    found = re.findall(r"^step (\d+): loss (\S+)$", output(folder, *words), re.M)
+    return {int(step): float(loss) for step, loss in found}
+
+
+def seen(folder: Path) -> dict[int, NDArray[np.int64]]:
+    """The rows that processes in `folder` have seen, by the places at which they begin. None comes twice."""
+    rows: dict[int, NDArray[np.int64]] = {}
+    for path in folder.glob("seen-*.npz"):
+        with np.load(path) as saved:
+            found = dict(zip(saved["places"].tolist(), saved["rows"], strict=True))
+        assert not rows.keys() & found.keys()
+        rows |= found
+    return rows
+
+
+@pytest.mark.long
+def test_point_clouds_padded_and_end_to_end(tmp_path: Path) -> None:
+    """A model learns the same from padded clouds as from clouds end to end."""
+    padded = run(tmp_path, EXAMPLES / "point_clouds.py", "clouds", "--epochs", "3")
+    assert run(
+        tmp_path, EXAMPLES / "point_clouds.py", "clouds", "--epochs", "3", "--collate", "ragged"
+    ) == pytest.approx(padded, rel=0.02)
+    assert padded[2] < 0.6 * padded[0]
+
+
+@pytest.mark.long
+def test_windows_of_time_series(tmp_path: Path) -> None:
+    """A model learns from random windows of series of any length."""
+    losses = run(tmp_path, EXAMPLES / "time_series.py", "series", "--epochs", "5")
+    assert losses[4] < 0.2 * losses[0]
+
+
+@pytest.mark.long
+def test_lists_of_images(fashion: Path, tmp_path: Path) -> None:
+    """A model learns from lists of images, which are flipped and normalised."""
+    losses = run(tmp_path, EXAMPLES / "image_lists.py", fashion, "lists")
+    assert losses[3] < 0.5 * losses[0]
 
 
 @pytest.mark.long
