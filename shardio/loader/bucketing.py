@@ -56,10 +56,10 @@ def batching(
     `max_tokens`.
     """
     if max_tokens is not None and bucket_by is None:
-        raise ConfigError("{max_tokens} needs {bucket_by}, the field of the samples' lengths, got {!r}", bucket_by)
+        raise ConfigError("max_tokens needs bucket_by, the field of the samples' lengths, got {!r}", bucket_by)
     if (batch_size is None) == (max_tokens is None):
         raise ConfigError(
-            "give {batch_size}, the samples per rank and step, or with {bucket_by} {max_tokens}, the most tokens of a "
+            "give {batch_size}, the samples per rank and step, or with bucket_by max_tokens, the most tokens of a "
             "batch with its padding; got {}",
             "neither" if batch_size is None else "both",
         )
@@ -67,9 +67,9 @@ def batching(
     if bucket_by is None:
         return Batching(order, Schedule(order.n, world, size, tail, assign=assign), size, size)
     if not isinstance(bucket_by, str):
-        raise ConfigError("{bucket_by} must be the name of a field, got {!r}", bucket_by)
+        raise ConfigError("bucket_by must be the name of a field, got {!r}", bucket_by)
     if assign != "rank":
-        raise ConfigError("{assign} must be 'rank' with {bucket_by}: ranks take whole batches, got {!r}", assign)
+        raise ConfigError("{assign} must be 'rank' with bucket_by: ranks take whole batches, got {!r}", assign)
     tokens = None if max_tokens is None else _positive(max_tokens, "max_tokens")
     found, words = _delivered(lengths(spec.dataset, bucket_by), bucket_by, spec)
     if tokens is not None and int(found.max()) > tokens:

@@ -55,7 +55,7 @@ def lengths(dataset: ReadableDataset, name: str) -> NDArray[np.unsignedinteger[A
     ragged = field.ragged and field.role is None
     if not ragged and not (field.kind == "scalar" and field.row_dtype.kind in "iu"):
         raise ConfigError(
-            "{bucket_by} must name a field of arrays whose first axis has any length, or of whole numbers, the lengths "
+            "bucket_by must name a field of arrays whose first axis has any length, or of whole numbers, the lengths "
             "of samples; {!r} of {} is {}",
             name,
             dataset.path,
