@@ -229,7 +229,7 @@ class Schedule:
             ranks = counted(self.world.size, "rank")
             if self.unit == "batch":
                 raise ConfigError(
-                    "the epoch's {} batches are fewer than {}; take a smaller {max_tokens} or {batch_size}, or "
+                    "the epoch's {} batches are fewer than {}; take a smaller max_tokens or {batch_size}, or "
                     "{tail:pad}",
                     self.n,
                     ranks,
