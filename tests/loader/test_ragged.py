@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 import shardio
 from shardio.errors import BadSample, ConfigError, MapError, ShardCorrupt
+from shardio.loader.batch.job import job_size
+from shardio.loader.batch.spec import BatchOptions, DeviceOptions, batch_spec
 
 LENGTHS = (3, 0, 1, 8, 5, 2, 7, 4, 6, 1, 9, 3, 2, 0, 5, 6)
 FIELDS: Any = {"points": ("float32", (None, 3)), "tokens": ("uint16", (None,)), "scan": ("int16", (None, None, None))}
@@ -211,6 +213,19 @@ def test_a_window_is_read_and_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (batch[name] - batch[name][:, :1]).tolist() == [list(range(50))] * 4
         assert batch["a"].tolist() != batch["b"].tolist()
     assert loader.stats().bytes == 2 * len(long) * 50 * 4
+
+
+def test_large_batches_are_made_one_by_one(tmp_path: Path) -> None:
+    """What padding or long values take counts where the batches that are made together are chosen."""
+    rows = [{"points": np.zeros((10**5, 3), np.float32)}] * 4
+    long = packed(tmp_path / "d", rows, {"points": FIELDS["points"]}, container="hdf5")
+    for data, rule, batches in (
+        (sequences(), shardio.PadTo(16), 16),
+        (sequences(), shardio.PadTo(10**5), 1),
+        (long, shardio.PadTo(), 1),
+    ):
+        spec = batch_spec(data, BatchOptions(("points",), {"points": [rule]}), DeviceOptions())
+        assert job_size(spec, 8, threads=2).batches == batches
 
 
 def test_names_of_one_field_share_no_memory() -> None:

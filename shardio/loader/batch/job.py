@@ -1,15 +1,16 @@
 """Jobs: the batch of one step, or the batches of several steps, cut into tasks of a few samples each."""
 
+import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import itemgetter
 from typing import final
 
-from ...format.fields import Field
 from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
+from ...transforms import Ragged
 from .assemble import assemble
 from .bad_samples import fill
 from .host_batch import BatchResult
@@ -44,19 +45,29 @@ def job_size(spec: BatchSpec, batch_size: int, threads: int, *, one_batch: bool 
     With `one_batch`, a job makes one batch at any cost.
     """
     one_batch = one_batch or spec.has_batch_engine
-    batch_cost = batch_size * _sample_cost(spec.fields)
-    batches = 1 if one_batch else min(MOST_BATCHES, max(1, JOB_COST // max(1, batch_cost)))
-    return JobSize(batches, _task_samples(spec.fields, batch_size * batches, threads))
+    cost = _sample_cost(spec)
+    batches = 1 if one_batch else min(MOST_BATCHES, max(1, JOB_COST // (batch_size * cost)))
+    samples = _task_samples(cost, batch_size * batches, threads)
+    # What one task reads lies end to end already.
+    ragged = any(isinstance(rule, Ragged) for rule in spec.collations.values())
+    return JobSize(batches, max(samples, batch_size) if ragged else samples)
 
 
-def _sample_cost(fields: Mapping[str, Field]) -> int:
+def _sample_cost(spec: BatchSpec) -> int:
+    """Return about how many bytes making a sample takes, at least 1."""
     costs = {"image": IMAGE_COST}
-    return sum(field.row_bytes if field.fixed else costs.get(field.kind, VALUE_COST) for field in fields.values())
+    cost = sum(kind.row_bytes if kind.fixed else costs.get(kind.kind, VALUE_COST) for kind in spec.fields.values())
+    if all(kind.fixed or kind.kind != "array" for kind in spec.fields.values()):
+        return max(1, cost)
+    # Arrays of several shapes may be large, and padding makes them larger.
+    means = spec.dataset.shard_means
+    rows = (math.prod(shape) * dtype.itemsize for shape, dtype in spec.array_layout(1).values())
+    return max(1, cost, sum(rows), int(means.mean()) if len(means) else 0)
 
 
-def _task_samples(fields: Mapping[str, Field], count: int, threads: int) -> int:
+def _task_samples(cost: int, count: int, threads: int) -> int:
     """Return the number of samples per task: two tasks per thread for a job of `count` samples, within TASK_COST."""
-    low, high = (max(1, limit // max(1, _sample_cost(fields))) for limit in TASK_COST)
+    low, high = (max(1, limit // cost) for limit in TASK_COST)
     wanted = min(high, max(low, count // (2 * threads)))
     return -(-count // max(1, round(count / wanted)))  # tasks of equal size
 
