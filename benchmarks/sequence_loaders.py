@@ -279,7 +279,7 @@ def buckets_shardio(container: str, place: Place) -> Iterable[Batch]:
         data.select(lengths <= BUDGET),
         bucket_by="tokens",
         max_tokens=BUDGET,
-        transforms={"tokens": [shardio.PadTo()]},
+        transforms={"tokens": [shardio.ToInt64(), shardio.PadTo()]},
         threads=place.workers,
     )
     return _Epochs(lambda: ((b["tokens"], int(b["tokens_length"].sum())) for b in loader))

@@ -38,6 +38,8 @@ from benchmarks.sequence_loaders import BUDGET, CONTAINERS, LENGTH, LOADERS, TEX
 MODULE = ("loaders", "sequence")  # benchmarks/sequence_loaders.py says what its environment has
 START = "import sys; from benchmarks.sequence_loaders import run; run(*sys.argv[1:])"
 WORLDS = (1, 2)
+SOURCES = {"documents": ["files"], "paragraphs": ["paragraphs.txt", "--paragraphs", "--limit", "500000"]}
+"""Files of the corpus, and options of `shardio convert text`, by the name of what becomes of them."""
 
 
 def main() -> int:
@@ -149,7 +151,7 @@ def measure(ranks: Ranks, task: str, names: Sequence[str], rounds: int, seconds:
 def _prepare(corpus: Path, out: Path) -> None:
     """Convert the corpus with shardio to each container, and write its tokens and where texts begin as arrays."""
     tokenizer = ["--tokenizer", str(corpus / "tokenizer.json")]
-    for texts, source in (("documents", ["files"]), ("paragraphs", ["paragraphs.txt", "--paragraphs"])):
+    for texts, source in SOURCES.items():
         first, *others = [out / texts / name for name in CONTAINERS]
         given = [str(corpus / source[0]), str(first), *source[1:], *tokenizer, "--to", first.name]
         run([sys.executable, "-m", "shardio", "convert", "text", *given])
