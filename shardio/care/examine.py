@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -80,6 +81,8 @@ def read_blocks(dataset: BaseDataset, indices: Indices, names: Iterable[str]) ->
 def decode(field: Field, stored: bytes) -> Any:
     """Decode a stored value, an image to its pixels; raise BadSample with the reason if it does not decode."""
     try:
+        if field.kind == "images":
+            field.check_images(stored, partial(image_decoding.decode_as, Field("image")))
         return image_decoding.decode_as(field, stored) if field.kind == "image" else field.decode(stored)
     except (ValueError, RecursionError) as error:  # raised alike for malformed UTF-8, JSON and .npy
         raise BadSample(f"not {field.kind}: {error}") from error

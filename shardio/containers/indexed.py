@@ -3,6 +3,7 @@
 `IndexedReader` reads tars as well.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +30,13 @@ class _OpenShard:
         file: the file itself.
         index: its index.
         map: the file in memory, if any field is ragged.
+        locators: where fields are, of those that were asked for.
     """
 
     file: RawFile
     index: NDArray[Any]
     map: FileMap
+    locators: dict[str, RowLocator | None] = dataclasses.field(default_factory=dict)
 
 
 @final
@@ -75,14 +78,19 @@ class IndexedReader(BaseReader[_OpenShard]):
 
     def locator(self, field: str) -> RowLocator | None:
         shard = self._shard()
-        index = shard.index
+        if field not in shard.locators:
+            shard.locators[field] = self._locator(shard, field)
+        return shard.locators[field]
+
+    def _locator(self, shard: _OpenShard, field: str) -> RowLocator | None:
+        index, owner = shard.index, (shard.file, shard.index)  # not the shard, which keeps the locator
         if field in (index.dtype.names or ()):
             return MemoryRows.of(index[field])
         spans = index[f"{field}.offset"].ctypes.data
         if index[f"{field}.size"].ctypes.data != spans + 8:
             return None
         mapped = shard.map if self._fields[field].ragged else NOT_MAPPED
-        return SpanTable(spans, index.dtype.itemsize, shard.file.fd, shard.file.size, shard, map=mapped)
+        return SpanTable(spans, index.dtype.itemsize, shard.file.fd, shard.file.size, owner, map=mapped)
 
 
 class IndexedContainer(Container):

@@ -31,7 +31,9 @@ LARGEST_MEMBER = 8**11 - 1
 """Bytes: the size field of a ustar header has 11 octal digits."""
 
 _LONGEST_NAME = 100
-_EXTENSIONS = {"text": "txt", "json": "json", "bytes": "bin", "array": "npy", "pixels": "pixels.npy"}
+_EXTENSIONS = {
+    "text": "txt", "json": "json", "bytes": "bin", "array": "npy", "pixels": "pixels.npy", "images": "mp"
+}  # fmt: skip
 _IMAGE_EXTENSIONS = (*images.SUFFIXES.values(), "bin")
 
 

@@ -52,7 +52,7 @@ def tar_cost(source: Source) -> tuple[int, int] | None:
 
 def _index_bytes(field: Field) -> int:
     """The bytes of a row of a tar's index for a field: offset and size, and a number, an image's shape or a length."""
-    return 16 + (field.row_bytes if field.kind == "scalar" else 8 if field.kind == "image" or field.ragged else 0)
+    return 16 + (field.row_bytes if field.kind == "scalar" else 8 if field.kind == "image" or field.has_lengths else 0)
 
 
 def kept_container(source: Source) -> str | None:

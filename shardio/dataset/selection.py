@@ -76,7 +76,7 @@ class Selection:
     def _with_lengths(self, names: Iterable[str]) -> list[str]:
         """Return names, and the columns that ragged fields among them are compared with."""
         listed = list(names)
-        return [*listed, *(length_column(name) for name in listed if self._field(name).ragged)]
+        return [*listed, *(length_column(name) for name in listed if self._field(name).has_lengths)]
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a field whose values all have one size, of all samples, in the order asked for.
@@ -130,9 +130,8 @@ class Selection:
             raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
         with self._fetch_field(name):
             values = self._read_values(name, scratch)
-        if self._field(name).ragged:
-            sizes = values.sizes if isinstance(values, PackedValues) else np.array([len(v) for v in values], np.int64)
-            self._check_lengths(name, sizes)
+        if self._field(name).has_lengths:
+            self._check_lengths(name, values)
         return values
 
     def parts(
@@ -174,13 +173,19 @@ class Selection:
         array = memory(sum(map(len, taken)))
         return np.concatenate(taken, out=array) if taken else array
 
-    def _check_lengths(self, name: str, sizes: NDArray[np.int64]) -> None:
-        """Raise ShardCorrupt for a ragged field's value whose size is not that of its `_length`."""
-        unit, lengths = self._field(name).entry_bytes, self.column(length_column(name))
-        for place in np.flatnonzero((sizes // unit != lengths) | (sizes % unit != 0))[:1].tolist():
+    def _check_lengths(self, name: str, values: Sequence[Buffer]) -> None:
+        """Raise ShardCorrupt for a value that has not as many entries as its `_length` says."""
+        field, column = self._field(name), length_column(name)
+        lengths = self.column(column)
+        if field.ragged:
+            sizes = values.sizes if isinstance(values, PackedValues) else np.array([len(v) for v in values], np.int64)
+            wrong = (sizes // field.entry_bytes != lengths) | (sizes % field.entry_bytes != 0)
+        else:
+            wrong = np.array([_entries(field, value) for value in values], np.int64) != lengths
+        for place in np.flatnonzero(wrong)[:1].tolist():
             raise ShardCorrupt(
-                f"{self._place(name, place)}: has {sizes[place]} bytes, not {lengths[place]} entries of {unit} bytes, "
-                f"as {length_column(name)!r} says"
+                f"{self._place(name, place)}: its {len(values[place])} bytes are no value of length {lengths[place]}, "
+                f"which {column!r} states"
             )
 
     def _place(self, name: str, place: int) -> str:
@@ -286,6 +291,14 @@ class Selection:
 
 def _cut_short(paths: str, name: str) -> ShardCorrupt:
     return ShardCorrupt(f"{paths}, field {name!r}: the file was cut short while it was open, or its storage failed")
+
+
+def _entries(field: Field, value: Buffer) -> int:
+    """Return how many entries a value has; -1 if that cannot be told."""
+    try:
+        return field.length_of(value)
+    except ValueError:
+        return -1
 
 
 def _measured(reader: Reader, rows: Rows, name: str) -> NDArray[np.int64]:

@@ -6,6 +6,7 @@ The stored bytes of a value are the same in every container:
 kind       stored bytes
 =========  ==============================================================
 `image`    the encoded file (JPEG, PNG, WebP or BMP), untouched
+`images`   a list of such files, as a MessagePack array of binaries
 `pixels`   the pixels of an image, uint8 [height, width, channels], C order
 `array`    fixed or ragged shape: little-endian, C order; otherwise a `.npy` file
 `scalar`   little-endian
@@ -23,10 +24,11 @@ import json
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast, get_args
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,10 +38,11 @@ from ..system.did_you_mean import did_you_mean
 from ..system.types import Buffer, Sample
 from . import images
 
-Kind: TypeAlias = Literal["image", "pixels", "array", "scalar", "text", "bytes", "json"]
+Kind: TypeAlias = Literal["image", "images", "pixels", "array", "scalar", "text", "bytes", "json"]
 
 _IMAGES = ("image", "pixels")
-_PLAIN_KINDS = ("image", "text", "bytes", "json")  # which need no dtype and no shape
+_BYTES = (bytes, bytearray, memoryview)
+_PLAIN_KINDS = ("image", "images", "text", "bytes", "json")  # which need no dtype and no shape
 
 CHECKSUM = "_checksum"
 """The hidden column that holds each sample's checksum, uint64; no container compresses it."""
@@ -60,7 +63,7 @@ class Field:
     """One named part of a sample.
 
     Attributes:
-        kind: `image`, `pixels`, `array`, `scalar`, `text`, `bytes` or `json`.
+        kind: `image`, `images`, `pixels`, `array`, `scalar`, `text`, `bytes` or `json`.
         dtype: NumPy's name of the element type of an array or a scalar, such as `int64`; None for other kinds.
         shape: the shape of all arrays, or the (height, width) in pixels of all images; None where they differ, which
             those of kind `pixels` may not. In a shape of arrays None stands for an axis of any length.
@@ -150,6 +153,25 @@ class Field:
         return self.kind == "array" and (self.shape or ())[:1] == (None,) and None not in self.entry_shape
 
     @property
+    def has_lengths(self) -> bool:
+        """Whether a hidden column holds how many entries each value has: of ragged fields, and of lists of images."""
+        return self.ragged or self.kind == "images"
+
+    def length_of(self, stored: Buffer) -> int:
+        """Return how many entries a stored value has, from its size or its header; 0 for the blank of a missing one.
+
+        Raises ValueError if its bytes are no whole number of entries, or begin no list.
+        """
+        if self.kind != "images":
+            return len(self.entries(stored))
+        first = stored[0] if len(stored) else 0x90
+        if 0x90 <= first <= 0x9F:
+            return first - 0x90
+        if first not in (0xDC, 0xDD):
+            raise ValueError(f"a list of images does not begin with byte {first:#04x}")
+        return int.from_bytes(stored[1 : 3 if first == 0xDC else 5], "big")
+
+    @property
     def entry_shape(self) -> tuple[int, ...]:
         """The shape of one entry along the first axis of a ragged field."""
         return cast(tuple[int, ...], (self.shape or ())[1:])
@@ -204,6 +226,14 @@ class Field:
             images.check_mask(stored)
         return info
 
+    def check_images(self, stored: Buffer, check: Callable[[bytes], object]) -> None:
+        """Call `check` for each image file of a stored list; its BadSample tells which one is bad."""
+        for number, file in enumerate(self.decode(stored)):
+            try:
+                check(file)
+            except BadSample as error:
+                raise BadSample(f"image {number}: {error}") from error
+
     def encode(self, value: Any) -> Buffer:
         """Return the stored bytes of `value`.
 
@@ -211,10 +241,14 @@ class Field:
         """
         match self.kind:
             case "image" | "bytes":
-                if not isinstance(value, (bytes, bytearray, memoryview)):
+                if not isinstance(value, _BYTES):
                     raise BadSample(f"expected bytes, got {type(value).__name__}")
                 # A memoryview may have elements of several bytes, or gaps.
                 return bytes(value) if isinstance(value, memoryview) else value
+            case "images":
+                if not isinstance(value, (list, tuple)) or not all(isinstance(v, _BYTES) for v in value):
+                    raise BadSample(f"expected a list of bytes, got {type(value).__name__}")
+                return msgspec.msgpack.encode(value)
             case "text":
                 if not isinstance(value, str):
                     raise BadSample(f"expected str, got {type(value).__name__}")
@@ -247,6 +281,11 @@ class Field:
         match self.kind:
             case "image" | "bytes":
                 return bytes(stored)
+            case "images":
+                try:
+                    return msgspec.msgpack.decode(stored, type=list[bytes])
+                except msgspec.DecodeError as error:
+                    raise ValueError(f"{error}") from error
             case "text":
                 return bytes(stored).decode()
             case "json":
@@ -352,6 +391,8 @@ def as_field(value: FieldLike) -> Field:
             raise _no_field(value) from None
     if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
         return Field("scalar", dtype=_dtype_name(value))
+    if value == ("image", (None,)):
+        return Field("images")
     if isinstance(value, tuple) and len(value) == 2:
         return Field("array", dtype=_dtype_name(value[0]), shape=value[1])
     if isinstance(value, Mapping):
@@ -486,7 +527,7 @@ def present_column(name: str) -> str:
 
 
 def length_column(name: str) -> str:
-    """Return the name of the hidden column that holds how many entries each value of a ragged field has."""
+    """Return the name of the hidden column that holds how many entries each value of a ragged field or a list has."""
     return f"_length.{name}"
 
 
@@ -499,13 +540,13 @@ def with_hidden(fields: Mapping[str, Field]) -> dict[str, Field]:
     """Return `fields` and the hidden columns of every shard.
 
     These are the checksum of each sample, uint64; the (height, width) in pixels of each image, int32 [2], (0, 0) where
-    there is none; how many entries each value of a ragged field has, int64, 0 where there is none; and whether a
-    sample has a value of an optional field, bool.
+    there is none; how many entries each value of a ragged field or list of images has, int64, 0 where there is none;
+    and whether a sample has a value of an optional field, bool.
     """
     shapes = {
         shape_column(n): Field("array", dtype="int32", shape=(2,)) for n, f in fields.items() if f.kind == "image"
     }
-    lengths = {length_column(n): Field("scalar", dtype="int64") for n, f in fields.items() if f.ragged}
+    lengths = {length_column(n): Field("scalar", dtype="int64") for n, f in fields.items() if f.has_lengths}
     present = {present_column(n): Field("scalar", dtype="bool") for n, f in fields.items() if f.optional}
     return {**fields, **shapes, **lengths, **present, CHECKSUM: Field("scalar", dtype="uint64")}
 

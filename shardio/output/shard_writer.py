@@ -203,19 +203,17 @@ def described(values: Mapping[str, Buffer | None], fields: Mapping[str, Field]) 
         stored[name] = field.blank if value is None else value
         if field.optional:
             stored[present_column(name)] = b"\0" if value is None else b"\1"
-        if field.ragged:
-            entries, rest = divmod(len(stored[name]), field.entry_bytes)
-            if rest:
-                raise BadSample(f"field {name!r}: expected entries of {field.entry_bytes} bytes, got {rest} bytes more")
-            lengths[length_column(name)] = entries.to_bytes(8, "little")
-        if field.kind != "image" or value is None:
-            continue
         try:
-            info = field.probe(value)
-            shapes[name] = (info.height, info.width)
-            if field.image_size not in (None, shapes[name]):
-                raise BadSample(f"expected an image of {field.image_size} (height, width), got {shapes[name]}")
-        except BadSample as error:
+            if field.has_lengths:
+                lengths[length_column(name)] = field.length_of(stored[name]).to_bytes(8, "little")
+            if field.kind == "images" and value is not None:
+                field.check_images(value, field.probe)
+            if field.kind == "image" and value is not None:
+                info = field.probe(value)
+                shapes[name] = (info.height, info.width)
+                if field.image_size not in (None, shapes[name]):
+                    raise BadSample(f"expected an image of {field.image_size} (height, width), got {shapes[name]}")
+        except (BadSample, ValueError) as error:
             raise BadSample(f"field {name!r}: {error}") from error
     checksum = checksums.of_sample(stored, content_columns(fields))
     hidden = {

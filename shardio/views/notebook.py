@@ -63,6 +63,8 @@ def _cell(
                 (value,) = decoded(dataset, name, selection.values(name), np.array([index]))
         if field.is_image:
             return _picture(value, field)
+        if field.kind == "images":
+            return "".join(_picture(file, Field("image")) for file in value[:_SAMPLES])
         if field.kind == "scalar" and name == "label" and classes and 0 <= value < len(classes):
             value = f"{value} ({classes[value]})"
         return _escaped(value, _MOST_TEXT)

@@ -202,7 +202,7 @@ class TestField:
     @pytest.mark.parametrize(
         ("options", "reason"),
         [
-            ({"kind": "video"}, "kind must be one of image, pixels, array.*got 'video'"),
+            ({"kind": "video"}, "kind must be one of image, images, pixels, array.*got 'video'"),
             ({"kind": "scalar"}, "got None"),  # a scalar needs a dtype
             ({"kind": "scalar", "dtype": "object"}, "got 'object'"),  # would need pickle
             ({"kind": "scalar", "dtype": "longdouble"}, "got 'longdouble'"),  # differs from machine to machine
@@ -214,7 +214,7 @@ class TestField:
             ({"kind": "array", "dtype": "int64", "shape": 3}, r"a tuple of whole numbers, such as \(3,\), got 3"),
             ({"kind": "image", "channels": 4}, "channels must be 1 or 3.*got 4"),
             ({"kind": "text", "channels": 3}, "channels must be"),
-            ({"kind": "image", "role": "label"}, "role must be 'mask' or None, got 'label'"),
+            ({"kind": "image", "role": "label"}, "role must be 'mask', 'segments' or None, got 'label'"),
             ({"kind": "text", "role": "mask"}, "role='mask' is for images, got a field of kind 'text'"),
             ({"kind": "image", "role": "mask", "channels": 3}, "a mask has 1 channel, got channels=3"),
             ({"kind": "text", "optional": "yes"}, "optional must be True or False, got 'yes'"),
@@ -256,7 +256,7 @@ class TestShortForms:
     @pytest.mark.parametrize(
         ("value", "reason"),
         [
-            ("video", r"a field must be a kind \(image, text, bytes, json\), a dtype such .*got 'video'$"),
+            ("video", r"a field must be a kind \(image, images, text, bytes, json\), a dtype such .*got 'video'$"),
             ("imgae", r"got 'imgae'; did you mean the kind 'image'\?"),
             (np.ndarray, r"got <class 'numpy.ndarray'>; did you mean the kind 'array'\?"),
             (

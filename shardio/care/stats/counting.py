@@ -271,7 +271,7 @@ class FieldCounter:
             self._missing += int(np.count_nonzero(~there))
         if not self._field.fixed:
             self._stored_sizes.add(selection.sizes(self._name)[there])
-        if self._field.ragged:
+        if self._field.has_lengths:
             self._lengths.add(selection.column(length_column(self._name))[there])
         if self._field.kind == "image":
             heights, widths = selection.column(shape_column(self._name))[there].astype(np.int64).T

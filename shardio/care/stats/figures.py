@@ -170,7 +170,8 @@ class FieldStats:
             of more than 64 such places.
         fill_values: the numbers that mean "no value", and are left out of `values`, `channels`, `classes` and `spread`.
         spread: of the finite values of a scalar that are no fill values.
-        lengths: of the sampled texts, in characters; of all values of a ragged field, in entries.
+        lengths: of the sampled texts, in characters; of all values of a ragged field, in entries; of
+            all lists of images, in images.
         shapes: the most common shapes of sampled arrays that differ in shape: shape, number of arrays.
         missing: the number of samples that lack the value of an optional field; they count in no other figure.
     """

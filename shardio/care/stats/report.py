@@ -123,7 +123,7 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
     elif field.spread is not None:
         yield from _spread("values", field.spread)
     if field.lengths is not None:
-        yield from _spread("entries" if field.field.ragged else "characters *", field.lengths)
+        yield from _spread({"text": "characters *", "images": "images"}.get(field.field.kind, "entries"), field.lengths)
     if (values := field.values) is not None:
         sampled = "" if field.spread is not None else " *"
         if sampled and values.count:

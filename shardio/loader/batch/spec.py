@@ -194,7 +194,7 @@ class BatchSpec:
         read = self.dataset.fields if verify else kinds
         shapes = [shape_column(stored) for stored, kind in kinds.items() if kind.is_image and not kind.fixed]
         present = [present_column(name) for name, kind in read.items() if kind.optional]
-        lengths = [length_column(name) for name, kind in read.items() if kind.ragged]
+        lengths = [length_column(name) for name, kind in read.items() if kind.has_lengths]
         object.__setattr__(self, "columns", (*read, *shapes, *lengths, *present, *([CHECKSUM] if verify else [])))
         object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for kind in kinds.values() if kind.fixed))
         object.__setattr__(self, "varying", tuple(n for n, kind in kinds.items() if not kind.fixed))
@@ -240,7 +240,7 @@ class BatchSpec:
             if kind.role == "segments":  # a masked row is one
                 return np.array([(kind.attributes or {})["row_length"]], array.stored)
             return np.zeros((0, *array.recipe.out_entry), delivered_dtype(array.recipe, array.stored))
-        return {"text": "", "bytes": b""}.get(kind.kind)
+        return {"text": "", "bytes": b"", "images": []}.get(kind.kind)
 
     def fill(self, name: str) -> Any:
         """Return the number that takes the place of missing and masked values in a batch's array, or its bits."""
