@@ -346,7 +346,7 @@ class ArrayRecipe:
         if whole and dtype != np.int64:
             conversion = ArrayConversion("int64", None)
         if isinstance(collation, PadTo):
-            _check_padding(collation.value, dtype if conversion is None else conversion.dtype)
+            check_padding(collation.value, dtype if conversion is None else conversion.dtype)
         if shape is None:
             return cls(tuple(checked), None, None, conversion, leading)
         return cls(tuple(checked), (*rows, *shape), (*rows, *(out_shape or ())), conversion, leading, collation)
@@ -429,7 +429,7 @@ def _moved_shapes(shapes: Shapes, move: Move) -> Shapes:
     return shapes
 
 
-def _check_padding(value: float, dtype: np.dtype[Any] | str) -> None:
+def check_padding(value: float, dtype: np.dtype[Any] | str) -> None:
     """Raise ConfigError for padding that whole numbers or booleans of this dtype don't hold."""
     if dtype == "bfloat16" or (kind := np.dtype(dtype)).kind not in "biu":
         return

@@ -82,8 +82,7 @@ def _field(rows: Rows, part: slice, name: str) -> Batch:
         added = () if rule is None else (length_name(name),)
         return {name: _stacked(rows, part, name)} | {n: torch.from_numpy(rows.arrays[n][part]) for n in added}
     if rule is not None:
-        values = rows.lists[name][part]
-        return joined(name, values, rule, spec.tensor(name, values[0]).dtype)
+        return joined(name, rows.lists[name][part], rule, partial(spec.tensor, name))
     if (image := spec.images.get(name)) is not None and image.batch_engine:
         sizes = rows.image_sizes[name][part]
         steps = image_steps(image.recipe, sizes, rows.field_keys(name, part))

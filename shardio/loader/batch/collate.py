@@ -1,6 +1,6 @@
 """Values of several lengths joined to the tensors of a batch, as PadTo and Ragged say."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,21 +41,26 @@ def as_array(tensor: torch.Tensor) -> NDArray[Any]:
     return found
 
 
-def joined(name: str, values: Sequence[NDArray[Any]], collation: Collation, dtype: torch.dtype) -> dict[str, Any]:
-    """Join a field's values, each `[n, ...]` with the bits of `dtype`, to its tensor and the column that this adds.
+def joined(
+    name: str,
+    values: Sequence[NDArray[Any]],
+    collation: Collation,
+    as_tensor: Callable[[NDArray[Any]], torch.Tensor],
+) -> dict[str, Any]:
+    """Join a field's values, each `[n, ...]`, to its tensor and the column that this adds. There is at least one value.
 
-    There is at least one value.
+    `as_tensor` returns the tensor that an array's memory stands for.
     """
     lengths = np.array([len(value) for value in values], np.int64)
     if isinstance(collation, PadTo):
         length = collation.padded_length or collation.padded(int(lengths.max()))
         out = allocation.empty((len(values), length, *values[0].shape[1:]), values[0].dtype)
-        pad(values, collation, padding(collation.value, dtype), out)
-        return {name: torch.from_numpy(out).view(dtype), length_name(name): torch.from_numpy(lengths)}
+        pad(values, collation, padding(collation.value, as_tensor(out[:0]).dtype), out)
+        return {name: as_tensor(out), length_name(name): torch.from_numpy(lengths)}
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return {
-        name: torch.from_numpy(_end_to_end(values, int(offsets[-1]))).view(dtype),
+        name: as_tensor(_end_to_end(values, int(offsets[-1]))),
         offsets_name(name): torch.from_numpy(offsets),
     }
 

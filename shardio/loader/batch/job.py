@@ -55,7 +55,7 @@ def job_size(spec: BatchSpec, batch_size: int, threads: int, *, one_batch: bool 
 
 def _sample_cost(spec: BatchSpec) -> int:
     """Return about how many bytes making a sample takes, at least 1."""
-    costs = {"image": IMAGE_COST}
+    costs = {"image": IMAGE_COST, "images": 4 * IMAGE_COST}
     cost = sum(kind.row_bytes if kind.fixed else costs.get(kind.kind, VALUE_COST) for kind in spec.fields.values())
     if all(kind.fixed or kind.kind != "array" for kind in spec.fields.values()):
         return max(1, cost)

@@ -105,7 +105,7 @@ def make_tokens(rows: Rows, name: str, texts: Sequence[str | None]) -> None:
         try:
             tokens.append(None if text is None or encoder is None else encoder.encode(text).astype(np.int64))
         except BadSample as error:
-            raise BadSample(f"{_place(rows, rows.spec.names.stored[name], row)}: {error}") from error
+            raise BadSample(f"{place_of(rows, rows.spec.names.stored[name], row)}: {error}") from error
     make_listed(rows, name, tokens)
 
 
@@ -152,23 +152,23 @@ def _deliver(
         results = np.split(made, ends[:-1]) if len(ends) else []
     else:
         results = transform_each(values, recipe, moves)
-    if isinstance(recipe.collation, PadTo) and not rows.mapped:
-        results = [
-            _cut(rows, name, row, each, recipe.collation) for row, each in zip(there.tolist(), results, strict=True)
-        ]
+    rule = recipe.collation
+    if isinstance(rule, PadTo) and not rows.mapped:
+        results = [fitted(rows, name, row, each, rule) for row, each in zip(there.tolist(), results, strict=True)]
         if name in rows.arrays:
-            pad(results, recipe.collation, array.fill, [rows.arrays[name][row] for row in there.tolist()])
+            pad(results, rule, array.fill, [rows.arrays[name][row] for row in there.tolist()])
             rows.arrays[length_name(name)][there] = [len(each) for each in results]
             return
     for row, result in zip(there.tolist(), results, strict=True):
         rows.lists[name][row] = result
 
 
-def _cut(rows: Rows, name: str, row: int, value: NDArray[Any], rule: PadTo) -> NDArray[Any]:
+def fitted(rows: Rows, name: str, row: int, value: NDArray[Any], rule: PadTo) -> NDArray[Any]:
+    """Return a row's value, cut off as PadTo says; BadSample if it is too long for it."""
     if (fitting := cut(value, rule)) is None:
+        place = place_of(rows, rows.spec.names.stored[name], row)
         raise BadSample(
-            f"{_place(rows, rows.spec.names.stored[name], row)}: has {len(value)} entries, PadTo takes {rule.length}: "
-            "cut='end' or 'start' cuts off the rest"
+            f"{place}: has {len(value)} entries, PadTo takes {rule.length}: cut='end' or 'start' cuts off the rest"
         )
     return fitting
 
@@ -180,7 +180,7 @@ def _check_vocabulary(
     for row, value in zip(there.tolist(), values, strict=True):
         if value.size and not 0 <= value.min() <= value.max() < vocabulary:
             token = value[(value < 0) | (value >= vocabulary)].flat[0]
-            place = _place(rows, rows.spec.names.stored[name], row)
+            place = place_of(rows, rows.spec.names.stored[name], row)
             raise BadSample(f"{place}: token {token} is not below {vocabulary}, the size of the vocabulary")
 
 
@@ -194,7 +194,7 @@ def _moves(rows: Rows, name: str, there: NDArray[np.int64], shapes: NDArray[np.i
         try:
             recipe.result(tuple(shape))
         except ConfigError as error:
-            raise BadSample(f"{_place(rows, stored, row)}: {error}") from error
+            raise BadSample(f"{place_of(rows, stored, row)}: {error}") from error
     return array_moves(recipe, rows.field_keys(name)[there], shapes)
 
 
@@ -220,11 +220,12 @@ def _present(rows: Rows, name: str) -> NDArray[np.int64]:
     return np.flatnonzero(rows.present[name]) if name in rows.present else np.arange(len(rows))
 
 
-def _place(rows: Rows, stored: str, row: int) -> str:
+def place_of(rows: Rows, stored: str, row: int) -> str:
+    """Name a row's sample and a stored field, for messages."""
     return f"{rows.spec.place_of(rows.indices[row])}, field {stored!r}"
 
 
 def _raise_overflow(rows: Rows, name: str, row: int, number: Any) -> NoReturn:
     array, stored = rows.spec.arrays[name], rows.spec.names.stored[name]
     dtype = "int64" if array.recipe.conversion is None else array.recipe.conversion.dtype
-    raise BadSample(f"{_place(rows, stored, row)}: {dtype} cannot hold what the transforms make of {number}")
+    raise BadSample(f"{place_of(rows, stored, row)}: {dtype} cannot hold what the transforms make of {number}")

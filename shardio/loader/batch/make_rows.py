@@ -18,6 +18,7 @@ from ...transforms.mixing import first_invalid_label
 from ...views.readable import SelectedSamples, decoded
 from .collate import length_name
 from .make_arrays import RaggedRead, make_fixed, make_listed, make_ragged, make_tokens, read_ragged
+from .make_image_lists import make_image_lists
 from .mixing import LABEL
 from .random_params import image_steps
 from .rows import Rows
@@ -49,9 +50,12 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             for field, delivered in names.delivered.items():
                 if spec.fields[delivered[0]].is_image:
                     _decode_images(rows, delivered, stored[field], selection, on_host=images_on_host)
+                elif delivered[0] in spec.image_lists:
+                    lists = decoded(dataset, field, stored[field], indices, rows.present.get(delivered[0]))
+                    make_image_lists(rows, delivered, lists)
             for name, kind in spec.fields.items():
                 field = names.stored[name]
-                if kind.is_image:
+                if kind.is_image or name in spec.image_lists:
                     continue
                 if isinstance(found := stored[field], RaggedRead):
                     make_ragged(rows, name, found)

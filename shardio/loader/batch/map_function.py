@@ -147,7 +147,7 @@ def _joined(name: str, values: Sequence[Any], rule: Collation) -> dict[str, Any]
             raise MapError(f"the map function gave {name!r} {len(tensor)} entries, more than the length of {rule}")
         arrays.append(array)
     ((dtype, _),) = kinds
-    return joined(name, arrays, rule, dtype)
+    return joined(name, arrays, rule, lambda array: torch.from_numpy(array).view(dtype))
 
 
 def _zero_like(value: Any, *, empty: bool) -> Any:

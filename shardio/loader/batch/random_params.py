@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...order.permutation import derive
+from ...order.permutation import derive, splitmix64
 from ...transforms import ArrayRecipe, RandomGenerator
 from ...transforms.arrays import Move, Shapes
 from ...transforms.mixing import Mixer, MixParams
@@ -43,6 +43,12 @@ class RandomKeys:
 
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> "RandomKeys":
         return RandomKeys(self.seed, self.epoch, self.samples[rows])
+
+    def within(self, rows: NDArray[np.int64], numbers: NDArray[np.int64]) -> "RandomKeys":
+        """Return the keys of parts of samples, each of a row, with its number there; number 0 has its sample's key."""
+        samples = self.samples[rows]
+        others = splitmix64(splitmix64(samples.astype(np.uint64)) + numbers.astype(np.uint64)).astype(np.int64)
+        return replace(self, samples=np.where(numbers == 0, samples, others))
 
     def draws(self, number: int) -> "RandomKeys":
         """Return the keys of another set of random draws, independent of this one; set 0 is this one."""

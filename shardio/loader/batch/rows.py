@@ -113,6 +113,8 @@ class Rows:
         array = self.arrays.get(name)
         if array is None:
             listed = self.lists[name][row]
+            if name in self.spec.image_lists and isinstance(listed, list):
+                return [self.spec.tensor(name, image) for image in listed]
             return self.spec.tensor(name, listed) if isinstance(listed, np.ndarray) else listed
         value = array[row]
         return value.item() if isinstance(value, np.generic) else self.spec.tensor(name, value)

@@ -24,7 +24,7 @@ from ...format.limits import Limits
 from ...system.did_you_mean import OF_YOUR_OWN, did_you_mean
 from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, ToInt64, Tokenize, Transform
-from ...transforms.arrays import Size
+from ...transforms.arrays import Size, check_padding
 from ...transforms.ragged import tokenizing
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
@@ -85,12 +85,14 @@ class ImageSpec:
             uint8, or uint16 of masks.
         batch_engine: the engine for whole batches, if any; the CPU engine then makes the images that it refuses.
         watch: looks at the first image files in case they are masks; None if that would make no difference.
+        collation: what a batch makes of lists of images; None for single images, and for lists that stay lists.
     """
 
     recipe: Recipe
     cpu_engine: CpuEngine | MaskEngine
     batch_engine: str | None
-    watch: UnmarkedMasks | None
+    watch: UnmarkedMasks | None = None
+    collation: Collation | None = None
 
     @property
     def finished_on_device(self) -> bool:
@@ -163,6 +165,7 @@ class BatchSpec:
         names: the stored fields of the names to deliver.
         fields: by delivered name, the fields; so are all that follow.
         images: the decoding and transforms of each image field.
+        image_lists: those of each field of lists of images.
         arrays: the transforms of each field of arrays of several shapes, and of each other one of arrays, scalars or
             texts that has some.
         drawn_alike: pairs of fields of one kind that draw the same random choices.
@@ -172,6 +175,7 @@ class BatchSpec:
         columns: the stored fields and hidden columns that making a batch reads.
         fixed_bytes: the stored bytes of a sample's fields of one size.
         varying: the stored fields whose values differ in size.
+        collations: what batches make of the fields whose values have several lengths, of those that don't become lists.
     """
 
     dataset: ReadableDataset
@@ -179,6 +183,7 @@ class BatchSpec:
     names: FieldNames
     fields: Mapping[str, Field]
     images: Mapping[str, ImageSpec]
+    image_lists: Mapping[str, ImageSpec]
     arrays: Mapping[str, ArraySpec]
     drawn_alike: tuple[tuple[str, str], ...]
     mixing: MixingSpec | None
@@ -187,6 +192,7 @@ class BatchSpec:
     columns: tuple[str, ...] = field(init=False)
     fixed_bytes: int = field(init=False)
     varying: tuple[str, ...] = field(init=False)
+    collations: Mapping[str, Collation] = field(init=False)
 
     def __post_init__(self) -> None:
         kinds = {stored: self.fields[names[0]] for stored, names in self.names.delivered.items()}
@@ -198,6 +204,9 @@ class BatchSpec:
         object.__setattr__(self, "columns", (*read, *shapes, *lengths, *present, *([CHECKSUM] if verify else [])))
         object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for kind in kinds.values() if kind.fixed))
         object.__setattr__(self, "varying", tuple(n for n, kind in kinds.items() if not kind.fixed))
+        rules = {name: array.recipe.collation for name, array in self.arrays.items()}
+        rules |= {name: image.collation for name, image in self.image_lists.items()}
+        object.__setattr__(self, "collations", {name: rule for name, rule in rules.items() if rule is not None})
 
     @property
     def has_batch_engine(self) -> bool:
@@ -208,20 +217,13 @@ class BatchSpec:
         """Return the path of a sample's shard, with its row and key, for messages."""
         return str(self.dataset.path / f"{self.dataset.locate(int(index))}")
 
-    @property
-    def collations(self) -> dict[str, Collation]:
-        """What a batch makes of the fields whose values have several lengths, for those that don't become a list."""
-        rules = {name: array.recipe.collation for name, array in self.arrays.items()}
-        return {name: rule for name, rule in rules.items() if rule is not None}
-
     def stacked(self, name: str) -> bool:
         """Whether a batch has one tensor of a field's values, and not a list of them."""
         image, array = self.images.get(name), self.arrays.get(name)
         if image is not None:
             return image.recipe.size is not None
-        if array is not None:
-            return array.row_shape is not None or array.recipe.collation is not None
-        return self.fields[name].fixed
+        stacked = self.fields[name].fixed if array is None else array.row_shape is not None
+        return stacked or name in self.collations
 
     def holds_stored_values(self, name: str) -> bool:
         """Whether a field of one size is read into a batch's own memory, as workers move and convert nothing of it."""
@@ -232,7 +234,10 @@ class BatchSpec:
 
     def blank_value(self, name: str) -> Any:
         """Return the value of a masked sample in a field's list."""
-        kind, image = self.fields[name], self.images.get(name)
+        kind, image, listed = self.fields[name], self.images.get(name), self.image_lists.get(name)
+        if listed is not None:
+            numbers, size = listed.cpu_engine.output_format, listed.recipe.size
+            return [] if size is None else np.zeros((0, *numbers.shape(size)), numbers.dtype)
         if image is not None:
             numbers = image.cpu_engine.output_format
             return numbers.tensor(np.zeros(numbers.shape(image.recipe.size or (0, 0)), numbers.dtype))
@@ -249,7 +254,7 @@ class BatchSpec:
 
     def tensor(self, name: str, values: NDArray[Any]) -> torch.Tensor:
         """Return rows of a field as the tensor to deliver."""
-        image, array = self.images.get(name), self.arrays.get(name)
+        image, array = self.images.get(name) or self.image_lists.get(name), self.arrays.get(name)
         if image is not None:
             return image.cpu_engine.output_format.tensor(values)
         return torch.from_numpy(values) if array is None or array.on_device else as_delivered(values, array.recipe)
@@ -285,6 +290,11 @@ def batch_spec(
     # Workers must finish the values themselves if they pass them to the user's function or to another process.
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
     images = _image_specs(fields, names, transforms, target, needs_host, options, len(dataset))
+    lists = {
+        name: _for_field(name, _image_list_spec, transforms.get(name, ()), options, target)
+        for name, kind in fields.items()
+        if kind.kind == "images"
+    }
     finish_on_device = target.device.type != "cpu" and needs_host is None
     arrays = {
         name: _for_field(
@@ -297,11 +307,11 @@ def batch_spec(
             by_sample=options.map_function is not None and options.map_function.by == "sample",
         )
         for name, kind in fields.items()
-        if name not in images and (name in transforms or (kind.kind == "array" and not kind.fixed))
+        if name not in images | lists and (name in transforms or (kind.kind == "array" and not kind.fixed))
     }
-    _check_added(arrays, fields, names, dataset)
     image_recipes = {name: image.recipe for name, image in images.items()}
-    recipes = image_recipes | {name: array.recipe for name, array in arrays.items()}
+    recipes: dict[str, Recipe | ArrayRecipe] = {n: spec.recipe for n, spec in (images | lists).items()}
+    recipes |= {name: array.recipe for name, array in arrays.items()}
     warn_of_unpaired(recipes, names)
     mixing = mixing_spec(
         options.mixing,
@@ -311,30 +321,50 @@ def batch_spec(
     )
     if mixing is not None and options.map_function is not None:
         raise ConfigError("mixing and map cannot be combined: mix in the map function, or in the training loop")
-    return BatchSpec(
+    spec = BatchSpec(
         dataset=dataset,
         options=options,
         names=names,
         fields=fields,
         images=images,
+        image_lists=lists,
         arrays=arrays,
         drawn_alike=drawn_alike(fields, recipes, names),
         mixing=mixing,
         channels_last=target.channels_last,
     )
+    _check_added(spec)
+    return spec
 
 
-def _check_added(
-    arrays: Mapping[str, ArraySpec], fields: Mapping[str, Field], names: FieldNames, dataset: ReadableDataset
-) -> None:
+def _check_added(spec: BatchSpec) -> None:
     """Raise ConfigError if a column that PadTo or Ragged adds has the name of another one."""
-    taken = {*fields, *dataset.id_columns, "valid", *(presence(n) for n, kind in fields.items() if kind.optional)}
-    for name, array in arrays.items():
-        if array.recipe.collation is not None and (added := added_name(name, array.recipe.collation)) in taken:
+    fields = spec.fields
+    taken = {*fields, *spec.dataset.id_columns, "valid", *(presence(n) for n, kind in fields.items() if kind.optional)}
+    for name, rule in spec.collations.items():
+        if (added := added_name(name, rule)) in taken:
             raise ConfigError(
-                f"transforms for {name!r}: {type(array.recipe.collation).__name__} adds the column {added!r}, which "
-                f"the batch has already: deliver {names.stored[name]!r} under another name"
+                f"transforms for {name!r}: {type(rule).__name__} adds the column {added!r}, which the batch has "
+                f"already: deliver {spec.names.stored[name]!r} under another name"
             )
+
+
+def _image_list_spec(listed: Sequence[Transform], options: BatchOptions, target: DeviceOptions) -> ImageSpec:
+    """Return the specification for lists of images, which workers make whole; ConfigError if transforms don't suit."""
+    rule = next((each for each in listed[-1:] if isinstance(each, Collation)), None)
+    recipe = Recipe.of(listed if rule is None else listed[:-1], channels=3, size=None)
+    if rule is not None and recipe.size is None:
+        raise ConfigError(f"{type(rule).__name__} takes images of one size: crop or resize them to it before")
+    if isinstance(rule, PadTo):
+        check_padding(rule.value, recipe.dtype)
+    engine = CpuEngine(
+        recipe,
+        channels=3,
+        decode=options.decode,
+        channels_last=target.channels_last,
+        max_pixels=options.limits.max_image_pixels,
+    )
+    return ImageSpec(recipe, engine, None, collation=rule)
 
 
 def _for_field(name: str, make: Callable[_P, T], *args: _P.args, **kwargs: _P.kwargs) -> T:
@@ -403,7 +433,7 @@ def _transforms_by_field(
 ) -> Mapping[str, Sequence[Transform]]:
     if transforms is None:
         return {}
-    images = [name for name, kind in fields.items() if kind.is_image]
+    images = [name for name, kind in fields.items() if kind.is_image or kind.kind == "images"]
     arrays = [name for name, kind in fields.items() if kind.kind == "array"]
     if isinstance(transforms, Mapping):
         for name, listed in transforms.items():

@@ -1,0 +1,75 @@
+"""Making lists of images: each sample has some, which are decoded and transformed one by one."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engines.cpu import BadImage, make_images
+from ...engines.jpeg_headers import orientations_of
+from ...engines.orientation import are_swapped
+from ...errors import BadSample
+from ...format import images
+from ...transforms import PadTo
+from .make_arrays import fitted, place_of
+from .random_params import image_steps
+from .rows import Rows
+
+
+def make_image_lists(rows: Rows, names: Sequence[str], lists: Sequence[Sequence[bytes] | None]) -> None:
+    """Make the images of a stored field of lists under all its names; None stands for a missing list.
+
+    Transforms draw for each image: for the first one of a list what they draw for a field of one image.
+    """
+    spec, stored = rows.spec, rows.spec.names.stored[names[0]]
+    specs = [spec.image_lists[name] for name in names]
+    counts = np.array([len(files or ()) for files in lists], np.int64)
+    files = [file for listed in lists for file in listed or ()]
+    row_of = np.repeat(np.arange(len(rows)), counts)
+    numbers = np.arange(len(files)) - np.repeat(np.cumsum(counts) - counts, counts)
+    for each in specs:
+        size = each.recipe.size
+        numbers_each = 0 if size is None else int(np.prod(each.cpu_engine.output_format.shape(size)))
+        for row in np.flatnonzero(counts * numbers_each > spec.options.limits.max_value_bytes).tolist():
+            raise BadSample(
+                f"{place_of(rows, stored, row)}: {counts[row]} images of {size} pixels are more than max_value_bytes="
+                f"{spec.options.limits.max_value_bytes} allows"
+            )
+    sizes = np.empty((len(files), 2), np.int32)
+    for place, file in enumerate(files):
+        try:
+            info = images.probe(file)
+        except BadSample as error:
+            raise BadSample(_message(rows, stored, row_of[place], numbers[place], error)) from error
+        sizes[place] = info.height, info.width
+    orientations = orientations_of(files) if spec.options.orient else None
+    if orientations is not None:
+        sizes = np.where(are_swapped(orientations)[:, None], sizes[:, ::-1], sizes)
+    steps = [
+        image_steps(each.recipe, sizes, rows.field_keys(name).within(row_of, numbers))
+        for name, each in zip(names, specs, strict=True)
+    ]
+    formats = [each.cpu_engine.output_format for each in specs]
+    outs = [
+        None if each.recipe.size is None else np.empty((len(files), *form.shape(each.recipe.size)), form.dtype)
+        for each, form in zip(specs, formats, strict=True)
+    ]
+    made: Sequence[Sequence[NDArray[np.uint8]] | None] = [[]] * len(names)
+    if files:
+        try:
+            made = make_images([each.cpu_engine for each in specs], files, sizes, steps, outs, orientations)
+        except BadImage as error:
+            raise BadSample(_message(rows, stored, row_of[error.place], numbers[error.place], error)) from error
+    ends = np.cumsum(counts).tolist()
+    for name, each, out, pixels in zip(names, specs, outs, made, strict=True):
+        for row, (end, count) in enumerate(zip(ends, counts.tolist(), strict=True)):
+            if lists[row] is None:
+                continue
+            made_of = slice(end - count, end)
+            rows.lists[name][row] = list((pixels or ())[made_of]) if out is None else out[made_of]
+            if isinstance(each.collation, PadTo) and not rows.mapped:
+                rows.lists[name][row] = fitted(rows, name, row, rows.lists[name][row], each.collation)
+
+
+def _message(rows: Rows, stored: str, row: int, number: int, error: BadSample) -> str:
+    return f"{place_of(rows, stored, int(row))}, image {number}: {error}"
