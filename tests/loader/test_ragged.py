@@ -83,6 +83,7 @@ def test_each_container_delivers_what_was_stored(container: str, options: dict[s
     [
         ({}, None, slice(None)),  # the longest value of the batch
         ({"multiple_of": 4}, None, slice(None)),
+        ({"multiple_of": 1000}, None, slice(None)),  # rows of more bytes than are padded together
         ({"length": 9}, 9, slice(None)),
         ({"length": 9, "multiple_of": 8}, 16, slice(None)),
         ({"length": 3, "cut": "end"}, 3, slice(0, 3)),

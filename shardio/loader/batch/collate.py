@@ -1,6 +1,6 @@
 """Values of several lengths joined to the tensors of a batch, as PadTo and Ragged say."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from ...transforms import Collation, PadTo, Ragged
 
 _BITS = {torch.bfloat16: torch.uint16}
 """The dtypes that NumPy lacks, with those whose arrays hold their bits."""
+_LONG_ROW = 8 << 10
+"""Bytes: above this, padding goes row by row; below, the calls for each row would take longer than the bytes."""
 
 
 def length_name(name: str) -> str:
@@ -55,7 +57,7 @@ def joined(
     if isinstance(collation, PadTo):
         length = collation.padded_length or collation.padded(int(lengths.max()))
         out = allocation.empty((len(values), length, *values[0].shape[1:]), values[0].dtype)
-        pad(values, collation, padding(collation.value, as_tensor(out[:0]).dtype), out)
+        pad(values, lengths, collation, padding(collation.value, as_tensor(out[:0]).dtype), out)
         return {name: as_tensor(out), length_name(name): torch.from_numpy(lengths)}
     offsets = np.zeros(len(values) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -85,16 +87,21 @@ def cut(value: NDArray[Any], rule: PadTo) -> NDArray[Any] | None:
     return value[: rule.length] if rule.cut == "end" else value[len(value) - rule.length :]
 
 
-def pad(values: Sequence[NDArray[Any]], rule: PadTo, fill: Any, out: Iterable[NDArray[Any]]) -> None:
-    """Write each value, `[n, ...]`, to its row of `out`, `[L, ...]`, and fill the rest of it."""
-    for row, value in zip(out, values, strict=True):
-        rest = len(row) - len(value)
-        if rule.side == "right":
-            row[: len(value)] = value
-            row[len(value) :] = fill
-        else:
-            row[rest:] = value
-            row[:rest] = fill
+def pad(values: Sequence[NDArray[Any]], lengths: NDArray[np.int64], rule: PadTo, fill: Any, out: NDArray[Any]) -> None:
+    """Write each value, `[lengths[i], ...]`, to its row of `out`, C-contiguous `[k, L, ...]`, and fill the rest."""
+    begins = out.shape[1] - lengths if rule.side == "left" else np.zeros_like(lengths)
+    ends = begins + lengths
+    if out[:1].nbytes > _LONG_ROW:
+        for row, value, begin, end in zip(out, values, begins.tolist(), ends.tolist(), strict=True):
+            row[:begin], row[begin:end], row[end:] = fill, value, fill
+    elif out.size:
+        places = np.arange(out.shape[1])
+        real = (begins[:, None] <= places) & (places < ends[:, None])
+        count, width = int(lengths.sum()), out[0, 0].size
+        entry = np.dtype((np.void, width * out.itemsize))  # entries of several numbers are copied as blocks of bytes
+        entries = out.reshape(*out.shape[:2], width).view(entry)[..., 0]
+        entries[real] = _end_to_end(values, count).reshape(count, width).view(entry)[:, 0]
+        entries[~real] = np.full(width, fill, out.dtype).view(entry)
 
 
 def nested(batch: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

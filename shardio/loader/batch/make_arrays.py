@@ -137,11 +137,11 @@ def _deliver(
     array = rows.spec.arrays[name]
     recipe, dtype = array.recipe, delivered_dtype(array.recipe, array.stored)
     together = None if moves or data is None else data
-    ends = np.cumsum([len(value) if value.ndim else 1 for value in values], dtype=np.int64)
+    lengths = np.array([len(value) if value.ndim else 1 for value in values], np.int64)
     if (lost := first_overflow(values if together is None else together, recipe, moves)) is not None:
-        row = lost[0] if together is None else int(np.searchsorted(ends, lost[0], "right"))
+        row = lost[0] if together is None else int(np.searchsorted(np.cumsum(lengths), lost[0], "right"))
         _raise_overflow(rows, name, int(there[row]), lost[1])
-    if array.vocabulary is not None:
+    if array.vocabulary is not None and (data is None or not _in_vocabulary(data, array.vocabulary)):
         _check_vocabulary(rows, name, there, values, array.vocabulary)
     if recipe.out_size is not None:
         transform_each(values, recipe, moves, [rows.arrays[name][row] for row in there.tolist()])
@@ -149,15 +149,21 @@ def _deliver(
     if together is not None and recipe.conversion is not None:
         made = np.empty(together.shape, dtype)
         transform_arrays(together, recipe, (), made)
-        results = np.split(made, ends[:-1]) if len(ends) else []
+        results = _split(made, lengths)
     else:
         results = transform_each(values, recipe, moves)
     rule = recipe.collation
     if isinstance(rule, PadTo) and not rows.mapped:
-        results = [fitted(rows, name, row, each, rule) for row, each in zip(there.tolist(), results, strict=True)]
+        if rule.length is not None:
+            results = [fitted(rows, name, row, each, rule) for row, each in zip(there.tolist(), results, strict=True)]
         if name in rows.arrays:
-            pad(results, rule, array.fill, [rows.arrays[name][row] for row in there.tolist()])
-            rows.arrays[length_name(name)][there] = [len(each) for each in results]
+            out = rows.arrays[name]
+            padded = out if len(there) == len(out) else out[there]
+            lengths = np.array([len(each) for each in results], np.int64)
+            pad(results, lengths, rule, array.fill, padded)
+            if padded is not out:
+                out[there] = padded
+            rows.arrays[length_name(name)][there] = lengths
             return
     for row, result in zip(there.tolist(), results, strict=True):
         rows.lists[name][row] = result
@@ -173,12 +179,16 @@ def fitted(rows: Rows, name: str, row: int, value: NDArray[Any], rule: PadTo) ->
     return fitting
 
 
+def _in_vocabulary(tokens: NDArray[Any], vocabulary: int) -> bool:
+    return not tokens.size or bool(0 <= tokens.min() <= tokens.max() < vocabulary)
+
+
 def _check_vocabulary(
     rows: Rows, name: str, there: NDArray[np.int64], values: Sequence[NDArray[Any]], vocabulary: int
 ) -> None:
     """Raise BadSample for a token that is not in a vocabulary of so many."""
     for row, value in zip(there.tolist(), values, strict=True):
-        if value.size and not 0 <= value.min() <= value.max() < vocabulary:
+        if not _in_vocabulary(value, vocabulary):
             token = value[(value < 0) | (value >= vocabulary)].flat[0]
             place = place_of(rows, rows.spec.names.stored[name], row)
             raise BadSample(f"{place}: token {token} is not below {vocabulary}, the size of the vocabulary")
