@@ -119,7 +119,7 @@ def windows_shardio(container: str, place: Place) -> Iterable[Batch]:
     import shardio
 
     view = shardio.open(place.folder / "documents" / container).cut("tokens", LENGTH)
-    return _whole(shardio.Loader(view, BATCH, threads=place.workers), "tokens")
+    return _whole(shardio.Loader(view, place.batch, threads=place.workers), "tokens")
 
 
 def windows_memmap(place: Place) -> Iterable[Batch]:
@@ -130,8 +130,8 @@ def windows_memmap(place: Place) -> Iterable[Batch]:
     data = np.memmap(place.peers / "tokens.bin", np.uint16, "r")
 
     def epoch() -> Iterator[Batch]:
-        for _ in range(len(data) // LENGTH // BATCH // place.world):
-            starts = torch.randint(len(data) - LENGTH, (BATCH,))
+        for _ in range(len(data) // LENGTH // place.batch // place.world):
+            starts = torch.randint(len(data) - LENGTH, (place.batch,))
             tokens = torch.stack([torch.from_numpy(data[i : i + LENGTH].astype(np.int64)) for i in starts])
             yield tokens, tokens.numel()
 
@@ -145,7 +145,7 @@ def windows_litdata(place: Place) -> Iterable[Batch]:
     loader = TokensLoader(block_size=LENGTH)
     data = StreamingDataset(str(place.peers / "litdata"), item_loader=loader, shuffle=True, drop_last=True)
     options = {"num_workers": place.workers, "drop_last": True, "persistent_workers": True}
-    return _whole(StreamingDataLoader(data, batch_size=BATCH, **options))
+    return _whole(StreamingDataLoader(data, batch_size=place.batch, **options))
 
 
 def windows_huggingface(place: Place) -> Iterable[Batch]:
