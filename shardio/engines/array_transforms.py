@@ -67,7 +67,9 @@ def transform_each(
     with np.errstate(all="ignore"):
         for row, array in enumerate(arrays):
             moved = _moved(array, moves, row)
-            if out is None and recipe.conversion is None and moved.flags.c_contiguous:
+            # NumPy calls an array that is reversed along an axis of one entry contiguous; PyTorch takes none of these.
+            plain = moved.flags.c_contiguous and min(moved.strides, default=0) >= 0
+            if out is None and recipe.conversion is None and plain:
                 results.append(moved)
                 continue
             result = np.empty(moved.shape, delivered_dtype(recipe, moved.dtype)) if out is None else out[row]

@@ -181,6 +181,12 @@ class Field:
         """The number of stored bytes of one entry of a ragged field, at least 1."""
         return math.prod(self.entry_shape) * self.row_dtype.itemsize
 
+    @property
+    def vocabulary(self) -> int | None:
+        """The number that all tokens must be below, as the attribute `vocabulary` says; None if these are no tokens."""
+        known = (self.attributes or {}).get("vocabulary")
+        return known if type(known) is int and not self.fixed and self.row_dtype.kind in "iu" else None
+
     def entries(self, stored: Buffer) -> NDArray[Any]:
         """Return a ragged field's value as a view of its stored bytes.
 

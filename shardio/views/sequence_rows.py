@@ -200,16 +200,17 @@ class RowSelection:
         """Read all pieces end to end; BadSample, which names the place, for a token that the vocabulary lacks."""
         pieces = self._pieces
         self._selection.parts(self._choice.field, pieces.begins, pieces.ends, out)
-        known = (stored.attributes or {}).get("vocabulary")
-        if not isinstance(known, int) or stored.row_dtype.kind not in "iu" or not len(out) or out.max() < known:
+        known = stored.vocabulary
+        if known is None or not len(out) or 0 <= out.min() <= out.max() < known:
             return
-        token = int(np.argmax(out.reshape(len(out), -1).max(axis=1) >= known))
+        wrong = (out < 0) | (out >= known)
+        token, value = int(np.argmax(wrong.reshape(len(out), -1).any(axis=1))), out[wrong][0]
         ends = np.cumsum(pieces.sizes)
         piece = int(np.searchsorted(ends, token, "right"))
         place = int(pieces.ends[piece]) - int(ends[piece]) + token
         document = self._base.path / f"{self._base.locate(int(pieces.documents[piece]))}"
         raise BadSample(
-            f"{document}, field {self._choice.field!r}: token {out[token].max()} at place {place} is not in the "
+            f"{document}, field {self._choice.field!r}: token {value} at place {place} is not in the "
             f"vocabulary, which has {known} tokens"
         )
 

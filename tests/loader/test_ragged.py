@@ -120,6 +120,18 @@ def test_nested_tensors(options: dict[str, Any], device: str) -> None:
             assert "points_offsets" not in batch
 
 
+@pytest.mark.parametrize("axes", [-1, -2])
+@pytest.mark.parametrize("then", [[shardio.PadTo()], [shardio.Ragged()], []])
+def test_a_flip_of_one_entry_changes_nothing(then: Any, axes: int) -> None:
+    """Values of one entry and of none are delivered reversed as well, by whatever joins them."""
+    values = [np.arange(length, dtype=np.float32).reshape(length, 1) for length in (1, 0, 1, 2)]
+    data = packed(None, [{"x": value} for value in values], {"x": ("float32", (None, 1))})
+    transforms = {"x": [shardio.RandomAxisFlip(1.0, axes), *then]}
+    for batch in load(data, batch_size=1, transforms=transforms):
+        value = values[int(batch["index"])]
+        assert np.array_equal(batch["x"][0] if not then else batch["x"].reshape(value.shape), np.flip(value, axes))
+
+
 EVERY: Any = {
     "points": [shardio.RandomWindow(4), shardio.Normalize((1.0, 2.0, 3.0), 2.0), shardio.PadTo(6, value=-1)],
     "tokens": [shardio.ToInt64(), shardio.PadTo(multiple_of=4)],

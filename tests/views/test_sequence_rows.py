@@ -311,6 +311,17 @@ def test_a_token_beyond_the_vocabulary_is_a_bad_sample() -> None:
         assert "token 50 at place 8" in str(loader.quarantine()[0])
 
 
+def test_a_negative_token_is_a_bad_sample() -> None:
+    """No vocabulary has it, in rows as in padded values."""
+    field = shardio.Field("array", "int32", (None,), attributes={"vocabulary": 50})
+    data = shardio.from_samples([{"tokens": np.array([1, -5, 60], np.int32)}], {"tokens": field})
+    for rows in (data.cut("tokens", 3), data.packed("tokens", 3)):
+        with pytest.raises(BadSample, match="token -5 at place 1 is not in the vocabulary, which has 50 tokens"):
+            rows.read([0])
+    with pytest.raises(BadSample, match="token -5"):
+        list(load(data, 1, transforms={"tokens": [shardio.PadTo()]}))
+
+
 def test_a_batch_has_the_boundaries_of_its_documents() -> None:
     """They count on over the rows of the batch, laid end to end; padding and a masked row are segments of their own."""
     field = shardio.Field("array", "uint16", (None,), attributes={"vocabulary": 50})

@@ -150,9 +150,7 @@ class ArraySpec:
             fill = padding(rule.value, as_delivered(np.empty(0, dtype), recipe).dtype)
             if rule.padded_length is not None and not by_sample:
                 row_shape = (rule.padded_length, *recipe.out_entry)
-        vocabulary = None if kind.fixed else (kind.attributes or {}).get("vocabulary")
-        known = vocabulary if isinstance(vocabulary, int) and stored.kind in "iu" else None
-        return cls(recipe, stored, on_device, in_place, row_shape, fill, encoder, known)
+        return cls(recipe, stored, on_device, in_place, row_shape, fill, encoder, kind.vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
