@@ -146,12 +146,14 @@ def _deliver(
     if recipe.out_size is not None:
         transform_each(values, recipe, moves, [rows.arrays[name][row] for row in there.tolist()])
         return
-    if together is not None and recipe.conversion is not None:
+    if together is None:
+        results: Sequence[NDArray[Any]] = transform_each(values, recipe, moves)
+    elif recipe.conversion is None:
+        results = values
+    else:
         made = np.empty(together.shape, dtype)
         transform_arrays(together, recipe, (), made)
         results = _split(made, lengths)
-    else:
-        results = transform_each(values, recipe, moves)
     rule = recipe.collation
     if isinstance(rule, PadTo) and not rows.mapped:
         if rule.length is not None:
