@@ -1,5 +1,6 @@
 """Tokenizers of Hugging Face's tokenizers, whose tokens converters store and loaders deliver."""
 
+import os
 from typing import Any, final
 
 import numpy as np
@@ -35,6 +36,12 @@ class TextEncoder:
         library = load("tokenizers", purpose="the option tokenizer", extra="text")
         if isinstance(tokenizer, library.Tokenizer):
             place, content = "tokenizer", tokenizer.to_str()
+        elif not isinstance(tokenizer, str | os.PathLike):
+            raise ConfigError(
+                "{tokenizer} must be the path of a tokenizer.json or a tokenizers.Tokenizer, such as the "
+                "backend_tokenizer of a fast tokenizer of transformers, got {}",
+                type(tokenizer).__name__,
+            )
         else:
             path = local_path(tokenizer)
             place = printable(path)
@@ -42,7 +49,12 @@ class TextEncoder:
                 content = read_bytes(path).decode()
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or error
-                raise ConfigError("{tokenizer} must be a tokenizer.json: {}: {}", place, reason) from error
+                raise ConfigError(
+                    "{tokenizer} must be a tokenizer.json: {}: {}; "
+                    "tokenizers.Tokenizer.from_pretrained(NAME).save(PATH) writes that of a model",
+                    place,
+                    reason,
+                ) from error
         try:
             self._tokenizer = library.Tokenizer.from_str(content)
         except Exception as error:  # the library raises no other type

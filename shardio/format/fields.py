@@ -329,7 +329,9 @@ class Field:
         converted = _convert(array, self.row_dtype)
         if converted is None:
             unheld = str(_first_unheld(array, self.row_dtype) if array.ndim else value)[:40]
-            raise BadSample(f"{self.row_dtype.name} cannot hold {unheld} ({array.dtype})")
+            rounds = self.row_dtype.kind == array.dtype.kind == "f"
+            advice = f": array.astype({self.row_dtype.name!r}) rounds" if rounds else ""
+            raise BadSample(f"{self.row_dtype.name} cannot hold {unheld} ({array.dtype}){advice}")
         return converted
 
 

@@ -59,7 +59,7 @@ def batching(
         raise ConfigError("max_tokens needs bucket_by, the field of the samples' lengths, got {!r}", bucket_by)
     if (batch_size is None) == (max_tokens is None):
         raise ConfigError(
-            "give {batch_size}, the samples per rank and step, or with bucket_by max_tokens, the most tokens of a "
+            "give {batch_size}, the samples per rank and step, or max_tokens (with bucket_by), the most tokens of a "
             "batch with its padding; got {}",
             "neither" if batch_size is None else "both",
         )
@@ -126,12 +126,12 @@ def _longer(found: NDArray[Any], by: str, words: str, tokens: int, dataset: Read
     """Return the error that names the first sample which is longer than a batch may be."""
     number = int(np.argmax(found > tokens))
     advice = (
-        "RandomWindow(n) or PadTo(n, cut='end') deliver parts, cut() or packed() of the dataset make rows"
+        "deliver parts with RandomWindow(n) or PadTo(n, cut='end'), or make rows with cut() or packed() of the dataset"
         if dataset.fields[by].ragged
-        else f'where("{by} <= {tokens}") of the dataset leaves it out'
+        else f'leave it out with where("{by} <= {tokens}") of the dataset'
     )
     return ConfigError(
-        "{} has {} tokens by {}, and a batch at most {}: take more; or {}",
+        "{} has {} tokens by {}, and a batch holds at most {}: allow more, or {}",
         dataset.path / f"{dataset.locate(number)}",
         found[number],
         words,

@@ -20,8 +20,8 @@ from .permutation import Permutation, derive
 from .plan import Order
 
 WINDOW = 1 << 16
-"""The most positions of a window. The longer they are, the less is padded; an epoch has at least four of them, or the
-samples of a small dataset would meet the same ones in each epoch."""
+"""The most positions of a window. The longer windows are, the less is padded. An epoch has at least four of them, or
+the samples of a small dataset would meet the same ones in each epoch."""
 MOST = (1 << 31) - 1
 """The greatest length."""
 _LEAST_WINDOWS = 4
@@ -142,9 +142,9 @@ class Buckets:
         return self.samples.lookup(rows - rows % self._window + places[rows])
 
     def replacement(self, index: int, rng_key: int, attempt: int) -> tuple[int, int]:
-        """Return another sample, and its random key, for a bad one; it is no longer, where a few draws find such a one.
+        """Return another sample, and its random key, for a bad one.
 
-        So a batch keeps within its tokens.
+        It is no longer than that, if a few draws find such a sample, so that the batch keeps within its tokens.
         """
         longest = int(self.lengths[index])
         draws = [self.samples.replacement(index, rng_key, attempt * _DRAWS + draw) for draw in range(_DRAWS)]

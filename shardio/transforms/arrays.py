@@ -231,7 +231,10 @@ class RandomWindow:
         if keeps_shorter:
             return (None if length is None else min(length, self.n), *shape[1:])
         if length is not None and length < self.n:
-            raise ConfigError(f"a window of {self.n} entries is not in arrays of shape {shape}")
+            raise ConfigError(
+                f"a window of {self.n} entries is not in arrays of shape {shape}; where the first axis has any length, "
+                "PadTo or Ragged at the end of the transforms keeps shorter ones whole"
+            )
         return (self.n, *shape[1:])
 
 
@@ -338,9 +341,10 @@ class ArrayRecipe:
                 out_shape = None if out_shape is None else _result(transform, out_shape, collation)
                 checked.append(transform)
         if collation is not None and not is_ragged(out_shape):
+            one = "" if out_shape is None or None in out_shape else ", which make one tensor without it"
             raise ConfigError(
                 f"transform {len(listed)}: {type(collation).__name__} takes arrays whose first axis, and no other, has "
-                f"any length, got arrays of {_in_words(out_shape)}"
+                f"any length, got arrays of {_in_words(out_shape)}{one}"
             )
         conversion = None if normalize is None else ArrayConversion.of(normalize, out_shape, ragged=ragged)
         if whole and dtype != np.int64:

@@ -9,7 +9,7 @@ shardio.packed-<key>.bin     arrays in NumPy's .npy, one after the other; the fi
 ```
 
 The file lies beside the dataset, if its folder may be written, or in the folder `packed` of the cache. The key is a
-hash of what the table belongs to. What does not fit is made anew.
+hash of what the table belongs to. A file that is damaged, or belongs to something else, is made anew.
 """
 
 import contextlib

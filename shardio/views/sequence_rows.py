@@ -1,7 +1,7 @@
 """Rows of one length made of documents: cut from all of them end to end, or packed with whole ones.
 
-A document is the value of a ragged field. Which pieces of documents a row has, `views/documents.py` and
-`views/packed_table.py` tell; here they are read, and become tensors for a model.
+A document is the value of a ragged field. `views/documents.py` and `views/packed_table.py` decide which pieces of
+documents a row has; this module reads them, and makes the fields of rows.
 """
 
 import threading
@@ -71,10 +71,14 @@ class RowChoice:
         """
         stored, name = base.field(self.field), self.field
         if stored.window or not stored.ragged:
-            hint = "; Tokenize makes tokens of it, or shardio convert text --tokenizer" if stored.kind == "text" else ""
+            hint = {
+                "text": ": shardio convert text --tokenizer makes tokens of texts",
+                "json": f": to store lists as arrays, write them with fields={{{name!r}: ('uint16', (None,))}}",
+                "array": f": shardio reshard --ragged {name} lets the first axis have any length",
+            }.get("" if stored.window else stored.kind, "")
             raise ConfigError(
-                f"{base.path}: rows are made of documents, values of any length such as ('uint16', (None,)); {name!r} "
-                f"is {describe(stored)}{hint}; there are {describe_fields(base.fields)}"
+                f"{base.path}: rows are made of documents, values whose first axis has any length, such as "
+                f"('uint16', (None,)); {name!r} is {describe(stored)}{hint}; there are {describe_fields(base.fields)}"
             )
         small = stored.row_dtype.kind in "iu" and stored.row_dtype.itemsize <= 4
         dtype = np.dtype(np.int64) if small else stored.row_dtype
@@ -172,10 +176,8 @@ class RowSelection:
     def _fill(self, array: NDArray[Any], values: NDArray[Any], padding: float) -> NDArray[Any]:
         """Put values, row by row, where documents are, and padding behind them."""
         lengths, length, first, done = self._lengths(), array.shape[1], 0, 0
-        for row in (
-            *np.flatnonzero(lengths < length).tolist(),
-            len(array),
-        ):  # full ones between them in one go
+        # The full rows between two that aren't are copied in one go.
+        for row in (*np.flatnonzero(lengths < length).tolist(), len(array)):
             start = done + (row - first) * length
             array[first:row] = values[done:start].reshape(row - first, *array.shape[1:])
             if row < len(array):

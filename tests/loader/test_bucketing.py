@@ -332,7 +332,7 @@ def test_an_error_comes_in_its_batchs_turn() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give batch_size, .*, or with bucket_by max_tokens, .*; got neither"),
+        ({}, r"give batch_size, .*, or max_tokens \(with bucket_by\), .*; got neither"),
         ({"bucket_by": "length"}, "got neither"),
         (BY_TOKENS | {"batch_size": 8}, "got both"),
         ({"max_tokens": 128}, "max_tokens needs bucket_by"),
@@ -344,12 +344,15 @@ def test_an_error_comes_in_its_batchs_turn() -> None:
         (BY_SIZE | {"bucket_by": 3}, "bucket_by must be the name of a field, got 3"),
         (
             {"bucket_by": "length", "max_tokens": 20},
-            r"row \d+ \(sample \d+\) has \d+ tokens by length, and a batch at most max_tokens=20: take more; or where",
+            r"row \d+ \(sample \d+\) has \d+ tokens by length, and a batch holds at most max_tokens=20: .* where\(",
         ),
-        (BY_TOKENS | {"bucket_by": "tokens", "max_tokens": 20}, r"tokens by tokens, .*; or RandomWindow\(n\)"),
+        (
+            BY_TOKENS | {"bucket_by": "tokens", "max_tokens": 20},
+            r"tokens by tokens, .*, or deliver parts with ",
+        ),
         (
             BY_TOKENS | {"bucket_by": "tokens", "transforms": {"tokens": [shardio.PadTo(multiple_of=256)]}},
-            "has 256 tokens by tokens in multiples of 256, and a batch at most max_tokens=128",
+            "has 256 tokens by tokens in multiples of 256, and a batch holds at most max_tokens=128",
         ),
         (
             BY_TOKENS | {"max_tokens": 3000, "ranks": 40, "tail": "drop"},

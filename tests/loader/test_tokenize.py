@@ -117,6 +117,8 @@ def test_what_does_not_suit_is_refused(path: Path) -> None:
     step: Any = shardio.Tokenize(path)
     with pytest.raises(ConfigError, match=r"tokenizer must be a tokenizer\.json: .*gone\.json: No such file"):
         shardio.Tokenize(path.parent / "gone.json")
+    with pytest.raises(ConfigError, match=r"tokenizer must be the path of a .*, got object"):
+        shardio.Tokenize(object())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"eod must be in the vocabulary of .*tokenizer\.json, got '</s>'"):
         shardio.Tokenize(path, eod="</s>")
     with pytest.raises(ConfigError, match="then must be a PadTo or Ragged, got 3"):

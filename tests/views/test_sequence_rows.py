@@ -293,7 +293,7 @@ def test_what_makes_no_rows_is_refused(make: Any, told: str) -> None:
 def test_text_is_told_what_makes_tokens_of_it() -> None:
     """A text field is no documents of tokens yet."""
     texts = shardio.from_samples([{"text": "a b"}])
-    with pytest.raises(ConfigError, match="'text' is text; Tokenize makes tokens of it, or shardio convert text"):
+    with pytest.raises(ConfigError, match="'text' is text: shardio convert text --tokenizer"):
         texts.packed("text", 8)
 
 

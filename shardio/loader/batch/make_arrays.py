@@ -43,7 +43,7 @@ class RaggedRead:
 
 
 def read_ragged(rows: Rows, stored: str, selection: SelectedSamples) -> RaggedRead:
-    """Read a ragged field for all names that deliver it: of those that begin with RandomWindow only the windows."""
+    """Read a ragged field for all names that deliver it: for names that begin with RandomWindow only their windows."""
     spec, names = rows.spec, rows.spec.names.delivered[stored]
     unit = spec.dataset.fields[stored].entry_bytes
     lengths = selection.column(length_column(stored))
@@ -193,7 +193,7 @@ def _check_vocabulary(
         if not _in_vocabulary(value, vocabulary):
             token = value[(value < 0) | (value >= vocabulary)].flat[0]
             place = place_of(rows, rows.spec.names.stored[name], row)
-            raise BadSample(f"{place}: token {token} is not below {vocabulary}, the size of the vocabulary")
+            raise BadSample(f"{place}: token {token} is not in the vocabulary, which has {vocabulary} tokens")
 
 
 def _moves(rows: Rows, name: str, there: NDArray[np.int64], shapes: NDArray[np.int64]) -> Sequence[Move]:

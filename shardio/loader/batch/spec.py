@@ -444,7 +444,8 @@ def _transforms_by_field(
             if name not in images + arrays and not (only and _are_all(listed, only)):
                 raise ConfigError(
                     f"transforms for {name!r}, but the image fields of {dataset.path} are {images}, and its fields of "
-                    f"arrays are {arrays}; scalars take only ToInt64, and texts only Tokenize"
+                    f"arrays are {arrays}; scalars take only ToInt64, and texts only "
+                    "Tokenize, as in [Tokenize('tokenizer.json', PadTo())]"
                 )
             _check_listed(listed, f" for {name!r}")
         return transforms
