@@ -1,7 +1,7 @@
 """Train a small language model on rows that are cut from all documents, on any number of ranks, and go on from there.
 
 python examples/make_tokenizer.py book.txt
-shardio convert text book.txt data/book --paragraphs --tokenizer tokenizer.json --eod "<|endoftext|>" --to hdf5
+shardio convert text book.txt data/book --paragraphs --tokenizer tokenizer.json --eod "<|endoftext|>"
 torchrun --standalone --nproc-per-node 2 examples/language_model.py data/book --stop-after 100
 python examples/language_model.py data/book
 

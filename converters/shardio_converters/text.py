@@ -127,6 +127,11 @@ class Text(DataclassSource):
         return (*self.documents.files, *([self.tokenizer] if self.tokenizer else []))
 
     @property
+    def plain_values(self) -> bool:
+        """Whether conversion takes the container that fits the values: tokens are too small for tars."""
+        return self.tokenizer is not None
+
+    @property
     def classes(self) -> Mapping[str, list[str]]:
         """The class names that Parquet files note."""
         return self.documents.classes if isinstance(self.documents, Parquet) else {}

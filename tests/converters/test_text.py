@@ -66,6 +66,17 @@ def as_files(folder: Path) -> Any:
 
 
 class TestTokens:
+    def test_the_container_fits(self, tmp_path: Path) -> None:
+        """Tokens go to HDF5, text to a tar, unless the user names a container."""
+        (tmp_path / "a.txt").write_text("one two three")
+        write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)
+        for name, given, container in (
+            ("tokens", {"tokenizer": tmp_path / "tokenizer.json"}, "hdf5"),
+            ("text", {}, "tar"),
+        ):
+            shardio.convert(tmp_path / "a.txt", tmp_path / name, converter="text", converter_options=given)
+            assert shardio.open(tmp_path / name).manifest.container == container
+
     @pytest.mark.parametrize("write", [as_lines, as_tables, as_files])
     @pytest.mark.parametrize("eod", [None, EOD])
     def test_the_tokens_are_those_of_a_plain_loop(self, write: Any, eod: str | None, tmp_path: Path) -> None:
