@@ -84,6 +84,8 @@ def _positive(value: int, name: str) -> int:
     number = whole_number(value, name)
     if number < 1:
         raise ConfigError("{} must be at least 1, got {}", Option(name), number)
+    if number >= 1 << 62:
+        raise ConfigError("{} must be below 2^62, got {}", Option(name), number)
     return number
 
 

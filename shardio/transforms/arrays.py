@@ -7,6 +7,7 @@ channels, which stay in place.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -219,9 +220,9 @@ class RandomWindow:
 
     def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
         lengths = shapes[:, 0]
-        room = np.maximum(lengths - self.n, 0) + 1
-        begins = np.floor(generator.uniform(1)[:, 0] * room).astype(np.int64)
-        return (ArrayWindow(begins, np.minimum(begins + self.n, lengths), -shapes.shape[1]),)
+        kept = np.minimum(lengths, min(self.n, np.iinfo(np.int64).max))
+        begins = np.floor(generator.uniform(1)[:, 0] * (lengths - kept + 1)).astype(np.int64)
+        return (ArrayWindow(begins, begins + kept, -shapes.shape[1]),)
 
     def out_shape(self, shape: Shape, *, keeps_shorter: bool = False) -> Shape:
         """Return the shape of the result. Raise ConfigError if an array of this shape is too short."""
@@ -433,13 +434,20 @@ def _moved_shapes(shapes: Shapes, move: Move) -> Shapes:
     return shapes
 
 
+_BFLOAT16_MAX = 3.3895313892515355e38
+
+
 def check_padding(value: float, dtype: np.dtype[Any] | str) -> None:
-    """Raise ConfigError for padding that whole numbers or booleans of this dtype don't hold."""
-    if dtype == "bfloat16" or (kind := np.dtype(dtype)).kind not in "biu":
-        return
-    least, most = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
-    if not least <= value <= most or value != int(value):
-        raise ConfigError(f"PadTo's value must be one that {kind} holds, got {value!r}")
+    """Raise ConfigError for padding that this dtype doesn't hold: floats round it, infinities and NaN are theirs."""
+    kind = np.dtype("float32" if dtype == "bfloat16" else dtype)
+    if kind.kind in "biu":
+        least, most = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+        held = least <= value <= most and value == int(value)
+    else:
+        largest = _BFLOAT16_MAX if dtype == "bfloat16" else float(np.finfo(kind).max)
+        held = not largest < abs(value) < math.inf
+    if not held:
+        raise ConfigError(f"PadTo's value must be one that {dtype} holds, got {value!r}")
 
 
 def _in_words(shape: Shape | None) -> str:

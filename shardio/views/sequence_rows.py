@@ -87,7 +87,7 @@ class RowChoice:
         if self.packed:
             with np.errstate(all="ignore"):
                 held = np.asarray(self.value).astype(dtype)
-            if dtype.kind in "iub" and held != self.value:
+            if (held != self.value) if dtype.kind in "iub" else not np.isfinite(held):
                 raise ConfigError(f"value must be one that {dtype} holds, got {self.value!r}")
             fields[f"{name}_length"] = Field("scalar", "int64")
         if self.positions:

@@ -338,6 +338,7 @@ def test_an_error_comes_in_its_batchs_turn() -> None:
         ({"max_tokens": 128}, "max_tokens needs bucket_by"),
         (BY_SIZE | {"batch_size": 0}, "batch_size must be at least 1, got 0"),
         (BY_TOKENS | {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
+        (BY_TOKENS | {"max_tokens": 1 << 70}, r"max_tokens must be below 2\^62, got 1180591620717411303424"),
         (BY_TOKENS | {"max_tokens": "16k"}, "max_tokens must be a whole number, got '16k'"),
         (BY_TOKENS | {"assign": "node"}, "assign must be 'rank' with bucket_by: .*, got 'node'"),
         (BY_SIZE | {"bucket_by": "nothing"}, "no field 'nothing'"),

@@ -120,6 +120,14 @@ def test_nested_tensors(options: dict[str, Any], device: str) -> None:
             assert "points_offsets" not in batch
 
 
+def test_a_window_longer_than_any_value_keeps_all() -> None:
+    """However large the number is."""
+    data = packed(None, [{"x": np.ones(n, np.float32)} for n in (2, 0)], {"x": ("float32", (None,))})
+    transforms = {"x": [shardio.RandomWindow(1 << 70), shardio.PadTo(value=-np.inf)]}
+    (batch,) = load(data, batch_size=2, shuffle=None, transforms=transforms)
+    assert batch["x"].tolist() == [[1, 1], [-np.inf, -np.inf]]
+
+
 @pytest.mark.parametrize("axes", [-1, -2])
 @pytest.mark.parametrize("then", [[shardio.PadTo()], [shardio.Ragged()], []])
 def test_a_flip_of_one_entry_changes_nothing(then: Any, axes: int) -> None:
@@ -381,6 +389,13 @@ def test_arguments_are_checked(make: Any, message: str) -> None:
     [
         ("tokens", [shardio.PadTo(value=-1)], "for 'tokens': PadTo's value must be one that uint16 holds, got -1"),
         ("tokens", [shardio.PadTo(value=0.5)], "must be one that uint16 holds, got 0.5"),
+        ("points", [shardio.PadTo(value=1e300)], r"must be one that float32 holds, got 1e\+300"),
+        (
+            "points",
+            [shardio.ToFloat("float16"), shardio.PadTo(value=1e6)],
+            "must be one that float16 holds, got 1000000",
+        ),
+        ("points", [shardio.ToFloat("bfloat16"), shardio.PadTo(value=10**400)], "must be one that bfloat16 holds"),
         ("points", [shardio.PadTo(), shardio.ToFloat()], "transform 0: PadTo must come last"),
         ("points", [shardio.PadTo(), shardio.Ragged()], "transform 0: PadTo must come last, and once"),
         (

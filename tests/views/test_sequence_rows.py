@@ -311,6 +311,14 @@ def test_a_token_beyond_the_vocabulary_is_a_bad_sample() -> None:
         assert "token 50 at place 8" in str(loader.quarantine()[0])
 
 
+def test_padding_that_a_float_cannot_hold_is_refused() -> None:
+    """It would become infinite without a word."""
+    data = shardio.from_samples([{"x": np.ones(3, np.float16)}], {"x": ("float16", (None,))})
+    assert data.packed("x", 4, value=0.5).read([0])["x"].tolist() == [[1, 1, 1, 0.5]]
+    with pytest.raises(ConfigError, match="value must be one that float16 holds, got 1000000"):
+        data.packed("x", 4, value=1e6)
+
+
 def test_a_negative_token_is_a_bad_sample() -> None:
     """No vocabulary has it, in rows as in padded values."""
     field = shardio.Field("array", "int32", (None,), attributes={"vocabulary": 50})
