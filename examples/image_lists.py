@@ -1,4 +1,4 @@
-"""Learn from lists of images: each sample is a ragged field of images, and has one label.
+"""Learn from lists of images: each sample has any number of image files, and one label.
 
 shardio convert idx examples/fashion-mnist/train data/fashion --to hdf5
 python examples/image_lists.py data/fashion data/lists
@@ -22,16 +22,16 @@ def write(images: Path, path: Path, count: int = 1200) -> None:
     """Write so many lists of the images, half of which have trousers among them."""
     random = np.random.default_rng(0)
     whole = shardio.open(images)
-    everything = next(iter(shardio.Loader(whole, batch_size=len(whole))))
-    pixels, labels = everything["image"].permute(0, 3, 1, 2).numpy(), everything["label"].numpy()
-    trousers, others = np.flatnonzero(labels == TROUSERS), np.flatnonzero(labels != TROUSERS)
-    fields = {"images": ("uint8", (None, *pixels.shape[1:])), "label": "int64"}
+    samples = [whole[number] for number in range(len(whole))]
+    trousers = [sample["image"] for sample in samples if sample["label"] == TROUSERS]
+    others = [sample["image"] for sample in samples if sample["label"] != TROUSERS]
+    fields = {"images": "images", "label": "int64"}
     with shardio.create(path, container="hdf5", fields=fields) as writer:
         for number in range(count):
-            chosen = random.choice(others, random.integers(1, 9))
+            chosen = [others[each] for each in random.integers(len(others), size=random.integers(1, 9))]
             if number % 2:
-                chosen[random.integers(len(chosen))] = random.choice(trousers)
-            writer.append({"images": pixels[chosen], "label": number % 2})
+                chosen[random.integers(len(chosen))] = trousers[random.integers(len(trousers))]
+            writer.append({"images": chosen, "label": number % 2})
 
 
 def main() -> None:
@@ -43,15 +43,16 @@ def main() -> None:
     args = parser.parse_args()
     if not args.dataset.exists():
         write(args.images, args.dataset)
-    steps = [shardio.RandomAxisFlip(), shardio.Normalize(73.0, 90.0), shardio.Ragged()]
+    # Each image of a list is cropped and flipped by itself.
+    steps = [shardio.RandomCrop(26), shardio.RandomHorizontalFlip(), shardio.Normalize(0.29, 0.35), shardio.Ragged()]
     loader = shardio.Loader(args.dataset, batch_size=40, transforms={"images": steps}, seed=0)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 16, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 12 * 12, 1))
+    model = nn.Sequential(nn.Conv2d(3, 16, 5, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 11 * 11, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for epoch in range(args.epochs):
         total = 0.0
         for batch in loader:
-            scores = model(batch["images"])[:, 0]  # of all images of the batch, float32 [sum, 1, 28, 28]
+            scores = model(batch["images"])[:, 0]  # of all images of the batch, float32 [sum, 3, 26, 26]
             score = torch.segment_reduce(scores, "max", offsets=batch["images_offsets"])  # [B]
             loss = nn.functional.binary_cross_entropy_with_logits(score, batch["label"].float())
             optimizer.zero_grad()
