@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated, Any, TypeAlias, final
 
 import numpy as np
@@ -52,8 +53,11 @@ class RowChoice:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if isinstance(self.value, bool) or not isinstance(self.value, int | float) or not abs(self.value) < 1 << 63:
+        if not isinstance(self.value, Real) or not abs(self.value) < 1 << 63:
             raise ConfigError(f"value must be a number below 2^63, got {self.value!r}")
+        whole = int(self.value)
+        # Equal numbers of several types have one description, and so one digest.
+        object.__setattr__(self, "value", whole if whole == self.value else float(self.value))
 
     def layout(self, base: ReadableDataset) -> RowLayout:
         """Return which pieces of documents make which row."""
