@@ -215,6 +215,8 @@ def _documents(
         for key, one in found.types.items():
             types.setdefault(key, Types()).merge(one)
     if kind == "objects":
+        if not types:
+            raise SourceError(f"{place}: no line is a JSON object that has a column")
         _check_has(types, main, place)
     others = _others(list(types), main, fields, place)
     columns = {name: types[key].field() for name, key in others.items()}
