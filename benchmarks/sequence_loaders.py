@@ -119,7 +119,7 @@ def windows_shardio(container: str, place: Place) -> Iterable[Batch]:
     import shardio
 
     view = shardio.open(place.folder / "documents" / container).cut("tokens", LENGTH)
-    return _whole(shardio.Loader(view, place.batch, threads=place.workers), "tokens")
+    return _whole(shardio.Loader(view, place.batch), "tokens")
 
 
 def windows_memmap(place: Place) -> Iterable[Batch]:
@@ -235,7 +235,7 @@ def packed_shardio(container: str, place: Place) -> Iterable[Batch]:
     import shardio
 
     view = shardio.open(place.folder / "documents" / container).packed("tokens", LENGTH)
-    loader = shardio.Loader(view, place.batch, threads=place.workers)
+    loader = shardio.Loader(view, place.batch)
     return _Epochs(lambda: ((b["tokens"], int(b["tokens_length"].sum())) for b in loader))
 
 
@@ -280,7 +280,6 @@ def buckets_shardio(container: str, place: Place) -> Iterable[Batch]:
         bucket_by="tokens",
         max_tokens=BUDGET,
         transforms={"tokens": [shardio.ToInt64(), shardio.PadTo()]},
-        threads=place.workers,
     )
     return _Epochs(lambda: ((b["tokens"], int(b["tokens_length"].sum())) for b in loader))
 
