@@ -10,7 +10,6 @@ from typing import final
 
 from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
-from ...transforms import Ragged
 from .assemble import assemble
 from .bad_samples import fill
 from .host_batch import BatchResult
@@ -48,8 +47,8 @@ def job_size(spec: BatchSpec, batch_size: int, threads: int, *, one_batch: bool 
     cost = _sample_cost(spec)
     batches = 1 if one_batch else min(MOST_BATCHES, max(1, JOB_COST // (batch_size * cost)))
     samples = _task_samples(cost, batch_size * batches, threads)
-    # What one task reads lies end to end already.
-    ragged = any(isinstance(rule, Ragged) for rule in spec.collations.values())
+    # One read for a batch: its values lie end to end, and threads take batches in turns, not parts of the same one.
+    ragged = any(kind.ragged for kind in spec.fields.values())
     return JobSize(batches, max(samples, batch_size) if ragged else samples)
 
 
