@@ -344,7 +344,7 @@ class TestDocuments:
         with pytest.raises(ConfigError, match="would be the field 'tokens'"):
             text(path, tokenizer=tmp_path / "tokenizer.json")
         (tmp_path / "broken.jsonl").write_text("[[[[\n")
-        with pytest.raises(SourceError, match="broken.jsonl: no line is a JSON object"):
+        with pytest.raises(SourceError, match=r"broken\.jsonl: no line is a JSON object"):
             text(tmp_path / "broken.jsonl")
         (tmp_path / "b.txt").write_text("b")
         with pytest.raises(SourceError, match="files must be of one kind"):
