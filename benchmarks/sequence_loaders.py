@@ -181,7 +181,7 @@ def windows_megatron(place: Place) -> Iterable[Batch]:
 
 
 class _Vocabulary:
-    """What a GPTDataset asks of a tokenizer."""
+    """The part of a tokenizer that a GPTDataset calls."""
 
     eod, pad, vocab_size = 0, -1, 1 << 16
     unique_identifiers = {"class": "none"}

@@ -26,7 +26,7 @@ _MARK = b"\xef\xbb\xbf"  # with which some editors begin a file in UTF-8
 _BUFFER = 1 << 20  # bytes: with Python's 8 KiB, long lines cost many calls
 
 Kind: TypeAlias = Literal["files", "paragraphs", "objects"]
-"""What counts as a document: a whole file, a paragraph (its lines are next to each other), or a line of JSON."""
+"""The kind of document: a whole file, a paragraph (lines without a blank one between them), or a line of JSON."""
 
 
 class Scan(NamedTuple):

@@ -1,4 +1,4 @@
-"""What a loader's batches are cut from: an order of samples, or buckets, an order of batches of like lengths."""
+"""The order that a loader cuts into batches: one of samples, or of buckets, which are batches of similar lengths."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -141,7 +141,7 @@ class LoaderState:
 
     @property
     def buckets(self) -> BucketRule | None:
-        """What makes the batches; None without buckets."""
+        """The rule by which samples make batches; None without buckets."""
         return self._order.rule if isinstance(self._order, Buckets) else None
 
     @property

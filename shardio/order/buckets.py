@@ -32,7 +32,7 @@ _DRAWS = 64  # in search of a replacement that is no longer
 @final
 @dataclass(frozen=True, slots=True)
 class BucketRule:
-    """What makes batches of samples.
+    """The rule by which samples make batches.
 
     Attributes:
         by: what the lengths are, in words.
@@ -49,7 +49,7 @@ class BucketRule:
 
     @property
     def batch(self) -> str:
-        """What a batch is, in words."""
+        """The size of a batch in words, and the field that it goes by."""
         return f"{f'{self.batch_size} samples' if self.batch_size else f'up to {self.max_tokens} tokens'} by {self.by}"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a batch makes of values of several lengths: padded tensors, or values end to end; and tokens of texts."""
+"""Transforms that join values of several lengths in a batch, padded or end to end, and that tokenize texts."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Ragged:
 
 
 Collation: TypeAlias = PadTo | Ragged
-"""What a batch makes of values of several lengths."""
+"""A rule by which a batch joins values of several lengths."""
 
 
 @dataclass(frozen=True, slots=True)

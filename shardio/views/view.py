@@ -675,6 +675,7 @@ class SequenceRows(Derived):
         super().__init__(documents)
         self.choice = choice
         self._layout: RowLayout | None = choice.layout(documents)
+        self.orders_itself = not choice.packed  # each epoch cuts rows anew
 
     def _made(self) -> RowLayout:
         if self._layout is None:  # the view was unpickled elsewhere
@@ -722,13 +723,8 @@ class SequenceRows(Derived):
 
     @property
     def earlier(self) -> Mapping[str, int]:
-        """Nothing: more documents make other rows."""
+        """An empty mapping, as more documents make other rows."""
         return {}
-
-    @property
-    def orders_itself(self) -> bool:  # type: ignore[override]
-        """Whether rows are cut, which each epoch does anew."""
-        return not self.choice.packed
 
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the rows in epoch 0."""

@@ -71,7 +71,7 @@ def test_others_read_them(tmp_path: Path) -> None:
 
 
 def test_values_that_do_not_fit(tmp_path: Path) -> None:
-    """What is no list of image files is a bad sample, which names the image."""
+    """A value that is no list of image files is a bad sample; its error names the image."""
     with shardio.create(tmp_path / "d", fields=FIELDS) as writer:
         for value, message in (
             (b"", "expected a list of bytes, got bytes"),

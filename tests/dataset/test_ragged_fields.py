@@ -73,7 +73,7 @@ def set_length(path: Path, container: str, length: int) -> None:
 
 
 def deliveries(path: Path) -> set[bytes | str]:
-    """What each way to read row 2, alone or among others, gives for it; "named" where an error names the place."""
+    """Read row 2 in each way, alone and among others; return its values, or "named" where an error names the place."""
     dataset = shardio.open(path)
 
     def parts(rows: list[int]) -> Any:

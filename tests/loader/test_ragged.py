@@ -40,7 +40,7 @@ def sequences(place: Path | None = None, fields: Any = FIELDS, **options: Any) -
 
 
 def padded(values: list[NDArray[Any]], length: int, value: float, side: str) -> NDArray[Any]:
-    """What PadTo makes of values that are no longer than that."""
+    """Pad values, none of which is longer than the given length, as PadTo does."""
     out = np.full((len(values), length, *values[0].shape[1:]), value, values[0].dtype)
     for row, each in zip(out, values, strict=True):
         row[slice(0, len(each)) if side == "right" else slice(length - len(each), length)] = each

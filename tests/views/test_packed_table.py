@@ -18,6 +18,7 @@ from shardio.dataset.dataset import Dataset
 from shardio.errors import ConfigError
 from shardio.system import npy
 from shardio.views import packed_table
+from shardio.views.documents import RowLayout
 from shardio.views.packed_table import PackedTable
 
 COUNT = 70_000  # of fewer documents no table is kept
@@ -49,7 +50,7 @@ def tables(folder: Path) -> list[Path]:
     return sorted(folder.glob("shardio.packed-*"))
 
 
-def rows_of(table: PackedTable, numbers: Any = None) -> list[list[tuple[int, int, int]]]:
+def rows_of(table: RowLayout, numbers: Any = None) -> list[list[tuple[int, int, int]]]:
     """The pieces of each row, or of some: document, begin and end."""
     numbers = np.arange(len(table)) if numbers is None else np.array(numbers, np.int64)
     pieces = table.pieces(numbers)
@@ -96,7 +97,7 @@ def test_a_document_takes_at_most_eight_bytes(dataset: Dataset) -> None:
     inode = table.stat().st_ino
     again = shardio.open(dataset.path).packed("tokens", 16)
     assert table.stat().st_ino == inode
-    assert rows_of(again._made()) == rows_of(rows._made())  # type: ignore[arg-type]
+    assert rows_of(again._made()) == rows_of(rows._made())
     long = packed_table.made(_in_memory([19] * 5000), "tokens", 8)
     arrays = (long.documents, long.sizes, long.firsts.bits, long.long.bits, long.begun.bits)
     assert sum(array.nbytes for array in arrays) < 8 * 5000
@@ -117,7 +118,7 @@ def test_other_rows_have_tables_of_their_own(dataset: Dataset) -> None:
 def test_a_damaged_or_foreign_table_is_made_anew(dataset: Dataset) -> None:
     """Whatever stands in the file, rows are those of the documents, and the next process finds a table that fits."""
     path = Path(dataset.path)
-    expected = rows_of(dataset.packed("tokens", 16)._made())  # type: ignore[arg-type]
+    expected = rows_of(dataset.packed("tokens", 16)._made())
     (table,) = tables(path)
     good = table.read_bytes()
     dataset.packed("tokens", 17)
@@ -126,11 +127,11 @@ def test_a_damaged_or_foreign_table_is_made_anew(dataset: Dataset) -> None:
     for wrong in (b"", good[:half], good[:half] + b"\0" * (len(good) - half), other.read_bytes(), b"\x93NUMPY" * 99):
         table.unlink()
         table.write_bytes(wrong)
-        assert rows_of(dataset.packed("tokens", 16)._made()) == expected  # type: ignore[arg-type]
+        assert rows_of(dataset.packed("tokens", 16)._made()) == expected
         assert table.read_bytes() == good
     table.unlink()
     table.symlink_to(other)
-    assert rows_of(dataset.packed("tokens", 16)._made()) == expected  # type: ignore[arg-type]
+    assert rows_of(dataset.packed("tokens", 16)._made()) == expected
     assert not table.is_symlink()
 
 
@@ -139,8 +140,8 @@ def test_a_table_with_a_right_checksum_reads_no_foreign_memory(tmp_path: Path) -
     of = {"length": 8, "documents": 40}
     made = packed_table.made(_in_memory([3] * 20 + [19] * 20), "tokens", 8)
 
-    def changed(**arrays: object) -> PackedTable:
-        return PackedTable(**({name: getattr(made, name) for name in made.__slots__ if name != "padding"} | arrays))  # type: ignore[arg-type]
+    def changed(**arrays: Any) -> PackedTable:
+        return PackedTable(**({name: getattr(made, name) for name in made.__slots__ if name != "padding"} | arrays))
 
     none, every = (packed_table.with_counts(np.full(64, byte, np.uint8)) for byte in (0, 255))
     wrongs = [
@@ -205,25 +206,25 @@ def test_without_a_folder_to_write_to_the_cache_has_the_table(
     """A dataset that may not be written has its table in the cache's folder; without any, it is in memory."""
     may = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path(dataset.path) and may(path, mode))
-    expected = rows_of(dataset.packed("tokens", 16)._made())  # type: ignore[arg-type]
+    expected = rows_of(dataset.packed("tokens", 16)._made())
     assert not tables(Path(dataset.path))
     assert len(tables(tmp_path / "cache" / "packed")) == 1
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     shutil.rmtree(tmp_path / "cache")
-    assert rows_of(dataset.packed("tokens", 16)._made()) == expected  # type: ignore[arg-type]
+    assert rows_of(dataset.packed("tokens", 16)._made()) == expected
     assert not tables(tmp_path / "cache" / "packed")
 
 
 def test_a_disk_without_room_keeps_the_table_in_memory(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that cannot be written is used all the same."""
-    expected = rows_of(dataset.packed("tokens", 16)._made())  # type: ignore[arg-type]
+    expected = rows_of(dataset.packed("tokens", 16)._made())
     tables(Path(dataset.path))[0].unlink()
 
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(packed_table, "_write", full)
-    assert rows_of(dataset.packed("tokens", 16)._made()) == expected  # type: ignore[arg-type]
+    assert rows_of(dataset.packed("tokens", 16)._made()) == expected
     assert not tables(Path(dataset.path))
 
 

@@ -18,7 +18,6 @@ from shardio.dataset.dataset import Dataset
 from shardio.errors import BadSample, ConfigError, ShardCorrupt, StateMismatch
 from shardio.format.fields import length_column
 from shardio.order.world import World
-from shardio.views.view import SequenceRows
 
 LENGTHS = st.lists(st.integers(0, 3) | st.integers(0, 30), max_size=30)
 COLUMNS = {"positions": True, "documents": True, "cu_seqlens": True}
@@ -132,7 +131,8 @@ def test_an_epoch_is_exact_over_any_ranks(
     lengths: list[int], length: int, whole: bool, size: int, batch: int, shuffle: Any, epoch: int, data: st.DataObject
 ) -> None:
     """Any world delivers each token of packed rows once, of cut ones all but fewer than a row; any other resumes it."""
-    view = (SequenceRows.packed if whole else SequenceRows.cut)(corpus(lengths), "tokens", length)  # type: ignore[arg-type]
+    documents = corpus(lengths)
+    view = documents.packed("tokens", length) if whole else documents.cut("tokens", length)
     if not len(view):
         return
 
