@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError
+from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import describe, length_column, present_column
 from ..order.buckets import MOST
 from ..system import cpus
@@ -15,6 +15,8 @@ from ..system.types import Indices
 from .readable import ReadableDataset, SelectedSamples, decoded
 
 _COUNTED = 1 << 24  # whole numbers
+_MOST_BYTES = 1 << 40  # of a value
+_MOST_ENTRIES = 1 << 62  # of all values together
 _AT_ONCE = 1 << 18  # samples that one thread reads together
 
 T = TypeVar("T")
@@ -49,7 +51,8 @@ def lengths(dataset: ReadableDataset, name: str) -> NDArray[np.unsignedinteger[A
 
     These are those of a ragged field's values, 0 where there is none, or a field of scalars.
 
-    Raises ConfigError for another kind of field, and if a sample lacks the scalar or it is not from 0 to 2^31 - 1.
+    Raises ConfigError for another kind of field, and if a sample lacks the scalar or it is not from 0 to 2^31 - 1;
+    ShardCorrupt for a length that no value has.
     """
     field = dataset.field(name)
     ragged = field.ragged and field.role is None
@@ -62,21 +65,37 @@ def lengths(dataset: ReadableDataset, name: str) -> NDArray[np.unsignedinteger[A
             describe(field),
         )
 
-    def read(numbers: Indices) -> NDArray[np.unsignedinteger[Any]]:
-        if ragged:
-            values = dataset.selection(numbers).column(length_column(name))
-        else:
-            values = _with_values(dataset, name, numbers).column(name)
-        outside = (values < 0) | (values > MOST)
-        if outside.any():
-            row = int(np.argmax(outside))
-            place = dataset.locate(int(numbers[row]))
-            raise ConfigError(
-                f"{dataset.path}/{place}: {name!r} must be from 0 to {MOST} to be a length, it is {values[row]}"
-            )
-        return values.astype(np.min_scalar_type(int(values.max())))
+    def read(numbers: Indices) -> NDArray[Any]:
+        return _with_values(dataset, name, numbers).column(name)
 
-    return np.concatenate([*in_parts(read, dataset.numbers)])
+    found, first = list[NDArray[np.unsignedinteger[Any]]](), 0
+    for values in value_lengths(dataset, name) if ragged else in_parts(read, dataset.numbers):
+        if len(outside := np.flatnonzero((values < 0) | (values > MOST))):
+            place = dataset.path / f"{dataset.locate(first + int(outside[0]))}"
+            raise ConfigError(f"{place}: {name!r} must be from 0 to {MOST} to be a length, it is {values[outside[0]]}")
+        found.append(values.astype(np.min_scalar_type(int(values.max()))))
+        first += len(values)
+    return np.concatenate(found)
+
+
+def value_lengths(dataset: ReadableDataset, name: str) -> Iterator[NDArray[np.int64]]:
+    """Yield the number of entries of each value of a ragged field, int64, in parts.
+
+    Raises ShardCorrupt for a length that no value has, ConfigError for more entries than can be counted.
+    """
+
+    def read(numbers: Indices) -> NDArray[np.int64]:
+        return dataset.selection(numbers).column(length_column(name))
+
+    most, total, first = _MOST_BYTES // dataset.field(name).entry_bytes, 0, 0
+    for values in in_parts(read, dataset.numbers):
+        if len(wrong := np.flatnonzero((values < 0) | (values > most))):
+            place = dataset.path / f"{dataset.locate(first + int(wrong[0]))}"
+            raise ShardCorrupt(f"{place}, field {name!r}: has a length of {values[wrong[0]]}, not one in [0, {most}]")
+        total, first = total + int(values.sum()), first + len(values)
+        if total >= _MOST_ENTRIES:
+            raise ConfigError(f"{dataset.path}: field {name!r} has 2^62 entries or more, too many to count")
+        yield values
 
 
 def _with_values(dataset: ReadableDataset, name: str, numbers: Indices) -> SelectedSamples:

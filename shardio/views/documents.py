@@ -1,21 +1,14 @@
 """Documents end to end: the lengths of a ragged field's values, and the pieces of these that make rows."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, ShardCorrupt
-from ..format.fields import length_column
 from ..system.types import Indices
-from .columns import in_parts
+from .columns import value_lengths
 from .readable import ReadableDataset
-
-_MOST_BYTES = 1 << 40  # of a value
-_MOST_ENTRIES = 1 << 62  # of all documents together
 
 
 @final
@@ -111,28 +104,8 @@ def ring(base: ReadableDataset, name: str, length: int) -> Ring:
     """Return the ring of all documents of a dataset, whose lengths are read."""
     starts = np.zeros(len(base) + 1, np.int64)
     place = 0
-    for lengths in document_lengths(base, name):
+    for lengths in value_lengths(base, name):
         np.cumsum(lengths, out=starts[place + 1 : place + 1 + len(lengths)])
         starts[place + 1 : place + 1 + len(lengths)] += starts[place]
         place += len(lengths)
     return Ring(starts, length)
-
-
-def document_lengths(base: ReadableDataset, name: str) -> Iterator[NDArray[np.int64]]:
-    """Yield the number of entries of each value of a ragged field, int64, in parts.
-
-    Raises ShardCorrupt for a length that no value has, ConfigError for more entries than can be counted.
-    """
-    most, total = _MOST_BYTES // base.field(name).entry_bytes, 0
-    for first, lengths in in_parts(partial(_lengths, base, length_column(name)), len(base)):
-        if len(wrong := np.flatnonzero((lengths < 0) | (lengths > most))):
-            place = base.path / f"{base.locate(first + int(wrong[0]))}"
-            raise ShardCorrupt(f"{place}, field {name!r}: has a length of {lengths[wrong[0]]}, not one in [0, {most}]")
-        total += int(lengths.sum())
-        if total >= _MOST_ENTRIES:
-            raise ConfigError(f"{base.path}: field {name!r} has 2^62 entries or more, too many for rows")
-        yield lengths
-
-
-def _lengths(base: ReadableDataset, column: str, numbers: Indices) -> tuple[int, NDArray[np.int64]]:
-    return int(numbers[0]), base.selection(numbers).column(column)

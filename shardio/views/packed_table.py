@@ -37,7 +37,8 @@ from ..system.directory import Directory
 from ..system.file_locks import try_lock
 from ..system.replacement import remove_abandoned, replacing
 from ..system.types import Indices
-from .documents import Pieces, document_lengths
+from .columns import value_lengths
+from .documents import Pieces
 from .index_map import BitMap, counted_bits, with_counts
 from .packing import best_fit
 from .readable import ReadableDataset
@@ -133,7 +134,7 @@ def _columns(pieces: Pieces) -> tuple[NDArray[np.int64], ...]:
 
 def made(base: ReadableDataset, name: str, length: int) -> PackedTable:
     """Make the table of a dataset: its documents are the values of a ragged field."""
-    lengths = np.concatenate([np.empty(0, np.int64), *document_lengths(base, name)])
+    lengths = np.concatenate([np.empty(0, np.int64), *value_lengths(base, name)])
     full_rows = lengths // length
     lengths %= length
     packing = best_fit(lengths, length)
@@ -167,7 +168,7 @@ def packed_table(base: ReadableDataset, name: str, length: int) -> PackedTable:
         name: the ragged field that holds documents.
         length: the entries of a row.
 
-    Raises what `document_lengths` raises.
+    Raises what `value_lengths` raises.
     """
     if len(base) < _FEW:
         return made(base, name, length)
