@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..transforms.arrays import ArrayConversion, ArrayCrop, ArrayFlip, ArrayRecipe, ArrayRotate90, ArrayWindow, Move
+from ..transforms.array_recipe import ArrayConversion, ArrayRecipe
+from ..transforms.arrays import ArrayCrop, ArrayFlip, ArrayRotate90, ArrayWindow, Move
 from .output_format import numpy_dtype
 from .torch_steps import to_device
 

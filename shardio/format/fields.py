@@ -150,7 +150,7 @@ class Field:
 
         They are stored without a header: a hidden column holds their lengths.
         """
-        return self.kind == "array" and (self.shape or ())[:1] == (None,) and None not in self.entry_shape
+        return self.kind == "array" and is_ragged(self.shape)
 
     @property
     def has_lengths(self) -> bool:
@@ -349,6 +349,11 @@ class Missing:
 def is_missing(value: Any) -> bool:
     """Return whether a source gives no value."""
     return value is None or isinstance(value, Missing)
+
+
+def is_ragged(shape: Shape | None) -> bool:
+    """Return whether the first axis of arrays of this shape, and no other, has any length."""
+    return bool(shape) and shape is not None and shape[0] is None and None not in shape[1:]
 
 
 def _fits(shape: tuple[int, ...], expected: Shape | None) -> bool:

@@ -37,7 +37,8 @@ from .batch.field_names import Fields
 from .batch.field_warnings import FirstBatch
 from .batch.map_function import MapBy, UserFunction, map_function
 from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
-from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
+from .batch.spec import BatchOptions, DeviceOptions, batch_spec
+from .batch.transforms_by_field import Transforms
 from .bucketing import batching
 from .device.prefetcher import MOST_HELD, DevicePrefetcher
 from .epoch import EpochIterator, RunningEpoch

@@ -28,7 +28,8 @@ from .batch.field_names import Fields
 from .batch.field_warnings import warn_of_equal_views
 from .batch.quarantine import OnBadSample
 from .batch.rows import Rows
-from .batch.spec import BatchOptions, DeviceOptions, Transforms, batch_spec
+from .batch.spec import BatchOptions, DeviceOptions, batch_spec
+from .batch.transforms_by_field import Transforms
 from .workers.shared_buffers import SharedBuffer, new_shared_buffer
 
 

@@ -7,7 +7,7 @@ transform's position in the list, so every engine and any number of threads make
 
 from typing import TypeAlias
 
-from .arrays import ArrayRecipe as ArrayRecipe
+from .array_recipe import ArrayRecipe as ArrayRecipe
 from .arrays import ArrayTransform as ArrayTransform
 from .arrays import CenterSpatialCrop as CenterSpatialCrop
 from .arrays import RandomAxisFlip as RandomAxisFlip

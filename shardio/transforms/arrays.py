@@ -7,24 +7,20 @@ channels, which stay in place.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
-from .normalization import Normalize, Precision, ToFloat, ToInt64, merged, per_channel
-from .ragged import Collation, PadTo, Ragged
+from ..format.fields import Shape
 from .random_generator import RandomGenerator
 from .steps import Mask
 from .validation import at_least_one, check_probability
 
-Shape: TypeAlias = tuple[int | None, ...]
-"""A shape, in which None stands for an axis of any length."""
 Size: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = NDArray[np.int64]
 """The shape of each array, int64 [B, axes], or [1, axes] if all have the same."""
@@ -240,230 +236,6 @@ class RandomWindow:
 
 
 ArrayTransform: TypeAlias = RandomSpatialCrop | CenterSpatialCrop | RandomWindow | RandomAxisFlip | RandomRotate90
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayConversion:
-    """The conversion of arrays to floats, or of whole numbers to int64.
-
-    Attributes:
-        dtype: the dtype of the results, to which floats are rounded after they were computed in float32.
-        moments: the mean, which is subtracted, and the standard deviation, by which the difference is divided: float32,
-            of a shape that broadcasts over the arrays. None leaves values as they are.
-    """
-
-    dtype: Precision | Literal["int64"]
-    moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None
-
-    @classmethod
-    def of(cls, normalize: Normalize, shape: Shape | None, *, ragged: bool = False) -> ArrayConversion:
-        """Return the conversion of arrays of this shape, None for any. Raise ConfigError if they have other channels.
-
-        The channels are the first axis, or of `ragged` arrays the one behind the first.
-        """
-        axes = (shape or ())[int(ragged) :]
-        if axes[:1] in ((), (None,)):
-            channels, why = (
-                1,
-                "" if shape == () else f": the number of channels of arrays of {_in_words(shape)} is unknown",
-            )
-        else:
-            channels, place = axes[0] or 0, "second" if ragged else "first"
-            why = f": the channels of arrays of {_in_words(shape)} are the {place} axis"
-        sizes = (channels, *(1 for _ in axes[1:])) if axes else ()
-        mean, std = per_channel(normalize, channels, why=why).T.reshape(2, *sizes)
-        identity = not mean.any() and bool((std == 1).all())
-        return cls(normalize.dtype or "float32", None if identity else (mean, std))
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayRecipe:
-    """The transforms of an array field, checked.
-
-    Attributes:
-        transforms: the transforms that move values, in order.
-        shape: the shape of the stored arrays, None for any.
-        out_shape: the shape of the results, before a batch is made of them; None for any.
-        conversion: the conversion to floats or int64, which follows; None leaves the stored dtype.
-        leading: the number of axes, of the rows of a window, that transforms don't see.
-        collation: what a batch makes of results of several lengths; None leaves them a list.
-    """
-
-    transforms: tuple[ArrayTransform, ...]
-    shape: Shape | None
-    out_shape: Shape | None
-    conversion: ArrayConversion | None = None
-    leading: int = 0
-    collation: Collation | None = None
-
-    @classmethod
-    def of(
-        cls, transforms: Sequence[object], shape: Shape | None, dtype: np.dtype[Any], leading: int = 0
-    ) -> ArrayRecipe:
-        """Check `transforms` against arrays of this shape, None for any, and dtype. Raise ConfigError otherwise.
-
-        Of arrays of any shape, a crop to several lengths takes those that have as many axes, and RandomWindow, PadTo
-        and Ragged take those of one axis.
-        """
-        collation = next((each for each in transforms[-1:] if isinstance(each, Collation)), None)
-        listed = transforms if collation is None else transforms[:-1]
-        shape = _taken(transforms) if shape is None else shape
-        rows, shape = (shape or ())[:leading], None if shape is None else shape[leading:]
-        ragged = is_ragged(shape)
-        checked: list[ArrayTransform] = []
-        normalize: Normalize | None = None
-        whole = False
-        out_shape = shape
-        for position, transform in enumerate(listed):
-            name = type(transform).__name__
-            if whole:
-                raise ConfigError(f"transform {position}: {name} must come before ToInt64")
-            if isinstance(transform, ToInt64):
-                if dtype.kind not in "iu" or normalize is not None:
-                    found = "floats" if normalize is not None else dtype
-                    raise ConfigError(f"transform {position}: ToInt64 takes whole numbers, got {found}")
-                whole = True
-            elif isinstance(transform, ToFloat | Normalize):
-                if dtype.kind == "c":
-                    raise ConfigError(f"transform {position}: {name} takes real numbers, got arrays of {dtype}")
-                normalize = merged(normalize, transform, listed[position - 1], position)
-            elif isinstance(transform, PadTo | Ragged):
-                raise ConfigError(f"transform {position}: {name} must come last, and once")
-            elif not isinstance(transform, ArrayTransform):
-                kinds = (*get_args(ArrayTransform), ToFloat, Normalize, ToInt64, PadTo, Ragged)
-                advice = _advice(dtype) if shape is not None and _like_pixels(shape) else ""
-                raise ConfigError(
-                    f"transform {position} must be a shardio array transform, got {transform!r}: arrays of "
-                    f"{_in_words(shape)} take {', '.join(kind.__name__ for kind in kinds)}{advice}"
-                )
-            elif normalize is not None:
-                raise ConfigError(f"transform {position}: {name} must come before ToFloat and Normalize")
-            else:
-                out_shape = None if out_shape is None else _result(transform, out_shape, collation)
-                checked.append(transform)
-        if collation is not None and not is_ragged(out_shape):
-            one = "" if out_shape is None or None in out_shape else ", which make one tensor without it"
-            raise ConfigError(
-                f"transform {len(listed)}: {type(collation).__name__} takes arrays whose first axis, and no other, has "
-                f"any length, got arrays of {_in_words(out_shape)}{one}"
-            )
-        conversion = None if normalize is None else ArrayConversion.of(normalize, out_shape, ragged=ragged)
-        if whole and dtype != np.int64:
-            conversion = ArrayConversion("int64", None)
-        if isinstance(collation, PadTo):
-            check_padding(collation.value, dtype if conversion is None else conversion.dtype)
-        if shape is None:
-            return cls(tuple(checked), None, None, conversion, leading)
-        return cls(tuple(checked), (*rows, *shape), (*rows, *(out_shape or ())), conversion, leading, collation)
-
-    @property
-    def seen(self) -> Shape | None:
-        """The shape of the arrays that the first transform sees; None for any."""
-        return None if self.shape is None else self.shape[self.leading :]
-
-    @property
-    def out_size(self) -> Size | None:
-        """The shape of every result, if all have the same."""
-        sizes = [size for size in self.out_shape or () if size is not None]
-        return None if self.out_shape is None or len(sizes) < len(self.out_shape) else tuple(sizes)
-
-    @property
-    def out_entry(self) -> Size:
-        """The shape of one entry along the first axis of the results; () if they have no such shape."""
-        return tuple(size or 0 for size in (self.out_shape or ())[1:]) if is_ragged(self.out_shape) else ()
-
-    def result(self, shape: Size) -> Shape:
-        """Return the shape of the result of an array. Raise ConfigError if the transforms don't take its shape."""
-        taken = self.shape
-        if taken is not None and (
-            len(shape) != len(taken) or any(t not in (None, s) for s, t in zip(shape, taken, strict=True))
-        ):
-            raise ConfigError(f"the transforms take arrays of {_in_words(taken)}, got {_in_words(shape)}")
-        found: Shape = shape[self.leading :]
-        for transform in self.transforms:
-            found = _result(transform, found, self.collation)
-        return (*shape[: self.leading], *found)
-
-    def moves(
-        self, *, seed: int, epoch: int, indices: NDArray[np.int64], shapes: Shapes | None = None
-    ) -> tuple[Move, ...]:
-        """Return all moves for the arrays of these samples, int64 [B].
-
-        `shapes` are their shapes, int64 [B, axes], of which `result` takes each; it isn't needed if all are the same.
-        """
-        moves: list[Move] = []
-        shapes = np.array([self.seen], np.int64) if shapes is None else shapes[:, self.leading :]
-        for position, transform in enumerate(self.transforms):
-            added = transform.moves(shapes, RandomGenerator(seed, epoch, position, indices))
-            for move in added:
-                shapes = _moved_shapes(shapes, move)
-            moves += added
-        return tuple(moves)
-
-
-def is_ragged(shape: Shape | None) -> bool:
-    """Return whether the first axis of arrays of this shape, and no other, has any length."""
-    return bool(shape) and shape is not None and shape[0] is None and None not in shape[1:]
-
-
-def _taken(transforms: Sequence[object]) -> Shape | None:
-    """Return the shape of arrays that transforms take of those of any shape; None for any."""
-    for transform in transforms:
-        if isinstance(transform, RandomSpatialCrop | CenterSpatialCrop) and not isinstance(transform.size, int):
-            return (None,) * len(transform.size)
-        if isinstance(transform, RandomWindow | PadTo | Ragged):
-            return (None,)
-    return None
-
-
-def _result(transform: ArrayTransform, shape: Shape, collation: Collation | None) -> Shape:
-    if isinstance(transform, RandomWindow):
-        return transform.out_shape(shape, keeps_shorter=collation is not None)
-    return transform.out_shape(shape)
-
-
-def _moved_shapes(shapes: Shapes, move: Move) -> Shapes:
-    """Return the shapes of arrays once a move was carried out."""
-    match move:
-        case ArrayCrop(size=size):
-            shapes = shapes.copy()
-            shapes[:, -len(size) :] = size
-        case ArrayWindow(begins=begins, ends=ends):
-            shapes = np.broadcast_to(shapes, (len(begins), shapes.shape[1])).copy()
-            shapes[:, 0] = ends - begins
-    return shapes
-
-
-_BFLOAT16_MAX = 3.3895313892515355e38
-
-
-def check_padding(value: float, dtype: np.dtype[Any] | str) -> None:
-    """Raise ConfigError for padding that this dtype doesn't hold: floats round it, infinities and NaN are theirs."""
-    kind = np.dtype("float32" if dtype == "bfloat16" else dtype)
-    if kind.kind in "biu":
-        least, most = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
-        held = least <= value <= most and value == int(value)
-    else:
-        largest = _BFLOAT16_MAX if dtype == "bfloat16" else float(np.finfo(kind).max)
-        held = not largest < abs(value) < math.inf
-    if not held:
-        raise ConfigError(f"PadTo's value must be one that {dtype} holds, got {value!r}")
-
-
-def _in_words(shape: Shape | None) -> str:
-    return "any shape" if shape is None else f"shape {shape}"
-
-
-def _advice(dtype: np.dtype[Any]) -> str:
-    """Say how arrays that may be pixels become images, which take the other transforms."""
-    if dtype == np.uint8:
-        return "; if these are pixels, converting with --as-image makes images"
-    return f"; if these are images, convert them as they were before they became {dtype}: as files, or as uint8"
-
-
-def _like_pixels(shape: Shape) -> bool:
-    """Return whether the shape is one that `--as-image` takes: [h, w], [h, w, 1 or 3] or [1 or 3, h, w]."""
-    return len(shape) == 2 or (len(shape) == 3 and (shape[0] in (1, 3) or shape[2] in (1, 3)))
 
 
 def _as_size(value: int | Sequence[int]) -> int | Size:

@@ -6,7 +6,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeAlias, TypeVar, get_args
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -21,10 +21,10 @@ from ...errors import ConfigError
 from ...foreign.tokenizer import TextEncoder
 from ...format.fields import CHECKSUM, Field, length_column, presence, present_column, shape_column
 from ...format.limits import Limits
-from ...system.did_you_mean import OF_YOUR_OWN, did_you_mean
 from ...system.helper_process import READ_SECONDS
-from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, ToInt64, Tokenize, Transform
-from ...transforms.arrays import Size, check_padding
+from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, Transform
+from ...transforms.array_recipe import check_padding
+from ...transforms.arrays import Size
 from ...transforms.ragged import tokenizing
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
@@ -35,9 +35,7 @@ from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
 from .quarantine import OnBadSample
-
-Transforms: TypeAlias = Sequence[Transform] | Mapping[str, Sequence[Transform]] | None
-"""A list for the one image field, or a list for each field."""
+from .transforms_by_field import Transforms, transforms_by_field
 
 HOST = torch.device("cpu")
 
@@ -284,7 +282,7 @@ def batch_spec(
     """
     names = FieldNames.of(dataset, options.fields)
     fields = {name: dataset.fields[stored] for name, stored in names.stored.items()}
-    transforms = _transforms_by_field(dataset, fields, names, options.transforms)
+    transforms = transforms_by_field(dataset, fields, names, options.transforms)
     # Workers must finish the values themselves if they pass them to the user's function or to another process.
     needs_host = "map" if options.map_function is not None else "isolate" if isolate else None
     images = _image_specs(fields, names, transforms, target, needs_host, options, len(dataset))
@@ -424,78 +422,3 @@ def _image_size(kind: Field, *, orient: bool) -> tuple[int, int] | None:
     """Return the (height, width) of all images, if they have one size once they are upright."""
     size = kind.image_size
     return None if size is None or (orient and kind.kind == "image" and size[0] != size[1]) else size
-
-
-def _transforms_by_field(
-    dataset: ReadableDataset, fields: Mapping[str, Field], names: FieldNames, transforms: Transforms
-) -> Mapping[str, Sequence[Transform]]:
-    if transforms is None:
-        return {}
-    images = [name for name, kind in fields.items() if kind.is_image or kind.kind == "images"]
-    arrays = [name for name, kind in fields.items() if kind.kind == "array"]
-    if isinstance(transforms, Mapping):
-        for name, listed in transforms.items():
-            if name not in fields and name in dataset.fields:
-                others = [delivered for delivered, stored in names.stored.items() if stored == name]
-                how = f"delivers as {others}: give each a list" if others else "leaves out"
-                raise ConfigError(f"transforms for {name!r}, which fields={list(fields)} {how}")
-            kind = fields[name].kind if name in fields else None
-            only = {"scalar": ToInt64, "text": Tokenize}.get(kind or "")
-            if name not in images + arrays and not (only and _are_all(listed, only)):
-                raise ConfigError(
-                    f"transforms for {name!r}, but the image fields of {dataset.path} are {images}, and its fields of "
-                    f"arrays are {arrays}; scalars take only ToInt64, and texts only "
-                    "Tokenize, as in [Tokenize('tokenizer.json', PadTo())]"
-                )
-            _check_listed(listed, f" for {name!r}")
-        return transforms
-    _check_listed(transforms)
-    candidates = images or arrays
-    if len(candidates) != 1:
-        raise ConfigError(
-            f"a list of transforms needs exactly one image or array field, but {dataset.path} has {candidates}: "
-            "give a dict of lists by field"
-        )
-    return {candidates[0]: transforms}
-
-
-def _are_all(listed: Any, kind: type) -> bool:
-    """Return whether a list holds transforms of one kind, and no others."""
-    return isinstance(listed, Sequence) and len(listed) > 0 and all(isinstance(each, kind) for each in listed)
-
-
-def _check_listed(listed: Any, whose: str = "") -> None:
-    """Raise ConfigError unless `listed` is a list of transforms; say what to use for another library's, or a function.
-
-    `whose`, such as ` for 'image'`, names the field in messages, if a dict does. Whether the transforms suit
-    their field is for the recipe to say.
-    """
-    if not isinstance(listed, Sequence):
-        rule = f"transforms{whose} must be a list{'' if whose else ', or a dict of lists by field'}"
-        raise ConfigError(f"{rule}, got {listed!r}{_instead_of(listed)}")
-    for position, transform in enumerate(listed):
-        if not isinstance(transform, Transform | Mixer):
-            rule = f"transform {position}{whose} must be one of shardio's"
-            raise ConfigError(f"{rule}, got {transform!r}{_instead_of(transform)}")
-
-
-def _instead_of(given: Any) -> str:
-    """Return the end of a message, which says what to use in place of something that is no transform of shardio."""
-    kind = given if isinstance(given, type) else type(given)
-    name = kind.__name__
-    if isinstance(given, Transform):
-        return ": put it into a list"
-    if kind in get_args(Transform):
-        return f", a class: give an instance of it, as in {name}(...)"
-    library = kind.__module__.partition(".")[0]
-    if library == "torchvision" and name in {known.__name__ for known in get_args(Transform)}:
-        return f": shardio.{name} takes its place"
-    is_list = name in ("Compose", "Sequential") and library in ("torch", "torchvision", "albumentations")
-    if is_list or (library == "torchvision" and name != "Lambda"):
-        return f": {did_you_mean(name, 'transform') or f'shardio has no {name}. {OF_YOUR_OWN}'}"
-    if not callable(given):
-        return ""
-    return (
-        ": give a function of your own to a Loader's map=, where it gets batches, or with map_by='sample' samples, as "
-        "dicts"
-    )
