@@ -1,5 +1,6 @@
 """Values of several lengths joined to the tensors of a batch, as PadTo and Ragged say."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -124,7 +125,7 @@ def _end_to_end(values: Sequence[NDArray[Any]], count: int) -> NDArray[Any]:
     if isinstance(memory, np.ndarray) and memory.flags.c_contiguous and all(each.base is memory for each in values):
         start, stop = first.ctypes.data - memory.ctypes.data, last.ctypes.data + last.nbytes - memory.ctypes.data
         # Each lies behind the one before, so that there are gaps unless their bytes fill the span.
-        if stop - start == sum(each.nbytes for each in values):
+        if stop - start == count * first.itemsize * math.prod(first.shape[1:]):
             found: NDArray[Any] = memory.reshape(-1).view(np.uint8)[start:stop].view(first.dtype)
             return found.reshape(count, *first.shape[1:])
     return np.concatenate(values)

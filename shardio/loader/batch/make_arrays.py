@@ -77,13 +77,15 @@ def make_ragged(rows: Rows, name: str, read: RaggedRead) -> None:
     if name in read.windows:
         moves, data = read.windows[name]
         begins, ends = _window(moves)
-        _deliver(rows, name, there, _split(data, ends - begins), moves[1:], data)
+        _deliver(rows, name, there, _split(data, ends - begins), moves[1:], data, ends - begins)
     elif read.whole is not None:
         moves = _moves(rows, name, there, _shapes(rows, name, read.lengths[there]))
         first = not rows.spec.names.draws[name]  # the name of the stored field that has the values themselves
         data = read.whole if first else read.whole.copy()
         values = _split(data, read.lengths)
-        _deliver(rows, name, there, [values[row] for row in there.tolist()], moves, data)
+        if len(there) < len(values):
+            values = [values[row] for row in there.tolist()]
+        _deliver(rows, name, there, values, moves, data, read.lengths[there])
 
 
 def make_listed(rows: Rows, name: str, arrays: Sequence[NDArray[Any] | None]) -> None:
@@ -126,6 +128,7 @@ def _deliver(
     values: Sequence[NDArray[Any]],
     moves: Sequence[Move],
     data: NDArray[Any] | None = None,
+    lengths: NDArray[np.int64] | None = None,
 ) -> None:
     """Carry out the transforms of the values of some rows, and put them into the batch's array or the list.
 
@@ -133,11 +136,13 @@ def _deliver(
         there: the rows, int64 [k].
         values: their values; so are the moves.
         data: the memory in which all values lie end to end, if they do.
+        lengths: their lengths, int64 [k], if known.
     """
     array = rows.spec.arrays[name]
     recipe, dtype = array.recipe, delivered_dtype(array.recipe, array.stored)
     together = None if moves or data is None else data
-    lengths = np.array([len(value) if value.ndim else 1 for value in values], np.int64)
+    if lengths is None:
+        lengths = np.array([len(value) if value.ndim else 1 for value in values], np.int64)
     if (lost := first_overflow(values if together is None else together, recipe, moves)) is not None:
         row = lost[0] if together is None else int(np.searchsorted(np.cumsum(lengths), lost[0], "right"))
         _raise_overflow(rows, name, int(there[row]), lost[1])
@@ -167,6 +172,9 @@ def _deliver(
                 out[there] = padded
             rows.arrays[length_name(name)][there] = lengths
             return
+    if len(there) == len(rows):
+        rows.lists[name][:] = results
+        return
     for row, result in zip(there.tolist(), results, strict=True):
         rows.lists[name][row] = result
 
