@@ -153,8 +153,9 @@ def test_a_starved_rank_is_warned_about(caplog: pytest.LogCaptureFixture) -> Non
         shardio.monitor(loader, every=0.1, patience=8, sinks=[kept]),
     ):
         list(loader)
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning.startswith("rank 0 has waited for input for ")
+    messages = [record.getMessage() for record in caplog.records]
+    # A busy machine may end the hunger for an interval, which is told too.
+    (warning,) = [one for one in messages if one.startswith("rank 0 has waited for input for ")]
     assert "'map'" in warning
     assert max(one.starved for one in kept.all if not one.samples) > 0.9
     assert sum(one.wait_seconds for one in kept.all) == pytest.approx(loader.stats().wait_seconds, abs=0.1)
