@@ -1,10 +1,12 @@
 """The contract of a container: writing and reading a shard of any kind."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError, Option
@@ -14,6 +16,42 @@ from ..system import allocation
 from ..system.types import Column, Rows
 from ._writing import Writer
 from .row_locator import RowLocator, Scratch
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A block of each of n rows of a fixed field, along the last k axes of the rows; of the axes before them, all.
+
+    Attributes:
+        begins: where the blocks begin, int64 [n, k].
+        size: how long each is along these axes, k lengths of at least 1.
+    """
+
+    begins: NDArray[np.int64]
+    size: tuple[int, ...]
+
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> "Blocks":
+        return Blocks(self.begins[rows], self.size)
+
+    def shape(self, row_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the blocks of rows of this shape."""
+        return (*row_shape[: len(row_shape) - len(self.size)], *self.size)
+
+    def place(self, number: int) -> Any:
+        """Return what takes a block from its row, `row[blocks.place(number)]`."""
+        begins = self.begins[number].tolist()
+        return (..., *(slice(begin, begin + size) for begin, size in zip(begins, self.size, strict=True)))
+
+    def cut(self, rows: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
+        """Copy the blocks of rows, `[n, *shape]`, to `out`, `[n, *blocks.shape(shape)]`, and return it."""
+        for number, row in enumerate(rows):
+            out[number] = row[self.place(number)]
+        return out
+
+
+NO_BLOCKS: Mapping[str, Blocks] = MappingProxyType({})
+"""No field of which blocks are enough."""
 
 
 class Reader(Protocol):
@@ -40,6 +78,19 @@ class Reader(Protocol):
             KeyError: there is no such field.
             BadSample: a value claims more than `most` bytes; no memory is taken for it.
             ShardCorrupt: the file is cut short or damaged.
+        """
+
+    def read_blocks(
+        self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES
+    ) -> NDArray[Any]:
+        """Read a block of each of many samples' values of a fixed field: what `read` returns, cut.
+
+        Args:
+            rows, field, most: as those of `read`.
+            blocks: the blocks, one for each of `rows`.
+            out: the array to fill: C-contiguous `[n, *blocks.shape(row shape)]` of the field's dtype.
+
+        Returns `out`, or an array like it. Raises what `read` raises, and ValueError for blocks that are not in rows.
         """
 
     def locator(self, field: str) -> RowLocator | None:
@@ -136,6 +187,36 @@ def check_out(out: NDArray[Any] | None, count: int, field: Field) -> NDArray[Any
     """
     shape = (count, *field.row_shape)
     return allocation.empty(shape, field.row_dtype) if out is None else _fitting(out, shape, field)
+
+
+def check_blocks(blocks: Blocks, out: NDArray[Any] | None, count: int, field: Field) -> NDArray[Any]:
+    """Return `out` if it fits blocks of `count` rows of a fixed field, or a new array.
+
+    Raises ValueError if it does not fit, or if blocks are not within the rows; MemoryError if there is not enough.
+    """
+    axes, begins = len(blocks.size), blocks.begins
+    if not 1 <= axes <= len(field.row_shape) or begins.shape != (count, axes) or min(blocks.size) < 1:
+        raise ValueError(
+            f"blocks must be begins [{count}, k] and k sizes of at least 1, of rows of shape {field.row_shape}, "
+            f"got begins {begins.shape} and sizes {blocks.size}"
+        )
+    room = np.array(field.row_shape[-axes:], np.int64) - blocks.size
+    for number in np.flatnonzero(((begins < 0) | (begins > room)).any(axis=1))[:1].tolist():
+        raise ValueError(f"a block of {blocks.size} at {begins[number].tolist()} is not in rows of {field.row_shape}")
+    shape = (count, *blocks.shape(field.row_shape))
+    return allocation.empty(shape, field.row_dtype) if out is None else _fitting(out, shape, field)
+
+
+def cut_rows(
+    read: Callable[[Rows, NDArray[Any]], object], rows: Rows, blocks: Blocks, field: Field, out: NDArray[Any]
+) -> None:
+    """Fill `out` with blocks of rows of a fixed field, which `read` reads whole, into an array: one at a time."""
+    whole, held = allocation.empty((1, *field.row_shape), field.row_dtype), None
+    for number in np.argsort(rows, kind="stable").tolist():
+        if rows[number] != held:
+            read(rows[number : number + 1], whole)
+            held = rows[number]
+        out[number] = whole[0][blocks.place(number)]
 
 
 def part_memory(out: NDArray[Any] | None, count: int, field: Field, scratch: Scratch | None) -> NDArray[Any]:

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import ShardCorrupt
 from ..format.fields import Field
+from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
 from ..system import npy
 from ..system.regular_files import check_regular, open_regular
-from ..system.types import Rows
-from .base import check_value_bytes
+from ..system.types import Column, Rows
+from .base import Blocks, check_blocks, check_value_bytes, cut_rows
 from .row_locator import NOT_MAPPED, FileMap, within
 
 T = TypeVar("T")
@@ -224,6 +225,31 @@ class BaseReader(ABC, Generic[T]):
         if opened is None:
             opened = self._opened = self._open()
         return opened
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    @abstractmethod
+    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
+        """Read one field of many samples, see `Reader.read`."""
+
+    def read_blocks(
+        self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES
+    ) -> NDArray[Any]:
+        """Read a block of each of many samples' values, see `Reader.read_blocks`. Each row is read whole."""
+        rows, kind, out = self._check_blocks(rows, field, blocks, out)
+        cut_rows(lambda some, whole: self.read(some, field, whole, most=most), rows, blocks, kind, out)
+        return out
+
+    def _check_blocks(
+        self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None
+    ) -> tuple[Rows, Field, NDArray[Any]]:
+        """Check the arguments of `read_blocks`, with its errors; return rows as int64, the field, and what to fill."""
+        rows, kind = check_request(rows, field, None, self._fields, len(self), self._path)
+        if not kind.fixed:
+            raise ValueError(f"{self._path}: the values of {field!r} ({kind.kind}) differ in size: no blocks of them")
+        return rows, kind, check_blocks(blocks, out, len(rows), kind)
 
     def close(self) -> None:
         """Drop the open shard; a read that is running in another thread still finishes."""

@@ -25,7 +25,7 @@ from ..system.types import Column, Rows
 from . import hdf5_index
 from ._hdf5_writer import Hdf5Writer
 from ._writing import parse_fields
-from .base import Container, check_out
+from .base import Blocks, Container, check_out, cut_rows
 from .files import BaseReader, RawFile, as_rows, check_request, open_hdf5, open_hdf5_stream, take_mapped
 from .hdf5_chunks import ChunkedRows, ChunkSpan, chunked_rows
 from .hdf5_index import NOT_PACKED, Packing
@@ -43,7 +43,8 @@ class _OpenShard:
     Attributes:
         count: its number of samples.
         readers: by field, an object whose `read` fills an array [n, *shape] with rows of a fixed field (`rows, out,
-            most`), or returns the bytes of each row of any other (`rows, most`); the rows are within the shard.
+            most`), or returns the bytes of each row of any other (`rows, most`); the rows are within the shard. Those
+            of fixed fields also have `read_blocks` (`rows, blocks, out, most`), which fills an array with blocks.
         locators: where rows are, of the fields for which that says all.
     """
 
@@ -97,6 +98,14 @@ class Hdf5Reader(BaseReader[_OpenShard]):
         out = check_out(out, len(rows), kind)
         if out.size:
             reader.read(rows, out, most)
+        return out
+
+    def read_blocks(
+        self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES
+    ) -> NDArray[Any]:
+        rows, _, out = self._check_blocks(rows, field, blocks, out)
+        if out.size:
+            self._shard().readers[field].read_blocks(rows, blocks, out, most)
         return out
 
     def locator(self, field: str) -> RowLocator | None:
@@ -174,6 +183,9 @@ class _ContiguousRows:
         if self.big_endian:
             out.byteswap(inplace=True)
 
+    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
+        cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
+
     def locator(self) -> RowLocator | None:
         if self.big_endian or not self.field.row_bytes:
             return None
@@ -234,6 +246,12 @@ class _DecodedRows:
         self.reader.read(rows, numbers, most)
         self.decoding.apply(numbers, out)
 
+    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
+        same = self.field.row_dtype == out.dtype
+        numbers = out if same else allocation.empty(out.shape, self.field.row_dtype)
+        self.reader.read_blocks(rows, blocks, numbers, most)
+        self.decoding.apply(numbers, out)
+
 
 @dataclass(frozen=True, slots=True)
 class _SomeRows:
@@ -244,6 +262,9 @@ class _SomeRows:
 
     def read(self, rows: Rows, *arguments: Any) -> Any:
         return self.reader.read(self.taken[rows], *arguments)
+
+    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
+        self.reader.read_blocks(self.taken[rows], blocks, out, most)
 
 
 def _in_helper(path: Path, function: str, **arguments: Any) -> str | None:

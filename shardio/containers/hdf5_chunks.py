@@ -22,7 +22,7 @@ from ..system.forks import reset_in_children
 from ..system.types import Rows
 from ._hdf5_codecs import Bytes, Damaged
 from ._hdf5_filters import FilterPipeline, pipeline_of
-from .base import check_value_bytes
+from .base import Blocks, check_value_bytes, cut_rows
 from .files import RawFile, as_rows
 from .row_locator import within
 
@@ -192,6 +192,10 @@ class ChunkedRows:
         else:
             for part in parts:
                 self._read_block(ordered[part], order[part], out)
+
+    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
+        """Fill `out` with blocks of the rows; raise what `read` raises."""
+        cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
 
     def _read_rows(self, rows: Rows, order: NDArray[np.int64], parts: list[slice], out: NDArray[Any]) -> None:
         """Read chunks of one row each, straight into `out`, then copy rows that were asked for repeatedly."""

@@ -17,7 +17,7 @@ from ..format.fields import Field
 from ..system import helper_process
 from ..system.types import Rows
 from . import files
-from .base import check_value_bytes
+from .base import Blocks, check_value_bytes, cut_rows
 from .hdf5_chunks import ChunkSpan, block_parts
 
 SERVICE = "shardio.containers.hdf5_service"
@@ -137,6 +137,10 @@ class LibraryRows:
         read = _read(self.library, "rows", self.name, keys, blocks=blocks, dtype=dtype.str)
         for part, values in zip(parts, read, strict=True):
             out[order[part]] = np.frombuffer(values, dtype).reshape(-1, *self.field.row_shape)
+
+    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
+        """Fill `out` with blocks of the rows; raise what `read` raises."""
+        cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
 
 
 @dataclass(frozen=True, slots=True)

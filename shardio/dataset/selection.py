@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..cache.node_cache import Hold
 from ..containers import row_locator
-from ..containers.base import Reader, check_out, part_memory
+from ..containers.base import NO_BLOCKS, Blocks, Reader, check_blocks, check_out, part_memory
 from ..containers.row_locator import PackedValues, Scratch
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field, describe, length_column
@@ -59,7 +59,7 @@ class Selection:
         return [self._shards[number] for number in self._numbers] if few else None
 
     @contextmanager
-    def fetch(self, names: Iterable[str]) -> Iterator[None]:
+    def fetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> Iterator[None]:
         """Return a `with` block in which some fields are where the readers read them; it waits for them to come."""
         wanted = self._with_lengths(names)
         with self._shards.fetch(self._rows_by_shard(), wanted):
@@ -69,7 +69,7 @@ class Selection:
             finally:
                 self._fetched = frozenset()
 
-    def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
+    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> list[Hold] | None:
         """Have some fields fetched, without waiting for them, as `Shards.prefetch` does."""
         return self._shards.prefetch(self._rows_by_shard(), self._with_lengths(names))
 
@@ -120,6 +120,19 @@ class Selection:
                 # In the order of their rows, so that those of a chunk are read one after the other.
                 for place in places[np.argsort(self._rows[places], kind="stable")].tolist():
                     reader.read(self._rows[place : place + 1], name, array[place : place + 1], most=self._most)
+
+    def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Read a block of each sample's value of a field of one size, see `SelectedSamples.blocks`."""
+        field = self._field(name)
+        if not field.fixed:
+            raise ConfigError(f"the values of field {name!r} differ in size; read parts of them with parts()")
+        array = check_blocks(blocks, out, len(self._rows), field)
+        if array.size:
+            with self._fetch_field(name):
+                for number, places in self._groups():
+                    reader = self._shards[number]
+                    array[places] = reader.read_blocks(self._rows[places], name, blocks[places], most=self._most)
+        return array
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
         """Read the stored bytes of any other field (images, text, ...) of all samples, in the order asked for.

@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import check_out, part_memory
+from ..containers.base import NO_BLOCKS, Blocks, check_blocks, check_out, part_memory
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError
 from ..format import cf
@@ -229,17 +229,18 @@ class JoinedSelection:
         self._field, self._count = field, count
 
     @contextmanager
-    def fetch(self, names: Iterable[str]) -> Iterator[None]:
+    def fetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> Iterator[None]:
         """Return a `with` block as `SelectedSamples.fetch` does."""
+        fields = list(names)
         with ExitStack() as stack:
-            for part, _ in self._parts:
-                stack.enter_context(part.fetch(names))
+            for part, rows in self._parts:
+                stack.enter_context(part.fetch(fields, {name: each[rows] for name, each in blocks.items()}))
             yield
 
-    def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
+    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> list[Hold] | None:
         holds, fields = list[Hold](), list(names)
-        for part, _ in self._parts:
-            if (more := part.prefetch(fields)) is None:
+        for part, rows in self._parts:
+            if (more := part.prefetch(fields, {name: each[rows] for name, each in blocks.items()})) is None:
                 for hold in holds:
                     hold.release()
                 return None
@@ -252,6 +253,14 @@ class JoinedSelection:
         array = check_out(out, self._count, self._field(name))
         for part, rows in self._parts:
             array[rows] = part.column(name)
+        return array
+
+    def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        if len(self._parts) == 1:
+            return self._parts[0][0].blocks(name, blocks, out)
+        array = check_blocks(blocks, out, self._count, self._field(name))
+        for part, rows in self._parts:
+            array[rows] = part.blocks(name, blocks[rows])
         return array
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
+from ..containers.base import NO_BLOCKS, Blocks
 from ..containers.row_locator import PackedValues, Scratch
 from ..errors import ShardCorrupt
 from ..format.fields import Field
@@ -48,10 +49,11 @@ class Location:
 class SelectedSamples(Protocol):
     """Some samples of a dataset. They are located in their shards once, for all fields that you read."""
 
-    def fetch(self, names: Iterable[str]) -> AbstractContextManager[None]:
+    def fetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> AbstractContextManager[None]:
         """Return a `with` block in which some fields are local; it waits for those that come from a store.
 
-        That counts as the stage `fetch` of the clock whose stage the thread is in.
+        Of a field in `blocks` only what reading these takes is sure to be. Waiting counts as the stage `fetch` of the
+        clock whose stage the thread is in.
         """
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -83,16 +85,28 @@ class SelectedSamples(Protocol):
         the hidden column says.
         """
 
+    def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Read a block of each sample's value of a field whose values all have one size: `column(name)`, cut.
+
+        Args:
+            name: the field.
+            blocks: the blocks, one for each sample, along the last axes of the values.
+            out: an array to fill, C-contiguous, of the field's dtype, `[n, *blocks.shape(shape)]`.
+
+        Returns `out`, or an array like it. Raises ValueError for blocks that are not within the values.
+        """
+
     def stored(self, name: str, out: NDArray[Any] | None = None, scratch: Scratch | None = None) -> Any:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
 
     def sizes(self, name: str) -> NDArray[np.int64]:
         """Return the size in bytes of each stored value, int64 [n]."""
 
-    def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
+    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> list[Hold] | None:
         """Have what reading some fields needs fetched into the node's cache, without waiting for it.
 
-        Returns what keeps it in the cache until it is released; None if there is no room.
+        Of a field in `blocks` that is what reading these takes. Returns what keeps it in the cache until it is
+        released; None if there is no room.
         """
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import check_out, part_memory
+from ..containers.base import NO_BLOCKS, Blocks, check_blocks, check_out, part_memory
 from ..containers.row_locator import Scratch
 from ..errors import BadSample, ConfigError
 from ..format.fields import CHECKSUM, Field, content_columns, describe, describe_fields, length_column
@@ -139,10 +139,10 @@ class RowSelection:
         self._pieces, self._count = pieces, count
         self._selection: SelectedSamples = base.selection(pieces.documents, max_value_bytes)
 
-    def fetch(self, names: Iterable[str]) -> AbstractContextManager[None]:
+    def fetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> AbstractContextManager[None]:
         return self._selection.fetch(self._stored_names(names))
 
-    def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
+    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> list[Hold] | None:
         return self._selection.prefetch(self._stored_names(names))
 
     def _stored_names(self, names: Iterable[str]) -> list[str]:
@@ -168,6 +168,10 @@ class RowSelection:
             return self._fill(array, np.arange(len(first)) - first, 0)
         within = np.arange(len(sizes)) - np.searchsorted(pieces.rows, pieces.rows)
         return self._fill(array, np.repeat(within, sizes), -1)
+
+    def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Read rows, and return a block of each."""
+        return blocks.cut(self.column(name), check_blocks(blocks, out, self._count, self._fields[name]))
 
     def _put(self, out: NDArray[Any] | None, field: Field, values: NDArray[np.int64]) -> NDArray[Any]:
         array = check_out(out, self._count, field)

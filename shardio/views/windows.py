@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import check_out
+from ..containers.base import NO_BLOCKS, Blocks, check_blocks, check_out
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError
 from ..format.fields import CHECKSUM, Field, content_columns, describe, present_column
@@ -208,7 +208,7 @@ class WindowSelection:
     def __init__(
         self, base: ReadableDataset, fields: Mapping[str, Field], rows: Indices, max_value_bytes: int = MAX_VALUE_BYTES
     ) -> None:
-        self._base, self._fields, self._rows = base, fields, rows
+        self._base, self._fields, self._rows, self._most = base, fields, rows, max_value_bytes
         distinct, places = np.unique(rows, return_inverse=True)
         self._overlap = len(distinct) < rows.size
         self._places = places.reshape(-1)
@@ -216,10 +216,10 @@ class WindowSelection:
             distinct if self._overlap else rows.reshape(-1), max_value_bytes
         )
 
-    def fetch(self, names: Iterable[str]) -> AbstractContextManager[None]:
+    def fetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> AbstractContextManager[None]:
         return self._selection.fetch(self._with_checked(names))
 
-    def prefetch(self, names: Iterable[str]) -> list[Hold] | None:
+    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> list[Hold] | None:
         return self._selection.prefetch(self._with_checked(names))
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -235,6 +235,28 @@ class WindowSelection:
             np.take(self._selection.column(name), self._places, axis=0, out=rows, mode="clip")  # "raise" takes a copy
         else:
             self._selection.column(name, rows)
+        if field.optional:
+            array[~self.column(present_column(name))] = 0
+        return array
+
+    def blocks(self, name: str, blocks: Blocks, out: NDArray[Any] | None = None) -> NDArray[Any]:
+        """Read a block of each window, which may be one of its rows, too, if it has as many axes as a window."""
+        field = self._fields[name]
+        array = check_blocks(blocks, out, len(self._rows), field)
+        rows, axes = self._rows, len(field.row_shape) - 1
+        first, size = np.zeros(len(rows), np.int64), rows.shape[1]
+        if len(blocks.size) > axes:
+            first, size = blocks.begins[:, 0], blocks.size[0]
+            rows = np.take_along_axis(rows, first[:, None] + np.arange(size), axis=1)
+        begins, lengths = blocks.begins[:, -axes:], blocks.size[-axes:]
+        # Windows that share a row have blocks of their own of it.
+        plain = rows is self._rows and not self._overlap
+        selection = self._selection if plain else self._base.selection(rows.reshape(-1), self._most)
+        target = array.reshape(rows.size, *array.shape[2:])
+        if axes:
+            selection.blocks(name, Blocks(np.repeat(begins, size, axis=0), lengths), target)
+        else:
+            selection.column(name, target)
         if field.optional:
             array[~self.column(present_column(name))] = 0
         return array
