@@ -36,7 +36,7 @@ from .readable import Location, ReadableDataset, SelectedSamples, decoded
 from .sequence_rows import RowChoice, RowSelection, documents_of
 from .split import parse_split
 from .weighing import Balance, Weighing, Weights
-from .windows import FILE, Starts, WindowSelection, rows_to_check, usual_step, windowed
+from .windows import ALL, FILE, Starts, WindowSelection, rows_to_check, usual_step, windowed
 
 _SHARE_TOLD = 0.01  # of all samples
 _MOST_SHOWN = 100  # characters of a description in repr
@@ -207,7 +207,7 @@ class BaseDataset(ReadableDataset):
         return View(base, Select(self._checked(np.where(rows < 0, rows + len(base), rows))))
 
     def windows(
-        self, length: int, *, stride: int = 1, step: int = 1, within: str = FILE, contiguous: str | None = None
+        self, length: int, *, stride: int = 1, step: int = 1, within: str | None = None, contiguous: str | None = None
     ) -> Windows:
         """Return windows: samples of `length` neighbouring rows each, arrays with an axis of that length before theirs.
 
@@ -221,18 +221,21 @@ class BaseDataset(ReadableDataset):
             step: the rows from one row of a window to the next: 2 takes every second row.
             within: what a sequence is. `"file"`: the rows of one source file of data that `shardio index` adopted; of
                 other data, rows with one value of the field `file`. `"dataset"`: all rows. Or the name of a field,
-                a scalar or text: rows with one value of it.
+                a scalar or text: rows with one value of it. By default `"dataset"` with `contiguous`, else `"file"`.
             contiguous: the name of a coordinate, a scalar such as the time, at whose gaps sequences end, too: where its
                 step from row to row differs by half or more from its usual step, the median of all. Missing rows,
-                repeated ones, and a row without the value are gaps; months of 28 to 31 days are none.
+                repeated ones, and a row without the value are gaps; months of 28 to 31 days are none. Alone, it lets
+                windows run from file to file where the coordinate goes on.
 
         Fields whose values differ in size, such as image files and texts, are left out. A window has the value of an
         optional field if all of its rows have it.
 
-        Raises ConfigError for numbers below 1, a column that cannot tell sequences, data that tells no source files,
-        and data without a field that windows could have.
+        Raises ConfigError for numbers below 1, a column that cannot tell sequences, a coordinate too coarse to tell its
+        steps, data that tells no source files, and data without a field that windows could have.
         """
         base = self._to_choose_from("windows")
+        if within is None:
+            within = FILE if contiguous is None else ALL
         starts = Starts(length, stride, step, within)
         if contiguous is not None:
             starts = replace(starts, contiguous=(contiguous, usual_step(base, within, contiguous)))

@@ -97,17 +97,40 @@ def usual_step(base: ReadableDataset, within: str, name: str) -> float:
     """Return the median of a coordinate's steps from row to row within sequences, in six digits.
 
     A million of them are enough, evenly spaced. 0 if no sequence has two rows; ConfigError for a field that is no
-    coordinate.
+    coordinate, for numbers too coarse to tell a step from a gap, and for those that mostly repeat.
     """
     _check_coordinate(base, name)
     ends, every = _Ends(base, within, None), -(-len(base) // _MOST_STEPS)
+    dtype = base.field(name).row_dtype
 
-    def steps(numbers: Indices) -> NDArray[np.float64]:
-        found = ends.steps(numbers, name)[~ends(numbers)]
-        return found[np.isfinite(found)][::every]
+    def steps(numbers: Indices) -> tuple[NDArray[np.float64], float]:
+        values, present = ends.read(name, numbers)
+        found = _steps(values, present)[~ends(numbers)]
+        finite = np.abs(values[present & np.isfinite(values)])
+        apart = float(np.spacing(finite.max())) if dtype.kind == "f" and len(finite) else 0.0
+        return found[np.isfinite(found)][::every], apart
 
-    found = np.concatenate([np.empty(0), *in_parts(steps, len(base))])
-    return float(f"{np.median(found):.6g}") if len(found) else 0.0
+    parts = list(in_parts(steps, len(base)))
+    found = np.concatenate([np.empty(0), *(part for part, _ in parts)])
+    usual = float(f"{np.median(found):.6g}") if len(found) else 0.0
+    apart = max((apart for _, apart in parts), default=0.0)
+    off = np.abs(found - usual)
+    if ((off >= abs(usual) / 2) & (off > 0) & (off <= 1.01 * apart)).any():  # as 2 in place of 1.2, or 3 of 2.5
+        raise ConfigError(
+            f"contiguous: {name!r} of {base.path} is {dtype}, whose numbers are up to {apart:.6g} apart, too coarse to "
+            f"tell steps of {usual:.6g} from gaps: store it as float64 or whole numbers"
+        )
+    if len(found) and not usual:
+        raise ConfigError(f"contiguous: {name!r} of {base.path} is the same in most neighbouring rows: it has no step")
+    return usual
+
+
+def _steps(values: NDArray[Any], present: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the steps between neighbouring values of a coordinate; NaN where a row lacks the value."""
+    exact = np.int64 if values.dtype.kind in "iub" else np.float64
+    steps: NDArray[np.float64] = np.diff(values.astype(exact)).astype(np.float64)
+    steps[~(present[1:] & present[:-1])] = np.nan
+    return steps
 
 
 def _check_coordinate(base: ReadableDataset, name: str) -> None:
@@ -140,7 +163,7 @@ class _Ends:
             files = self._base.shard_numbers(numbers)
             ends |= files[1:] != files[:-1]
         if (name := self._column) is not None:
-            values, present = self._read(name, numbers)
+            values, present = self.read(name, numbers)
             ends |= present[1:] != present[:-1]
             if isinstance(values, np.ndarray):
                 ends |= values[1:] != values[:-1]
@@ -149,18 +172,10 @@ class _Ends:
                 ends |= np.fromiter(map(bytes.__ne__, texts[1:], texts), np.bool_, len(ends))
         if self._contiguous is not None:
             name, usual = self._contiguous
-            ends |= ~(np.abs(self.steps(numbers, name) - usual) < abs(usual) / 2)
+            ends |= ~(np.abs(_steps(*self.read(name, numbers)) - usual) < abs(usual) / 2)
         return ends
 
-    def steps(self, numbers: Indices, name: str) -> NDArray[np.float64]:
-        """Return the steps of a coordinate between neighbours in `numbers`; NaN where a row lacks the value."""
-        values, present = self._read(name, numbers)
-        exact = np.int64 if values.dtype.kind in "iub" else np.float64
-        steps: NDArray[np.float64] = np.diff(values.astype(exact)).astype(np.float64)
-        steps[~(present[1:] & present[:-1])] = np.nan
-        return steps
-
-    def _read(self, name: str, numbers: Indices) -> tuple[Any, NDArray[np.bool_]]:
+    def read(self, name: str, numbers: Indices) -> tuple[Any, NDArray[np.bool_]]:
         """Return the stored values of a field, and which rows have one."""
         field, selection = self._base.field(name), self._base.selection(numbers)
         column = present_column(name)

@@ -74,7 +74,12 @@ def test_windows_are_those_of_numpy(
     ]
 
     made = shardio.from_samples(rows, shard_samples=4)
-    windows = made.windows(length, stride=stride, step=step, within=within, contiguous="time" if contiguous else None)
+    options: dict[str, Any] = {"stride": stride, "step": step, "within": within}
+    if contiguous and any(together) and not usual:
+        with pytest.raises(ConfigError, match=r"'time' of .* is the same in most neighbouring rows"):
+            made.windows(length, contiguous="time", **options)
+        return
+    windows = made.windows(length, contiguous="time" if contiguous else None, **options)
     assert windows.origin(range(len(windows))).tolist() == expected
     assert windows.read(range(len(windows)), ["n"])["n"].tolist() == expected
     for samples in range(len(rows) + 1):
@@ -220,8 +225,8 @@ def test_windows_stay_within_adopted_files(tmp_path: Path) -> None:
     assert named.windows(2).read(range(4))["n"].tolist() == [[0, 1], [1, 2], [3, 4], [4, 5]]
 
 
-def test_gaps_in_decoded_times_end_windows(tmp_path: Path) -> None:
-    """A time of netCDF that is decoded tells gaps, be its months of different lengths."""
+def test_windows_run_on_from_file_to_file(tmp_path: Path) -> None:
+    """Where a decoded time goes on, so do windows, be its months of different lengths; gaps and `within` end them."""
     for number, days in enumerate([[0, 31, 59, 90, 120, 151], [181, 212, 304, 334]]):
         with h5py.File(tmp_path / f"part-{number}.nc", "w") as file:
             file["time"] = np.array(days, "f8")
@@ -229,9 +234,27 @@ def test_gaps_in_decoded_times_end_windows(tmp_path: Path) -> None:
             file["t2m"] = np.arange(len(days) * 4, dtype=">i2").reshape(-1, 4)
             file["t2m"].attrs.update({"scale_factor": np.float32(0.5)})
     shardio.index(tmp_path, tmp_path, decode_cf=True)
-    windows = shardio.open(tmp_path).windows(2, contiguous="time")
-    assert windows.origin(range(len(windows)))[:, 0].tolist() == [0, 1, 2, 3, 4, 6, 8]
-    assert windows.read([6])["t2m"][0, :, 1].tolist() == [4.5, 6.5]
+    dataset = shardio.open(tmp_path)
+    windows = dataset.windows(2, contiguous="time")
+    assert windows.origin(range(len(windows)))[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 8]
+    assert windows.read([5])["t2m"][0, :, 0].tolist() == [10, 0]
+    in_files = dataset.windows(2, within="file", contiguous="time")
+    assert in_files.origin(range(len(in_files)))[:, 0].tolist() == [0, 1, 2, 3, 4, 6, 8]
+    assert in_files.read([6])["t2m"][0, :, 1].tolist() == [4.5, 6.5]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "step", "first"), [("float32", 300, 3.9e9), ("float32", 600, 3.9e9), ("float16", 1, 3000)]
+)
+def test_a_coordinate_too_coarse_for_its_steps(dtype: str, step: float, first: float) -> None:
+    """Steps that rounding makes uneven are no gaps, so such numbers are refused; even ones are steps as any other."""
+    times = (first + step * np.arange(50)).astype(dtype)
+    rows = shardio.from_samples([{"time": time} for time in times.tolist()], {"time": dtype})
+    with pytest.raises(ConfigError, match=f"'time' of .* is {dtype}, whose numbers are up to .* too coarse to tell"):
+        rows.windows(2, contiguous="time")
+    even = np.delete((2.0**24 + 2 * np.arange(20)).astype("float32"), [10, 11, 12])
+    rows = shardio.from_samples([{"time": time} for time in even.tolist()], {"time": "float32"})
+    assert len(rows.windows(2, contiguous="time")) == 15
 
 
 def test_damage_is_told_with_window_and_row(tmp_path: Path) -> None:
