@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,139 +131,81 @@ CHUNKS = ChunkCache(MOST_BYTES)
 """The chunks of this process."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkedRows:
-    """A chunked dataset `[n, *shape]`, read chunk by chunk with `pread`, each chunk once per call.
+class StoredChunks(Protocol):
+    """The chunks of a dataset, by their places in its grid, as a file or a store holds them."""
 
-    Chunks of which a call needs some rows only are kept for the next calls.
+    @property
+    def place(self) -> str:
+        """The file or the store, for messages."""
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The number of chunks along each axis."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of a chunk once it is decompressed."""
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether chunks are stored as they are, so that `read_rows` reads some rows of one."""
+
+    def has(self, cell: tuple[int, ...]) -> bool:
+        """Return whether a chunk was written; its rows are the fill value otherwise."""
+
+    def load(self, cell: tuple[int, ...], row: int, out: Bytes | None = None) -> Bytes | None:
+        """Return a chunk's bytes once it is decompressed, in `out` if it is given; None if it was never written.
+
+        The next call in this thread reuses the memory. Raises ShardCorrupt, which names `row`, for a damaged chunk.
+        """
+
+    def read_rows(self, rows: Rows, per_chunk: int, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Fill `out` [n, row bytes] with rows of raw chunks of `per_chunk` whole rows; return which ones were written.
+
+        The others are left as they are.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class FileChunks:
+    """The chunks of an HDF5 dataset, see `StoredChunks`.
 
     Attributes:
         file: the file.
         name: the dataset's path in the file.
-        field: the field that it is read as.
-        chunk: a chunk's shape, samples first; chunks at the edges are padded to it.
-        stored: the element type in the file, of either byte order.
-        fill: the value of chunks that were never written.
         pipeline: the filters.
         offsets: of each chunk in the file, int64 [chunks along each axis]; -1 if it was never written.
         sizes: the bytes of each chunk in the file, of the same shape.
         masks: a bit for each filter that was skipped for the chunk, of the same shape.
-        kept: the number by which `CHUNKS` knows the dataset.
     """
 
     file: RawFile
     name: str
-    field: Field
-    chunk: tuple[int, ...]
-    stored: np.dtype[Any]
-    fill: Any
     pipeline: FilterPipeline
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
     masks: NDArray[np.int64]
-    kept: int
 
     @property
-    def span(self) -> ChunkSpan | None:
-        """Return the chunk that reading one row decompresses; None if it decompresses the row alone."""
-        if self.chunk[0] == 1 or (self.chunk[1:] == self.field.row_shape and not self.pipeline.filters):
-            return None
-        size = math.prod(self.offsets.shape[1:]) * self.pipeline.size
-        return ChunkSpan(self.chunk[0], size, CHUNKS.holds(self.pipeline.size))
+    def place(self) -> str:
+        return str(self.file.path)
 
-    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        """Fill `out` [n, *shape] with the rows.
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return self.offsets.shape
 
-        Raises:
-            ShardCorrupt: a chunk is cut short or damaged.
-            BadSample: chunks have more than `most` bytes once decompressed.
-        """
-        whole_rows = self.chunk[1:] == self.field.row_shape
-        if whole_rows and not self.pipeline.filters:
-            self._read_unfiltered(rows, out)
-            return
-        place = f"{self.file.path}, field {self.name!r}, row {rows[0]}, its chunk"
-        check_value_bytes(self.pipeline.size, most, place)
-        order = np.argsort(rows, kind="stable")
-        ordered = rows[order]
-        parts = block_parts(ordered, self.chunk[0])
-        if whole_rows and self.chunk[0] == 1:
-            self._read_rows(ordered, order, parts, out)
-        else:
-            for part in parts:
-                self._read_block(ordered[part], order[part], out)
+    @property
+    def size(self) -> int:
+        return self.pipeline.size
 
-    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        """Fill `out` with blocks of the rows; raise what `read` raises."""
-        cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
+    @property
+    def is_raw(self) -> bool:
+        return not self.pipeline.filters
 
-    def _read_rows(self, rows: Rows, order: NDArray[np.int64], parts: list[slice], out: NDArray[Any]) -> None:
-        """Read chunks of one row each, straight into `out`, then copy rows that were asked for repeatedly."""
-        target, end = as_rows(out, self.field), (0,) * len(self.field.row_shape)
-        for part in parts:
-            row, first = int(rows[part.start]), order[part.start]
-            if self._chunk((row, *end), row, target[first]) is None:
-                out[first] = self.fill
-            elif self.stored.byteorder == ">":
-                out[first : first + 1].byteswap(inplace=True)
-            if part.stop - part.start > 1:
-                out[order[part.start + 1 : part.stop]] = out[first]
+    def has(self, cell: tuple[int, ...]) -> bool:
+        return bool(self.offsets[cell] >= 0)
 
-    def _read_block(self, rows: Rows, order: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Read the rows of the chunks along one block of rows into `out[order]`."""
-        block = int(rows[0]) // self.chunk[0]
-        within = rows - block * self.chunk[0]
-        whole = len(rows) >= self.chunk[0]
-        for cell in np.ndindex(*self.offsets.shape[1:]):
-            starts = [i * size for i, size in zip(cell, self.chunk[1:], strict=True)]
-            ends = [min(s + c, n) for s, c, n in zip(starts, self.chunk[1:], self.field.row_shape, strict=True)]
-            window: tuple[Any, ...] = tuple(slice(start, end) for start, end in zip(starts, ends, strict=True))
-            used: tuple[Any, ...] = tuple(slice(0, end - start) for start, end in zip(starts, ends, strict=True))
-            read = self._chunk if whole else self._kept_chunk
-            data = read((block, *cell), int(rows[0]))
-            if data is None:
-                out[(order, *window)] = self.fill
-                continue
-            values = data.view(self.stored).reshape(self.chunk)
-            if values.nbytes < _COPIED_BYTES * len(values):
-                out[(order, *window)] = values[(within, *used)]
-            else:
-                for target, row in zip(order.tolist(), within.tolist(), strict=True):
-                    out[(target, *window)] = values[(row, *used)]
-
-    def _read_unfiltered(self, rows: Rows, out: NDArray[Any]) -> None:
-        """Read chunks of whole rows without filters, row by row."""
-        row_bytes = self.field.row_bytes
-        chunks = self.offsets.reshape(-1)[rows // self.chunk[0]]
-        offsets = chunks + rows % self.chunk[0] * row_bytes
-        written = chunks >= 0
-        if written.all():
-            self.file.read_rows(offsets, as_rows(out, self.field), rows, self.name)
-        else:
-            target = np.empty((int(written.sum()), row_bytes), np.uint8)
-            self.file.read_rows(offsets[written], target, rows[written], self.name)
-            as_rows(out, self.field)[written] = target
-        if self.stored.byteorder == ">":
-            out.byteswap(inplace=True)
-        out[~written] = self.fill
-
-    def _kept_chunk(self, cell: tuple[int, ...], row: int) -> Bytes | None:
-        """Return a chunk's bytes, which others may use as well, as `_chunk` does; keep them for the next call."""
-        if self.offsets[cell] < 0 or not CHUNKS.holds(self.pipeline.size):
-            return self._chunk(cell, row)
-
-        def make() -> Bytes:
-            chunk = np.empty(self.pipeline.size, np.uint8)
-            self._chunk(cell, row, chunk)
-            return chunk
-
-        return CHUNKS.get(self.kept, cell, make)
-
-    def _chunk(self, cell: tuple[int, ...], row: int, out: Bytes | None = None) -> Bytes | None:
-        """Return a chunk's bytes, in `out` if it is given; None if it was never written.
-
-        The next call in this thread reuses the memory.
-        """
+    def load(self, cell: tuple[int, ...], row: int, out: Bytes | None = None) -> Bytes | None:
         if (offset := int(self.offsets[cell])) < 0:
             return None
         size = int(self.sizes[cell])
@@ -278,6 +220,137 @@ class ChunkedRows:
             raise ShardCorrupt(
                 f"{self.file.path}, field {self.name!r}, row {row}: the chunk at byte {offset} is damaged: {error}"
             ) from error
+
+    def read_rows(self, rows: Rows, per_chunk: int, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        chunks = self.offsets.reshape(-1)[rows // per_chunk]
+        offsets = chunks + rows % per_chunk * out.shape[1]
+        written: NDArray[np.bool_] = chunks >= 0
+        if written.all():
+            self.file.read_rows(offsets, out, rows, self.name)
+        else:
+            target = np.empty((int(written.sum()), out.shape[1]), np.uint8)
+            self.file.read_rows(offsets[written], target, rows[written], self.name)
+            out[written] = target
+        return written
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedRows:
+    """A chunked dataset `[n, *shape]`, read chunk by chunk, each chunk once per call.
+
+    Chunks of which a call needs some rows only are kept for the next calls.
+
+    Attributes:
+        chunks: the chunks as they are stored.
+        name: the dataset's name, for messages.
+        field: the field that it is read as.
+        chunk: a chunk's shape, samples first; chunks at the edges are padded to it.
+        stored: the element type as it is stored, of either byte order.
+        fill: the value of chunks that were never written.
+        kept: the number by which `CHUNKS` knows the dataset.
+        order: for each axis of `chunk`, its place in a stored chunk; None if the axes are stored in this order.
+    """
+
+    chunks: StoredChunks
+    name: str
+    field: Field
+    chunk: tuple[int, ...]
+    stored: np.dtype[Any]
+    fill: Any
+    kept: int
+    order: tuple[int, ...] | None = None
+
+    @property
+    def span(self) -> ChunkSpan | None:
+        """Return the chunk that reading one row decompresses; None if it decompresses the row alone."""
+        if self.chunk[0] == 1 or (self.chunk[1:] == self.field.row_shape and self.chunks.is_raw):
+            return None
+        size = math.prod(self.chunks.grid[1:]) * self.chunks.size
+        return ChunkSpan(self.chunk[0], size, CHUNKS.holds(self.chunks.size))
+
+    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
+        """Fill `out` [n, *shape] with the rows.
+
+        Raises:
+            ShardCorrupt: a chunk is cut short or damaged.
+            BadSample: chunks have more than `most` bytes once decompressed.
+        """
+        whole_rows = self.chunk[1:] == self.field.row_shape
+        if whole_rows and self.chunks.is_raw:
+            written = self.chunks.read_rows(rows, self.chunk[0], as_rows(out, self.field))
+            if self.stored.byteorder == ">":
+                out.byteswap(inplace=True)
+            out[~written] = self.fill
+            return
+        place = f"{self.chunks.place}, field {self.name!r}, row {rows[0]}, its chunk"
+        check_value_bytes(self.chunks.size, most, place)
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        parts = block_parts(ordered, self.chunk[0])
+        if whole_rows and self.chunk[0] == 1 and self.order is None:
+            self._read_rows(ordered, order, parts, out)
+        else:
+            for part in parts:
+                self._read_block(ordered[part], order[part], out)
+
+    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
+        """Fill `out` with blocks of the rows; raise what `read` raises."""
+        cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
+
+    def _read_rows(self, rows: Rows, order: NDArray[np.int64], parts: list[slice], out: NDArray[Any]) -> None:
+        """Read chunks of one row each, straight into `out`, then copy rows that were asked for repeatedly."""
+        target, end = as_rows(out, self.field), (0,) * len(self.field.row_shape)
+        for part in parts:
+            row, first = int(rows[part.start]), order[part.start]
+            if self.chunks.load((row, *end), row, target[first]) is None:
+                out[first] = self.fill
+            elif self.stored.byteorder == ">":
+                out[first : first + 1].byteswap(inplace=True)
+            if part.stop - part.start > 1:
+                out[order[part.start + 1 : part.stop]] = out[first]
+
+    def _read_block(self, rows: Rows, order: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Read the rows of the chunks along one block of rows into `out[order]`."""
+        block = int(rows[0]) // self.chunk[0]
+        within = rows - block * self.chunk[0]
+        whole = len(rows) >= self.chunk[0]
+        for cell in np.ndindex(*self.chunks.grid[1:]):
+            starts = [i * size for i, size in zip(cell, self.chunk[1:], strict=True)]
+            ends = [min(s + c, n) for s, c, n in zip(starts, self.chunk[1:], self.field.row_shape, strict=True)]
+            window: tuple[Any, ...] = tuple(slice(start, end) for start, end in zip(starts, ends, strict=True))
+            used: tuple[Any, ...] = tuple(slice(0, end - start) for start, end in zip(starts, ends, strict=True))
+            read = self.chunks.load if whole else self._kept_chunk
+            data = read((block, *cell), int(rows[0]))
+            if data is None:
+                out[(order, *window)] = self.fill
+                continue
+            values = self._values(data)
+            if values.nbytes < _COPIED_BYTES * len(values):
+                out[(order, *window)] = values[(within, *used)]
+            else:
+                for target, row in zip(order.tolist(), within.tolist(), strict=True):
+                    out[(target, *window)] = values[(row, *used)]
+
+    def _values(self, data: Bytes) -> NDArray[Any]:
+        """Return a chunk's elements, samples first."""
+        if self.order is None:
+            return data.view(self.stored).reshape(self.chunk)
+        shape = [0] * len(self.chunk)
+        for axis, place in enumerate(self.order):
+            shape[place] = self.chunk[axis]
+        return data.view(self.stored).reshape(shape).transpose(self.order)
+
+    def _kept_chunk(self, cell: tuple[int, ...], row: int) -> Bytes | None:
+        """Return a chunk's bytes, which others may use as well, as `StoredChunks.load` does, and keep them."""
+        if not self.chunks.has(cell) or not CHUNKS.holds(self.chunks.size):
+            return self.chunks.load(cell, row)
+
+        def make() -> Bytes:
+            chunk = np.empty(self.chunks.size, np.uint8)
+            self.chunks.load(cell, row, chunk)
+            return chunk
+
+        return CHUNKS.get(self.kept, cell, make)
 
 
 def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> ChunkedRows | None:
@@ -306,7 +379,8 @@ def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> Chunke
         raise ShardCorrupt(f"{file.path}, field {name!r}: a chunk has {short[0]} of {pipeline.size} bytes")
     fill = np.asarray(dataset.fillvalue, field.row_dtype)
     kept = CHUNKS.number_of(file)
-    return ChunkedRows(file, name, field, dataset.chunks, dataset.dtype, fill, pipeline, offsets, sizes, masks, kept)
+    chunks = FileChunks(file, name, pipeline, offsets, sizes, masks)
+    return ChunkedRows(chunks, name, field, dataset.chunks, dataset.dtype, fill, kept)
 
 
 def block_parts(ordered: Rows, block: int) -> list[slice]:
