@@ -7,6 +7,7 @@ is uint8, in bytes. Files that others wrote may be chunked, filtered, big-endian
 
 import importlib
 import json
+from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +38,7 @@ ROW_NUMBERS = Field("scalar", dtype="int64")
 
 
 @dataclass(frozen=True, slots=True)
-class _OpenShard:
+class OpenShard:
     """An open file.
 
     Attributes:
@@ -53,37 +54,8 @@ class _OpenShard:
     locators: Mapping[str, RowLocator]
 
 
-@final
-class Hdf5Reader(BaseReader[_OpenShard]):
-    """A `Reader` that uses h5py only when it opens the shard, to find out where the datasets are.
-
-    Args:
-        path: the file.
-        fields: its fields.
-        dataset_names: the path within the file of each field's dataset, for a file that others wrote. Without it, the
-            index beside the file says so, if there is one, and the packing.
-        packing: the attributes by which fields are decoded.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        fields: Mapping[str, Field],
-        dataset_names: Mapping[str, str] | None = None,
-        packing: Packing = NOT_PACKED,
-    ) -> None:
-        self._dataset_names, self._packing = dataset_names, packing
-        super().__init__(path, fields)
-
-    def _open(self) -> _OpenShard:
-        given = self._dataset_names
-        if given is None and not hdf5_index.path_of(self._path).exists():
-            return open_shard(self._path, self._fields, {})
-        # Another program wrote the file, and damage in it may hold libhdf5: the helper process opens it first.
-        names = None if given is None else dict(given)
-        described = {"fields": fields_to_json(self._fields), "names": names, "packing": dict(self._packing)}
-        names, packing = json.loads(_in_helper(self._path, "open_adopted", **described) or "[{}, {}]")
-        return open_shard(self._path, self._fields, names, packing, indexed=given is None)
+class RowsReader(BaseReader[OpenShard], ABC):
+    """A base of readers that read each field by an object of its own."""
 
     def __len__(self) -> int:
         return self._shard().count
@@ -111,6 +83,39 @@ class Hdf5Reader(BaseReader[_OpenShard]):
     def locator(self, field: str) -> RowLocator | None:
         # None for datasets that are chunked, filtered or of another byte order.
         return self._shard().locators.get(field)
+
+
+@final
+class Hdf5Reader(RowsReader):
+    """A `Reader` that uses h5py only when it opens the shard, to find out where the datasets are.
+
+    Args:
+        path: the file.
+        fields: its fields.
+        dataset_names: the path within the file of each field's dataset, for a file that others wrote. Without it, the
+            index beside the file says so, if there is one, and the packing.
+        packing: the attributes by which fields are decoded.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        fields: Mapping[str, Field],
+        dataset_names: Mapping[str, str] | None = None,
+        packing: Packing = NOT_PACKED,
+    ) -> None:
+        self._dataset_names, self._packing = dataset_names, packing
+        super().__init__(path, fields)
+
+    def _open(self) -> OpenShard:
+        given = self._dataset_names
+        if given is None and not hdf5_index.path_of(self._path).exists():
+            return open_shard(self._path, self._fields, {})
+        # Another program wrote the file, and damage in it may hold libhdf5: the helper process opens it first.
+        names = None if given is None else dict(given)
+        described = {"fields": fields_to_json(self._fields), "names": names, "packing": dict(self._packing)}
+        names, packing = json.loads(_in_helper(self._path, "open_adopted", **described) or "[{}, {}]")
+        return open_shard(self._path, self._fields, names, packing, indexed=given is None)
 
     def chunk_spans(self) -> Mapping[str, ChunkSpan]:
         """Return the chunk that reading one row decompresses, for each field whose chunks hold several rows."""
@@ -233,7 +238,7 @@ class _ContiguousValues:
 
 
 @dataclass(frozen=True, slots=True)
-class _DecodedRows:
+class DecodedRows:
     """A dataset whose numbers are decoded by attributes of netCDF. No locator reads them: they are not in the file."""
 
     reader: Any
@@ -254,7 +259,7 @@ class _DecodedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _SomeRows:
+class SomeRows:
     """The rows of a file that its index takes for samples: sample i is row `taken[i]`."""
 
     reader: Any
@@ -286,7 +291,7 @@ def open_shard(
     packing: Packing = NOT_PACKED,
     *,
     indexed: bool = False,
-) -> _OpenShard:
+) -> OpenShard:
     """Open a shard.
 
     Args:
@@ -312,13 +317,13 @@ def open_shard(
         for name, count in in_file.items():
             if len(taken) and not 0 <= taken.min() <= taken.max() < count:
                 raise ShardCorrupt(f"{path}, field {name!r}: has {count} rows, and its index names others")
-            readers[name], in_file[name] = _SomeRows(readers[name], taken), len(taken)
+            readers[name], in_file[name] = SomeRows(readers[name], taken), len(taken)
     counts |= in_file
     if len(set(counts.values())) > 1:
         raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
     contiguous = {n: r for n, r in readers.items() if isinstance(r, (_ContiguousRows, _ContiguousValues))}
     locators = {name: locator for name, reader in contiguous.items() if (locator := reader.locator()) is not None}
-    return _OpenShard(next(iter(counts.values()), 0), readers, locators)
+    return OpenShard(next(iter(counts.values()), 0), readers, locators)
 
 
 def _open_fields(
@@ -344,7 +349,7 @@ def _open_fields(
                 if field.fixed:
                     stored, how = _stored(packing[name], field, dataset) if name in packing else (field, None)
                     reader = _open_rows(dataset, file, mapped, library, dataset_name, stored)
-                    readers[name] = reader if how is None else _DecodedRows(reader, stored, how)
+                    readers[name] = reader if how is None else DecodedRows(reader, stored, how)
                     counts[name] = len(dataset)
                 else:
                     data, offsets = (resolve(opened, f"{dataset_name}/{part}", path) for part in ("data", "offsets"))
