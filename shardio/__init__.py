@@ -51,6 +51,7 @@ from .transforms import CenterCrop as CenterCrop
 from .transforms import CenterSpatialCrop as CenterSpatialCrop
 from .transforms import ColorJitter as ColorJitter
 from .transforms import CutMix as CutMix
+from .transforms import FillMissing as FillMissing
 from .transforms import GaussianBlur as GaussianBlur
 from .transforms import MixUp as MixUp
 from .transforms import Normalize as Normalize
@@ -110,6 +111,7 @@ __all__ = [
     "DatasetError",
     "EngineWarning",
     "Field",
+    "FillMissing",
     "GaussianBlur",
     "Loader",
     "LoaderStats",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..transforms.array_recipe import ArrayConversion, ArrayRecipe
+from ..transforms.array_recipe import ArrayConversion, ArrayRecipe, Filling
 from ..transforms.arrays import ArrayCrop, ArrayFlip, ArrayRotate90, ArrayWindow, Move
 from .output_format import numpy_dtype
 from .torch_steps import to_device
@@ -41,17 +41,26 @@ def as_delivered(arrays: NDArray[Any], recipe: ArrayRecipe) -> torch.Tensor:
     return tensor.view(torch.bfloat16) if is_bits else tensor
 
 
-def transform_arrays(arrays: NDArray[Any], recipe: ArrayRecipe, moves: Sequence[Move], out: NDArray[Any]) -> None:
+def transform_arrays(
+    arrays: NDArray[Any],
+    recipe: ArrayRecipe,
+    moves: Sequence[Move],
+    out: NDArray[Any],
+    missing: NDArray[np.bool_] | None = None,
+) -> None:
     """Carry out a recipe on arrays [B, *shape], with moves drawn for them; copy each value once.
 
-    Write the results to `out`, [B, *out_shape] of `delivered_dtype`; without moves it may be `arrays` itself.
+    Write the results to `out`, [B, *out_shape] of `delivered_dtype`; without moves it may be `arrays` itself. If
+    `missing` is given, of the same shape, write there which values the recipe filled.
     """
     rows = 1 if moves else max(1, _VALUES_AT_ONCE // max(1, math.prod(arrays.shape[1:])))
     scratch = _scratch(recipe, (rows, *out.shape[1:]))
+    filled = np.empty((rows, *out.shape[1:]), np.bool_) if recipe.filling is not None and missing is None else None
     with np.errstate(all="ignore"):  # as torch: what a dtype cannot hold is infinite
         for start in range(0, len(arrays), rows):
             moved = arrays[start : start + rows] if not moves else _moved(arrays[start], moves, start)[None]
-            _write(moved, recipe, out[start : start + rows], scratch)
+            marks = missing[start : start + rows] if missing is not None else filled
+            _write(moved, recipe, out[start : start + rows], scratch, marks)
 
 
 def transform_each(
@@ -59,24 +68,30 @@ def transform_each(
     recipe: ArrayRecipe,
     moves: Sequence[Move],
     out: Sequence[NDArray[Any]] | None = None,
-) -> list[NDArray[Any]]:
+    missing: Sequence[NDArray[np.bool_]] | None = None,
+) -> tuple[list[NDArray[Any]], list[NDArray[np.bool_]]]:
     """Carry out a recipe on arrays of several shapes, with moves drawn for them; copy each value at most once.
 
-    Return the results, of `delivered_dtype`: those of `out` if it is given, else new arrays, or views of the arrays.
+    Return the results, of `delivered_dtype`, and which of their values the recipe filled, [] if it fills none: the
+    arrays of `out` and `missing` if they are given, else new arrays, or views of the arrays given.
     """
-    results = []
+    results, filled = [], []
     with np.errstate(all="ignore"):
         for row, array in enumerate(arrays):
             moved = _moved(array, moves, row)
             # NumPy calls an array that is reversed along an axis of one entry contiguous; PyTorch takes none of these.
             plain = moved.flags.c_contiguous and min(moved.strides, default=0) >= 0
-            if out is None and recipe.conversion is None and plain:
+            if out is None and recipe.conversion is None and recipe.filling is None and plain:
                 results.append(moved)
                 continue
             result = np.empty(moved.shape, delivered_dtype(recipe, moved.dtype)) if out is None else out[row]
-            _write(moved[None], recipe, result[None], _scratch(recipe, (1, *result.shape)))
+            marks = None
+            if recipe.filling is not None:
+                filled.append(np.empty(moved.shape, np.bool_) if missing is None else missing[row])
+                marks = filled[-1][None]
+            _write(moved[None], recipe, result[None], _scratch(recipe, (1, *result.shape)), marks)
             results.append(result)
-    return results
+    return results, filled
 
 
 def _scratch(recipe: ArrayRecipe, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
@@ -84,11 +99,35 @@ def _scratch(recipe: ArrayRecipe, shape: tuple[int, ...]) -> NDArray[np.float32]
     return np.empty(shape, np.float32) if rounds else None
 
 
-def _write(moved: NDArray[Any], recipe: ArrayRecipe, out: NDArray[Any], scratch: NDArray[np.float32] | None) -> None:
-    if recipe.conversion is None:
-        out[...] = moved
+def _write(
+    moved: NDArray[Any],
+    recipe: ArrayRecipe,
+    out: NDArray[Any],
+    scratch: NDArray[np.float32] | None,
+    marks: NDArray[np.bool_] | None,
+) -> None:
+    """Write converted and filled values to `out`, and to `marks` which were filled.
+
+    `scratch` holds float32 of as many rows where `out` does not.
+    """
+    floats = out if scratch is None else scratch[: len(out)]  # whole numbers, or as stored, where nothing converts
+    filling, marks = recipe.filling, None if marks is None else marks[: len(out)]
+    if filling is not None and marks is not None:
+        _find_missing(moved, filling, marks)
+    _convert(moved, recipe.conversion, floats)
+    if filling is not None and marks is not None and marks.any():
+        np.copyto(floats, filling.fill, where=marks)
+    if scratch is not None and recipe.conversion is not None:
+        _round(floats, recipe.conversion, out)
+
+
+def _find_missing(values: NDArray[Any], filling: Filling, out: NDArray[np.bool_]) -> None:
+    if values.dtype.kind == "f":
+        np.isnan(values, out=out)
     else:
-        _convert(moved, recipe.conversion, out, scratch)
+        out[...] = False
+    for number in filling.missing:
+        np.logical_or(out, values == number, out=out)
 
 
 def first_overflow(
@@ -98,19 +137,22 @@ def first_overflow(
 
     Only numbers that the moves keep count. Arrays whose smallest and largest numbers fit cost one look at each.
     """
-    conversion = recipe.conversion
+    conversion, filling = recipe.conversion, recipe.filling
     if conversion is None or not any(
-        _may_overflow(part, conversion) for part in ([arrays] if isinstance(arrays, np.ndarray) else arrays)
+        _may_overflow(part, conversion, filling) for part in ([arrays] if isinstance(arrays, np.ndarray) else arrays)
     ):
         return None
     for row, array in enumerate(arrays):
         moved = _moved(array, moves, row)
-        if (lost := np.isfinite(moved) & _overflows(moved[None], conversion)[0]).any():
+        lost = np.isfinite(moved) & _overflows(moved[None], conversion)[0]
+        for number in () if filling is None else filling.missing:
+            lost &= moved != number
+        if lost.any():
             return row, moved[lost][0]
     return None
 
 
-def _may_overflow(values: NDArray[Any], conversion: ArrayConversion) -> bool:
+def _may_overflow(values: NDArray[Any], conversion: ArrayConversion, filling: Filling | None) -> bool:
     """Return whether the conversion may not hold some of these numbers, or those between them."""
     if not values.size:
         return False
@@ -122,7 +164,12 @@ def _may_overflow(values: NDArray[Any], conversion: ArrayConversion) -> bool:
         ends = np.array([end.reduce(values, axis=None) for end in (np.fmin, np.fmax)])
     if conversion.dtype != "int64" and _far_within(ends, conversion):
         return False
-    axes = 0 if conversion.moments is None else np.ndim(conversion.moments[0])
+    if filling is not None and len(filling.missing):  # which may be as large as 1e36, and does not count
+        kept = np.ones(values.shape, np.bool_)
+        for number in filling.missing:
+            kept &= values != number
+        return _may_overflow(values[kept], conversion, None)
+    axes = 0 if conversion.moments is None else max(map(np.ndim, conversion.moments))
     return bool(_overflows(ends.reshape(2, *(1 for _ in range(axes))), conversion).any())
 
 
@@ -140,12 +187,13 @@ def _overflows(values: NDArray[Any], conversion: ArrayConversion) -> NDArray[np.
     if conversion.dtype == "int64":
         beyond: NDArray[np.bool_] = values > np.iinfo(np.int64).max
         return beyond
-    shape = (
-        values.shape if conversion.moments is None else np.broadcast_shapes(values.shape, conversion.moments[0].shape)
+    shape = np.broadcast_shapes(
+        values.shape, *(() if conversion.moments is None else map(np.shape, conversion.moments))
     )
-    out, scratch = np.empty(shape, numpy_dtype(conversion.dtype)), np.empty(shape, np.float32)
+    floats, out = np.empty(shape, np.float32), np.empty(shape, numpy_dtype(conversion.dtype))
     with np.errstate(all="ignore"):
-        _convert(values, conversion, out, None if conversion.dtype == "float32" else scratch)
+        _convert(values, conversion, floats)
+        _round(floats, conversion, out)
     delivered = torch.from_numpy(out)
     infinite: NDArray[np.bool_] = (
         (delivered.view(torch.bfloat16) if conversion.dtype == "bfloat16" else delivered).isinf().numpy()
@@ -168,23 +216,23 @@ def _moved(array: NDArray[Any], moves: Sequence[Move], row: int) -> NDArray[Any]
     return array
 
 
-def _convert(
-    values: NDArray[Any], conversion: ArrayConversion, out: NDArray[Any], scratch: NDArray[np.float32] | None
-) -> None:
-    """Write converted values to `out`; `scratch` holds float32 of as many rows where `out` does not."""
-    floats = out if scratch is None else scratch[: len(out)]  # whole numbers, for int64
-    if conversion.moments is None:
-        floats[...] = values
+def _convert(values: NDArray[Any], conversion: ArrayConversion | None, out: NDArray[Any]) -> None:
+    """Write values to `out`, of float32 where they are converted to floats."""
+    if conversion is None or conversion.moments is None:
+        out[...] = values
     else:
         mean, std = conversion.moments
-        np.subtract(values, mean, out=floats, dtype=np.float32, casting="unsafe")
-        np.divide(floats, std, out=floats)
-    if scratch is not None:  # torch rounds ten times as fast as NumPy, which has no bfloat16 either
-        source = torch.from_numpy(floats).reshape(-1)
-        target = torch.from_numpy(out.reshape(-1)).view(getattr(torch, conversion.dtype))
-        for start in range(0, len(target), _MOST_OF_ONE_THREAD):
-            stop = start + _MOST_OF_ONE_THREAD
-            target[start:stop] = source[start:stop]
+        np.subtract(values, mean, out=out, dtype=np.float32, casting="unsafe")
+        np.divide(out, std, out=out)
+
+
+def _round(floats: NDArray[np.float32], conversion: ArrayConversion, out: NDArray[Any]) -> None:
+    """Round to the dtype of the conversion; torch does ten times as fast as NumPy, which has no bfloat16 either."""
+    source = torch.from_numpy(floats).reshape(-1)
+    target = torch.from_numpy(out.reshape(-1)).view(getattr(torch, conversion.dtype))
+    for start in range(0, len(target), _MOST_OF_ONE_THREAD):
+        stop = start + _MOST_OF_ONE_THREAD
+        target[start:stop] = source[start:stop]
 
 
 def transform_tensor(arrays: torch.Tensor, recipe: ArrayRecipe, moves: Sequence[Move]) -> torch.Tensor:
@@ -192,16 +240,33 @@ def transform_tensor(arrays: torch.Tensor, recipe: ArrayRecipe, moves: Sequence[
 
     The result is a new tensor, or `arrays` itself if nothing changes it.
     """
+    return transform_and_mark(arrays, recipe, moves)[0]
+
+
+def transform_and_mark(
+    arrays: torch.Tensor, recipe: ArrayRecipe, moves: Sequence[Move]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Carry out a recipe as `transform_tensor` does; return the result, and which values it filled, if it fills any."""
     values = _moved_tensor(arrays, recipe.out_size or (), moves) if moves else arrays
-    if (conversion := recipe.conversion) is None:
-        return values
-    if conversion.dtype == "int64":
-        return values.to(torch.int64)
-    values = values.to(torch.float32)
-    if conversion.moments is not None:
-        mean, std = (to_device(numbers, values.device) for numbers in conversion.moments)
-        values = (values - mean).div_(std)
-    return values.to(getattr(torch, conversion.dtype))
+    conversion, filling = recipe.conversion, recipe.filling
+    missing = None if filling is None else _missing_in(values, filling)
+    if conversion is not None:
+        values = values.to(torch.int64 if conversion.dtype == "int64" else torch.float32)
+        if conversion.moments is not None:
+            mean, std = (to_device(numbers, values.device) for numbers in conversion.moments)
+            values = (values - mean).div_(std)
+    if filling is not None and missing is not None:
+        signed, fill = values.view(_SIGNED.get(values.dtype, values.dtype)), to_device(filling.fill, values.device)
+        values = torch.where(missing, fill.view(signed.dtype), signed).view(values.dtype)
+    return values if conversion is None else values.to(getattr(torch, conversion.dtype)), missing
+
+
+def _missing_in(values: torch.Tensor, filling: Filling) -> torch.Tensor:
+    signed = values.view(_SIGNED.get(values.dtype, values.dtype))
+    missing = signed.isnan()
+    for number in to_device(filling.missing, values.device).view(signed.dtype):
+        missing |= signed == number
+    return missing
 
 
 def _moved_tensor(arrays: torch.Tensor, out_shape: tuple[int, ...], moves: Sequence[Move]) -> torch.Tensor:

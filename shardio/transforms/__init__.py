@@ -32,6 +32,7 @@ from .geometry import Resize as Resize
 from .mixing import CutMix as CutMix
 from .mixing import Mixer as Mixer
 from .mixing import MixUp as MixUp
+from .normalization import FillMissing as FillMissing
 from .normalization import Normalize as Normalize
 from .normalization import Precision as Precision
 from .normalization import ToFloat as ToFloat
@@ -45,5 +46,5 @@ from .random_generator import RandomGenerator as RandomGenerator
 SizeChangingTransform: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop | Resize
 SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | RandAugment | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
-Transform: TypeAlias = ImageTransform | ArrayTransform | ToInt64 | Collation | Tokenize
+Transform: TypeAlias = ImageTransform | ArrayTransform | FillMissing | ToInt64 | Collation | Tokenize
 """A transform of images, arrays or texts, as a loader's `transforms` accept it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -18,12 +18,14 @@ from .arrays import (
     ArrayWindow,
     CenterSpatialCrop,
     Move,
+    RandomAxisFlip,
+    RandomRotate90,
     RandomSpatialCrop,
     RandomWindow,
     Shapes,
     Size,
 )
-from .normalization import Normalize, Precision, ToFloat, ToInt64, merged, per_channel
+from .normalization import FillMissing, Normalize, Numbers, Precision, ToFloat, ToInt64, along_axes, merged
 from .ragged import Collation, PadTo, Ragged
 from .random_generator import RandomGenerator
 
@@ -42,24 +44,97 @@ class ArrayConversion:
     moments: tuple[NDArray[np.float32], NDArray[np.float32]] | None
 
     @classmethod
-    def of(cls, normalize: Normalize, shape: Shape | None, *, ragged: bool = False) -> ArrayConversion:
-        """Return the conversion of arrays of this shape, None for any. Raise ConfigError if they have other channels.
-
-        The channels are the first axis, or of `ragged` arrays the one behind the first.
-        """
-        axes = (shape or ())[int(ragged) :]
-        if axes[:1] in ((), (None,)):
-            channels, why = (
-                1,
-                "" if shape == () else f": the number of channels of arrays of {_in_words(shape)} is unknown",
-            )
-        else:
-            channels, place = axes[0] or 0, "second" if ragged else "first"
-            why = f": the channels of arrays of {_in_words(shape)} are the {place} axis"
-        sizes = (channels, *(1 for _ in axes[1:])) if axes else ()
-        mean, std = per_channel(normalize, channels, why=why).T.reshape(2, *sizes)
+    def of(cls, normalize: Normalize, places: Places) -> ArrayConversion:
+        """Return the conversion of arrays with these places. Raise ConfigError if its numbers do not fit them."""
+        mean, std = (
+            places.numbers(f"Normalize's {name}", getattr(normalize, name)).astype(np.float32)
+            for name in ("mean", "std")
+        )
         identity = not mean.any() and bool((std == 1).all())
         return cls(normalize.dtype or "float32", None if identity else (mean, std))
+
+    def normalized(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return values with the mean subtracted, divided by the standard deviation, each rounded to float32."""
+        if self.moments is None:
+            return values
+        with np.errstate(all="ignore"):
+            return np.divide(np.subtract(values, self.moments[0]), self.moments[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """The filling of missing values, which follows the conversion of the others and gives what it would have given.
+
+    Attributes:
+        fill: the numbers to put there, of a shape that broadcasts over the arrays; float32 where the conversion gives
+            floats, which are rounded later, else of the dtype of the results.
+        missing: the numbers that stand for no value beside NaN, of the stored dtype, [n].
+        mask: whether to tell where values were missing.
+    """
+
+    fill: NDArray[Any]
+    missing: NDArray[Any]
+    mask: bool
+
+    @classmethod
+    def of(
+        cls, given: FillMissing, stored: np.dtype[Any], conversion: ArrayConversion | None, mean: Any, places: Places
+    ) -> Filling:
+        """Return the filling of arrays of the dtype `stored`, which are converted and have these places.
+
+        `mean` is that of the Normalize in the list, None without one. Raises ConfigError for numbers that do not fit.
+        """
+        if stored.kind not in "iuf":
+            raise ConfigError(f"FillMissing takes real numbers, got arrays of {stored}")
+        if not given.missing and stored.kind != "f":
+            raise ConfigError(
+                f"FillMissing of arrays of {stored}, which hold no NaN, needs missing=, as in missing=-9999"
+            )
+        numbers = np.asarray(given.missing)
+        for number in numbers.tolist():
+            check_held("FillMissing's missing", number, stored)
+        if given.value == "mean" and mean is None:
+            raise ConfigError("FillMissing('mean') takes the mean of a Normalize behind it, and there is none")
+        fill = places.numbers("FillMissing's value", mean if isinstance(given.value, str) else given.value)
+        if conversion is None or conversion.dtype == "int64":
+            dtype = stored if conversion is None else np.dtype(np.int64)
+            for number in fill.reshape(-1).tolist():
+                check_held("FillMissing's value", number, dtype)
+            return cls(fill.astype(dtype), numbers.astype(stored), bool(given.mask))
+        made = conversion.normalized(fill.astype(np.float32))
+        for number in made.reshape(-1).tolist():
+            check_held("FillMissing's value, normalized,", number, conversion.dtype)
+        return cls(made, numbers.astype(stored), bool(given.mask))
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The places along the leading axes of arrays, for which numbers may differ.
+
+    Attributes:
+        shape: the shape of arrays after all moves; None for any.
+        ragged: whether the first axis has any length, so that channels are the second one.
+        moved: by axis, counted from the end, the name of a transform that cuts, reverses or turns it at random.
+    """
+
+    shape: Shape | None
+    ragged: bool
+    moved: Mapping[int, str]
+
+    def numbers(self, what: str, given: Numbers) -> NDArray[np.float64]:
+        """Return numbers in a shape that broadcasts over the arrays. Raise ConfigError, with `what`, if they do not."""
+        axes = (self.shape or ())[int(self.ragged) :]
+        shape = _in_words(self.shape)
+        why = f": the channels of arrays of {shape} are the {'second' if self.ragged else 'first'} axis"
+        if self.shape != () and axes[:1] in ((), (None,)):
+            why = f": the number of channels of arrays of {shape} is unknown"
+        for axis, size in zip(range(-len(axes), 0), np.shape(given), strict=False):
+            if size > 1 and axis in self.moved:
+                raise ConfigError(
+                    f"{what} differs along axis {axis} of arrays, along which {self.moved[axis]} moves values at "
+                    "random: give one number for all its places"
+                )
+        return along_axes(what, given, axes, "" if self.shape == () else why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +142,14 @@ class ArrayRecipe:
     """The transforms of an array field, checked.
 
     Attributes:
-        transforms: the transforms that move values, in order.
+        transforms: the transforms that move values, in order. Those that change each value by itself, wherever it is,
+            are not among them: where they stand in a list makes no difference to what moves, nor to what is drawn.
         shape: the shape of the stored arrays, None for any.
         out_shape: the shape of the results, before a batch is made of them; None for any.
         conversion: the conversion to floats or int64, which follows; None leaves the stored dtype.
         leading: the number of axes, of the rows of a window, that transforms don't see.
         collation: what a batch makes of results of several lengths; None leaves them a list.
+        filling: the filling of missing values; None leaves them.
     """
 
     transforms: tuple[ArrayTransform, ...]
@@ -81,6 +158,7 @@ class ArrayRecipe:
     conversion: ArrayConversion | None = None
     leading: int = 0
     collation: Collation | None = None
+    filling: Filling | None = None
 
     @classmethod
     def of(
@@ -98,6 +176,7 @@ class ArrayRecipe:
         ragged = is_ragged(shape)
         checked: list[ArrayTransform] = []
         normalize: Normalize | None = None
+        fill: FillMissing | None = None
         whole = False
         out_shape = shape
         for position, transform in enumerate(listed):
@@ -115,8 +194,8 @@ class ArrayRecipe:
                 normalize = merged(normalize, transform, listed[position - 1], position)
             elif isinstance(transform, PadTo | Ragged):
                 raise ConfigError(f"transform {position}: {name} must come last, and once")
-            elif not isinstance(transform, ArrayTransform):
-                kinds = (*get_args(ArrayTransform), ToFloat, Normalize, ToInt64, PadTo, Ragged)
+            elif not isinstance(transform, ArrayTransform | FillMissing):
+                kinds = (*get_args(ArrayTransform), FillMissing, ToFloat, Normalize, ToInt64, PadTo, Ragged)
                 advice = _advice(dtype) if shape is not None and _like_pixels(shape) else ""
                 raise ConfigError(
                     f"transform {position} must be a shardio array transform, got {transform!r}: arrays of "
@@ -124,6 +203,10 @@ class ArrayRecipe:
                 )
             elif normalize is not None:
                 raise ConfigError(f"transform {position}: {name} must come before ToFloat and Normalize")
+            elif isinstance(transform, FillMissing):
+                if fill is not None:
+                    raise ConfigError(f"transform {position}: FillMissing must come once")
+                fill = transform
             else:
                 out_shape = None if out_shape is None else _result(transform, out_shape, collation)
                 checked.append(transform)
@@ -133,14 +216,18 @@ class ArrayRecipe:
                 f"transform {len(listed)}: {type(collation).__name__} takes arrays whose first axis, and no other, has "
                 f"any length, got arrays of {_in_words(out_shape)}{one}"
             )
-        conversion = None if normalize is None else ArrayConversion.of(normalize, out_shape, ragged=ragged)
+        places = Places(out_shape, ragged, _moved_axes(checked, shape))
+        conversion = None if normalize is None else ArrayConversion.of(normalize, places)
         if whole and dtype != np.int64:
             conversion = ArrayConversion("int64", None)
+        mean = next((each.mean for each in listed if isinstance(each, Normalize)), None)
+        filling = None if fill is None else Filling.of(fill, dtype, conversion, mean, places)
         if isinstance(collation, PadTo):
-            check_padding(collation.value, dtype if conversion is None else conversion.dtype)
+            check_held("PadTo's value", collation.value, dtype if conversion is None else conversion.dtype)
         if shape is None:
-            return cls(tuple(checked), None, None, conversion, leading)
-        return cls(tuple(checked), (*rows, *shape), (*rows, *(out_shape or ())), conversion, leading, collation)
+            return cls(tuple(checked), None, None, conversion, leading, filling=filling)
+        full, out = (*rows, *shape), (*rows, *(out_shape or ()))
+        return cls(tuple(checked), full, out, conversion, leading, collation, filling)
 
     @property
     def seen(self) -> Shape | None:
@@ -203,6 +290,22 @@ def _result(transform: ArrayTransform, shape: Shape, collation: Collation | None
     return transform.out_shape(shape)
 
 
+def _moved_axes(transforms: Sequence[ArrayTransform], shape: Shape | None) -> dict[int, str]:
+    """Return the axes of arrays along which transforms move values at random, and the names of these transforms."""
+    moved: dict[int, str] = {}
+    for transform in transforms:
+        axes: Sequence[int] = ()
+        match transform:
+            case RandomSpatialCrop(size=size):
+                axes = range(1 - len(shape or ()) if isinstance(size, int) else -len(size), 0)
+            case RandomWindow():
+                axes = (-len(shape or ()),)
+            case RandomAxisFlip(axes=tuple(flipped)) | RandomRotate90(axes=flipped):
+                axes = flipped
+        moved |= dict.fromkeys(axes, type(transform).__name__)
+    return moved
+
+
 def _moved_shapes(shapes: Shapes, move: Move) -> Shapes:
     """Return the shapes of arrays once a move was carried out."""
     match move:
@@ -218,8 +321,8 @@ def _moved_shapes(shapes: Shapes, move: Move) -> Shapes:
 _BFLOAT16_MAX = 3.3895313892515355e38
 
 
-def check_padding(value: float, dtype: np.dtype[Any] | str) -> None:
-    """Raise ConfigError for padding that this dtype doesn't hold: floats round it, infinities and NaN are theirs."""
+def check_held(what: str, value: float, dtype: np.dtype[Any] | str) -> None:
+    """Raise ConfigError for a number that this dtype doesn't hold: floats round it, infinities and NaN are theirs."""
     kind = np.dtype("float32" if dtype == "bfloat16" else dtype)
     if kind.kind in "biu":
         least, most = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
@@ -228,7 +331,7 @@ def check_padding(value: float, dtype: np.dtype[Any] | str) -> None:
         largest = _BFLOAT16_MAX if dtype == "bfloat16" else float(np.finfo(kind).max)
         held = not largest < abs(value) < math.inf
     if not held:
-        raise ConfigError(f"PadTo's value must be one that {dtype} holds, got {value!r}")
+        raise ConfigError(f"{what} must be one that {dtype} holds, got {value!r}")
 
 
 def _in_words(shape: Shape | None) -> str:

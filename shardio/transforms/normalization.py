@@ -1,10 +1,13 @@
-"""Conversions, the last transforms but RandomErasing: ToFloat and Normalize to floats, ToInt64 of whole numbers."""
+"""Conversions, the last transforms but RandomErasing: ToFloat and Normalize to floats, ToInt64 of whole numbers.
+
+FillMissing, which goes with them, may stand anywhere before them.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +16,9 @@ from ..errors import ConfigError
 
 Precision: TypeAlias = Literal["float32", "float16", "bfloat16"]
 """The dtype of images and arrays that are converted to floats."""
+
+Numbers: TypeAlias = float | Sequence[Any] | NDArray[Any]
+"""A number, or one for each place on the leading axes of arrays: `[C]`, `[C, L]`, ..., nested as these are."""
 
 
 _SHORT = {"half": "float16", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "single": "float32"}
@@ -53,32 +59,73 @@ class ToFloat:
 
 @dataclass(frozen=True, slots=True)
 class Normalize:
-    """Convert to floats by `(x - mean) / std`, per channel.
+    """Convert to floats by `(x - mean) / std`, per channel, or per channel and level.
 
     Of images, uint8 [B, H, W, C], x is the pixel divided by 255, and the result is [B, C, H, W]: `mean` and `std` are
     on the scale of 0 to 1, as torchvision's are. Of arrays, whose first axis is the channels, x is the stored number,
     and the shape stays. No ToFloat is needed before it. Each operation is rounded to float32, on a device too.
 
     Args:
-        mean: one number per channel, or one for all channels; for images in [-1, 1].
-        std: one number per channel, or one for all channels, above 0; for images at most 10.
+        mean: one number per channel, or one for all channels; for images in [-1, 1]. Of arrays with more leading axes,
+            such as variables and levels [C, L, H, W], also one for each of their places: nested sequences or an array
+            of shape [C, L], or [C, 1] or [1, L].
+        std: likewise, above 0; for images at most 10.
         dtype: as for ToFloat. None, the default, takes the dtype of a ToFloat directly before it, else float32.
 
     Raises:
         ConfigError: if a number is out of range or the dtype is unknown. The loader raises it for another number of
-            channels, for images if `mean` or `std` is on the scale of 0 to 255, and for arrays of complex numbers.
+            channels or levels, for numbers that differ along an axis that a transform before it cuts, reverses or turns
+            at random, for images if `mean` or `std` is on the scale of 0 to 255, and for arrays of complex numbers.
     """
 
-    mean: float | tuple[float, ...]
-    std: float | tuple[float, ...]
+    mean: Numbers
+    std: Numbers
     dtype: Precision | None = None
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
             object.__setattr__(self, name, _as_floats(getattr(self, name), name))
-        if any(not np.float32(value) > 0 for value in np.atleast_1d(self.std)):
+        if not (np.asarray(self.std, np.float32) > 0).all():
             raise ConfigError(f"std must be above 0, got {self.std!r}")
         object.__setattr__(self, "dtype", _as_precision(self.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class FillMissing:
+    """Put a number in the place of each missing one: of NaN, and of the numbers that `missing` names.
+
+    It is for arrays, and may stand anywhere before ToFloat, Normalize and ToInt64: crops, flips and turns before or
+    after it change nothing. Values are filled before they are normalized, in the pass that converts them.
+
+    Args:
+        value: the number to put there: one for all, or as for `Normalize`, one per channel, or per channel and level.
+            `"mean"` is the mean of the list's Normalize, which makes 0 of it.
+        mask: whether to deliver `NAME_missing` too, bool of the shape of the values: True where one was missing. What
+            PadTo adds, and a sample without the field, or masked, is False.
+        missing: a number, or several, that stand for no value, such as -9999; whole numbers need one.
+
+    Raises:
+        ConfigError: if an argument is none of these. The loader raises it for other fields, for a `value` or `missing`
+            that the dtype cannot hold, and where `value` does not fit the arrays, as for Normalize.
+    """
+
+    value: Numbers | Literal["mean"] = 0.0
+    mask: bool = False
+    missing: float | Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mask, (bool, np.bool_)):
+            raise ConfigError(f"mask must be True or False, got {self.mask!r}")
+        if isinstance(self.value, str) and self.value != "mean":
+            raise ConfigError(f"value must be a number, or one for each channel, or 'mean', got {self.value!r}")
+        if not isinstance(self.value, str):
+            object.__setattr__(self, "value", _as_floats(self.value, "value"))
+        numbers = (
+            () if self.missing is None else self.missing if isinstance(self.missing, Sequence) else (self.missing,)
+        )
+        if not all(isinstance(each, (int, float, np.number)) and not isinstance(each, bool) for each in numbers):
+            raise ConfigError(f"missing must be a number, or several, got {self.missing!r}")
+        object.__setattr__(self, "missing", tuple(numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,28 +161,52 @@ def merged(conversion: Normalize | None, transform: ToFloat | Normalize, previou
     return replace(transform, dtype=transform.dtype or (conversion.dtype if conversion else None) or "float32")
 
 
-def per_channel(normalize: Normalize, channels: int, *, why: str = "") -> NDArray[np.float32]:
-    """Return mean and standard deviation per channel, float32 [channels, 2].
+def per_channel(normalize: Normalize, channels: int) -> NDArray[np.float32]:
+    """Return mean and standard deviation per channel of images, float32 [channels, 2].
 
-    Raises ConfigError, which ends with `why`, if there is another number of them.
+    Raises ConfigError if there is another number of them.
     """
-    columns = []
-    for name, numbers in (("mean", normalize.mean), ("std", normalize.std)):
-        values = np.atleast_1d(np.asarray(numbers, np.float32))
-        if len(values) not in (1, channels):
-            wanted = "1 number" if channels == 1 else f"1 or {channels} numbers"
-            raise ConfigError(f"Normalize's {name} must have {wanted}, got {len(values)}{why}")
-        columns.append(np.broadcast_to(values, channels))
-    return np.stack(columns, axis=1)
+    pair = [along_axes(f"Normalize's {name}", getattr(normalize, name), (channels,)) for name in ("mean", "std")]
+    return np.stack([np.broadcast_to(numbers.astype(np.float32), channels) for numbers in pair], axis=1)
 
 
-def _as_floats(value: object, name: str) -> tuple[float, ...]:
-    """Return a number, or several, as finite floats, of which float32 holds an approximation."""
+def along_axes(what: str, numbers: Numbers, shape: Sequence[int | None], why: str = "") -> NDArray[np.float64]:
+    """Return numbers for the places on the leading axes of arrays in a shape that broadcasts over the arrays, float64.
+
+    One number for all has shape ().
+
+    Args:
+        what: what the numbers are, for messages.
+        numbers: one, or as many along each of the leading axes as there are places, or 1.
+        shape: the lengths of the arrays' axes, None where they differ.
+        why: the end of messages.
+
+    Raises:
+        ConfigError: if there are other numbers of them.
+    """
+    values = np.asarray(numbers, np.float64)
+    if values.size == 1:
+        return values.reshape(())
+    if values.ndim <= len(shape) and all(n in (1, size) for n, size in zip(values.shape, shape, strict=False)):
+        return values.reshape(*values.shape, *(1 for _ in shape[values.ndim :]))
+    if values.ndim > 1:
+        raise ConfigError(f"{what} must have a shape of the leading axes, or 1 in their place, got {values.shape}{why}")
+    channels = (shape[0] if shape else None) or 1
+    wanted = "1 number" if channels == 1 else f"1 or {channels} numbers"
+    raise ConfigError(f"{what} must have {wanted}, got {len(values)}{why}")
+
+
+def _as_floats(value: object, name: str) -> tuple[Any, ...]:
+    """Return a number, or several, nested or not, as finite floats, of which float32 holds an approximation."""
     try:
-        numbers = tuple(map(float, np.atleast_1d(np.asarray(value, np.float64))))
+        numbers = np.atleast_1d(np.asarray(value, np.float64))
     except (TypeError, ValueError):
-        numbers = ()
+        numbers = np.empty(0)
     largest = float(np.finfo(np.float32).max)
-    if not numbers or not all(math.isfinite(number) and abs(number) <= largest for number in numbers):
+    if not numbers.size or not (np.abs(numbers) <= largest).all():
         raise ConfigError(f"{name} must be a finite number, or one for each channel, got {value!r}")
-    return numbers
+    return _nested(numbers)
+
+
+def _nested(numbers: NDArray[Any]) -> tuple[Any, ...]:
+    return tuple(map(_nested, numbers)) if numbers.ndim > 1 else tuple(numbers.tolist())

@@ -209,7 +209,7 @@ def _check_erasing(erasing: RandomErasing, position: int, channels: int, largest
 def _check_scale(normalize: Normalize, position: int) -> None:
     """Raise ConfigError for numbers that no image on the scale of 0 to 1 has."""
     for name, numbers, largest in (("mean", normalize.mean, 1.0), ("std", normalize.std, 10.0)):
-        if any(abs(number) > largest for number in np.atleast_1d(numbers)):
+        if (np.abs(np.asarray(numbers)) > largest).any():
             raise ConfigError(
                 f"transform {position}: Normalize's {name} of images is on the scale of 0 to 1, got {numbers}: divide "
                 "it by 255"

@@ -1,18 +1,20 @@
 """Assembling a batch from its rows: the dict that the consumer gets, with the fields that a device finishes as data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import torch
 
-from ...engines.array_transforms import transform_tensor
+from ...engines.array_transforms import transform_and_mark
 from ...engines.torch_steps import convert_and_erase
 from ...format.fields import presence
+from ...transforms import ArrayRecipe
+from ...transforms.arrays import Move
 from ...transforms.mixing import mixed_labels
 from .bad_samples import mapped_example
-from .collate import boundaries, joined, length_name, nested, nested_names
-from .host_batch import Batch, DeferredField, EncodedImages, HostBatch, TensorFunction
+from .collate import added_name, boundaries, joined, length_name, nested, nested_names, unpadded
+from .host_batch import Batch, DeferredField, EncodedImages, Finish, HostBatch
 from .map_function import MapFunction, collate
 from .mixing import LABEL, BatchFunction, mix_field
 from .random_params import array_moves, erased_boxes, image_steps, mix_params
@@ -33,21 +35,33 @@ def assemble(rows: Rows, part: slice) -> HostBatch:
         finish = partial(mix_field, field=spec.mixing.image, params=params)
         if not spec.mixing.on_device:
             batch, finish = finish(batch), None
-    if names := nested_names(spec.collations):
-        finish = partial(_finish_and_nest, names=names, finish=finish)
+    columns = {name: spec.with_mark(name) for name in nested_names(spec.collations)}
+    marks = {name: mark for name, mark in spec.marks.items() if spec.arrays[name].on_device}
+    if columns or marks:
+        finish = partial(_finish_columns, nest=columns, marks=marks, finish=finish)
     bad = tuple(rows.bad[row] for row in sorted(rows.bad) if part.start <= row < part.stop)
     return HostBatch(batch, rows.stored_bytes(part), bad, finish, (rows, part) if spec.has_batch_engine else None)
 
 
-def _finish_and_nest(batch: Batch, *, names: Sequence[str], finish: BatchFunction | None) -> Batch:
-    return nested(batch if finish is None else finish(batch), names)
+def _finish_columns(
+    batch: Batch, *, nest: Mapping[str, Sequence[str]], marks: Mapping[str, str], finish: BatchFunction | None
+) -> Batch:
+    """Finish a batch, with columns of their own for the marks that a device made, and nested tensors."""
+    finished: Batch = {}
+    for name, value in batch.items():
+        finished |= dict(zip((name, marks[name]), value, strict=True)) if name in marks else {name: value}
+    return nested(finished if finish is None else finish(finished), nest)
 
 
 def _mapped_batch(rows: Rows, part: slice, function: MapFunction) -> Batch:
     """Return the batch that the user's function made, with the loader's own columns unchanged."""
     loader_columns = _loader_columns(rows, part)
     if function.by == "sample":
-        return collate(rows.mapped[part], partial(mapped_example, rows), rows.spec.collations) | loader_columns
+        rules = rows.spec.collations
+        of_marks = {mark: unpadded(rules[name]) for name, mark in rows.spec.marks.items() if name in rules}
+        collated = collate(rows.mapped[part], partial(mapped_example, rows), {**rules, **of_marks})
+        doubled = {added_name(mark, rule) for mark, rule in of_marks.items()}
+        return {name: value for name, value in collated.items() if name not in doubled} | loader_columns
     batch = _fields(rows, part)
     argument = batch | {name: tensor.clone() for name, tensor in loader_columns.items()}
     return function.apply_to_batch(argument, rows.indices[part].tolist(), rows.keys(part)) | loader_columns
@@ -78,26 +92,30 @@ def _field(rows: Rows, part: slice, name: str) -> Batch:
     rule = spec.collations.get(name)
     if spec.fields[name].role == "segments":
         return {name: boundaries(rows.lists[name][part])}
+    marks = spec.with_mark(name)[1:]
     if name in rows.arrays:
-        added = () if rule is None else (length_name(name),)
+        added = [mark for mark in marks if mark in rows.arrays] + ([] if rule is None else [length_name(name)])
         return {name: _stacked(rows, part, name)} | {n: torch.from_numpy(rows.arrays[n][part]) for n in added}
     if rule is not None:
-        return joined(name, rows.lists[name][part], rule, partial(spec.tensor, name))
+        batch = joined(name, rows.lists[name][part], rule, partial(spec.tensor, name))
+        for mark in marks:
+            batch[mark] = joined(mark, rows.lists[mark][part], unpadded(rule), torch.from_numpy)[mark]
+        return batch
     if (image := spec.images.get(name)) is not None and image.batch_engine:
         sizes = rows.image_sizes[name][part]
         steps = image_steps(image.recipe, sizes, rows.field_keys(name, part))
         return {name: EncodedImages(rows.lists[name][part], sizes, steps)}
-    return {name: [rows.value(name, row) for row in range(part.start, part.stop)]}
+    return {n: [rows.value(n, row) for row in range(part.start, part.stop)] for n in (name, *marks)}
 
 
 def _stacked(rows: Rows, part: slice, name: str) -> torch.Tensor | DeferredField:
     """Return the rows of a field that are in one array, with the transforms that the device carries out."""
     spec = rows.spec
     image, array = spec.images.get(name), spec.arrays.get(name)
-    finish: TensorFunction | None = None
+    finish: Finish | None = None
     if array is not None and array.on_device:
         moves = array_moves(array.recipe, rows.field_keys(name, part))
-        finish = partial(transform_tensor, recipe=array.recipe, moves=moves)
+        finish = partial(_transformed, recipe=array.recipe, moves=moves)
     tensor = spec.tensor(name, rows.arrays[name][part])
     if image is not None and image.finished_on_device:
         boxes = erased_boxes(image.recipe, rows.field_keys(name, part))
@@ -108,8 +126,15 @@ def _stacked(rows: Rows, part: slice, name: str) -> torch.Tensor | DeferredField
     return DeferredField(tensor, partial(_finish_and_zero, finish=finish, blank=[*rows.masked(part), *absent]))
 
 
-def _finish_and_zero(tensor: torch.Tensor, finish: TensorFunction, blank: Sequence[int]) -> torch.Tensor:
-    return _zero_rows(finish(tensor), blank)
+def _transformed(tensor: torch.Tensor, recipe: ArrayRecipe, moves: Sequence[Move]) -> torch.Tensor | list[torch.Tensor]:
+    """Carry out a recipe on a device; return the result, and if it is to be told, which values were filled."""
+    values, filled = transform_and_mark(tensor, recipe, moves)
+    return values if filled is None or recipe.filling is None or not recipe.filling.mask else [values, filled]
+
+
+def _finish_and_zero(tensor: torch.Tensor, finish: Finish, blank: Sequence[int]) -> torch.Tensor | list[torch.Tensor]:
+    finished = finish(tensor)
+    return [_zero_rows(each, blank) for each in finished] if isinstance(finished, list) else _zero_rows(finished, blank)
 
 
 def _zero_rows(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,11 @@ def offsets_name(name: str) -> str:
     return f"{name}_offsets"
 
 
+def missing_name(name: str) -> str:
+    """Return the name of the column of a batch that says which values of a field FillMissing filled."""
+    return f"{name}_missing"
+
+
 def added_name(name: str, collation: Collation) -> str:
     """Return the name of the column that joining a field adds to a batch."""
     return length_name(name) if isinstance(collation, PadTo) else offsets_name(name)
@@ -42,6 +48,11 @@ def as_array(tensor: torch.Tensor) -> NDArray[Any]:
     """Return a tensor's values as an array, which shares its memory."""
     found: NDArray[Any] = tensor.detach().view(_BITS.get(tensor.dtype, tensor.dtype)).numpy()
     return found
+
+
+def unpadded(rule: Collation) -> Collation:
+    """Return the rule for the column that says which of the values were filled: none of what padding adds."""
+    return replace(rule, value=False) if isinstance(rule, PadTo) else rule
 
 
 def joined(
@@ -105,12 +116,16 @@ def pad(values: Sequence[NDArray[Any]], lengths: NDArray[np.int64], rule: PadTo,
         entries[~real] = np.full(width, fill, out.dtype).view(entry)
 
 
-def nested(batch: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a batch in which the values and offsets of these fields, where it has both, have become nested tensors."""
-    for name in names:
+def nested(batch: dict[str, Any], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return a batch in which fields, where it has their offsets, have become nested tensors.
+
+    `names` are all columns, by the field whose offsets they share.
+    """
+    for name, columns in names.items():
         if name in batch and offsets_name(name) in batch:
             offsets = batch.pop(offsets_name(name))
-            batch[name] = torch.nested.nested_tensor_from_jagged(batch[name], offsets)
+            for column in (each for each in columns if each in batch):
+                batch[column] = torch.nested.nested_tensor_from_jagged(batch[column], offsets)
     return batch
 
 

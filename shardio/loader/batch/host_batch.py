@@ -18,7 +18,8 @@ Batch: TypeAlias = dict[str, Any]
 """A batch as the consumer gets it: for each field a tensor `[B, ...]` or a list of B values, and the columns `index`,
 `source` (of mixtures) and `valid` (if rows may be invalid)."""
 
-TensorFunction: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+Finish: TypeAlias = Callable[[torch.Tensor], torch.Tensor | list[torch.Tensor]]
+"""A field's last transforms. In a list the second tensor says which of the first one's values were filled."""
 
 
 @final
@@ -32,7 +33,7 @@ class DeferredField:
     """
 
     tensor: torch.Tensor
-    finish: TensorFunction
+    finish: Finish
 
 
 @final

@@ -11,7 +11,7 @@ from ...containers.row_locator import PackedValues
 from ...engines.array_transforms import delivered_dtype, first_overflow, transform_arrays, transform_each
 from ...errors import BadSample, ConfigError
 from ...format.fields import length_column
-from ...transforms import PadTo, RandomWindow
+from ...transforms import Collation, PadTo, RandomWindow
 from ...transforms.arrays import ArrayWindow, Move
 from ...views.readable import SelectedSamples
 from .collate import cut, length_name, pad
@@ -118,7 +118,8 @@ def make_fixed(rows: Rows, name: str, values: NDArray[Any]) -> None:
     if (lost := first_overflow(values, array.recipe, moves)) is not None:
         _raise_overflow(rows, name, *lost)
     if not array.on_device:
-        transform_arrays(values, array.recipe, moves, rows.arrays[name])
+        marks = rows.arrays.get(rows.spec.marks.get(name, ""))
+        transform_arrays(values, array.recipe, moves, rows.arrays[name], marks)
 
 
 def _deliver(
@@ -148,29 +149,50 @@ def _deliver(
         _raise_overflow(rows, name, int(there[row]), lost[1])
     if array.vocabulary is not None and (data is None or not _in_vocabulary(data, array.vocabulary)):
         _check_vocabulary(rows, name, there, values, array.vocabulary)
+    mark = rows.spec.marks.get(name)
     if recipe.out_size is not None:
-        transform_each(values, recipe, moves, [rows.arrays[name][row] for row in there.tolist()])
+        outs = [[rows.arrays[each][row] for row in there.tolist()] for each in rows.spec.with_mark(name)]
+        transform_each(values, recipe, moves, *outs)
         return
     if together is None:
-        results: Sequence[NDArray[Any]] = transform_each(values, recipe, moves)
-    elif recipe.conversion is None:
-        results = values
+        results, filled = transform_each(values, recipe, moves)
+    elif recipe.conversion is None and recipe.filling is None:
+        results = list(values)
     else:
-        made = np.empty(together.shape, dtype)
-        transform_arrays(together, recipe, (), made)
-        results = _split(made, lengths)
-    rule = recipe.collation
+        made, marked = np.empty(together.shape, dtype), np.empty(together.shape, np.bool_)
+        transform_arrays(together, recipe, (), made, None if mark is None else marked)
+        results, filled = _split(made, lengths), _split(marked, lengths)
+    _put(rows, name, there, results, recipe.collation, array.fill)
+    if mark is not None:
+        _put(rows, mark, there, filled, recipe.collation, False, of=name)
+
+
+def _put(
+    rows: Rows,
+    name: str,
+    there: NDArray[np.int64],
+    results: Sequence[NDArray[Any]],
+    rule: Collation | None,
+    fill: Any,
+    of: str | None = None,
+) -> None:
+    """Put the results of some rows into the batch's array, padded with `fill`, or into the list.
+
+    `of` is the field of which they say what was filled; None if they are its values.
+    """
     if isinstance(rule, PadTo) and not rows.mapped:
         if rule.length is not None:
-            results = [fitted(rows, name, row, each, rule) for row, each in zip(there.tolist(), results, strict=True)]
+            shown = [*zip(there.tolist(), results, strict=True)]
+            results = [fitted(rows, of or name, row, each, rule) for row, each in shown]
         if name in rows.arrays:
             out = rows.arrays[name]
             padded = out if len(there) == len(out) else out[there]
             lengths = np.array([len(each) for each in results], np.int64)
-            pad(results, lengths, rule, array.fill, padded)
+            pad(results, lengths, rule, fill, padded)
             if padded is not out:
                 out[there] = padded
-            rows.arrays[length_name(name)][there] = lengths
+            if of is None:
+                rows.arrays[length_name(name)][there] = lengths
             return
     if len(there) == len(rows):
         rows.lists[name][:] = results

@@ -125,13 +125,13 @@ def _sizes(stored: Any) -> Any:
 def _blank(rows: Rows, name: str, missing: Sequence[int]) -> None:
     """Put what stands for missing values into some rows: transforms may have made something of zeros."""
     spec = rows.spec
-    if name in rows.arrays:
-        rows.arrays[name][missing] = spec.fill(name)
-    if name in spec.collations:
-        if (lengths := length_name(name)) in rows.arrays:
-            rows.arrays[lengths][missing] = 0
-        for row in missing if name in rows.lists else ():
-            rows.lists[name][row] = spec.blank_value(name)
+    for each in spec.with_mark(name):
+        if each in rows.arrays:
+            rows.arrays[each][missing] = spec.fill(each)
+        for row in missing if name in spec.collations and each in rows.lists else ():
+            rows.lists[each][row] = spec.blank_value(each)
+    if name in spec.collations and (lengths := length_name(name)) in rows.arrays:
+        rows.arrays[lengths][missing] = 0
 
 
 def _check_labels(rows: Rows, labels: NDArray[Any]) -> None:

@@ -64,7 +64,8 @@ class Rows:
         count = len(planned.indices)
         self.blank = np.zeros(count, np.bool_)
         self.bad: dict[int, BadSampleRecord] = {}
-        self.lists: dict[str, list[Any]] = {name: [None] * count for name in spec.fields if name not in arrays}
+        columns = (*spec.fields, *spec.marks.values())
+        self.lists: dict[str, list[Any]] = {name: [None] * count for name in columns if name not in arrays}
         self.present = {name: np.ones(count, np.bool_) for name, kind in spec.fields.items() if kind.optional}
         engine_images = [name for name, image in spec.images.items() if image.batch_engine]
         self.image_sizes = {name: np.ones((count, 2), np.int32) for name in engine_images}
@@ -120,10 +121,11 @@ class Rows:
         return value.item() if isinstance(value, np.generic) else self.spec.tensor(name, value)
 
     def added_columns(self, row: int) -> dict[str, Any]:
-        """Return what goes with the values of one row that are stacked: where they are, how long before padding."""
+        """Return what goes with the values of one row: where they are, how long before padding, which were filled."""
         there = {presence(n): bool(there[row]) for n, there in self.present.items() if self.spec.stacked(n)}
         added = [length_name(name) for name in self.spec.collations]
-        return there | {name: int(self.arrays[name][row]) for name in added if name in self.arrays}
+        marks = {mark: self.value(mark, row) for mark in self.spec.marks.values()}
+        return there | {name: int(self.arrays[name][row]) for name in added if name in self.arrays} | marks
 
     def masked(self, part: slice) -> list[int]:
         """Return the rows of `part`, counted from its start, that a bad sample left blank."""

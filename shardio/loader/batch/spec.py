@@ -23,12 +23,12 @@ from ...format.fields import CHECKSUM, Field, length_column, presence, present_c
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, Transform
-from ...transforms.array_recipe import check_padding
+from ...transforms.array_recipe import check_held
 from ...transforms.arrays import Size
 from ...transforms.ragged import tokenizing
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
-from .collate import added_name, padding
+from .collate import added_name, missing_name, padding
 from .field_names import FieldNames, Fields
 from .field_warnings import UnmarkedMasks, drawn_alike, warn_of_unpaired
 from .map_function import MapFunction
@@ -172,6 +172,7 @@ class BatchSpec:
         fixed_bytes: the stored bytes of a sample's fields of one size.
         varying: the stored fields whose values differ in size.
         collations: what batches make of the fields whose values have several lengths, of those that don't become lists.
+        marks: the columns that say which values were filled, by name of the field.
     """
 
     dataset: ReadableDataset
@@ -189,6 +190,7 @@ class BatchSpec:
     fixed_bytes: int = field(init=False)
     varying: tuple[str, ...] = field(init=False)
     collations: Mapping[str, Collation] = field(init=False)
+    marks: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         kinds = {stored: self.fields[names[0]] for stored, names in self.names.delivered.items()}
@@ -203,6 +205,8 @@ class BatchSpec:
         rules = {name: array.recipe.collation for name, array in self.arrays.items()}
         rules |= {name: image.collation for name, image in self.image_lists.items()}
         object.__setattr__(self, "collations", {name: rule for name, rule in rules.items() if rule is not None})
+        filled = [name for name, array in self.arrays.items() if array.recipe.filling and array.recipe.filling.mask]
+        object.__setattr__(self, "marks", {name: missing_name(name) for name in filled})
 
     @property
     def has_batch_engine(self) -> bool:
@@ -221,6 +225,10 @@ class BatchSpec:
         stacked = self.fields[name].fixed if array is None else array.row_shape is not None
         return stacked or name in self.collations
 
+    def with_mark(self, name: str) -> tuple[str, ...]:
+        """Return the name of a field, and that of the column that says which of its values were filled, if any does."""
+        return (name, self.marks[name]) if name in self.marks else (name,)
+
     def holds_stored_values(self, name: str) -> bool:
         """Whether a field of one size is read into a batch's own memory, as workers move and convert nothing of it."""
         image, array = self.images.get(name), self.arrays.get(name)
@@ -230,6 +238,9 @@ class BatchSpec:
 
     def blank_value(self, name: str) -> Any:
         """Return the value of a masked sample in a field's list."""
+        if name in self.marks.values():
+            entry = next(self.arrays[each].recipe.out_entry for each, mark in self.marks.items() if mark == name)
+            return np.zeros((0, *entry), np.bool_)
         kind, image, listed = self.fields[name], self.images.get(name), self.image_lists.get(name)
         if listed is not None:
             numbers, size = listed.cpu_engine.output_format, listed.recipe.size
@@ -270,6 +281,8 @@ class BatchSpec:
                 layout[name] = ((rows, *array.row_shape), delivered_dtype(array.recipe, array.stored))
                 if array.recipe.collation is not None:
                     layout[added_name(name, array.recipe.collation)] = ((rows,), np.dtype(np.int64))
+                if name in self.marks:
+                    layout[self.marks[name]] = ((rows, *array.row_shape), np.dtype(np.bool_))
         return layout
 
 
@@ -334,13 +347,15 @@ def batch_spec(
 
 
 def _check_added(spec: BatchSpec) -> None:
-    """Raise ConfigError if a column that PadTo or Ragged adds has the name of another one."""
+    """Raise ConfigError if a column that PadTo, Ragged or FillMissing adds has the name of another one."""
     fields = spec.fields
     taken = {*fields, *spec.dataset.id_columns, "valid", *(presence(n) for n, kind in fields.items() if kind.optional)}
-    for name, rule in spec.collations.items():
-        if (added := added_name(name, rule)) in taken:
+    added_columns = [(name, type(rule).__name__, added_name(name, rule)) for name, rule in spec.collations.items()]
+    added_columns += [(name, "FillMissing", mark) for name, mark in spec.marks.items()]
+    for name, transform, added in added_columns:
+        if added in taken:
             raise ConfigError(
-                f"transforms for {name!r}: {type(rule).__name__} adds the column {added!r}, which the batch has "
+                f"transforms for {name!r}: {transform} adds the column {added!r}, which the batch has "
                 f"already: deliver {spec.names.stored[name]!r} under another name"
             )
 
@@ -352,7 +367,7 @@ def _image_list_spec(listed: Sequence[Transform], options: BatchOptions, target:
     if rule is not None and recipe.size is None:
         raise ConfigError(f"{type(rule).__name__} takes images of one size: crop or resize them to it before")
     if isinstance(rule, PadTo):
-        check_padding(rule.value, recipe.dtype)
+        check_held("PadTo's value", rule.value, recipe.dtype)
     engine = CpuEngine(
         recipe,
         channels=3,
