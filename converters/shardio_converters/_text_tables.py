@@ -62,6 +62,12 @@ class Column:
             return self.values[row].item()
         return json.loads(self.values[row]) if self.field.kind == "json" else self.values[row]
 
+    def all(self) -> NDArray[Any] | list[str] | None:
+        """All values of a scalar or text column; None if a row has none, and for json."""
+        if self.missing is not None or self.field.kind not in ("scalar", "text"):
+            return None
+        return self.values if isinstance(self.values, np.ndarray) else list(self.values)
+
 
 @dataclass(frozen=True, slots=True)
 class TextTable:

@@ -1,7 +1,7 @@
 """Lists of files: CSV, TSV or JSON lines with a row for each sample, which holds its files' paths and other values."""
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +16,7 @@ from shardio.errors import BadSample, ConfigError, Option, SourceError
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import field_name, printable
 from shardio.source import Field, Sample, check_index, listed_names, local_path, with_optional
+from shardio.system import did_you_mean
 
 from ._fields import choose_fields, image_or_bytes, rename_remarks
 from ._files import file_size, read_file, read_listed
@@ -72,14 +73,12 @@ def filelist(
         SourceError: the list cannot be read, or a row differs from the others; the message names the line.
         ConfigError: a column does not exist, two fields would have the same name, or `classes` do not fit the labels.
     """
-    table = _table(local_path(src).absolute(), delimiter)
+    table = open_table(local_path(src).absolute(), delimiter)
     folder = table.path.parent if root is None else Path(root).absolute()
     if not folder.is_dir():
         raise SourceError("{root} must be a folder, got {}", printable(folder))
     names = table.names()
-    wanted = next((name for name in PATHS if name in names), None) if path is None else path
-    if wanted is None:
-        raise ConfigError(f"{table} has no column {', '.join(PATHS)}; choose with path among {', '.join(names)}")
+    wanted = usual_column(table, names) if path is None else path
     alone = isinstance(wanted, str) and wanted in names  # one column, and no word of what to call its field
     only = field_name(path) if isinstance(path, str) and alone and path not in PATHS else "bytes"
     chosen = choose_fields({"file": str(wanted)} if alone else wanted, names, table)
@@ -105,7 +104,7 @@ def filelist(
     if both := files.keys() & taken.keys():
         raise ConfigError(f"{table}: two columns would be the field {min(both)!r}; rename one with path or fields")
     remarks = (*(() if alone else rename_remarks(wanted, chosen)), *rename_remarks(fields, others))
-    return FileList(folder, files, paths, taken, labels, remarks)
+    return FileList(folder, files, paths, taken, labels, remarks, _hints(files, paths))
 
 
 @final
@@ -127,6 +126,7 @@ class FileList(DataclassSource):
     columns: Mapping[str, Column]
     classes: tuple[str, ...]
     remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     source = "filelist"
     threads = True
 
@@ -175,12 +175,30 @@ class FileList(DataclassSource):
         if name == "key" and self._has_key:
             return list(map(printable, self._keys))
         column = self.columns.get(name)
-        if column is None or column.missing is not None or column.field.kind not in ("scalar", "text"):
-            return None
-        return column.values if isinstance(column.values, np.ndarray) else list(column.values)
+        return None if column is None else column.all()
 
 
-def _table(path: Path, delimiter: str | None) -> TextTable:
+def _hints(files: Mapping[str, Field], paths: Mapping[str, StringArray]) -> tuple[str, ...]:
+    """A hint for each field of bytes whose first file holds an array, by its name."""
+    firsts = {name: next(iter(paths[name]), "") for name, field in files.items() if field.kind == "bytes"}
+    return tuple(
+        f"{printable(first)} and other files are taken as bytes, field {name!r}: `shardio convert arrayfolder` takes "
+        "the same list and makes arrays of them"
+        for name, first in firsts.items()
+        if did_you_mean.are_arrays(first)
+    )
+
+
+def usual_column(table: TextTable, names: Sequence[str]) -> str:
+    """The first column of paths by its usual names; ConfigError if there is none."""
+    found = next((name for name in PATHS if name in names), None)
+    if found is None:
+        raise ConfigError(f"{table} has no column {', '.join(PATHS)}; choose with path among {', '.join(names)}")
+    return found
+
+
+def open_table(path: Path, delimiter: str | None) -> TextTable:
+    """A table by its suffix, or by its delimiter; SourceError if there is no such file."""
     if not path.is_file():  # a pipe, such as a shell's <(...), can be read only once
         raise SourceError(f"{printable(path)} is {'not a file' if path.exists() else 'missing'}")
     suffix = path.suffix.lower()

@@ -1,8 +1,6 @@
 """Folders of image files, one folder per class: the layout that torchvision's ImageFolder reads."""
 
-import errno
 import os
-import stat
 from array import array
 from bisect import bisect_right
 from collections import Counter
@@ -10,26 +8,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.files import Sort, order_hints, order_key, unreadable
+from shardio.foreign.files import Sort, order_hints, order_key
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, listed_names, local_path
+from shardio.system import did_you_mean
 
-from ._files import read_image, read_images, source_errors
+from ._class_folders import find_class_folders
+from ._files import read_image, read_images
 from ._source_base import DataclassSource
 from ._string_array import StringArray
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
 _SHOWN = 5  # the most kinds of files, or folders, that a message names
-_MANIFEST = "shardio.json"
 _PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
-
-_Id: TypeAlias = tuple[int, int]
 
 
 def imagefolder(
@@ -74,22 +71,13 @@ def imagefolder(
     if not suffixes:
         raise ConfigError("{extensions} must name at least one suffix, got {!r}", extensions)
     root = local_path(src).absolute()
-    tops = sorted(_scan(root), key=lambda entry: key(entry.name))
-    for folder in (root, *(root / entry.name for entry in tops)):
-        if os.path.isfile(folder / _MANIFEST):
-            raise SourceError(f"{printable(folder)} is a dataset of shardio already, no folder of image files")
-    real = Path(os.path.realpath(root))
-    above = frozenset(map(_identity, (real, *real.parents)))
-    folders = [entry for entry in tops if _is_dir(entry, suffixes)]
-    classes = [one.name for one in folders if not (one.is_symlink() and _identity(Path(one.path)) in above)]
-    others = [(entry, _size(entry, suffixes)) for entry in tops if not _is_dir(entry, suffixes)]
-    beside = [(entry.name, size) for entry, size in others if size is not None]
-    left_out = Counter(_kind(entry) for entry, size in others if size is None)
+    folder = find_class_folders(root, suffixes, key, "image files")
+    classes, beside, left_out = folder.classes, folder.beside, folder.left_out
     if not classes and not beside:
-        raise SourceError(f"{printable(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}")
+        none = f"{printable(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}"
+        raise SourceError(f"{none}{did_you_mean.to_convert([root])}")
     paths, sizes, counts, empty = StringArray(), array("q"), list[int](), list[str]()
-    for name in classes or ("",):
-        found = sorted(_walk(root, name, suffixes, above, left_out), key=lambda one: key(one[0])) if name else beside
+    for name, found in zip(classes or ("",), folder.files if classes else [beside], strict=True):
         empty += [] if found else [printable(root / name)]
         for path, size in found:
             paths.append(path)
@@ -181,69 +169,10 @@ def _remarks(suffixes: tuple[str, ...], left_out: Mapping[str, int], beside: int
         kinds = [f"{kind} {count}" for kind, count in Counter(left_out).most_common(_SHOWN)]
         more = ["..."] if len(left_out) > _SHOWN else []
         description = f"{sum(left_out.values())} files that are not {', '.join(suffixes)}"
-        found.append(f"left out {description}: {', '.join(kinds + more)}")
+        arrays = any(did_you_mean.are_arrays(kind) for kind in left_out)
+        advice = "; `shardio convert arrayfolder` takes files of arrays" if arrays else ""
+        found.append(f"left out {description}: {', '.join(kinds + more)}{advice}")
     if beside:
         images = "1 image" if beside == 1 else f"{beside} images"
         found.append(f"left out {images} beside the class folders, of no class")
     return tuple(found)
-
-
-def _kind(entry: os.DirEntry[str]) -> str:
-    return printable(os.path.splitext(entry.name)[1].lower()) or "without a suffix"
-
-
-def _walk(
-    root: Path, top: str, suffixes: tuple[str, ...], above: frozenset[_Id], left_out: Counter[str]
-) -> Iterator[tuple[str, int]]:
-    """Yield the path below `root` and the size of every image below the folder `top`, in no particular order.
-
-    Files of other kinds are counted in `left_out`.
-    """
-    # Each folder is kept with the folders that contain it, so that a link to one of them is not followed in a cycle.
-    waiting = [(top, above)]
-    while waiting:
-        folder, above = waiting.pop()
-        identity = _identity(root / folder)
-        if identity in above:
-            continue
-        for entry in _scan(root / folder):
-            path = f"{folder}/{entry.name}"
-            if _is_dir(entry, suffixes):
-                waiting.append((path, above | {identity}))
-            elif (size := _size(entry, suffixes)) is not None:
-                yield path, size
-            else:
-                left_out[_kind(entry)] += 1
-
-
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
-    with source_errors(folder), os.scandir(folder) as entries:
-        return list(entries)
-
-
-def _identity(folder: Path) -> _Id:
-    with source_errors(folder):
-        status = folder.stat()
-    return status.st_dev, status.st_ino
-
-
-def _is_dir(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        # A link that cannot be followed. With an image's suffix it becomes a bad sample; else it may hide a whole
-        # folder.
-        if error.errno == errno.ELOOP or entry.name.lower().endswith(suffixes):
-            return False
-        raise unreadable(Path(entry.path), error) from error
-
-
-def _size(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> int | None:
-    """The bytes of an image file, 0 if that cannot be told; None for anything else."""
-    if not entry.name.lower().endswith(suffixes):
-        return None
-    try:
-        status = entry.stat()
-    except OSError:
-        return 0
-    return status.st_size if stat.S_ISREG(status.st_mode) else None  # opening a named pipe would block

@@ -29,12 +29,13 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], m
     found = [*(source.hints if isinstance(source, HasHints) else ())]
     found += [
         Message(
-            "field {!r} begins with a grey PNG of 16 bits, whose levels a Loader cuts off at 255, as Pillow does: {} "
-            "keeps the numbers of masks; store other pixels as arrays to keep their range",
+            "field {!r} begins with a PNG of 16 bits, of which a Loader takes 8 as Pillow does: levels of grey are cut "
+            "off at 255, colours lose their lower bits; {} keeps the numbers of masks, and `shardio convert "
+            "arrayfolder` keeps all bits, as arrays",
             name,
             Option("mask", [name]),
         )
-        for name in _deep_greys(source)
+        for name in _deep_images(source)
         if name not in masks
     ]
     for name, field in source.fields.items():
@@ -48,8 +49,8 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], m
     return found
 
 
-def _deep_greys(source: Source) -> list[str]:
-    """Return the fields whose first image is a grey PNG of 16 bits; masks are meant to be."""
+def _deep_images(source: Source) -> list[str]:
+    """Return the fields whose first image is a PNG of 16 bits; masks are meant to be."""
     names = [name for name, field in source.fields.items() if field.kind == "image" and field.role != "mask"]
     if not names or not len(source.sizes()):
         return []
@@ -57,7 +58,7 @@ def _deep_greys(source: Source) -> list[str]:
         sample = source[0]
     except DatasetError:  # a bad sample, which is reported when it is written
         return []
-    return [name for name in names if isinstance(sample[name], bytes) and images.is_deep_grey(sample[name])]
+    return [name for name in names if isinstance(sample[name], bytes) and images.is_deep(sample[name])]
 
 
 def chunk_hints(source: Any) -> list[str]:

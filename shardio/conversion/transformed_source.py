@@ -16,7 +16,7 @@ from ..engines.orientation import TURNS, turned
 from ..engines.resizing import resize
 from ..errors import BadSample, ConfigError, Message, SourceError
 from ..format.fields import Field, as_ragged, describe_fields, is_missing, label_as_int64, with_optional
-from ..format.images import orientation, probe
+from ..format.images import is_deep, orientation, probe
 from ..output.shard_writer import encode
 from ..system.types import Indices, Sample
 from ..transforms.validation import as_pair
@@ -344,6 +344,11 @@ class TransformedSource:
             pixels = np.repeat(pixels[:, :, None], channels, axis=2) if pixels.ndim == 2 else pixels
         else:
             data, most = bytes(value), self._images.max_image_pixels
+            if not mask and is_deep(data):
+                raise BadSample(
+                    "{store_pixels} stores 8 bits, the image has {}: `shardio convert arrayfolder` keeps all bits",
+                    16,
+                )
             pixels = image_decoding.decode(data, 4, most) if alpha else image_decoding.decode_as(field, data, most)
             if self._images.orient:
                 pixels = turned(pixels, TURNS[orientation(value)])

@@ -74,9 +74,9 @@ def check_mask(data: Buffer) -> None:
         )
 
 
-def is_deep_grey(data: Buffer) -> bool:
-    """Return whether an image file is a grey PNG of 16 bits, with transparency or without."""
-    return sniff(data) == "png" and data[24] == 16 and data[25] in (0, 4)
+def is_deep(data: Buffer) -> bool:
+    """Return whether an image file is a PNG of 16 bits per channel."""
+    return sniff(data) == "png" and bytes(data[24:25]) == b"\x10"
 
 
 def check_pixels(data: Buffer, most: int, region: tuple[int, int] | None = None) -> None:

@@ -42,6 +42,7 @@ _WORDS: dict[Asked, dict[str, str]] = {
         "tf tfrecords": "tfrecord",
         "pytorch pt": "torch",
         "mdb": "lmdb",
+        "tif tiff nii nifti dcm dicom fits fit mat matlab": "arrayfolder",
     },
     "argument of convert": {"to": "container", "compress": "compression", "fields": "converter_options"},
     "argument of Loader": {
@@ -117,6 +118,11 @@ class _Files(NamedTuple):
 
 _IMAGES = _Files("images", (".jpg", ".jpeg", ".png", ".webp", ".bmp"), "shardio convert imagefolder {} OUT")
 _TARS = _Files("tar files", (".tar",))
+_ARRAYS = _Files(
+    "files of arrays",
+    (".tif", ".tiff", ".nii", ".nii.gz", ".hdr", ".dcm", ".fits", ".fits.gz", ".fit", ".mat"),
+    "shardio convert arrayfolder {} OUT",
+)
 _KINDS = (
     _IMAGES,
     _TARS,
@@ -130,6 +136,7 @@ _KINDS = (
     _Files("an LMDB", (".mdb",)),
     _Files("Parquet files", (".parquet",), "shardio convert parquet {} OUT"),
     _Files("NumPy files", (".npy", ".npz"), "shardio convert numpy {} OUT"),
+    _ARRAYS,
 )
 _MAGIC = re.compile(r"[*?\[]|\{\d+\.\.\d+\}")  # what `shardio index` takes as a pattern
 _MOST_ENTRIES, _MOST_NAMED = 200, 5
@@ -211,6 +218,11 @@ def to_convert(paths: Iterable[Path]) -> str:
         if kind and kind.command != _INDEX and (kind is not _IMAGES or path.is_dir()):  # it takes folders
             return f"; `{kind.command.format(_quoted(path))}` takes {kind.many}"
     return ""
+
+
+def are_arrays(name: str) -> bool:
+    """Return whether a file holds an array of imaging or astronomy, by its name."""
+    return name.lower().endswith(_ARRAYS.suffixes)
 
 
 def _kind_of(names: Iterable[str]) -> _Files | None:

@@ -24,6 +24,7 @@ import lmdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+import tifffile
 import zarr
 from _builders import class_folders, encode, idx_pair, jpeg, pixels, png, webp
 from _datasets import packed
@@ -301,6 +302,23 @@ def arrays(folder: Path) -> None:
     np.save(folder / "names.npy", np.array([f"n{n}" for n in range(COUNT)]))
 
 
+def array_files(folder: Path) -> None:
+    """Files of one array each, and a table of them."""
+    names = []
+    for n in range(COUNT):
+        array = pixels(8, 9, 1, seed=n, dtype=np.uint16)
+        name = f"{n}.{('tif', 'npy', 'png')[n % 3]}"
+        if n % 3 == 0:
+            tifffile.imwrite(folder / name, array, compression=(None, "zlib")[n % 2])
+        elif n % 3 == 1:
+            np.save(folder / name, array)
+        else:
+            (folder / name).write_bytes(encode("png", array))
+        names.append(name)
+    rows = [f"{name},{n % 3},größe {n}" for n, name in enumerate(names)]
+    (folder / "list.csv").write_text("\n".join(["path,label,caption", *rows]))
+
+
 def zipped_arrays(folder: Path) -> None:
     images = np.stack([pixels(8, 9, seed=n) for n in range(COUNT)])
     np.savez_compressed(folder / "train.npz", image=images, label=np.arange(COUNT))
@@ -451,6 +469,7 @@ TARGETS: dict[str, Target] = {
         Target("zarr2", stores(2), CONVERT, "zarr", "train.zarr"),
         Target("zarr3", stores(3), CONVERT, "zarr", "train.zarr"),
         Target("npy", arrays, CONVERT, "numpy"),
+        Target("arrayfolder", array_files, CONVERT, "arrayfolder", "list.csv", trusted=True),
         Target("npz", zipped_arrays, CONVERT, "numpy", "train.npz", exact=True),
         Target("npz_plain", zipped_arrays, CONVERT, "numpy", "plain.npz", exact=True),
         Target("idx", lambda folder: idx_pair(folder, prefix="train-"), CONVERT, "idx"),

@@ -1,0 +1,163 @@
+"""One array in a file that a library reads: what its header states, read without its values, and then the values."""
+
+import contextlib
+import io
+import logging
+import math
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, ShardioError
+from shardio.foreign.files import File
+
+_ANY = 64 << 20  # bytes of an array of any file
+_PER_BYTE = 1 << 12  # bytes of an array per byte of its file: deflate makes a byte of a thousand, others of a few more
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OpenedArray:
+    """An array whose header was read.
+
+    Attributes:
+        shape: its shape.
+        dtype: the dtype of its values, in native byte order.
+        library: the module that reads it.
+        read: reads the values; BadSample or an error of the library if they are damaged.
+        affine: float64 [4, 4], which takes indices to places in space; None where the format states none.
+        notes: what its user should know of the values.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    library: str
+    read: Callable[[], NDArray[Any]]
+    affine: NDArray[np.float64] | None = None
+    notes: tuple[str, ...] = ()
+
+    def values(self) -> NDArray[Any]:
+        """Read the values, in native byte order; BadSample if they are not what the header states."""
+        with damage_is_bad(self.library):
+            values = np.asarray(self.read())
+        if values.shape != self.shape or values.dtype.newbyteorder("=") != self.dtype:
+            found = f"{list(values.shape)} of {values.dtype}"
+            raise BadSample(f"its header states {list(self.shape)} of {self.dtype}, it holds {found}")
+        return values.astype(self.dtype, copy=False)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What a user chooses of what files hold.
+
+    Attributes:
+        variable: the variable of a MATLAB file; None for the only one.
+        hdu: the number of the HDU of a FITS file; None for the first with an array.
+    """
+
+    variable: str | None = None
+    hdu: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The options that are given, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@final
+class Stream(io.RawIOBase):
+    """A file as libraries read it. It has no path and no descriptor, so that none of them finds files beside it."""
+
+    def __init__(self, file: File) -> None:
+        super().__init__()
+        self.file = file
+        self.mode = "rb"
+        self._at = 0
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file."""
+        return self.file.size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        if base + offset < 0:
+            raise ValueError(f"no byte {base + offset}")
+        self._at = base + offset
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        done = 0
+        while done < len(view) and (count := os.preadv(self.file.fileno(), [view[done:]], self._at)):
+            done, self._at = done + count, self._at + count
+        return done
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self.size - self._at)
+        wanted = left if size is None or size < 0 else min(size, left)
+        data = self.file.read(self._at, wanted)
+        self._at += len(data)
+        return data
+
+
+@contextlib.contextmanager
+def damage_is_bad(library: str) -> Iterator[None]:
+    """Raise whatever a library raises for damage as BadSample, and what it logs as an error; its warnings are dropped.
+
+    Args:
+        library: the name of the module, and of its logger.
+    """
+    logger = logging.getLogger(library)
+    handler = _Errors()
+    logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except ShardioError:
+        raise
+    except Exception as error:  # each library has kinds of its own, and damage leads to any other
+        raise BadSample(f"cannot be read, {library} says: {str(error) or repr(error)}") from error
+    finally:
+        logger.removeHandler(handler)
+    if handler.found:
+        raise BadSample(f"cannot be read, {library} says: {handler.found[0]}")
+
+
+class _Errors(logging.Handler):
+    """Keeps the errors that this thread logs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._thread = threading.get_ident()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.ERROR and record.thread == self._thread:
+            self.found.append(record.getMessage())
+
+
+def check_room(shape: tuple[int, ...], dtype: np.dtype[Any], file_bytes: int) -> None:
+    """Raise BadSample if a header states so large an array that no file of this size can hold it.
+
+    Memory for an array is taken by what a header states, which may be damage, or a trap.
+    """
+    stated = math.prod(shape) * dtype.itemsize
+    if any(side < 0 for side in shape) or stated > max(_ANY, _PER_BYTE * file_bytes):
+        raise BadSample(f"its header states {list(shape)} of {dtype}, {stated} bytes, in a file of {file_bytes}")
