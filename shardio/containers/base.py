@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Protocol, final
+from typing import Any, BinaryIO, Protocol, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ class Blocks:
     begins: NDArray[np.int64]
     size: tuple[int, ...]
 
-    def __getitem__(self, rows: slice | NDArray[np.int64]) -> "Blocks":
+    def __getitem__(self, rows: slice | NDArray[Any]) -> "Blocks":
         return Blocks(self.begins[rows], self.size)
 
     def shape(self, row_shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -43,6 +43,10 @@ class Blocks:
         begins = self.begins[number].tolist()
         return (..., *(slice(begin, begin + size) for begin, size in zip(begins, self.size, strict=True)))
 
+    def within(self, other: object) -> bool:
+        """Return whether who has fetched another extent has these blocks."""
+        return isinstance(other, Blocks) and other.size == self.size and np.array_equal(other.begins, self.begins)
+
     def cut(self, rows: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
         """Copy the blocks of rows, `[n, *shape]`, to `out`, `[n, *blocks.shape(shape)]`, and return it."""
         for number, row in enumerate(rows):
@@ -50,8 +54,29 @@ class Blocks:
         return out
 
 
-NO_BLOCKS: Mapping[str, Blocks] = MappingProxyType({})
-"""No field of which blocks are enough."""
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """Some entries of each of n values of a ragged field: from `begins` to `ends`, int64 [n] each."""
+
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    def __getitem__(self, rows: NDArray[Any]) -> "Entries":
+        return Entries(self.begins[rows], self.ends[rows])
+
+    def within(self, other: object) -> bool:
+        """Return whether who has fetched another extent has these entries."""
+        if not isinstance(other, Entries):
+            return False
+        return bool(((self.begins >= other.begins) & (self.ends <= other.ends) | (self.ends <= self.begins)).all())
+
+
+Extent: TypeAlias = Blocks | Entries
+"""What is read of each of some values."""
+
+NO_BLOCKS: Mapping[str, Extent] = MappingProxyType({})
+"""No field of which blocks, or entries, are enough."""
 
 
 class Reader(Protocol):
@@ -91,6 +116,15 @@ class Reader(Protocol):
             out: the array to fill: C-contiguous `[n, *blocks.shape(row shape)]` of the field's dtype.
 
         Returns `out`, or an array like it. Raises what `read` raises, and ValueError for blocks that are not in rows.
+        """
+
+    def spans(
+        self, rows: Rows, field: str, extent: Extent | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Return which bytes of the shard's own file it takes to read a field of some rows, or an extent of each.
+
+        Returns:
+            Their offsets and sizes, int64 [m] each, in any order; None if that may be any bytes of the file.
         """
 
     def locator(self, field: str) -> RowLocator | None:
@@ -154,8 +188,14 @@ class Container:
         """Return the names of the other files that a shard has, of a dataset whose files are `adopted` or not."""
         return ()
 
-    def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+    def touch(self, file: BinaryIO, path: Path, fields: Mapping[str, Field], *, adopted: bool) -> bool:
         """Read, from a shard in a store, what opening the shard reads, so that a cache has it.
+
+        Args:
+            file: the shard; what is read of it comes from the store.
+            path: the cache's file for it, which has what was read; its companions are whole.
+            fields: its fields, with hidden columns.
+            adopted: whether another program wrote it.
 
         Returns:
             Whether rows of the shard are then read by their spans alone; False if reading them needs the whole file.

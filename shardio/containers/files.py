@@ -26,8 +26,10 @@ from ..native import rows as compiled
 from ..system import npy
 from ..system.regular_files import check_regular, open_regular
 from ..system.types import Column, Rows
-from .base import Blocks, check_blocks, check_value_bytes, cut_rows
-from .row_locator import NOT_MAPPED, FileMap, within
+from . import row_locator
+from .base import Blocks, Entries, Extent, check_blocks, check_value_bytes, cut_rows
+from .file_spans import NO_BYTES, FileSpans, of_blocks, of_entries
+from .row_locator import NOT_MAPPED, FileMap, RowLocator, within
 
 T = TypeVar("T")
 
@@ -216,6 +218,25 @@ class BaseReader(ABC, Generic[T]):
     @abstractmethod
     def _open(self) -> T:
         """Open the shard."""
+
+    def spans(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans | None:
+        # Which parts of the file take none but native lookups tell.
+        locator, kind = self.locator(field), self._fields[field]
+        if locator is None or native.library() is None:
+            return None
+        found = row_locator.file_spans(locator, rows, kind.row_bytes if kind.fixed else 0)
+        if found is None:
+            return NO_BYTES  # reading says what is wrong
+        if isinstance(extent, Entries):
+            return of_entries(found, kind.entry_bytes, extent)
+        if isinstance(extent, Blocks):
+            there = found[1] == kind.row_bytes
+            return of_blocks(found[0][there], kind.row_shape, kind.row_dtype.itemsize, extent[there])
+        return found
+
+    @abstractmethod
+    def locator(self, field: str) -> RowLocator | None:
+        """As `Reader.locator`."""
 
     def _shard(self) -> T:
         # A local variable, so that a `close` in another thread cannot end it during a read.

@@ -7,6 +7,7 @@ is uint8, in bytes. Files that others wrote may be chunked, filtered, big-endian
 
 import importlib
 import json
+import os
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,17 +22,22 @@ from ..errors import ShardCorrupt, SourceError, StoreError
 from ..format import cf
 from ..format.fields import Field, fields_to_json
 from ..format.limits import MAX_VALUE_BYTES
+from ..format.pieces import PIECE, piece_count
 from ..system import allocation
 from ..system.types import Column, Rows
 from . import hdf5_index
 from ._hdf5_writer import Hdf5Writer
 from ._writing import parse_fields
-from .base import Blocks, Container, check_out, cut_rows
+from .base import Blocks, Container, Entries, Extent, check_out, cut_rows
+from .file_spans import NO_BYTES, FileSpans, of_blocks, of_entries
 from .files import BaseReader, RawFile, as_rows, check_request, open_hdf5, open_hdf5_stream, take_mapped
-from .hdf5_chunks import ChunkedRows, ChunkSpan, chunked_rows
+from .hdf5_chunks import ChunkedRows, ChunkSpan, chunk_table, chunked_rows
 from .hdf5_index import NOT_PACKED, Packing
 from .hdf5_library import SERVICE, LibraryFile, LibraryRows, Unreadable, library_rows, library_values, resolve
 from .row_locator import MAPPED_ROW, NOT_MAPPED, FileRows, MemoryRows, RowLocator, SpanTable, within
+
+_MOST_TOUCHED = 256
+"""Pieces that opening an adopted file may read one after the other; if it takes more, the file comes whole."""
 
 ROW_NUMBERS = Field("scalar", dtype="int64")
 """The field of an index's `ROWS`, which an index may lack."""
@@ -45,13 +51,16 @@ class OpenShard:
         count: its number of samples.
         readers: by field, an object whose `read` fills an array [n, *shape] with rows of a fixed field (`rows, out,
             most`), or returns the bytes of each row of any other (`rows, most`); the rows are within the shard. Those
-            of fixed fields also have `read_blocks` (`rows, blocks, out, most`), which fills an array with blocks.
+            of fixed fields also have `read_blocks` (`rows, blocks, out, most`), which fills an array with blocks, and
+            all have `spans` (`rows, extent`), see `Reader.spans`.
         locators: where rows are, of the fields for which that says all.
+        beside: the fields that the index beside the file holds.
     """
 
     count: int
     readers: Mapping[str, Any]
     locators: Mapping[str, RowLocator]
+    beside: frozenset[str] = frozenset()
 
 
 class RowsReader(BaseReader[OpenShard], ABC):
@@ -83,6 +92,13 @@ class RowsReader(BaseReader[OpenShard], ABC):
     def locator(self, field: str) -> RowLocator | None:
         # None for datasets that are chunked, filtered or of another byte order.
         return self._shard().locators.get(field)
+
+    def spans(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans | None:
+        shard = self._shard()
+        if field in shard.beside:
+            return NO_BYTES
+        found: FileSpans | None = shard.readers[field].spans(rows, extent)
+        return found
 
 
 @final
@@ -139,12 +155,11 @@ class Hdf5Container(Container):
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
         return (hdf5_index.path_of(Path(name)).name,) if adopted else ()
 
-    def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+    def touch(self, file: BinaryIO, path: Path, fields: Mapping[str, Field], *, adopted: bool) -> bool:
         if adopted:
-            return False  # the index names the datasets, and damage in the file may hold libhdf5
+            return _touch_adopted(file, path, fields)
         try:
-            with open_hdf5_stream(file) as opened:
-                return all(_is_contiguous(opened, name, field) for name, field in fields.items())
+            return have_spans(file, fields, {})
         except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
             if isinstance(error, StoreError):
                 raise
@@ -191,6 +206,12 @@ class _ContiguousRows:
     def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
         cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
 
+    def spans(self, rows: Rows, blocks: Blocks | None) -> FileSpans:
+        offsets, size = self.base + rows * self.field.row_bytes, self.field.row_bytes
+        if blocks is not None:
+            return of_blocks(offsets, self.field.row_shape, self.field.row_dtype.itemsize, blocks)
+        return offsets, np.full(len(rows), size)
+
     def locator(self) -> RowLocator | None:
         if self.big_endian or not self.field.row_bytes:
             return None
@@ -230,6 +251,12 @@ class _ContiguousValues:
         sizes = (ends - starts) * self.unit
         return self.file.read_values(self.base + starts * self.unit, sizes, rows, self.name, most)
 
+    def spans(self, rows: Rows, entries: Entries | None) -> FileSpans:
+        starts, ends = (take_mapped(self.offsets, place, self.file.path) for place in (rows, rows + 1))
+        inside = within(starts, ends - starts, 0, self.size)  # reading says what is wrong with the others
+        values = self.base + starts[inside] * self.unit, (ends - starts)[inside] * self.unit
+        return values if entries is None else of_entries(values, self.unit, entries[inside])
+
     def locator(self) -> RowLocator:
         limit = self.base + self.size * self.unit
         address, owner = self.offsets.ctypes.data, (self.offsets, self.file)
@@ -244,6 +271,10 @@ class DecodedRows:
     reader: Any
     field: Field  # of the stored numbers
     decoding: cf.Decoding
+
+    def spans(self, rows: Rows, blocks: Blocks | None) -> FileSpans | None:
+        found: FileSpans | None = self.reader.spans(rows, blocks)
+        return found
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         same = self.field.row_dtype == out.dtype
@@ -265,11 +296,55 @@ class SomeRows:
     reader: Any
     taken: NDArray[np.int64]
 
+    def spans(self, rows: Rows, extent: Extent | None) -> FileSpans | None:
+        found: FileSpans | None = self.reader.spans(self.taken[rows], extent)
+        return found
+
     def read(self, rows: Rows, *arguments: Any) -> Any:
         return self.reader.read(self.taken[rows], *arguments)
 
     def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
         self.reader.read_blocks(self.taken[rows], blocks, out, most)
+
+
+def _touch_adopted(file: BinaryIO, path: Path, fields: Mapping[str, Field]) -> bool:
+    """Do as `Hdf5Container.touch`: the helper process reads the cache's file, and says which pieces that lacks."""
+    count, known = piece_count(file.seek(0, os.SEEK_END)), set[int]()
+    while len(known) < min(_MOST_TOUCHED, count // 4):
+        described = {"fields": fields_to_json(fields), "pieces": sorted(known)}
+        try:
+            by_spans, missing = json.loads(_in_helper(path, "touch", **described) or "[false, []]")
+        except ShardCorrupt:
+            return False  # opening the file itself says what is wrong with it
+        if not missing:
+            return bool(by_spans)
+        for piece in missing:
+            file.seek(piece * PIECE)
+            file.read(PIECE)
+        known.update(missing)
+    return False
+
+
+def have_spans(
+    file: BinaryIO, fields: Mapping[str, Field], dataset_names: Mapping[str, str], packing: Packing = NOT_PACKED
+) -> bool:
+    """Return whether readers of all fields know where their rows are in a file, and read all that tells them.
+
+    Args:
+        file: the file.
+        fields, dataset_names, packing: as those of `open_shard`.
+
+    Raises what h5py raises for a file that it cannot read.
+    """
+    size = file.seek(0, os.SEEK_END)
+    with open_hdf5_stream(file) as opened:
+        for name, field in fields.items():
+            path, stored = dataset_names.get(name, name), field
+            if name in packing:
+                stored, _ = _stored(packing[name], field, resolve(opened, path, Path(path)))
+            if not _has_spans(opened, path, stored, size):
+                return False
+    return True
 
 
 def _in_helper(path: Path, function: str, **arguments: Any) -> str | None:
@@ -312,6 +387,7 @@ def open_shard(
             taken = np.empty(counts[hdf5_index.ROWS], np.int64)  # the count stays, to be compared with the others
             reader.read(np.arange(len(taken)), taken, MAX_VALUE_BYTES)
         fields = {name: field for name, field in fields.items() if name in dataset_names}
+    beside = frozenset(readers)
     _open_fields(path, fields, dataset_names, readers, in_file, packing)
     if taken is not None:
         for name, count in in_file.items():
@@ -323,7 +399,7 @@ def open_shard(
         raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
     contiguous = {n: r for n, r in readers.items() if isinstance(r, (_ContiguousRows, _ContiguousValues))}
     locators = {name: locator for name, reader in contiguous.items() if (locator := reader.locator()) is not None}
-    return OpenShard(next(iter(counts.values()), 0), readers, locators)
+    return OpenShard(next(iter(counts.values()), 0), readers, locators, beside)
 
 
 def _open_fields(
@@ -426,10 +502,15 @@ def _open_values(
     return _ContiguousValues(file, name, base, len(data), view, unit, field.ragged), len(offsets) - 1
 
 
-def _is_contiguous(opened: Any, name: str, field: Field) -> bool:
-    """Return whether a field's bytes are in one piece; reads the offsets of its values, if they differ in size."""
+def _has_spans(opened: Any, name: str, field: Field, size: int) -> bool:
+    """Return whether a reader of a field knows where its rows are in a file of `size` bytes.
+
+    Reads what tells it that: the table of chunks, and the offsets of values that differ in size.
+    """
     parts = [name] if field.fixed else [f"{name}/data", f"{name}/offsets"]
     datasets = [resolve(opened, part, Path(name)) for part in parts]
+    if field.fixed and getattr(datasets[0], "chunks", None) is not None:
+        return is_raw(datasets[0], field) and chunk_table(datasets[0], size) is not None
     if any(getattr(dataset, "chunks", ()) is not None for dataset in datasets):
         return False
     if not field.fixed:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from ..system.types import Rows
 from ._hdf5_codecs import Bytes, Damaged
 from ._hdf5_filters import FilterPipeline, pipeline_of
 from .base import Blocks, check_value_bytes, cut_rows
+from .file_spans import FileSpans, of_blocks, touched
 from .files import RawFile, as_rows
 from .row_locator import within
 
@@ -222,9 +223,8 @@ class FileChunks:
             ) from error
 
     def read_rows(self, rows: Rows, per_chunk: int, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        chunks = self.offsets.reshape(-1)[rows // per_chunk]
-        offsets = chunks + rows % per_chunk * out.shape[1]
-        written: NDArray[np.bool_] = chunks >= 0
+        offsets = self.row_offsets(rows, per_chunk, out.shape[1])
+        written: NDArray[np.bool_] = offsets >= 0
         if written.all():
             self.file.read_rows(offsets, out, rows, self.name)
         else:
@@ -232,6 +232,16 @@ class FileChunks:
             self.file.read_rows(offsets[written], target, rows[written], self.name)
             out[written] = target
         return written
+
+    def row_offsets(self, rows: Rows, per_chunk: int, row_bytes: int) -> NDArray[np.int64]:
+        """Return where rows of raw chunks of whole rows are in the file, int64 [n]; -1 if they were never written."""
+        chunks = self.offsets.reshape(-1)[rows // per_chunk]
+        return np.where(chunks < 0, -1, chunks + rows % per_chunk * row_bytes)
+
+    def spans(self, numbers: NDArray[np.int64]) -> FileSpans:
+        """Return where chunks are in the file, by their places in the flat grid; of those that were written."""
+        offsets, sizes = self.offsets.reshape(-1)[numbers], self.sizes.reshape(-1)[numbers]
+        return offsets[offsets >= 0], sizes[offsets >= 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +277,19 @@ class ChunkedRows:
             return None
         size = math.prod(self.chunks.grid[1:]) * self.chunks.size
         return ChunkSpan(self.chunk[0], size, CHUNKS.holds(self.chunks.size))
+
+    def spans(self, rows: Rows, blocks: Blocks | None) -> FileSpans | None:
+        """Return the bytes of the file that reading rows, or blocks of them, takes; None if chunks are in no file."""
+        chunks, shape = self.chunks, self.field.row_shape
+        if not isinstance(chunks, FileChunks):
+            return None
+        if self.chunk[1:] != shape or not chunks.is_raw:
+            return chunks.spans(touched(rows, self.chunk, chunks.grid, blocks))
+        offsets = chunks.row_offsets(rows, self.chunk[0], self.field.row_bytes)
+        there = offsets >= 0
+        if blocks is not None:
+            return of_blocks(offsets[there], shape, self.stored.itemsize, blocks[there])
+        return offsets[there], np.full(int(there.sum()), self.field.row_bytes)
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         """Fill `out` [n, *shape] with the rows.
@@ -353,15 +376,24 @@ class ChunkedRows:
         return CHUNKS.get(self.kept, cell, make)
 
 
-def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> ChunkedRows | None:
-    """Return a reader of an h5py dataset's chunks.
+class ChunkTable(NamedTuple):
+    """Where the chunks of a dataset are, as attributes of `FileChunks`."""
+
+    pipeline: FilterPipeline
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    masks: NDArray[np.int64]
+
+
+def chunk_table(dataset: Any, file_size: int) -> ChunkTable | None:
+    """Return where the chunks of an h5py dataset are, in a file of so many bytes.
 
     None if only libhdf5 can undo its filters, or if most chunks were never written: a table of all, which a header of a
     few bytes may claim any number of, is no longer than the file.
     """
     pipeline = pipeline_of(dataset, math.prod(dataset.chunks) * dataset.dtype.itemsize)
     grid = tuple(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
-    if pipeline is None or math.prod(grid) > file.size:
+    if pipeline is None or math.prod(grid) > file_size:
         return None
     offsets, sizes, masks = (np.full(grid, empty, np.int64) for empty in (-1, 0, 0))
 
@@ -371,6 +403,14 @@ def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> Chunke
 
     if dataset.size:
         dataset.id.chunk_iter(add)
+    return ChunkTable(pipeline, offsets, sizes, masks)
+
+
+def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> ChunkedRows | None:
+    """Return a reader of an h5py dataset's chunks; None if there is no table of them, see `chunk_table`."""
+    if (table := chunk_table(dataset, file.size)) is None:
+        return None
+    pipeline, offsets, sizes, _ = table
     written = offsets >= 0
     for cell in np.argwhere(written & ~within(offsets, sizes, 0, file.size))[:1].tolist():
         offset, size = int(offsets[*cell]), int(sizes[*cell])
@@ -379,7 +419,7 @@ def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> Chunke
         raise ShardCorrupt(f"{file.path}, field {name!r}: a chunk has {short[0]} of {pipeline.size} bytes")
     fill = np.asarray(dataset.fillvalue, field.row_dtype)
     kept = CHUNKS.number_of(file)
-    chunks = FileChunks(file, name, pipeline, offsets, sizes, masks)
+    chunks = FileChunks(file, name, *table)
     return ChunkedRows(chunks, name, field, dataset.chunks, dataset.dtype, fill, kept)
 
 

@@ -118,6 +118,9 @@ class LibraryRows:
         """Return the chunk that reading one row decompresses; None if it decompresses the row alone."""
         return ChunkSpan(self.block, self.block * self.field.row_bytes, False) if self.block > 1 else None
 
+    def spans(self, rows: Rows, extent: object) -> None:
+        """Return None: libhdf5 may read any bytes of the file."""
+
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         """Fill `out` [n, *shape] with the rows.
 
@@ -149,6 +152,9 @@ class LibraryValues:
 
     library: LibraryFile
     name: str
+
+    def spans(self, rows: Rows, extent: object) -> None:
+        """Return None: libhdf5 may read any bytes of the file."""
 
     def read(self, rows: Rows, most: int) -> list[bytes]:
         """Return the bytes of each row.

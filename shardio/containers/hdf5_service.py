@@ -5,6 +5,7 @@ that the caller has open; it yields bytes.
 """
 
 import importlib
+import io
 import json
 import math
 import os
@@ -12,16 +13,17 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast, final
 
 import numpy as np
 
 from ..errors import ShardCorrupt
 from ..format.fields import as_field
+from ..format.pieces import pieces_of
 from . import files, hdf5_index
 from ._hdf5_writer import FIELDS_ATTRIBUTE
 from .base import check_value_bytes
-from .hdf5 import open_shard
+from .hdf5 import have_spans, open_shard
 from .hdf5_library import DAMAGE, check_filters, resolve
 
 _MOST_OPEN = 64
@@ -95,6 +97,56 @@ def open_adopted(
     found, packed = hdf5_index.read(place) if names is None else (names, packing)
     open_shard(place, {name: as_field(field) for name, field in fields.items()}, found, packed, indexed=names is None)
     yield json.dumps([found, packed]).encode()
+
+
+@final
+class _KnownPieces(io.RawIOBase):
+    """A file of which some pieces are there: reading any other one is an error, after which `missing` has it."""
+
+    def __init__(self, path: str, pieces: Sequence[int]) -> None:
+        super().__init__()
+        self._file, self._known, self._position = files.RawFile(Path(path)), frozenset(pieces), 0
+        self.missing: set[int] = set()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = max(0, (0, self._position, self._file.size)[whence] + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        size = max(0, min(len(view), self._file.size - self._position))
+        pieces = pieces_of(np.array([self._position]), np.array([size])).tolist()
+        if missing := set(pieces) - self._known:
+            self.missing |= missing
+            raise OSError("the file has no such piece yet")
+        got = os.preadv(self._file.fd, [view[:size]], self._position)
+        self._position += got
+        return got
+
+
+def touch(path: str, inode: Sequence[int], fields: Mapping[str, Any], pieces: Sequence[int]) -> Iterator[bytes]:
+    """Read what opening a file that another program wrote reads, of a file that has some pieces of it.
+
+    Yields as JSON whether the readers of all fields then know where their rows are, and the pieces that are missing:
+    some of them at a time.
+    """
+    file, by_spans = _KnownPieces(path, pieces), False
+    try:
+        names, packing = hdf5_index.read(Path(path))
+        inside = {name: as_field(field) for name, field in fields.items() if name in names}
+        by_spans = have_spans(cast(BinaryIO, file), inside, names, packing)
+    except DAMAGE:
+        by_spans = False  # opening the file itself says what is wrong with it
+    yield json.dumps([by_spans, sorted(file.missing)]).encode()
 
 
 def fields_text(path: str, inode: Sequence[int]) -> Iterator[bytes]:

@@ -103,7 +103,7 @@ class IndexedContainer(Container):
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
         return (side_index.path_of(Path(name)).name,)
 
-    def touch(self, file: BinaryIO, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+    def touch(self, file: BinaryIO, path: Path, fields: Mapping[str, Field], *, adopted: bool) -> bool:
         return True  # the index says all
 
     def files(self, path: Path) -> tuple[Path, ...]:

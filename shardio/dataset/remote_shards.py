@@ -14,12 +14,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from .. import containers, native
+from .. import containers
 from ..cache.cached_object import CachedObject
 from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
 from ..cache.node_cache import Hold, Kept
-from ..containers import piece_sums, row_locator, side_index
-from ..containers.base import Reader
+from ..containers import piece_sums, side_index
+from ..containers.base import Extent, Reader
+from ..containers.file_spans import NO_BYTES, FileSpans
+from ..containers.row_locator import within
 from ..errors import CacheWarning, DatasetError, Message, ObjectNotFound, ShardCorrupt
 from ..format import manifest
 from ..format.fields import Field
@@ -50,7 +52,7 @@ class _Shard:
     Attributes:
         reader: reads the file in the cache.
         file: the shard in the store.
-        by_spans: whether rows need only the pieces that they are in, not the whole file.
+        by_spans: whether rows need only the pieces that their spans touch, not the whole file.
         kept: keeps all of the shard in the cache as long as the shard is open and there is room for it.
     """
 
@@ -194,11 +196,9 @@ class RemoteShards(Shards):
             yield
 
     def prefetch(self, parts: Parts, names: Iterable[str]) -> list[Hold] | None:
-        _, wanted, _ = self._wanted(parts, list(names))
+        _, wanted, _ = self._wanted(parts, list(names), ahead=True)
         if not wanted:
             return []
-        if self._fits:  # all of it will be read and stay
-            wanted = [(f, widened_up_to(pieces, _UNIT, len(f.cached.table.state), _WIDER)) for f, pieces in wanted]
         hold = self._fetcher.prefetch(wanted, round(FREE_SHARE * self._fetcher.cache.most))
         return None if hold is None else [hold]
 
@@ -228,42 +228,51 @@ class RemoteShards(Shards):
         wanted = _whole(files.shard)
         if number in self._open:
             shard = self._shard(number)
-            wanted = files.shard, self._pieces(shard, np.array([row]), list(self._fields))
+            wanted = files.shard, self._pieces(shard, np.array([row]), {}, list(self._fields))
         differ = self._fetcher.refetch([wanted])
         if not differ:
             self._verified.add((number, row))
         return differ
 
-    def _wanted(self, parts: Parts, names: Sequence[str]) -> tuple[list[_Shard], Wanted, list[Hold]]:
-        """Return open shards, the pieces that hold some fields of some rows, and the holds of shards kept whole."""
-        rows_of = dict(parts)
-        self._prepare(rows_of.keys())
-        shards = [self._shard(number) for number in rows_of]
+    def _wanted(
+        self, parts: Parts, names: Sequence[str], *, ahead: bool = False
+    ) -> tuple[list[_Shard], Wanted, list[Hold]]:
+        """Return open shards, the pieces that hold some fields of some rows, and the holds of shards kept whole.
+
+        Pieces that are fetched `ahead` may be more, in fewer requests.
+        """
+        listed = list(parts)
+        self._prepare(number for number, _, _ in listed)
+        shards = [self._shard(number) for number, _, _ in listed]
         if self._fits:
             kept = [hold for shard in shards if (hold := self._keep(shard)) is not None]
             if len(kept) == len(shards):  # else whoever keeps some and waits for the others may be waited for
                 return shards, [], kept
         else:
             self._fetcher.cache.release_kept()
-        pieces = [self._pieces(shard, rows, names) for shard, rows in zip(shards, rows_of.values(), strict=True)]
+        # What is fetched of whole values will be read and stay, if there is room for all of it.
+        factor = _WIDER if ahead and self._fits else 1.0
+        pieces = [self._pieces(shard, *part[1:], names, factor) for shard, part in zip(shards, listed, strict=True)]
         return shards, [(shard.file, some) for shard, some in zip(shards, pieces, strict=True) if len(some)], []
 
-    def _pieces(self, shard: _Shard, rows: Rows, names: Sequence[str]) -> NDArray[np.int64]:
-        """Return the pieces of a shard that hold some fields of some rows."""
+    def _pieces(
+        self, shard: _Shard, rows: Rows, extents: Mapping[str, Extent], names: Sequence[str], factor: float = 1.0
+    ) -> NDArray[np.int64]:
+        """Return the pieces of a shard that hold some fields of some rows.
+
+        Those of whole values may be so many times as many, in longer runs.
+        """
         size = shard.file.cached.table.size
-        if not shard.by_spans or native.library() is None:
-            return np.arange(piece_count(size))
-        offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        whole, parts = [NO_BYTES], [NO_BYTES]
         for name in names:
-            locator, field = shard.reader.locator(name), self._fields[name]
-            if locator is None:
+            spans = shard.reader.spans(rows, name, extents.get(name)) if shard.by_spans else None
+            if spans is None:
                 return np.arange(piece_count(size))
-            spans = row_locator.file_spans(locator, rows, field.row_bytes if field.fixed else 0)
-            if spans is not None:  # else reading says what is wrong
-                inside = (spans[0] >= 0) & (spans[1] >= 0) & (spans[0] <= size - spans[1])
-                offsets.append(spans[0][inside])
-                sizes.append(spans[1][inside])
-        return pieces_of(np.concatenate(offsets), np.concatenate(sizes))
+            (parts if name in extents else whole).append(spans)
+        found = [_touched(spans, size) for spans in (whole, parts)]
+        if factor > 1:
+            found[0] = widened_up_to(found[0], _UNIT, piece_count(size), factor)
+        return np.union1d(*found) if len(found[1]) else found[0]
 
     @property
     def _fits(self) -> bool:
@@ -295,7 +304,7 @@ class RemoteShards(Shards):
             if files.companions:
                 kept.enter_context(self._fetcher.keep(files.needed_first))
             fetched: Any = _FetchedFile(file, self._fetcher)
-            by_spans = self._container.touch(fetched, self._fields, adopted=self._described.adopted)
+            by_spans = self._container.touch(fetched, file.cached.path, self._fields, adopted=self._described.adopted)
             if by_spans and fetched.pieces:
                 kept.enter_context(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
             with nullcontext() if by_spans else self._fetcher.fetch([_whole(file)]):
@@ -384,6 +393,13 @@ def _groups(described: manifest.Manifest, url: Url) -> list[tuple[int, str]]:
         groups.append((end, state.hexdigest()))
         first = end
     return groups
+
+
+def _touched(spans: Sequence[FileSpans], size: int) -> NDArray[np.int64]:
+    """Return the pieces that spans touch in a file of `size` bytes; what is not within it reading tells."""
+    offsets, sizes = (np.concatenate(column) for column in zip(*spans, strict=True))
+    inside = within(offsets, sizes, 0, size)
+    return pieces_of(offsets[inside], sizes[inside])
 
 
 def _whole(file: RemoteFile) -> tuple[RemoteFile, NDArray[np.int64]]:

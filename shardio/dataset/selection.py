@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..cache.node_cache import Hold
 from ..containers import row_locator
-from ..containers.base import NO_BLOCKS, Blocks, Reader, check_blocks, check_out, part_memory
+from ..containers.base import NO_BLOCKS, Blocks, Entries, Extent, Reader, check_blocks, check_out, part_memory
 from ..containers.row_locator import PackedValues, Scratch
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field, describe, length_column
@@ -49,7 +49,7 @@ class Selection:
     ) -> None:
         self._shards, self._field, self._rows = shards, field, rows
         self._most, self._renumbered = max_value_bytes, renumbered
-        self._fetched: frozenset[str] = frozenset()
+        self._fetched: Mapping[str, Extent | None] = {}
         self._numbers, self._which = _distinct(numbers)
 
     @cached_property
@@ -59,19 +59,19 @@ class Selection:
         return [self._shards[number] for number in self._numbers] if few else None
 
     @contextmanager
-    def fetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> Iterator[None]:
+    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[None]:
         """Return a `with` block in which some fields are where the readers read them; it waits for them to come."""
         wanted = self._with_lengths(names)
-        with self._shards.fetch(self._rows_by_shard(), wanted):
-            self._fetched = frozenset(wanted)
+        with self._shards.fetch(self._rows_by_shard(blocks), wanted):
+            self._fetched = {name: blocks.get(name) for name in wanted}
             try:
                 yield
             finally:
-                self._fetched = frozenset()
+                self._fetched = {}
 
-    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> list[Hold] | None:
+    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> list[Hold] | None:
         """Have some fields fetched, without waiting for them, as `Shards.prefetch` does."""
-        return self._shards.prefetch(self._rows_by_shard(), self._with_lengths(names))
+        return self._shards.prefetch(self._rows_by_shard(blocks), self._with_lengths(names))
 
     def _with_lengths(self, names: Iterable[str]) -> list[str]:
         """Return names, and the columns that ragged fields among them are compared with."""
@@ -128,7 +128,7 @@ class Selection:
             raise ConfigError(f"the values of field {name!r} differ in size; read parts of them with parts()")
         array = check_blocks(blocks, out, len(self._rows), field)
         if array.size:
-            with self._fetch_field(name):
+            with self._fetch_field(name, blocks):
                 for number, places in self._groups():
                     reader = self._shards[number]
                     array[places] = reader.read_blocks(self._rows[places], name, blocks[places], most=self._most)
@@ -167,7 +167,7 @@ class Selection:
         def memory(count: int) -> NDArray[Any]:
             return part_memory(out, count, field, scratch)
 
-        with self._fetch_field(name):
+        with self._fetch_field(name, Entries(begins, ends)):
             if locators := self._locators(name):
                 lengths, unit = self.column(length_column(name)), field.entry_bytes
                 parts = np.ascontiguousarray(begins, np.int64), np.ascontiguousarray(ends, np.int64)
@@ -243,16 +243,20 @@ class Selection:
         """Read any field in stored form: by `column` if all its values have one size, else by `values`."""
         return self.column(name, out) if self._field(name).fixed else self.values(name, scratch)
 
-    def _fetch_field(self, name: str) -> AbstractContextManager[object]:
-        """Return a `with` block in which what reading a field needs is where the readers read it."""
-        return (
-            _NOTHING if name in self._fetched else self._shards.fetch(self._rows_by_shard(), self._with_lengths([name]))
+    def _fetch_field(self, name: str, extent: Extent | None = None) -> AbstractContextManager[object]:
+        """Return a `with` block in which what reading a field, or an extent of it, needs is where readers read it."""
+        if name in self._fetched:
+            held = self._fetched[name]
+            if held is None or (extent is not None and extent.within(held)):
+                return _NOTHING
+        return self._shards.fetch(
+            self._rows_by_shard({} if extent is None else {name: extent}), self._with_lengths([name])
         )
 
-    def _rows_by_shard(self) -> Iterator[tuple[int, Rows]]:
-        """Yield the number of each shard, and the rows to read of it."""
+    def _rows_by_shard(self, extents: Mapping[str, Extent]) -> Iterator[tuple[int, Rows, Mapping[str, Extent]]]:
+        """Yield the number of each shard, the rows to read of it, and the extents of fields that are not read whole."""
         for number, places in self._groups():
-            yield number, self._rows[places]
+            yield number, self._rows[places], {name: extent[places] for name, extent in extents.items()}
 
     def _fill(self, name: str, array: NDArray[Any]) -> bool:
         """Fill `array` in one call of compiled code, and return whether that was possible."""

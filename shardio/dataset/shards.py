@@ -12,7 +12,7 @@ from .. import containers
 from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
 from ..containers import piece_sums
-from ..containers.base import Reader
+from ..containers.base import Extent, Reader
 from ..errors import DatasetError, ShardCorrupt
 from ..format import manifest
 from ..format.fields import CHECKSUM_BYTES, Field
@@ -26,8 +26,8 @@ MOST_OPEN = 10_000  # shards; each takes some of the kernel's 65,530 memory maps
 _NOTHING = nullcontext()
 
 T = TypeVar("T")
-Parts: TypeAlias = Iterable[tuple[int, Rows]]
-"""Numbers of shards, each with rows in it."""
+Parts: TypeAlias = Iterable[tuple[int, Rows, Mapping[str, Extent]]]
+"""Numbers of shards, each with rows in it, int64 [n], and n extents of the fields that are not read whole."""
 
 
 class Shards(Protocol):
@@ -59,6 +59,7 @@ class Shards(Protocol):
     def fetch(self, parts: Parts, names: Iterable[str]) -> AbstractContextManager[None]:
         """Return a `with` block in which fields or hidden columns of some rows are in files that their readers read.
 
+        Of fields with extents these alone are sure to be there.
         Waiting for them counts as the stage `fetch` of the clock whose stage the thread is in.
         """
         return _NOTHING

@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import NO_BLOCKS, Blocks, check_blocks, check_out, part_memory
+from ..containers.base import NO_BLOCKS, Blocks, Extent, check_blocks, check_out, part_memory
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError
 from ..format import cf
@@ -229,7 +229,7 @@ class JoinedSelection:
         self._field, self._count = field, count
 
     @contextmanager
-    def fetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> Iterator[None]:
+    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[None]:
         """Return a `with` block as `SelectedSamples.fetch` does."""
         fields = list(names)
         with ExitStack() as stack:
@@ -237,7 +237,7 @@ class JoinedSelection:
                 stack.enter_context(part.fetch(fields, {name: each[rows] for name, each in blocks.items()}))
             yield
 
-    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> list[Hold] | None:
+    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> list[Hold] | None:
         holds, fields = list[Hold](), list(names)
         for part, rows in self._parts:
             if (more := part.prefetch(fields, {name: each[rows] for name, each in blocks.items()})) is None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
-from ..containers.base import NO_BLOCKS, Blocks
+from ..containers.base import NO_BLOCKS, Blocks, Extent
 from ..containers.row_locator import PackedValues, Scratch
 from ..errors import ShardCorrupt
 from ..format.fields import Field
@@ -49,11 +49,11 @@ class Location:
 class SelectedSamples(Protocol):
     """Some samples of a dataset. They are located in their shards once, for all fields that you read."""
 
-    def fetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> AbstractContextManager[None]:
+    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> AbstractContextManager[None]:
         """Return a `with` block in which some fields are local; it waits for those that come from a store.
 
-        Of a field in `blocks` only what reading these takes is sure to be. Waiting counts as the stage `fetch` of the
-        clock whose stage the thread is in.
+        Of a field in `blocks` only what reading these blocks, or entries of a ragged field, takes is sure to be.
+        Waiting counts as the stage `fetch` of the clock whose stage the thread is in.
         """
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -102,7 +102,7 @@ class SelectedSamples(Protocol):
     def sizes(self, name: str) -> NDArray[np.int64]:
         """Return the size in bytes of each stored value, int64 [n]."""
 
-    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> list[Hold] | None:
+    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> list[Hold] | None:
         """Have what reading some fields needs fetched into the node's cache, without waiting for it.
 
         Of a field in `blocks` that is what reading these takes. Returns what keeps it in the cache until it is

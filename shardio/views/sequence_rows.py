@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import NO_BLOCKS, Blocks, check_blocks, check_out, part_memory
+from ..containers.base import NO_BLOCKS, Blocks, Entries, Extent, check_blocks, check_out, part_memory
 from ..containers.row_locator import Scratch
 from ..errors import BadSample, ConfigError
 from ..format.fields import CHECKSUM, Field, content_columns, describe, describe_fields, length_column
@@ -139,18 +139,22 @@ class RowSelection:
         self._pieces, self._count = pieces, count
         self._selection: SelectedSamples = base.selection(pieces.documents, max_value_bytes)
 
-    def fetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> AbstractContextManager[None]:
-        return self._selection.fetch(self._stored_names(names))
+    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> AbstractContextManager[None]:
+        return self._selection.fetch(*self._stored(names))
 
-    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> list[Hold] | None:
-        return self._selection.prefetch(self._stored_names(names))
+    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> list[Hold] | None:
+        return self._selection.prefetch(*self._stored(names))
 
-    def _stored_names(self, names: Iterable[str]) -> list[str]:
-        """Return the fields of documents that reading fields of rows needs; with their checksums, these are all."""
+    def _stored(self, names: Iterable[str]) -> tuple[list[str], Mapping[str, Extent]]:
+        """Return the fields of documents that reading fields of rows needs, and which entries of them.
+
+        With their checksums, these are all.
+        """
         asked, name = {*names}, self._choice.field
         if CHECKSUM in asked:
-            return [CHECKSUM, *content_columns(self._base.fields)]
-        return [name, length_column(name)] if name in asked else []
+            return [CHECKSUM, *content_columns(self._base.fields)], NO_BLOCKS
+        entries = {name: Entries(self._pieces.begins, self._pieces.ends)}
+        return ([name, length_column(name)], entries) if name in asked else ([], NO_BLOCKS)
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         of, pieces = self._choice.field, self._pieces

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import NO_BLOCKS, Blocks, check_blocks, check_out
+from ..containers.base import NO_BLOCKS, Blocks, Extent, check_blocks, check_out
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError
 from ..format.fields import CHECKSUM, Field, content_columns, describe, present_column
@@ -231,11 +231,13 @@ class WindowSelection:
             distinct if self._overlap else rows.reshape(-1), max_value_bytes
         )
 
-    def fetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> AbstractContextManager[None]:
-        return self._selection.fetch(self._with_checked(names))
+    def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> AbstractContextManager[None]:
+        selection, own = self._of_rows(blocks)
+        return selection.fetch(self._with_checked(names), own)
 
-    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Blocks] = NO_BLOCKS) -> list[Hold] | None:
-        return self._selection.prefetch(self._with_checked(names))
+    def prefetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> list[Hold] | None:
+        selection, own = self._of_rows(blocks)
+        return selection.prefetch(self._with_checked(names), own)
 
     def column(self, name: str, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read a field as an array [n, length, *shape]; or the hidden column that says which windows have all of it."""
@@ -294,6 +296,20 @@ class WindowSelection:
 
     def sizes(self, name: str) -> NDArray[np.int64]:
         return np.full(len(self._rows), self._fields[name].row_bytes, np.int64)
+
+    def _of_rows(self, blocks: Mapping[str, Extent]) -> tuple[SelectedSamples, dict[str, Extent]]:
+        """Return a selection of rows and the blocks of each: rows come repeatedly where windows share them.
+
+        A block of fewer rows than a window has is one of all of them here.
+        """
+        own: dict[str, Extent] = {}
+        for name, each in blocks.items():
+            axes = len(self._fields[name].row_shape) - 1
+            if isinstance(each, Blocks) and axes:
+                begins = np.repeat(each.begins[:, -axes:], self._rows.shape[1], axis=0)
+                own[name] = Blocks(begins, each.size[-axes:])
+        every = own and self._overlap
+        return self._base.selection(self._rows.reshape(-1), self._most) if every else self._selection, own
 
     def _with_checked(self, names: Iterable[str]) -> list[str]:
         """Return names, and with the checksums also the fields of the rows that windows leave out."""
