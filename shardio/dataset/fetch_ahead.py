@@ -2,22 +2,27 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
+from ..containers.base import Extent
 from ..errors import ShardioError
-from ..order.plan import Order, Schedule
+from ..order.plan import Order, PlanSlice, Schedule
 from ..system import background
 from ..system.types import Indices
-from ..views.readable import ReadableDataset
+from ..views.readable import ReadableDataset, SelectedSamples
 
 MOST_AHEAD = 1 << 29
 """Bytes that are fetched or held ahead of the consumer, per rank, if the cache has room for them."""
+
+Extents: TypeAlias = Callable[[SelectedSamples, NDArray[np.int64]], Mapping[str, Extent]]
+"""Returns what is read of fields that are not read whole, by field, of selected samples with their random keys."""
 
 _LOOK_SECONDS = 0.002
 _MOST_STEPS = 4  # asked for at once: with more, batches come in clumps; with fewer, samples have fewer neighbours
@@ -34,10 +39,19 @@ class FetchAhead:
         fields: the fields that are read.
         plan: the order of the epoch.
         schedule: the steps that cut it into batches.
+        extents: returns what is read of fields that are not read whole, of selected samples with their random keys.
     """
 
-    def __init__(self, dataset: ReadableDataset, fields: Sequence[str], plan: Order, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        dataset: ReadableDataset,
+        fields: Sequence[str],
+        plan: Order,
+        schedule: Schedule,
+        extents: Extents | None = None,
+    ) -> None:
         self._dataset, self._fields, self._plan, self._schedule = dataset, tuple(fields), plan, schedule
+        self._extents = extents
         self._inbox: SimpleQueue[int | None] = SimpleQueue()
         # Before anybody reads: readers would have each sample fetched by itself, instead of runs of neighbours.
         self._holds: deque[tuple[int, list[Hold]]] = deque()  # with the first step after those that need it
@@ -85,17 +99,20 @@ class FetchAhead:
             return asked
         stop = self._stop(asked)
         try:
-            held = self._dataset.selection(self._indices(asked, stop)).prefetch(self._fields)
+            held = self._prefetch(*self._samples(asked, stop))
             if held is None and not ahead:  # the cache has no room for all of it, but perhaps for one step
                 stop = asked + 1
-                own = np.unique(self._schedule.part(self._plan, asked).indices)
-                held = self._dataset.selection(own).prefetch(self._fields)
+                held = self._prefetch(*self._distinct([self._schedule.part(self._plan, asked)]))
         except (ShardioError, OSError):
             return asked  # reading says what is wrong
         if held is None:
             return asked
         self._holds.append((stop, held))
         return stop
+
+    def _prefetch(self, indices: Indices, keys: NDArray[np.int64]) -> list[Hold] | None:
+        selection = self._dataset.selection(indices)
+        return selection.prefetch(self._fields, {} if self._extents is None else self._extents(selection, keys))
 
     def _stop(self, first: int) -> int:
         """Return the step before which to stop asking at once.
@@ -112,8 +129,8 @@ class FetchAhead:
             stop += 1
         return stop
 
-    def _indices(self, first: int, stop: int) -> Indices:
-        """Return the samples to fetch for some steps.
+    def _samples(self, first: int, stop: int) -> tuple[Indices, NDArray[np.int64]]:
+        """Return the samples to fetch for some steps, and their random keys.
 
         With blocks these are all of their windows, where one node takes all of them, or else all that the ranks of this
         node take of them: each rank asks for the same long runs, and who comes first fetches them.
@@ -123,11 +140,21 @@ class FetchAhead:
         low, high = self._plan.windows(start, end)
         # Ranks that lie cyclically on the nodes have neighbours elsewhere.
         if high < low or world.rank % world.local_size != world.local_rank:
-            return np.unique(self._schedule.part(self._plan, first, stop - first).indices)
-        if world.local_size == world.size:
-            return np.concatenate([np.array(run) for run in self._plan.runs(low, high + 1)])
+            return self._distinct([self._schedule.part(self._plan, first, stop - first)])
+        if world.local_size == world.size and self._extents is None:  # which the keys of other steps determine
+            indices = np.concatenate([np.array(run) for run in self._plan.runs(low, high + 1)])
+            return indices, indices
         node = [
             replace(self._schedule, world=replace(world, rank=rank, local_rank=rank % world.local_size))
             for rank in range(world.rank - world.local_rank, world.rank - world.local_rank + world.local_size)
         ]
-        return np.unique(np.concatenate([one.part(self._plan, first, stop - first).indices for one in node]))
+        return self._distinct([one.part(self._plan, first, stop - first) for one in node])
+
+    def _distinct(self, parts: Sequence[PlanSlice]) -> tuple[Indices, NDArray[np.int64]]:
+        """Return each sample once, by number; or once with each random key, if that tells what is read of it."""
+        indices = np.concatenate([part.indices for part in parts])
+        if self._extents is None:
+            indices = np.unique(indices)
+            return indices, indices
+        indices, keys = np.unique(np.array([indices, np.concatenate([part.rng_keys for part in parts])]), axis=1)
+        return indices, keys

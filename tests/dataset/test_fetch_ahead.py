@@ -33,7 +33,7 @@ class Recorder:
         self.asked.append(indices)
         return self
 
-    def prefetch(self, fields: Iterable[str]) -> list[Any]:
+    def prefetch(self, fields: Iterable[str], blocks: Any = None) -> list[Any]:
         return self._requests
 
 

@@ -11,7 +11,7 @@ from ...containers.row_locator import PackedValues
 from ...engines.array_transforms import delivered_dtype, first_overflow, transform_arrays, transform_each
 from ...errors import BadSample, ConfigError
 from ...format.fields import length_column
-from ...transforms import Collation, PadTo, RandomWindow
+from ...transforms import Collation, PadTo
 from ...transforms.arrays import ArrayWindow, Move
 from ...views.readable import SelectedSamples
 from .collate import cut, length_name, pad
@@ -49,7 +49,7 @@ def read_ragged(rows: Rows, stored: str, selection: SelectedSamples) -> RaggedRe
     lengths = selection.column(length_column(stored))
     read = RaggedRead(lengths)
     for name in names:
-        if not spec.options.verify and isinstance(next(iter(spec.arrays[name].recipe.transforms), None), RandomWindow):
+        if spec.reads_windows(name):
             there = _present(rows, name)
             moves = _moves(rows, name, there, _shapes(rows, name, lengths[there]))
             begins, ends = np.zeros_like(lengths), np.zeros_like(lengths)

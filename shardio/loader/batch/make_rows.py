@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...containers.base import NO_BLOCKS
 from ...containers.row_locator import PackedValues
 from ...engines.cpu import BadImage, make_images
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
@@ -17,6 +18,7 @@ from ...system import helper_process
 from ...transforms.mixing import first_invalid_label
 from ...views.readable import SelectedSamples, decoded
 from .collate import length_name
+from .extents import extents
 from .make_arrays import RaggedRead, make_fixed, make_listed, make_ragged, make_tokens, read_ragged
 from .make_image_lists import make_image_lists
 from .mixing import LABEL
@@ -36,7 +38,8 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
         with clock.stage("read"):
             selection = dataset.selection(indices, spec.options.limits.max_value_bytes)
             # All at once: two threads that hold some and wait for more could wait for each other.
-            lent.enter_context(selection.fetch(spec.columns))
+            parts = extents(spec, selection, rows.keys()) if dataset.in_store else NO_BLOCKS
+            lent.enter_context(selection.fetch(spec.columns, parts))
             for name, there in rows.present.items():
                 there[:] = selection.column(present_column(names.stored[name]))
             stored = {name: _read(rows, name, selection, lent) for name in names.delivered}

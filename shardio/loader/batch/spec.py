@@ -22,7 +22,7 @@ from ...foreign.tokenizer import TextEncoder
 from ...format.fields import CHECKSUM, Field, length_column, presence, present_column, shape_column
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
-from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, Transform
+from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, RandomWindow, Transform
 from ...transforms.array_recipe import check_held
 from ...transforms.arrays import Size
 from ...transforms.ragged import tokenizing
@@ -173,6 +173,7 @@ class BatchSpec:
         varying: the stored fields whose values differ in size.
         collations: what batches make of the fields whose values have several lengths, of those that don't become lists.
         marks: the columns that say which values were filled, by name of the field.
+        windowed: the stored fields of which only windows are read, because all their names begin with RandomWindow.
     """
 
     dataset: ReadableDataset
@@ -191,6 +192,7 @@ class BatchSpec:
     varying: tuple[str, ...] = field(init=False)
     collations: Mapping[str, Collation] = field(init=False)
     marks: Mapping[str, str] = field(init=False)
+    windowed: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         kinds = {stored: self.fields[names[0]] for stored, names in self.names.delivered.items()}
@@ -202,6 +204,8 @@ class BatchSpec:
         object.__setattr__(self, "columns", (*read, *shapes, *lengths, *present, *([CHECKSUM] if verify else [])))
         object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for kind in kinds.values() if kind.fixed))
         object.__setattr__(self, "varying", tuple(n for n, kind in kinds.items() if not kind.fixed))
+        windowed = (s for s, names in self.names.delivered.items() if all(map(self.reads_windows, names)))
+        object.__setattr__(self, "windowed", tuple(windowed))
         rules = {name: array.recipe.collation for name, array in self.arrays.items()}
         rules |= {name: image.collation for name, image in self.image_lists.items()}
         object.__setattr__(self, "collations", {name: rule for name, rule in rules.items() if rule is not None})
@@ -228,6 +232,12 @@ class BatchSpec:
     def with_mark(self, name: str) -> tuple[str, ...]:
         """Return the name of a field, and that of the column that says which of its values were filled, if any does."""
         return (name, self.marks[name]) if name in self.marks else (name,)
+
+    def reads_windows(self, name: str) -> bool:
+        """Whether only windows of a ragged field's values are read, as their transforms begin with RandomWindow."""
+        if self.options.verify or not self.fields[name].ragged:
+            return False
+        return isinstance(next(iter(self.arrays[name].recipe.transforms), None), RandomWindow)
 
     def holds_stored_values(self, name: str) -> bool:
         """Whether a field of one size is read into a batch's own memory, as workers move and convert nothing of it."""

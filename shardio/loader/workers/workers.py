@@ -1,16 +1,23 @@
 """The workers of a loader: threads or processes, with the number of workers and of prefetched batches."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias, final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...cache.fetcher import FetchCounts
+from ...containers.base import Extent
 from ...dataset.fetch_ahead import FetchAhead
 from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
+from ...views.readable import SelectedSamples
+from ..batch.extents import extents
 from ..batch.host_batch import BatchResult
 from ..batch.job import epoch_jobs, job_size
 from ..batch.memory import BatchMemory
+from ..batch.random_params import RandomKeys
 from ..batch.spec import BatchSpec
 from .pipeline import Pipeline
 from .process_workers import ProcessPipeline, WorkerProcesses
@@ -102,7 +109,13 @@ class Workers:
     def fetch_ahead(self, plan: Order, schedule: Schedule) -> FetchAhead | None:
         """Begin to fetch what an epoch will read; None if the dataset is local."""
         spec = self._spec
-        return FetchAhead(spec.dataset, spec.columns, plan, schedule) if spec.dataset.in_store else None
+        if not spec.dataset.in_store:
+            return None
+
+        def parts(selection: SelectedSamples, keys: NDArray[np.int64]) -> Mapping[str, Extent]:
+            return extents(spec, selection, RandomKeys(plan.seed, plan.epoch, keys))
+
+        return FetchAhead(spec.dataset, spec.columns, plan, schedule, parts if spec.windowed else None)
 
     def end_loop(self) -> None:
         """Take the memory of batches back as they are dropped, because no batch is made any more."""

@@ -1,0 +1,50 @@
+"""What making rows reads of values that it does not need whole, drawn from random keys before anything else is read."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...containers.base import Entries, Extent
+from ...format.fields import length_column
+from ...transforms.arrays import ArrayWindow
+from ...views.readable import SelectedSamples
+from .random_params import RandomKeys, array_moves
+from .spec import BatchSpec
+
+
+def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> dict[str, Extent]:
+    """Return the entries of ragged fields that selected samples are read for.
+
+    Lengths are fetched, read and let go of here: whoever held them while they wait for the rest could be waited for.
+
+    Args:
+        spec: the batches that the samples are for.
+        selection: the samples.
+        keys: their random keys.
+
+    Returns:
+        By stored field; those that are read whole are not in it.
+    """
+    found: dict[str, Extent] = {}
+    lengths = [length_column(stored) for stored in spec.windowed]
+    if lengths:
+        with selection.fetch(lengths):
+            for stored in spec.windowed:
+                found[stored] = _entries(spec, stored, selection, keys)
+    return found
+
+
+def _entries(spec: BatchSpec, stored: str, selection: SelectedSamples, keys: RandomKeys) -> Entries:
+    """Return the entries of a ragged field from the first to the last one that any of its names delivers."""
+    lengths = np.maximum(selection.column(length_column(stored)), 0)
+    entry = spec.dataset.fields[stored].entry_shape
+    shapes = np.column_stack([lengths, *(np.full(len(lengths), size) for size in entry)])
+
+    def windows() -> Iterator[ArrayWindow]:
+        for name in spec.names.delivered[stored]:
+            first = array_moves(spec.arrays[name].recipe, keys.draws(spec.names.draws[name]), shapes)[0]
+            if isinstance(first, ArrayWindow):
+                yield first
+
+    begins, ends = zip(*((window.begins, window.ends) for window in windows()), strict=True)
+    return Entries(np.minimum.reduce(begins), np.maximum.reduce(ends))
