@@ -9,7 +9,7 @@ from hypothesis import settings
 settings.register_profile("shardio", deadline=None)  # the duration of an example depends on the machine
 settings.load_profile("shardio")
 
-pytest_plugins = ["_datasets"]  # its fixtures
+pytest_plugins = ["_datasets", "_stores"]  # their fixtures
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -44,7 +44,7 @@ class BenchConfig:
         device: device to deliver batches on, such as cuda. Each step then waits until its batch has arrived.
         hw_decoder_load: share of the images that the GPU's JPEG decoder gets, 0 to 1.
         on_bad_sample: what to do at a bad sample. raise: end the run. replace, mask: go on, and count it.
-        cache, cache_size, store_options: for a dataset given as a URL, as for `shardio.open`.
+        cache, cache_size, store_options: for a dataset given as a path or URL, as for `shardio.open`.
 
     Raises ConfigError for a value that breaks a rule.
     """

@@ -95,6 +95,7 @@ class PieceTable:
         data = value.encode()
         if len(data) > _LONGEST_ETAG:
             raise CacheError(f"{self.path}: an ETag may have {_LONGEST_ETAG} bytes, got {len(data)}: {value[:80]}...")
+        self._header["etag_size"] = 0
         self._header["etag"] = data
         self._header["etag_size"] = len(data)  # last: whoever is killed in between has set none
 

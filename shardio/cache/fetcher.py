@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import CacheError, Message, ObjectChanged, StoreError
 from ..format.pieces import PIECE, runs
-from ..stores.base import Store
+from ..stores.base import Content, Store
 from ..system import at_exit, background, forks
 from ..system.types import Buffer
 from ..system.units import format_size
@@ -312,9 +312,12 @@ class Fetcher:
         wrong = 0
         for _ in range(TRIES):
             asked = time.monotonic()
-            content = file.store.read(file.name, start, end, etag=file.cached.table.etag)
-            self._pace.answered(len(content.data), time.monotonic() - asked)
-            self._check(file, content.info.size, content.info.etag, len(content.data), start, end)
+            try:
+                content = file.store.read(file.name, start, end, etag=file.cached.table.etag)
+                self._pace.answered(len(content.data), time.monotonic() - asked)
+                self._check(file, content.info.size, content.info.etag, len(content.data), start, end)
+            except ObjectChanged as changed:
+                content = self._read_changed(file, first, stop, changed)
             verdicts = list(_verdicts(file, memoryview(content.data), first, stop))
             if False not in verdicts:
                 self._count(FetchCounts(end - start, 1))
@@ -324,6 +327,19 @@ class Fetcher:
             f"{file.store.url}/{file.name}: bytes {wrong * PIECE} to {min((wrong + 1) * PIECE, end) - 1} "
             f"are not those that were written: their checksum differs (tried {TRIES} times)"
         )
+
+    def _read_changed(self, file: RemoteFile, first: int, stop: int, changed: ObjectChanged) -> Content:
+        """Read pieces of an object that was touched or copied; raise `changed` unless their checksums are the same."""
+        (start, end), before = _span(file, first, stop), file.cached.table.etag
+        if file.is_whole is None or before is None:
+            raise changed
+        content = file.store.read(file.name, start, end)
+        same = content.info.size == file.cached.table.size and len(content.data) == end - start
+        if not same or not all(_verdicts(file, memoryview(content.data), first, stop)):
+            raise changed
+        if content.info.etag is not None:
+            self.cache.learn_etag(file.cached, content.info.etag, before)
+        return content
 
     def _write(self, cached: CachedObject, data: Buffer, start: int, *, ahead: bool) -> None:
         left = memoryview(data)

@@ -351,10 +351,10 @@ class NodeCache:
             else:
                 self._state["used"] -= one.drop(mine)
 
-    def learn_etag(self, one: CachedObject, etag: str) -> None:
-        """Note the ETag of an object that was made without one, unless another process has."""
+    def learn_etag(self, one: CachedObject, etag: str, before: str | None = None) -> None:
+        """Note the ETag of an object that had `before`, which is None where it was made, unless another process has."""
         with self._changing():
-            if one.table.etag is None:
+            if one.table.etag == before:
                 one.table.etag = etag
 
     def take_over(self, hold: Hold) -> Parts | None:

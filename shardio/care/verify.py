@@ -106,8 +106,8 @@ def verify(
         progress: called with the number of shards done and the total.
         workers: the number of threads; None for one per core. It does not change the result.
         most: the number of bad samples to list per shard; further ones are counted.
-        cache, cache_size, store_options: for a `dataset` given as a URL, see `shardio.open`. Files are compared as they
-            are in the store; samples are read through the cache.
+        cache, cache_size, store_options: for a `dataset` given as a path or URL, see `shardio.open`. Files are compared
+            as they are there; samples are read through the cache.
 
     Raises ConfigError for a wrong argument, and for a path whatever `shardio.open` raises. The result contains the
     problems of the shards.

@@ -12,7 +12,7 @@ DATASET = "The dataset's directory, or its URL, such as s3://BUCKET/PATH."
 
 _OPTIONS = options_of(
     StoreAccess,
-    {"Datasets at URLs": " ".join(KEYWORDS)},
+    {"Datasets at URLs or on slow file systems": " ".join(KEYWORDS)},
     {
         "cache": Shown(kind=Path, metavar="DIR"),
         "cache_size": Shown(metavar="SIZE"),

@@ -51,7 +51,7 @@ class ViewChoice:
 
         Args:
             place: its path or URL.
-            stores: how data at URLs is reached.
+            stores: how data at URLs and on slow file systems is reached.
             others: what else `stores` may be for.
         """
         if self.split is not None and self.part is None:

@@ -13,8 +13,6 @@ from ..bench.accelerators import ACCELERATORS
 from ..bench.config import BenchConfig
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
-from ..stores.url import as_url
-from ..views.view import BaseDataset
 from ._options import Shown, count_or_auto, options_of, with_options
 from ._output import JsonFile, check_place, write_json, write_text
 from ._progress import progress
@@ -108,8 +106,8 @@ def bench(
     check_place(html, "--html")
     place = choice.place(dataset, stores, versus)
     access = stores.check_needed(place, versus)
-    if storage and (place.in_store if isinstance(place, BaseDataset) else as_url(place) is not None):
-        raise ConfigError(f"--storage reads local files, got the URL {dataset}")
+    if storage and access.goes_by_cache(place):
+        raise ConfigError(f"--storage reads local files without a cache, got {dataset}")
     given = {"--versus": versus, "--find-limit": find_limit, "--html": html, "--storage": storage}
     names = [name for name, value in given.items() if value]
     if len(names) > 1 and (versus or find_limit):

@@ -33,7 +33,7 @@ class DatasetSource:
 
     Args:
         places: the datasets, or their paths or URLs.
-        access: how those at URLs are reached.
+        access: how those at URLs and on slow file systems are reached.
         classes: what labels mean where the datasets' classes differ, see `shardio.mix`; None refuses such datasets.
 
     Raises ConfigError where their fields or classes differ, and for a view that draws samples anew in each epoch;

@@ -37,7 +37,7 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
 from ..output.remote_manifest import load_remote
 from ..output.shard_writer import ShardWriter, WrittenShard, describe
-from ..stores import open_store
+from ..stores import open_folder, open_store
 from ..stores.url import Url, as_url
 from ..system.types import Buffer, Column, Indices, Sample
 from ..system.units import counted, format_size
@@ -47,7 +47,7 @@ from ..views.view import BaseDataset
 from .remote_shards import RemoteShards
 from .selection import Selection
 from .shards import LocalShards, Shards
-from .store_access import folder_of
+from .store_access import StoreAccess, folder_of
 
 
 @final
@@ -179,7 +179,7 @@ class Dataset(BaseDataset):
 
     @property
     def in_store(self) -> bool:
-        """Whether the shards are in a store, where nothing but shardio reads them."""
+        """Whether the shards are read by way of the node's cache, from a store or a slow file system."""
         return self.shards.in_store
 
     def warn_of_small_cache(self, window: int) -> None:
@@ -276,22 +276,24 @@ def open(
     store_options: Mapping[str, str] | None = None,
 ) -> Dataset:
     """Open a dataset, but no view, as `shardio.open` does (`dataset/opening.py`)."""
+    StoreAccess(cache, cache_size, store_options).check_needed(path)
     place: Path | Url
+    fetcher: Fetcher | None = None
     if (url := as_url(path)) is not None:
-        place, store = folder_of(url), open_store(folder_of(url), store_options or {})
+        place, store, in_store = folder_of(url), open_store(folder_of(url), store_options or {}), folder_of(url)
         fetcher = Fetcher(open_cache(cache, cache_size))
         described = load_remote(store, place, fetcher.cache.folder)
     else:
-        if cache is not None or cache_size is not None or store_options is not None:
-            given = os.fspath(path)
-            raise ConfigError(f"cache, cache_size and store_options are for URLs, and {given!r} is a local path")
         described = manifest.load(path)
-        place = Path(path) if os.path.isdir(path) else Path(path).parent
+        place = Path(path).absolute() if os.path.isdir(path) else Path(path).absolute().parent
+        if cache is not None:
+            store, in_store = open_folder(place), Url(f"{place}", "")
+            fetcher = Fetcher(open_cache(cache, cache_size))
     if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
         raise ManifestError(f"{place / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
-    if isinstance(place, Path):
+    if fetcher is None:
         return Dataset(described, place)
-    return Dataset(described, place, RemoteShards(described, place, with_hidden(described.fields), store, fetcher))
+    return Dataset(described, place, RemoteShards(described, in_store, with_hidden(described.fields), store, fetcher))
 
 
 def from_samples(

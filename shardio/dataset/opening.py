@@ -43,8 +43,9 @@ def open(
         of: for a view: the dataset that it is of, or its path or URL; for a view of several ones, a dict of these by
             their names as sources (`a/b` for the source `b` of the source `a`). None takes those that lie below the
             folder of the file.
-        cache: for a URL: the folder that keeps what was fetched, for all processes of this node and for later runs.
-            None takes `$SHARDIO_CACHE`, or else `shardio` in the user's cache directory.
+        cache: the folder that keeps what was fetched, for all processes of this node and for later runs. None takes for
+            a URL `$SHARDIO_CACHE`, or else `shardio` in the user's cache directory, and for a path no cache: name a
+            folder on a fast disk if the path is on a slow file system.
         cache_size: the most bytes that the folder holds: a number, or text such as `"200GB"`. None takes half of what
             the disk has free.
         store_options: for a URL: options of its store, such as `{"endpoint": "http://10.0.0.1:9000"}`. What they leave
@@ -54,8 +55,8 @@ def open(
         A `Dataset`, or for a file of a view, the view.
 
     Raises NotADataset if there is no manifest, ManifestError if it cannot be trusted, or if a view's datasets are not
-    what it was saved of; ConfigError for a view whose datasets must be given; for a URL, StoreError and CacheError as
-    well.
+    what it was saved of; ConfigError for a view whose datasets must be given; for a URL or with a cache, StoreError and
+    CacheError as well.
     """
     access = StoreAccess(cache, cache_size, store_options)
     if as_url(path) is None and holds_view(path):
@@ -106,7 +107,7 @@ def concat(
         sources: datasets and views, or paths and URLs, by name. They must have at least one field in common; the view
             leaves out the fields that a source lacks.
         classes: see `mix`.
-        cache, cache_size, store_options: for sources given as URLs, see `shardio.open`.
+        cache, cache_size, store_options: for sources given as paths or URLs, see `shardio.open`.
 
     Raises what `mix` raises.
     """
@@ -139,7 +140,7 @@ def mix(
         classes: what labels mean where sources name different classes; None refuses such sources. `"union"` numbers
             classes by name: those of the first source keep their numbers, and classes that it lacks follow. `"ignore"`
             takes labels as they are, whatever their names.
-        cache, cache_size, store_options: for sources given as URLs, see `shardio.open`.
+        cache, cache_size, store_options: for sources given as paths or URLs, see `shardio.open`.
 
     Raises ConfigError for weights that do not fit the sources, no field in common, a field that sources have in
     different kinds, dtypes or shapes; for different classes, with the first that differs; and whatever `shardio.open`

@@ -1,4 +1,4 @@
-"""The shards of a dataset in a store: opened in the cache of the node, which fetches what is read of them."""
+"""Shards in a store, or behind a slow file system: opened in the node's cache, which fetches what is read of them."""
 
 import hashlib
 import io
@@ -129,7 +129,7 @@ class RemoteShards(Shards):
 
     Args:
         described: the dataset.
-        url: its place in the store.
+        url: its place in the store; of a folder, its path as `root`.
         fields: its fields, with hidden columns.
         store: the store.
         fetcher: brings pieces into the cache.

@@ -38,7 +38,7 @@ class Shards(Protocol):
 
     Attributes:
         limit: the most shards that are open at once.
-        in_store: whether the shards are in a store, so that their files can be read only after `fetch`.
+        in_store: whether the shards are read by way of a cache, so that their files can be read only after `fetch`.
     """
 
     limit: int

@@ -1,13 +1,13 @@
-"""Access to datasets at URLs: the store's options, the cache of the node, and the manifest."""
+"""Access to datasets in stores and by way of the cache of the node: the options of both, and the manifest."""
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from ..errors import ConfigError, Option
+from ..errors import ConfigError
 from ..format import manifest
 from ..output.remote_manifest import load_remote
 from ..stores import open_store
@@ -20,11 +20,12 @@ KEYWORDS = ("cache", "cache_size", "store_options")
 @final
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
-    """The arguments of `shardio.open` for URLs; None leaves one to its default.
+    """The arguments of `shardio.open` for URLs, and for paths on slow file systems; None leaves one to its default.
 
     Attributes:
-        cache: the folder that keeps what was fetched, for all processes of this node and for later runs. By default,
-            $SHARDIO_CACHE, or shardio in the user's cache directory.
+        cache: the folder that keeps what was fetched, for all processes of this node and for later runs. For a URL it
+            is by default $SHARDIO_CACHE, or shardio in the user's cache directory; a path is read without a cache
+            unless you name its folder.
         cache_size: the most bytes that the cache holds, such as 200GB. By default, half of what the disk has free.
         store_options: an option of the store, such as endpoint=http://10.0.0.1:9000, region=eu-west-1 or
             skip_signature=true; may be given several times. Give keys by the environment: other users see arguments.
@@ -39,23 +40,38 @@ class StoreAccess:
         """The names of the arguments that are not None."""
         return [name for name in KEYWORDS if getattr(self, name) is not None]
 
+    def goes_by_cache(self, place: Any) -> bool:
+        """Whether what is read of a place goes by a cache: of a URL, of a path with `cache`, or opened like that."""
+        if isinstance(place, str | os.PathLike):
+            return self.cache is not None or as_url(place) is not None
+        return isinstance(place, BaseDataset) and place.in_store
+
     def keywords_for(self, place: str | os.PathLike[str]) -> dict[str, Any]:
-        """Return the keyword arguments of `shardio.open` for a dataset: none for a local path."""
-        return {name: getattr(self, name) for name in self.given} if as_url(place) is not None else {}
+        """Return the keyword arguments of `shardio.open` for a dataset: for a path, those of a cache if it has one."""
+        names = [name for name in self.given if as_url(place) is not None or name != "store_options"]
+        return {name: getattr(self, name) for name in names} if self.goes_by_cache(place) else {}
 
     def check_needed(self, *places: Any) -> "StoreAccess":
-        """Return this; raise ConfigError if an argument is given, and it is for none of the places: URLs, or opened."""
-        if self.given and not any(map(_in_store, places)):
-            got = ", ".join(
-                repr(os.fspath(one)) if isinstance(one, (str, os.PathLike)) else type(one).__name__ for one in places
-            )
-            raise ConfigError("{} goes with the URL of a dataset, got {}", Option(self.given[0]), got or "no dataset")
+        """Return this; raise ConfigError if an argument is given, and it is for none of the places."""
+        has_url = any(map(_is_remote, places))
+        if self.store_options is not None and not has_url:
+            raise ConfigError("{store_options} goes with the URL of a dataset, got {}", _told(places))
+        if self.given and not any(map(self.goes_by_cache, places)):
+            if self.cache is not None:
+                raise ConfigError("{cache} goes with the path or URL of a dataset, got {}", _told(places))
+            raise ConfigError("{cache_size} goes with {cache} or the URL of a dataset, got {}", _told(places))
         return self
 
 
-def _in_store(place: Any) -> bool:
-    is_url = isinstance(place, (str, os.PathLike)) and as_url(place) is not None
+def _is_remote(place: Any) -> bool:
+    is_url = isinstance(place, str | os.PathLike) and as_url(place) is not None
     return is_url or (isinstance(place, BaseDataset) and place.in_store)
+
+
+def _told(places: Iterable[Any]) -> str:
+    """Return what was given in place of a URL, for messages."""
+    told = [repr(os.fspath(one)) if isinstance(one, str | os.PathLike) else type(one).__name__ for one in places]
+    return ", ".join(told) or "no dataset"
 
 
 def load_manifest(place: str | os.PathLike[str], access: StoreAccess) -> manifest.Manifest:

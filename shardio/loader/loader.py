@@ -141,7 +141,7 @@ class Loader:
         timeout: seconds to wait for a batch before PipelineStalled. A stored value that keeps libhdf5 for a quarter of
             it is a bad sample.
 
-        cache, cache_size, store_options: for a `dataset` given as a URL, see `shardio.open`.
+        cache, cache_size, store_options: for a `dataset` given as a path or URL, see `shardio.open`.
 
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """

@@ -55,7 +55,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         on_bad_sample: `"raise"`, or `"replace"` to deliver another sample under its own `index`; see `shardio.Loader`.
         verify: compare each sample's checksum with the stored one.
         max_image_pixels, max_value_bytes: the most that a sample may claim; see `shardio.Loader`.
-        cache, cache_size, store_options: for a `dataset` given as a URL, see `shardio.open`.
+        cache, cache_size, store_options: for a `dataset` given as a path or URL, see `shardio.open`.
 
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """

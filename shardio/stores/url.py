@@ -21,7 +21,7 @@ class Url:
     """A place in a store.
 
     Attributes:
-        root: the store: the scheme, and the bucket or host, such as `s3://bucket`.
+        root: the store: the scheme, and the bucket or host, such as `s3://bucket`; of a `FolderStore`, its path.
         path: the place in it, without `/` at its ends: `photos/train`; "" for the store itself.
     """
 

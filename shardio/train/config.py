@@ -95,7 +95,7 @@ class TrainConfig:
         synthetic: first measure the throughput on one batch in memory; the difference is what input costs.
         timeout: seconds that a rank waits for the others before it ends the run.
         device: device: cpu or cuda. By default, a GPU if there is one.
-        cache, cache_size, store_options: for datasets given as URLs, as for `shardio.open`.
+        cache, cache_size, store_options: for datasets given as paths or URLs, as for `shardio.open`.
     """
 
     train: Place

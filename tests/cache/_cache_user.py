@@ -11,6 +11,7 @@ from shardio.cache.fetcher import Fetcher, RemoteFile
 from shardio.cache.node_cache import NodeCache
 from shardio.format.pieces import PIECE, piece_count, pieces_of
 from shardio.stores.base import Store
+from shardio.stores.folder import FolderStore
 from shardio.testing.stores import Faults, FaultyStore, MemoryStore
 
 OBJECTS = {"a": 30 * PIECE + 5, "b": 17 * PIECE, "c": 1000, "d": 50 * PIECE - 1}
@@ -22,9 +23,14 @@ def content(number: int, size: int) -> bytes:
     return np.random.default_rng(number).integers(1, 255, size, np.uint8).tobytes()
 
 
+def objects() -> dict[str, bytes]:
+    """OBJECTS with their bytes, the same in every process."""
+    return {name: content(number, size) for number, (name, size) in enumerate(OBJECTS.items())}
+
+
 def filled_store() -> MemoryStore:
-    """A store with OBJECTS, the same in every process."""
-    return MemoryStore({name: content(number, size) for number, (name, size) in enumerate(OBJECTS.items())})
+    """A store with OBJECTS."""
+    return MemoryStore(objects())
 
 
 def opened(folder: Path, pieces: int, store: Store) -> tuple[Fetcher, dict[str, RemoteFile]]:
@@ -47,10 +53,11 @@ def on_disk(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in (folder / "files").rglob("*") if path.is_file())
 
 
-def use(folder: Path, limit: int, seed: int, rounds: int | None) -> None:
-    """Read from the store, `rounds` times or for ever."""
+def use(folder: Path, limit: int, seed: int, rounds: int | None, files_in: Path | None) -> None:
+    """Read from the store, which may be a folder, `rounds` times or for ever."""
     whole = filled_store()
-    fetcher, files = opened(folder, limit // PIECE, FaultyStore(whole, Faults(delay=0.002), seed))
+    store = whole if files_in is None else FolderStore(files_in)
+    fetcher, files = opened(folder, limit // PIECE, FaultyStore(store, Faults(delay=0.002), seed))
     cache = fetcher.cache
     draw, done = random.Random(seed), 0
     while rounds is None or done < rounds:
@@ -78,5 +85,5 @@ def use(folder: Path, limit: int, seed: int, rounds: int | None) -> None:
 
 
 if __name__ == "__main__":
-    where, most, number, times = sys.argv[1:]
-    use(Path(where), int(most), int(number), int(times) or None)
+    where, most, number, times, *stored = sys.argv[1:]
+    use(Path(where), int(most), int(number), int(times) or None, Path(stored[0]) if stored else None)

@@ -16,8 +16,9 @@ from threading import Thread, Timer
 
 import numpy as np
 import pytest
-from _cache_user import OBJECTS, content, filled_store, on_disk, opened, read
+from _cache_user import OBJECTS, content, filled_store, objects, on_disk, opened, read
 from _small_disk import small_disk
+from _stores import Fill
 from _time_limit import wait_until, within
 
 from shardio.cache import eviction, node_cache
@@ -75,9 +76,9 @@ def test_a_failure_of_a_thread_that_fetches_is_raised(tmp_path: Path) -> None:
     assert read(good, theirs["a"], 0, 10) == store.read("a", 0, 10 * PIECE).data
 
 
-def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(tmp_path: Path, fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the disk is full below the limit, the cache uses less, warns once, and goes on with right bytes."""
-    store, room = filled_store(), 12 * PIECE
+    store, room = fill(objects()), 12 * PIECE
     fetcher, files = opened(tmp_path, 40, store)
     write = os.pwrite
 
@@ -109,10 +110,10 @@ def test_a_full_disk_that_others_filled(tmp_path: Path, monkeypatch: pytest.Monk
         read(fetcher, files["a"], 0, 2)
 
 
-def test_a_full_disk_that_has_room_again(tmp_path: Path) -> None:
+def test_a_full_disk_that_has_room_again(tmp_path: Path, fill: Fill) -> None:
     """Where another program has filled the disk, a reader waits for room, goes on, and the limit rises again."""
     with small_disk(tmp_path / "disk", "8m") as disk:
-        fetcher, files = opened(disk / "cache", 100, filled_store())
+        fetcher, files = opened(disk / "cache", 100, fill(objects()))
         read(fetcher, files["d"], 0, 2)
         other = disk / "other"
         with open(other, "wb", buffering=0) as file, suppress(OSError):
@@ -243,9 +244,9 @@ def test_sizes_and_folders_that_are_none(tmp_path: Path) -> None:
         open_cache(f"{tmp_path}/a\0b", "1MB")
 
 
-def test_pieces_of_an_earlier_boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_of_an_earlier_boot(tmp_path: Path, fill: Fill, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the machine was started anew a piece is fetched again, unless its checksum says that it is there."""
-    store = filled_store()
+    store = fill(objects())
     fetcher, files = opened(tmp_path, 40, store)
     whole = bytes(store.read("a").data)
     read(fetcher, files["a"], 0, 20)

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _cache_user import OBJECTS, content, filled_store, on_disk, opened, read
+from _cache_user import OBJECTS, content, filled_store, objects, on_disk, opened, read
+from _stores import Fill, in_folder, replace
 
 from shardio.cache.cached_object import PRESENT
+from shardio.cache.fetcher import RemoteFile
 from shardio.cache.node_cache import NodeCache
-from shardio.errors import ObjectChanged
+from shardio.errors import ObjectChanged, StoreError
 from shardio.format.pieces import PIECE, piece_count
 from shardio.testing.stores import Faults, FaultyStore
 
@@ -23,9 +25,9 @@ USER = Path(__file__).with_name("_cache_user.py")
 
 
 @pytest.mark.parametrize("pieces", [8, 40, 200])
-def test_bytes_are_those_of_the_store(tmp_path: Path, pieces: int) -> None:
+def test_bytes_are_those_of_the_store(tmp_path: Path, pieces: int, fill: Fill) -> None:
     """Whatever the limit, readers get the object's bytes, and neither the count nor the disk is ever above it."""
-    store, draw = filled_store(), random.Random(pieces)
+    store, draw = fill(objects()), random.Random(pieces)
     fetcher, files = opened(tmp_path, pieces, store)
     for _ in range(150):
         name = draw.choice(list(files))
@@ -39,9 +41,9 @@ def test_bytes_are_those_of_the_store(tmp_path: Path, pieces: int) -> None:
         assert fetcher.counts.bytes <= sum(OBJECTS.values())
 
 
-def test_what_is_held_stays(tmp_path: Path) -> None:
+def test_what_is_held_stays(tmp_path: Path, fill: Fill) -> None:
     """A held piece is not dropped for others, by this process or another; what there is no room for is not held."""
-    store = filled_store()
+    store = fill(objects())
     fetcher, files = opened(tmp_path, 20, store)
     other, theirs = opened(tmp_path, 20, store)
     hold = fetcher.fetch([(files["a"], np.arange(12))])
@@ -71,12 +73,13 @@ def fetch_all(folder: Path, seed: int) -> int:
 
 
 @pytest.mark.slow
-def test_processes_that_are_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_processes_that_are_killed(tmp_path: Path, kind: str) -> None:
     """kill -9 at any moment, of any of four processes: the others go on, no byte is wrong, and the limit holds."""
-    limit = 40 * PIECE
+    limit, stored = 40 * PIECE, [] if kind == "memory" else [in_folder(tmp_path / "store", objects()).url]
 
     def start(number: int, rounds: int) -> subprocess.Popen[str]:
-        command = [sys.executable, str(USER), str(tmp_path), str(limit), str(number), str(rounds)]
+        command = [sys.executable, str(USER), str(tmp_path), str(limit), str(number), str(rounds), *stored]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     draw = random.Random(0)
@@ -105,15 +108,33 @@ def test_processes_that_are_killed(tmp_path: Path) -> None:
     assert on_disk(tmp_path) <= limit
 
 
-def test_an_object_that_was_replaced_is_an_error(tmp_path: Path) -> None:
-    """Pieces of two versions of an object are never mixed: the second one is refused by name."""
-    store = filled_store()
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_object_that_was_replaced_is_an_error(tmp_path: Path, fill: Fill, in_place: bool) -> None:
+    """Pieces of two versions of an object are never mixed: the second one is refused by name, in later runs too."""
+    store = fill(objects())
     fetcher, files = opened(tmp_path, 40, store)
     read(fetcher, files["a"], 0, 3)
-    store.write("a", content(77, OBJECTS["a"]))
-    with pytest.raises(ObjectChanged, match="memory://a"):
-        read(fetcher, files["a"], 3, 6)
-    assert read(fetcher, files["a"], 0, 3) == content(0, OBJECTS["a"])[: 3 * PIECE]
+    if in_place and (path := Path(store.url) / "a").exists():
+        path.write_bytes(content(77, OBJECTS["a"]))
+    else:
+        replace(store, "a", content(77, OBJECTS["a"]))
+    for reader, theirs in ((fetcher, files), opened(tmp_path, 40, store)):
+        with pytest.raises(ObjectChanged, match=f"{store.url}/?a"):
+            read(reader, theirs["a"], 3, 6)
+        assert read(reader, theirs["a"], 0, 3) == content(0, OBJECTS["a"])[: 3 * PIECE]
+
+
+def test_an_object_that_was_written_again(tmp_path: Path, fill: Fill) -> None:
+    """What was touched or copied back is read on where checksums say that it is the same; other bytes are refused."""
+    store, whole = fill(objects()), content(0, OBJECTS["a"])
+    expected = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
+    fetcher, files = opened(tmp_path, 40, store)
+    checked = RemoteFile(store, "a", files["a"].cached, lambda number, data: data == expected[number])
+    read(fetcher, checked, 0, 3)
+    replace(store, "a", whole[:-1] + b"\0")  # whose last piece differs
+    assert read(fetcher, checked, 3, 20) == whole[3 * PIECE : 20 * PIECE]
+    with pytest.raises(StoreError, match=f"{store.url}/?a"):
+        read(fetcher, checked, 30, 31)
 
 
 def test_a_forked_process_has_holds_of_its_own(tmp_path: Path) -> None:

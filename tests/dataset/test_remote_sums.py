@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from _datasets import CONTAINERS, files, packed
 from _remote import opened
+from _stores import Fill
 
 import shardio
 from shardio.dataset.dataset import Dataset
 from shardio.errors import ObjectNotFound, ShardCorrupt, StoreError
-from shardio.stores.base import Content
-from shardio.testing.stores import Faults, FaultyStore, MemoryStore
+from shardio.stores.base import Content, Store
+from shardio.testing.stores import Faults, FaultyStore
 
 COUNT = 60
 
@@ -42,7 +43,7 @@ def check(dataset: Dataset) -> None:
 class Corrupt:
     """A store that changes one byte of some objects when it is read, a number of times."""
 
-    def __init__(self, store: MemoryStore, suffix: str, offset: int, times: int) -> None:
+    def __init__(self, store: Store, suffix: str, offset: int, times: int) -> None:
         self._store, self._suffix, self._offset, self.left = store, suffix, offset, times
 
     def __getattr__(self, name: str) -> Any:
@@ -59,21 +60,21 @@ class Corrupt:
         return content
 
 
-def test_a_table_is_one_request_beside_the_index(objects: dict[str, bytes], tmp_path: Path) -> None:
+def test_a_table_is_one_request_beside_the_index(objects: dict[str, bytes], fill: Fill, tmp_path: Path) -> None:
     """Samples are those that were written; the table of a shard is read once, and not again from a warm cache."""
-    store = FaultyStore(MemoryStore(objects), Faults())
+    store = FaultyStore(fill(objects), Faults())
     dataset = opened(store, tmp_path / "cache")
     check(dataset)
     tables = [name for name, *_ in store.reads if name.endswith(".sums.idx.npy")]
     assert sorted(tables) == sorted(name for name in objects if name.endswith(".sums.idx.npy"))
-    again = FaultyStore(MemoryStore(objects), Faults())
+    again = FaultyStore(fill(objects), Faults())
     check(opened(again, tmp_path / "cache"))
     assert {name for name, *_ in again.reads} == {"d/shardio.json"}
 
 
-def test_corrupt_pieces_are_fetched_again(objects: dict[str, bytes], tmp_path: Path) -> None:
+def test_corrupt_pieces_are_fetched_again(objects: dict[str, bytes], fill: Fill, tmp_path: Path) -> None:
     """With a tenth of all answers corrupt, of shards, indexes and tables alike, every sample is right."""
-    good, faults = MemoryStore(objects), 0
+    good, faults = fill(objects), 0
     described = opened(good, tmp_path / "cache").manifest  # of which a reader knows no checksum beforehand
     for seed in range(4):
         store = FaultyStore(good, Faults(corrupt=0.1), seed)
@@ -83,19 +84,19 @@ def test_corrupt_pieces_are_fetched_again(objects: dict[str, bytes], tmp_path: P
 
 
 @pytest.mark.parametrize("damaged", ["shard", "index", "table"])
-def test_what_stays_corrupt_is_an_error(objects: dict[str, bytes], damaged: str, tmp_path: Path) -> None:
+def test_what_stays_corrupt_is_an_error(objects: dict[str, bytes], fill: Fill, damaged: str, tmp_path: Path) -> None:
     """Damage in a shard, its index or its table that no third try mends is an error that names object and bytes."""
     ends = {"shard": (".tar", ".h5", ".lmdb"), "index": "000001.idx.npy", "table": ".sums.idx.npy"}[damaged]
     name = next((name for name in objects if "000001" in name and name.endswith(ends)), None)
     if name is None:
         pytest.skip("this container has no index")  # only tars have one
-    dataset = opened(Corrupt(MemoryStore(objects), name, 135, 1000), tmp_path / "cache")
+    dataset = opened(Corrupt(fill(objects), name, 135, 1000), tmp_path / "cache")
     with pytest.raises(StoreError, match=rf"{name}: bytes 0 to \d+ are not those that were written.*3 times"):
         dataset.read(range(COUNT))
-    check(opened(Corrupt(MemoryStore(objects), name, 135, 2), tmp_path / "second"))
+    check(opened(Corrupt(fill(objects), name, 135, 2), tmp_path / "second"))
 
 
-def test_datasets_without_tables(objects: dict[str, bytes], tmp_path: Path) -> None:
+def test_datasets_without_tables(objects: dict[str, bytes], fill: Fill, tmp_path: Path) -> None:
     """A manifest that names no tables, or those of pieces of another size, asks for none; unknown keys do no harm."""
     for number, piece_bytes in enumerate([None, 1 << 20]):
         told = json.loads(objects["d/shardio.json"])
@@ -103,24 +104,24 @@ def test_datasets_without_tables(objects: dict[str, bytes], tmp_path: Path) -> N
         told["a key of later releases"] = 1
         if piece_bytes is not None:
             told["piece_bytes"] = piece_bytes
-        store = FaultyStore(MemoryStore({**objects, "d/shardio.json": json.dumps(told).encode()}), Faults())
+        store = FaultyStore(fill({**objects, "d/shardio.json": json.dumps(told).encode()}), Faults())
         check(opened(store, tmp_path / f"{number}"))
         assert not any("sums" in name for name, *_ in store.reads)
 
 
-def test_tables_that_are_missing(objects: dict[str, bytes], tmp_path: Path) -> None:
+def test_tables_that_are_missing(objects: dict[str, bytes], fill: Fill, tmp_path: Path) -> None:
     """Where the store lacks the tables, samples are read without them; other missing objects are named."""
     left = {name: data for name, data in objects.items() if "sums" not in name}
-    check(opened(MemoryStore(left), tmp_path / "cache", requests=8))
+    check(opened(fill(left), tmp_path / "cache", requests=8))
     gone = next(name for name in left if "000001" in name)
     with pytest.raises(ObjectNotFound, match=gone):
-        check(opened(MemoryStore({n: data for n, data in left.items() if n != gone}), tmp_path / "other", requests=8))
+        check(opened(fill({n: data for n, data in left.items() if n != gone}), tmp_path / "other", requests=8))
 
 
 @pytest.mark.parametrize("on_bad_sample", ["raise", "replace"])
 @pytest.mark.parametrize("place", ["shard", "index"])
 def test_without_tables_damaged_samples_are_fetched_again(
-    objects: dict[str, bytes], tmp_path: Path, place: str, on_bad_sample: Any
+    objects: dict[str, bytes], fill: Fill, tmp_path: Path, place: str, on_bad_sample: Any
 ) -> None:
     """The samples' own checksums tell that the cache has other bytes than the store, which puts them right."""
     without = {name: data for name, data in objects.items() if "sums" not in name}
@@ -137,7 +138,7 @@ def test_without_tables_damaged_samples_are_fetched_again(
     options: dict[str, Any] = {"shuffle": None, "world": shardio.World(), "verify": True, "threads": 1}
 
     def loaded(times: int, cache: str) -> list[bytes]:
-        store = Corrupt(MemoryStore(without), damaged, offset, times)
+        store = Corrupt(fill(without), damaged, offset, times)
         dataset = opened(store, tmp_path / cache)
         loader = shardio.Loader(dataset, 4, on_bad_sample=on_bad_sample, **options)
         return [blob for _ in range(2) for batch in loader for blob in batch["blob"]]

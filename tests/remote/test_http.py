@@ -71,8 +71,6 @@ def test_a_file_that_is_replaced(dataset: Path, tmp_path: Path, etags: Literal["
         opened = shardio.open(f"{url}/photos", cache=tmp_path / "cache", cache_size="50MB")
         opened.read(0)
         shard = sorted((tmp_path / "photos").glob("shard-*.tar"))[0]
-        data = bytearray(shard.read_bytes())
-        data[-1] ^= 1
-        shard.write_bytes(data)
+        shard.write_bytes(bytes(shard.stat().st_size))
         with pytest.raises(ObjectChanged, match=shard.name):
             opened.read(40)

@@ -191,8 +191,7 @@ def test_what_a_store_does_not_know_is_refused(s3: S3Server, url: str, local: Pa
     refused = {
         f"verify {url} --cache {tmp_path} --store-option enpoint=http://x": "Configuration key: 'enpoint' is not valid",
         f"verify {url} --store-option endpoint": "--store-option must be KEY=VALUE",
-        f"verify {local} --cache {tmp_path}": "--cache goes with the URL of a dataset",
-        f"stats {local} --cache-size 1GB": "--cache-size goes with the URL of a dataset",
+        f"stats {local} --cache-size 1GB": "--cache-size goes with --cache or the URL of a dataset",
         f"info {local} --store-option region=x": "--store-option goes with the URL of a dataset",
         f"info {local} --nodes 3": "--nodes goes with --cost",
         f"repair {url}": "repair works on local files, got the URL s3://reading/photos",
@@ -202,7 +201,7 @@ def test_what_a_store_does_not_know_is_refused(s3: S3Server, url: str, local: Pa
         done = command(line)
         assert done.exit_code != 0, line
         assert words in f"{done.exception}", (line, done.exception)
-    with pytest.raises(shardio.ConfigError, match="cache goes with the URL of a dataset, got Dataset"):
+    with pytest.raises(shardio.ConfigError, match="cache goes with the path or URL of a dataset, got Dataset"):
         shardio.Loader(shardio.open(local), 4, cache=tmp_path)
 
 

@@ -56,13 +56,23 @@ def test_endpoints_that_are_no_urls(name: str, value: str, monkeypatch: pytest.M
     assert SECRET not in str(found.value)
 
 
-def test_arguments_for_urls_go_to_urls_alone() -> None:
-    """Beside a local path the arguments go to the URL; without any URL they are refused by the first one's name."""
+def test_arguments_go_where_they_mean_something() -> None:
+    """A cache goes to URLs and paths, options of a store and a size alone to URLs; for nothing they are refused."""
     access = StoreAccess(cache="c", cache_size="1GB")
     access.check_needed("local", "s3://bucket/d")
     assert access.keywords_for("s3://bucket/d") == {"cache": "c", "cache_size": "1GB"}
     assert access.keywords_for(as_url("s3://bucket/d") or "") == {"cache": "c", "cache_size": "1GB"}
-    assert access.keywords_for(Path("local")) == {}
+    assert access.keywords_for(Path("local")) == {"cache": "c", "cache_size": "1GB"}
+    both = StoreAccess(cache="c", store_options=OPTIONS)
+    both.check_needed("local", "s3://bucket/d")
+    assert both.keywords_for("local") == {"cache": "c"}
+    size = StoreAccess(cache_size="1GB")
+    size.check_needed("local", "s3://bucket/d")
+    assert size.keywords_for("local") == {}
     StoreAccess().check_needed(3)
-    with pytest.raises(shardio.ConfigError, match="cache goes with the URL of a dataset, got 'local', int"):
-        access.check_needed("local", 3)
+    with pytest.raises(shardio.ConfigError, match="cache goes with the path or URL of a dataset, got int"):
+        access.check_needed(3)
+    with pytest.raises(shardio.ConfigError, match="store_options goes with the URL of a dataset, got 'local', int"):
+        both.check_needed("local", 3)
+    with pytest.raises(shardio.ConfigError, match="cache_size goes with cache or the URL of a dataset, got 'local'"):
+        size.check_needed("local")

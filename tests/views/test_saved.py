@@ -77,8 +77,8 @@ def test_a_folder_moves_with_its_data(folder: Path, tmp_path: Path) -> None:
     assert moved.path == tmp_path / "moved" / "data" / "train"
     copied = pickle.loads(pickle.dumps(moved))  # noqa: S301  # our own
     assert (copied.digest, copied[1]["n"]) == (view.digest, 1)
-    with pytest.raises(ConfigError, match="cache goes with the URL of a dataset"):
-        shardio.open(tmp_path / "moved" / "rare.json", cache=tmp_path / "cache")
+    cached = shardio.open(tmp_path / "moved" / "rare.json", cache=tmp_path / "cache", cache_size="1GB")
+    assert (cached.digest, cached[1]["n"], cached.in_store) == (view.digest, copied[1]["n"], True)
     view.save(folder / "views" / "rare.json")
     with pytest.raises(ConfigError, match=r"rare\.json: the dataset of this view is not below its folder: give it"):
         shardio.open(folder / "views" / "rare.json")

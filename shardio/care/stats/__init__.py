@@ -65,7 +65,7 @@ def stats(
             axis if it has at most 64 places, as `Normalize` takes it.
         workers: the number of threads; None for one per core. It does not change the result.
         progress: called with `counting` or `decoding`, the number of samples done and the total.
-        cache, cache_size, store_options: for a `dataset` given as a URL, see `shardio.open`.
+        cache, cache_size, store_options: for a `dataset` given as a path or URL, see `shardio.open`.
 
     Returns:
         All figures. Those of the chosen samples that cannot be read or decoded are named in `bad`.
