@@ -3,9 +3,10 @@
 Each is read by the library of its field, from a stream without a path.
 """
 
+import math
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, TypeAlias, cast
@@ -13,13 +14,14 @@ from typing import IO, Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, SourceError
+from shardio.errors import BadSample, Message, SourceError
 from shardio.foreign.files import File, compression_of, open_file, peek
 from shardio.format.images import probe, sniff
 from shardio.source import load_optional
 from shardio.system.npy import read_header
 from shardio.system.optional import cv2
 
+from ._dicom import open_dicom, series_of
 from ._opened_array import OpenedArray, ReadOptions, Stream, check_room, damage_is_bad
 
 _HEAD = 400  # bytes that tell the format of a file
@@ -46,15 +48,23 @@ def _format_of(head: bytes) -> str | None:
         return "tiff"
     if (kind := sniff(head)) is not None:
         return kind if kind != "png" or head[24:25] != b"\x10" else "png16"
-    return next((name for name, (at, magic) in _MAGIC.items() if head.startswith(magic, at)), None)
+    return next((name for name, at, magic in _MAGIC if head.startswith(magic, at)), None)
 
 
-def open_array(path: Path, options: ReadOptions) -> OpenedArray:
-    """Read the header of the array in a file.
+def open_arrays(paths: Sequence[Path], options: ReadOptions) -> OpenedArray:
+    """Read the header of the array in a file; several files, or those in a folder, are the slices of a DICOM series.
 
-    Raises BadSample, without the path, if the file cannot be read or holds no array, MissingDependency if the library
+    Raises BadSample, without the path, if a file cannot be read or holds no array, MissingDependency if the library
     that reads it is not installed.
     """
+    if len(paths) == 1 and paths[0].is_dir():
+        paths = sorted(path for path in paths[0].iterdir() if path.is_file() and format_of(path) == "dicom")
+        if len({series_of(path) for path in paths}) != 1:
+            raise BadSample("a folder must hold the DICOM files of one series to be a sample")
+    return _open_array(paths[0], options) if len(paths) == 1 else open_dicom(paths)
+
+
+def _open_array(path: Path, options: ReadOptions) -> OpenedArray:
     try:
         file = open_file(path, ("gzip",))
     except (SourceError, ValueError) as error:
@@ -64,9 +74,7 @@ def open_array(path: Path, options: ReadOptions) -> OpenedArray:
         raise BadSample(ELSEWHERE[name])
     if name not in OPENERS:
         raise BadSample(f"holds no array of a known format: it begins with {file.read(0, 8)!r}")
-    found = OPENERS[name](Stream(file), options)
-    check_room(found.shape, found.dtype, file.size)
-    return found
+    return OPENERS[name](Stream(file), options)
 
 
 def _npy(stream: Stream, options: ReadOptions) -> OpenedArray:
@@ -79,7 +87,7 @@ def _npy(stream: Stream, options: ReadOptions) -> OpenedArray:
         data = stream.file.read_exactly(header.start, header.stop - header.start)
         return np.frombuffer(data, header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
 
-    return OpenedArray(header.shape, header.dtype.newbyteorder("="), "numpy", read)
+    return OpenedArray(header.shape, header.dtype.newbyteorder("="), "numpy", stream.size, read)
 
 
 def _png(stream: Stream, options: ReadOptions) -> OpenedArray:
@@ -99,7 +107,7 @@ def _png(stream: Stream, options: ReadOptions) -> OpenedArray:
         order = [2, 1, 0, 3][:channels]  # from OpenCV's blue, green, red
         return np.ascontiguousarray(pixels[..., order]) if channels else pixels
 
-    return OpenedArray(shape, np.dtype(np.uint16 if bits == 16 else np.uint8), "cv2", read)
+    return OpenedArray(shape, np.dtype(np.uint16 if bits == 16 else np.uint8), "cv2", stream.size, read)
 
 
 def _check_png(data: bytes) -> None:
@@ -139,7 +147,7 @@ def _tiff(stream: Stream, options: ReadOptions) -> OpenedArray:
         return values
 
     dtype = np.dtype(first.dtype).newbyteorder("=")
-    return OpenedArray(tuple(map(int, first.shape)), dtype, "tifffile", read, notes=tuple(notes))
+    return OpenedArray(tuple(map(int, first.shape)), dtype, "tifffile", stream.size, read, notes=tuple(notes))
 
 
 def _check_directories(stream: Stream) -> None:
@@ -160,14 +168,130 @@ def _check_directories(stream: Stream) -> None:
         (offset,) = pointer.unpack(stream.file.read_exactly(offset + number.size + count * entry, pointer.size))
 
 
-OPENERS: Mapping[str, _Open] = MappingProxyType({"tiff": _tiff, "png16": _png, "png": _png, "npy": _npy})
+def _nifti(stream: Stream, options: ReadOptions) -> OpenedArray:
+    nibabel = load_optional("nibabel", purpose="reading a NIfTI file", extra="imaging")
+    head = stream.file.read_exactly(0, 348)
+    two, pair = head[4:7] in (b"n+2", b"ni2"), b"ni" in (head[4:6], head[344:346])
+    image = Stream(_image_of_pair(stream.file.path)) if pair else stream
+    kind = getattr(nibabel, f"Nifti{2 if two else 1}{'Pair' if pair else 'Image'}")
+    with damage_is_bad("nibabel"), nibabel.imageglobals.LoggingOutputSuppressor():
+        holders = {"header": stream, "image": image}
+        files = {name: nibabel.FileHolder(fileobj=of) for name, of in holders.items()}
+        found = kind.from_file_map(files, mmap=False)
+        proxy, shape = found.dataobj, tuple(map(int, found.shape))
+        stored = proxy.dtype.newbyteorder("=")
+        colours = len(stored.names or ())
+        scaled = not colours and (proxy.slope, proxy.inter) != (1, 0)
+        # What float32 holds stays in it, as for scanners' 16 bits; nibabel's own default is float64 for all.
+        wide = stored.kind in "iuf" and stored.itemsize >= 4 and stored != np.float32
+        dtype = stored if not scaled or stored.kind == "c" else np.dtype(np.float64 if wide else np.float32)
+        affine = np.asarray(found.affine, np.float64)
+
+    def read() -> NDArray[Any]:
+        if scaled:
+            return np.asanyarray(proxy, dtype=dtype)
+        values: NDArray[Any] = np.asarray(proxy.get_unscaled())
+        return np.ascontiguousarray(values)[..., None].view(np.uint8) if colours else values
+
+    if colours:
+        shape, dtype = (*shape, colours), np.dtype(np.uint8)
+    size = stream.size + (image.size if pair else 0)
+    return OpenedArray(shape, dtype, "nibabel", size, read, affine=affine)
+
+
+def _image_of_pair(header: Path) -> File:
+    """The file of values beside a NIfTI header, which has the same name but its suffix; BadSample if there is none."""
+    name = header.name.removesuffix(".gz")
+    stem = name[:-4] if name.lower().endswith(".hdr") else name
+    for suffix in (".img", ".img.gz", ".IMG"):
+        if (path := header.with_name(stem + suffix)).is_file():
+            try:
+                return open_file(path, ("gzip",))
+            except SourceError as error:
+                raise BadSample(str(error)) from error
+    raise BadSample(f"a NIfTI header needs its values beside it, there is no {stem}.img")
+
+
+def _fits(stream: Stream, options: ReadOptions) -> OpenedArray:
+    fits = load_optional("astropy.io.fits", purpose="reading a FITS file", extra="astronomy")
+    with damage_is_bad("astropy"):
+        units = fits.open(stream, mode="readonly", memmap=False)
+        images = [
+            number
+            for number, unit in enumerate(units)
+            if hasattr(unit, "section") and not isinstance(unit, fits.GroupsHDU) and unit.shape
+        ]
+        number = options.hdu if options.hdu is not None else next(iter(images), None)
+        if number not in images:
+            named = "no HDU with an array" if number is None else f"no array in HDU {number}"
+            raise BadSample(f"holds {named}; those with arrays are {', '.join(map(str, images)) or 'none'}")
+        unit = units[number]
+        shape = tuple(map(int, unit.shape))
+        if not math.prod(shape):
+            raise BadSample(f"HDU {number} holds no values: {list(shape)}")
+        check_room(shape, np.dtype(f"u{abs(unit.header['BITPIX']) // 8}"), stream.size)
+        dtype = unit.section[tuple(slice(0, 1) for _ in shape)].dtype.newbyteorder("=")
+    notes: tuple[str, ...] = ()
+    if options.hdu is None and len(images) > 1:
+        notes = (Message("the first of {} HDUs with an array is taken, {}; {hdu} chooses", len(images), number),)
+    return OpenedArray(shape, dtype, "astropy", stream.size, lambda: unit.data, notes=notes)
+
+
+def _matlab(stream: Stream, options: ReadOptions) -> OpenedArray:
+    io = load_optional("scipy.io", purpose="reading a MATLAB file", extra="matlab")
+    with damage_is_bad("scipy"):
+        variables = {name: (tuple(map(int, shape)), kind) for name, shape, kind in io.whosmat(stream)}
+    arrays = [name for name, (_, kind) in variables.items() if kind in _MATLAB_DTYPES]
+    listed = ", ".join(f"{name!r} ({kind})" for name, (_, kind) in variables.items()) or "none"
+    name = options.variable if options.variable is not None else arrays[0] if len(arrays) == 1 else None
+    if name is None:
+        raise BadSample("holds {} arrays, {variable} must choose one; its variables are {}", len(arrays), listed)
+    if name not in arrays:
+        raise BadSample(f"holds no array {name!r}; its variables are {listed}")
+    shape, kind = variables[name]
+    dtype = np.dtype(_MATLAB_DTYPES[kind])
+    check_room(shape, dtype, stream.size)
+    with damage_is_bad("scipy"):
+        stream.seek(0)
+        values = io.loadmat(stream, variable_names=[name])[name]
+        if values.dtype.kind not in "biufc":
+            raise BadSample(f"{name!r} is {values.dtype}")
+        # A file may store a double as fewer bytes, and with mat_dtype scipy would drop imaginary parts.
+        values = values.astype(np.result_type(dtype, np.complex64) if values.dtype.kind == "c" else dtype)
+    return OpenedArray(shape, values.dtype, "scipy", stream.size, lambda: values)
+
+
+_MATLAB_DTYPES = {"double": "f8", "single": "f4", "logical": "?"} | {
+    f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+
+OPENERS: Mapping[str, _Open] = MappingProxyType(
+    {
+        "tiff": _tiff,
+        "png16": _png,
+        "png": _png,
+        "npy": _npy,
+        "nifti": _nifti,
+        "dicom": lambda stream, options: open_dicom([stream]),
+        "fits": _fits,
+        "matlab": _matlab,
+    }
+)
 """By format, what opens an array in a file."""
 
-_MAGIC = {
-    "npy": (0, b"\x93NUMPY"),
-    "hdf5": (0, b"\x89HDF\r\n\x1a\n"),
-}
-"""By format, the bytes that a file has at an offset."""
+_MAGIC = (
+    ("npy", 0, b"\x93NUMPY"),
+    ("nifti", 344, b"n+1\0"),
+    ("nifti", 344, b"ni1\0"),
+    ("nifti", 4, b"n+2\0\r\n\x1a\n"),
+    ("nifti", 4, b"ni2\0\r\n\x1a\n"),
+    ("dicom", 128, b"DICM"),
+    ("fits", 0, b"SIMPLE  ="),
+    ("matlab", 0, b"MATLAB 5.0 MAT-file"),
+    ("matlab7.3", 0, b"MATLAB 7.3 MAT-file"),
+    ("hdf5", 0, b"\x89HDF\r\n\x1a\n"),
+)
+"""The bytes that files of a format have at an offset."""
 
 IMAGE = "is an image of 8 bits: `shardio convert imagefolder` and `filelist` take such images"
 ELSEWHERE: Mapping[str, str] = MappingProxyType(
@@ -176,6 +300,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "webp": IMAGE,
         "bmp": IMAGE,
         "hdf5": "is an HDF5 file, which `shardio convert hdf5` takes",
+        "matlab7.3": "is a MATLAB file of version 7.3, an HDF5 file, which `shardio convert hdf5` takes",
     }
 )
 """By format, what to say of files that another converter takes."""

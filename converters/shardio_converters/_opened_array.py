@@ -24,12 +24,13 @@ _PER_BYTE = 1 << 12  # bytes of an array per byte of its file: deflate makes a b
 @final
 @dataclass(frozen=True, slots=True)
 class OpenedArray:
-    """An array whose header was read.
+    """An array whose header was read. BadSample if no file of its size can hold so large an array.
 
     Attributes:
         shape: its shape.
         dtype: the dtype of its values, in native byte order.
         library: the module that reads it.
+        file_bytes: the size of the file, or of all files.
         read: reads the values; BadSample or an error of the library if they are damaged.
         affine: float64 [4, 4], which takes indices to places in space; None where the format states none.
         notes: what its user should know of the values.
@@ -38,9 +39,13 @@ class OpenedArray:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     library: str
+    file_bytes: int
     read: Callable[[], NDArray[Any]]
     affine: NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_room(self.shape, self.dtype, self.file_bytes)
 
     def values(self) -> NDArray[Any]:
         """Read the values, in native byte order; BadSample if they are not what the header states."""
@@ -58,7 +63,7 @@ class ReadOptions:
     """What a user chooses of what files hold.
 
     Attributes:
-        variable: the variable of a MATLAB file; None for the only one.
+        variable: the variable of a MATLAB file; None for the only array.
         hdu: the number of the HDU of a FITS file; None for the first with an array.
     """
 

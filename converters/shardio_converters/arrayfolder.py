@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,15 +11,16 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import ConfigError, Message, SourceError
+from shardio.errors import BadSample, ConfigError, Message, SourceError
 from shardio.foreign.files import Sort, find_files, order_hints, order_key
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
-from shardio.source import Field, Sample, check_index, listed_names, local_path, with_optional
+from shardio.source import Field, Missing, Sample, check_index, listed_names, local_path, with_optional
 from shardio.system.units import counted
 
-from ._array_formats import ELSEWHERE, IMAGE, OPENERS, format_of, open_array
+from ._array_formats import ELSEWHERE, IMAGE, OPENERS, format_of, open_arrays
 from ._class_folders import find_class_folders
+from ._dicom import series_of
 from ._fields import array_field, evenly_spaced, readable, shape_of_all, unheld
 from ._files import file_size
 from ._opened_array import OpenedArray, ReadOptions
@@ -29,6 +30,7 @@ from ._text_tables import Column
 from .filelist import DELIMITERS, filelist, open_table, usual_column
 
 _PROBED = 24  # files whose headers decide the fields
+_NEXT = "\0"  # before each path of a slice
 _SHOWN = 5  # the most kinds of files that a message names
 
 
@@ -37,6 +39,9 @@ def arrayfolder(
     *,
     field: str = "array",
     label: bool = True,
+    series: bool = True,
+    variable: str | None = None,
+    hdu: int | None = None,
     sort: Sort = "name",
     root: str | os.PathLike[str] | None = None,
     path: str | Mapping[str, str] | None = None,
@@ -45,7 +50,7 @@ def arrayfolder(
     classes: str | Iterable[str] | None = None,
     optional: str | Collection[str] | None = None,
 ) -> "ArrayFolder":
-    """Files that each hold an array, in a folder or listed in a table: TIFF, PNG of 16 bits and .npy.
+    """Files that each hold an array, in a folder or a table: TIFF, NIfTI, DICOM, FITS, MATLAB, .npy, PNG of 16 bits.
 
     Takes a folder, a pattern such as "scans/*.tif" (quote it), or a table, as the converter `filelist` does. Files are
     told by their content, whatever their names are, and gzip may compress them. Of a folder, those of no such format
@@ -57,6 +62,12 @@ def arrayfolder(
     of one shape [pages, height, width], colours last, tiles put together, hyperstacks of ImageJ and OME with all their
     axes. Nothing is read from other files that OME's metadata may name. Compressed TIFFs need imagecodecs.
 
+    NIfTI files and DICOM files are scaled to float32 as their headers state, or float64 where the stored numbers have
+    32 bits or more; what nothing scales stays as it is. NIfTI files have a field `affine` beside. The DICOM files of
+    one folder and one series are slices of one sample, sorted by their places in space, else by InstanceNumber; a
+    series that lacks one or has two at one place is a bad sample. FITS files are scaled as astropy does it. Of MATLAB's
+    files, those of version 7.3 are HDF5 files, which the converter `hdf5` takes.
+
     Some files throughout decide the shape and the dtype. Where shapes differ, arrays have any shape, or any length
     along the first axis.
 
@@ -64,6 +75,10 @@ def arrayfolder(
         src: the folder, the pattern or the table; in Python also a list of files.
         field: what to call the field of the arrays; of a table, `path` may name several.
         label: take the folders in `src` as classes; without it their files are samples without a label.
+        series: take the DICOM files of one folder and one SeriesInstanceUID as slices of one sample; without it each
+            file is a sample.
+        variable: the variable to take of MATLAB files. Without it: the only array.
+        hdu: the number of the HDU to take of FITS files, 0 for the first. Without it: the first with an array.
         sort: `natural` sorts files and class folders by the numbers in their names, so that s_2 comes before s_10.
         root: of a table, the folder that relative paths start from. Without it: the folder of the table.
         path: of a table, the column that holds the paths, or several columns and their fields, as in
@@ -77,6 +92,9 @@ def arrayfolder(
     Example:
         shardio convert arrayfolder scans data/scans
         shardio convert arrayfolder "plates/*.tif" data/plates --field image --no-label
+        shardio convert arrayfolder ct data/ct --no-label --dtype float16
+        shardio convert arrayfolder "plates/*.fits" data/plates --hdu 1
+        shardio convert arrayfolder trials data/trials --variable eeg --ragged array
         shardio convert arrayfolder scans.csv data/listed --root scans --classes auto
 
     Raises:
@@ -84,7 +102,7 @@ def arrayfolder(
         ConfigError: options of tables are given for a folder, or do not fit the table; see `filelist`.
         MissingDependency: a library that reads such files is not installed.
     """
-    options = ReadOptions()
+    options = ReadOptions(variable, hdu)
     lacked = listed_names(optional)
     of_tables = {"root": root, "path": path, "fields": fields, "delimiter": delimiter, "classes": classes}
     one = src if isinstance(src, (str, os.PathLike)) else None
@@ -97,14 +115,14 @@ def arrayfolder(
             one, root=root, path=wanted, fields=fields, delimiter=delimiter, classes=classes, optional=lacked
         )
         remarks = tuple(remark for remark in rows.remarks if path is not None or f"field {field!r}" not in remark)
-        found = ArrayFolder(rows.root, rows.paths, {}, rows.columns, rows.classes, options, remarks)
+        found = ArrayFolder(rows.root, rows.paths, {}, {}, rows.columns, rows.classes, options, remarks)
         return _with_fields(found, [name for name, kind in rows.files.items() if kind.optional])
     if given := [name for name, value in of_tables.items() if value is not None] + ["optional"] * bool(lacked):
         raise ConfigError("{} goes with a table ({}), not with {}", given[0], ", ".join(DELIMITERS), printable(src))
     if one is not None and (folder := local_path(one).absolute()).is_dir():
-        found = _in_folder(folder, field, label=label, sort=sort, options=options)
+        found = _in_folder(folder, field, label=label, series=series, sort=sort, options=options)
     else:
-        found = _matching(src, field, sort, options)
+        found = _matching(src, field, series=series, sort=sort, options=options)
     return _with_fields(found, ())
 
 
@@ -115,8 +133,10 @@ class ArrayFolder(DataclassSource):
 
     Attributes:
         root: the folder that relative paths start from.
-        paths: the path of the file in each sample, by field.
+        paths: the path of the file in each sample, by field; of slices that path of their folder or the first of them
+            that is the key, and then, each after a null character, the paths of all.
         arrays: the fields of the arrays.
+        affines: the fields of the affines that files of these fields state, by field of the arrays.
         columns: the other values, by field.
         classes: the class names, where they are known.
         options: what to read of each file.
@@ -125,6 +145,7 @@ class ArrayFolder(DataclassSource):
     root: Path
     paths: Mapping[str, StringArray]
     arrays: Mapping[str, Field]
+    affines: Mapping[str, str]
     columns: Mapping[str, Column]
     classes: tuple[str, ...]
     options: ReadOptions
@@ -134,18 +155,24 @@ class ArrayFolder(DataclassSource):
     plain_values = True
 
     @property
-    def _keys(self) -> StringArray:
-        return next(iter(self.paths.values()))
-
-    @property
     def _has_key(self) -> bool:
         return len(self.paths) == 1 and "key" not in {**self.arrays, **self.columns}
 
+    def _keys(self) -> Iterator[str]:
+        return (printable(_key(path)) for path in next(iter(self.paths.values())))
+
+    @property
+    def _count(self) -> int:
+        return len(next(iter(self.paths.values())))
+
     @property
     def fields(self) -> Mapping[str, Field]:
-        """The arrays, the other columns, and `key`, the path, if each sample has one file."""
+        """The arrays with their affines, the other columns, and `key`, the path, if each sample has one file."""
+        found = dict(self.arrays)
+        for name, affine in self.affines.items():
+            found[affine] = Field("array", dtype="float64", shape=(4, 4), optional=self.arrays[name].optional)
         key = {"key": Field("text")} if self._has_key else {}
-        return {**self.arrays, **{name: column.field for name, column in self.columns.items()}, **key}
+        return {**found, **{name: column.field for name, column in self.columns.items()}, **key}
 
     @property
     def changes(self) -> Mapping[str, Any]:
@@ -158,80 +185,106 @@ class ArrayFolder(DataclassSource):
 
     @cached_property
     def _sizes(self) -> NDArray[np.int64]:
-        total = np.zeros(len(self._keys), np.int64)
+        total = np.zeros(self._count, np.int64)
         for name, paths in self.paths.items():
             if self.arrays[name].fixed:
                 total += self.arrays[name].row_bytes
             else:
-                total += np.array(scan_files([self.root / path for path in paths], file_size), np.int64)
+                files = [self._files(path) for path in paths]
+                total += np.array(scan_files(files, lambda some: sum(map(file_size, some))), np.int64)
         return total
 
     def __getitem__(self, index: int) -> Sample:
-        check_index(index, len(self._keys))
-        sample: dict[str, Any] = {}
+        check_index(index, self._count)
+        arrays: dict[str, Any] = {}
+        affines: dict[str, Any] = {}
         for name, paths in self.paths.items():
             if self.arrays[name].optional and not paths[index]:
-                sample[name] = None
+                arrays[name] = None
+                affines |= {self.affines[name]: None} if name in self.affines else {}
                 continue
-            with bad_samples_at(printable(self.root / paths[index])):
-                sample[name] = self.opened(name, index).values()
-        sample |= {name: column[index] for name, column in self.columns.items()}
-        return {**sample, "key": printable(self._keys[index])} if self._has_key else sample
+            place = printable(self.root / _key(paths[index]))
+            with bad_samples_at(place):
+                opened = self.opened(name, index)
+                values, dtype = opened.values(), np.dtype(self.arrays[name].dtype)
+                arrays[name] = values.astype(dtype, copy=False) if np.can_cast(values.dtype, dtype) else values
+            if name in self.affines:
+                affine = opened.affine
+                affines[self.affines[name]] = Missing(f"{place}: states no affine") if affine is None else affine
+        sample = {**arrays, **affines, **{name: column[index] for name, column in self.columns.items()}}
+        return {**sample, "key": printable(_key(paths[index]))} if self._has_key else sample
 
     def opened(self, name: str, index: int) -> OpenedArray:
-        """Read the header of one sample's file; BadSample, without its path, if it holds no array."""
-        return open_array(self.root / self.paths[name][index], self.options)
+        """Read the header of one sample's file, or files; BadSample, without its path, if there is no array."""
+        return open_arrays(self._files(self.paths[name][index]), self.options)
+
+    def _files(self, path: str) -> list[Path]:
+        key, *slices = path.split(_NEXT)
+        return [self.root / one for one in slices or [key]]
 
     def column(self, name: str) -> NDArray[Any] | list[str] | None:
         """See `shardio.source.HasColumns`: labels, keys and columns of the table."""
         if name == "key" and self._has_key:
-            return list(map(printable, self._keys))
+            return list(self._keys())
         column = self.columns.get(name)
         return None if column is None else column.all()
+
+
+def _key(path: str) -> str:
+    return path.partition(_NEXT)[0]
 
 
 def _with_fields(source: ArrayFolder, lacked: Collection[str]) -> ArrayFolder:
     """The source with the fields of its arrays, which some files throughout decide, and hints on what these hold."""
     arrays: dict[str, Field] = {}
+    affines: dict[str, str] = {}
     hints = dict.fromkeys(source.hints)
     for name, paths in source.paths.items():
         there = [number for number, path in enumerate(paths) if path or name not in lacked]
         numbers = [there[at] for at in evenly_spaced(len(there), _PROBED)]
-        arrays[name] = _field(source, name, numbers, hints)
-    if clash := arrays.keys() & source.columns.keys():
+        found = _opened(source, name, numbers)
+        arrays[name] = _field(found, hints)
+        if all(one.affine is not None for one in found.values()):
+            affines[name] = "affine" if len(source.paths) == 1 else f"{name}_affine"
+    if clash := {*arrays, *affines.values()} & source.columns.keys():
         raise ConfigError("two columns would be the field {!r}; rename one with {field}, path or fields", min(clash))
-    return replace(source, arrays=with_optional(arrays, lacked), hints=tuple(hints))
+    return replace(source, arrays=with_optional(arrays, lacked), affines=affines, hints=tuple(hints))
 
 
-def _field(source: ArrayFolder, name: str, numbers: Sequence[int], hints: dict[str, None]) -> Field:
-    """The field of the arrays of these samples; what is to be told of them is added to `hints`."""
+def _opened(source: ArrayFolder, name: str, numbers: Sequence[int]) -> dict[str, OpenedArray]:
+    """The arrays of those of these samples that can be read, by path; SourceError if there are none."""
 
-    def opened(number: int) -> OpenedArray:
-        with bad_samples_at(printable(source.root / source.paths[name][number])):
-            return source.opened(name, number)
+    def opened(number: int) -> tuple[str, OpenedArray]:
+        place = printable(source.root / _key(source.paths[name][number]))
+        with bad_samples_at(place):
+            found = source.opened(name, number)
+            if array_field(found.dtype, ()) is None:
+                raise BadSample(unheld(found.dtype, found.shape))
+            return place, found
 
-    found = readable(numbers, opened, "file of an array")
+    found = dict(one for _, one in readable(numbers, opened, "file of an array"))
     if not found:
         raise SourceError(f"{printable(source.root)}: no sample has a file for the field {name!r}")
-    places = {number: printable(source.root / source.paths[name][number]) for number, _ in found}
-    dtypes = {one.dtype: number for number, one in reversed(found)}
-    for number, one in found:
-        if array_field(one.dtype, ()) is None:
-            raise SourceError(f"{places[number]}: {unheld(one.dtype, one.shape)}")
-    notes = {note: number for number, one in reversed(found) for note in one.notes}
-    hints |= dict.fromkeys(f"{places[number]}: {note}" for note, number in reversed(notes.items()))
+    return found
+
+
+def _field(found: Mapping[str, OpenedArray], hints: dict[str, None]) -> Field:
+    """The field of arrays, by path; what is to be told of them is added to `hints`."""
+    dtypes = {one.dtype: place for place, one in reversed(list(found.items()))}
+    notes = {note: place for place, one in reversed(list(found.items())) for note in one.notes}
+    hints |= {Message("{}: {}", place, note): None for note, place in reversed(notes.items())}
     dtype = np.result_type(*dtypes)
     if len(dtypes) > 1:
-        kinds = ", ".join(f"{places[number]} is {kind}" for kind, number in reversed(dtypes.items()))
+        kinds = ", ".join(f"{place} is {kind}" for kind, place in reversed(dtypes.items()))
         hints[f"files differ in their dtype, {kinds}: all are stored as {dtype}"] = None
-    shape = shape_of_all(one.shape for _, one in found)
+    shape = shape_of_all(one.shape for one in found.values())
     try:
         return Field("array", dtype=dtype.name, shape=shape)
     except ConfigError as error:
-        raise SourceError(f"{places[found[0][0]]}: {error}") from error
+        raise SourceError(f"{next(iter(found))}: {error}") from error
 
 
-def _in_folder(root: Path, field: str, *, label: bool, sort: Sort, options: ReadOptions) -> ArrayFolder:
+def _in_folder(root: Path, field: str, *, label: bool, series: bool, sort: Sort, options: ReadOptions) -> ArrayFolder:
     """The files in a folder, or in its class folders."""
     key = order_key(sort)
     folder = find_class_folders(root, ("",), key, "files of arrays")
@@ -240,48 +293,80 @@ def _in_folder(root: Path, field: str, *, label: bool, sort: Sort, options: Read
     with_classes = label and bool(by_class)
     listed = [path for files in by_class for path in files]
     listed = listed if with_classes else sorted(beside + listed, key=key)
-    chosen, remarks = _known(root, listed)
+    chosen, remarks = _known(root, listed, series=series)
     if with_classes and beside:
         remarks.append(f"left out {len(beside)} files beside the class folders, of no class")
     column: dict[str, Column] = {}
     names: tuple[str, ...] = ()
     if with_classes:
         numbers = {name: number for number, name in enumerate(folder.classes)}
-        labels = np.array([numbers[path.partition("/")[0]] for path in chosen], np.int64)
+        labels = np.array([numbers[_key(path).partition("/")[0]] for path in chosen], np.int64)
         column, names = {"label": Column(Field("scalar", dtype="int64"), labels)}, tuple(map(printable, folder.classes))
-    hints: tuple[str, ...] = order_hints(chosen)
+    hints: tuple[str, ...] = (*order_hints(map(_key, chosen)), *_of_series(chosen))
     if with_classes and len(chosen) == len(names) > 1:
         hints += (
             Message("each folder holds one sample, so that each is a class of its own; {label:False} takes none"),
         )
-    return ArrayFolder(root, {field: StringArray(chosen)}, {}, column, names, options, tuple(remarks), hints)
+    return ArrayFolder(root, {field: StringArray(chosen)}, {}, {}, column, names, options, tuple(remarks), hints)
 
 
-def _matching(src: Paths, field: str, sort: Sort, options: ReadOptions) -> ArrayFolder:
+def _matching(src: Paths, field: str, *, series: bool, sort: Sort, options: ReadOptions) -> ArrayFolder:
     """The files that fit a pattern, or are listed."""
     files = find_files(src, lambda name: True, "files of arrays", sort)
     root = Path(os.path.commonpath([path.parent for path in files]))
-    chosen, remarks = _known(root, [str(path.relative_to(root)) for path in files])
-    hints = order_hints(chosen)
-    return ArrayFolder(root, {field: StringArray(chosen)}, {}, {}, (), options, tuple(remarks), hints)
+    chosen, remarks = _known(root, [str(path.relative_to(root)) for path in files], series=series)
+    hints = (*order_hints(map(_key, chosen)), *_of_series(chosen))
+    return ArrayFolder(root, {field: StringArray(chosen)}, {}, {}, {}, (), options, tuple(remarks), hints)
 
 
-def _known(root: Path, listed: Sequence[str]) -> tuple[list[str], list[str]]:
+def _of_series(chosen: Sequence[str]) -> tuple[str, ...]:
+    """A hint on the series among samples."""
+    counts = [path.count(_NEXT) for path in chosen if _NEXT in path]
+    if not counts:
+        return ()
+    told = "{} are {} DICOM series, of which each is a sample; {series:False} takes each file as one"
+    return (Message(told, counted(sum(counts), "file"), len(counts)),)
+
+
+def _known(root: Path, listed: Sequence[str], *, series: bool) -> tuple[list[str], list[str]]:
     """Those files that are of a known format by their content, and remarks on the others; SourceError if none is."""
-    formats = scan_files([root / path for path in listed], format_of) if listed else []
-    chosen = [path for path, name in zip(listed, formats, strict=True) if name in OPENERS and name != "png"]
+    formats = dict(zip(listed, scan_files([root / path for path in listed], format_of) if listed else [], strict=True))
+    chosen = [path for path, name in formats.items() if name in OPENERS and name != "png"]
+    pairs = {path.removesuffix(".gz")[:-4] for path in chosen if path.lower().endswith((".hdr", ".hdr.gz"))}
+    values = (".img", ".img.gz")
+    others = [
+        path
+        for path, name in formats.items()
+        if name is None and not (path.lower().endswith(values) and path.removesuffix(".gz")[:-4] in pairs)
+    ]
     remarks = []
-    elsewhere = Counter(name for name in formats if name in ELSEWHERE or name == "png")
-    if others := len(listed) - len(chosen) - elsewhere.total():
-        kinds = Counter(
-            printable(os.path.splitext(path)[1].lower()) or "without a suffix"
-            for path, name in zip(listed, formats, strict=True)
-            if name is None
-        )
+    if others:
+        kinds = Counter(printable(os.path.splitext(path)[1].lower()) or "without a suffix" for path in others)
         shown = [f"{kind} {count}" for kind, count in kinds.most_common(_SHOWN)] + ["..."] * (len(kinds) > _SHOWN)
-        remarks.append(f"left out {counted(others, 'file')} of no known format: {', '.join(shown)}")
-    for name, count in elsewhere.items():
-        remarks.append(f"left out {counted(count, 'file')}: each {ELSEWHERE.get(str(name), IMAGE)}")
+        remarks.append(f"left out {counted(len(others), 'file')} of no known format: {', '.join(shown)}")
+    elsewhere = Counter(ELSEWHERE.get(name, IMAGE) for name in formats.values() if name in ELSEWHERE or name == "png")
+    remarks += [f"left out {counted(count, 'file')}: each {said}" for said, count in elsewhere.items()]
     if not chosen:
         raise SourceError(f"{printable(root)} holds no files of arrays{'; ' if remarks else ''}{'; '.join(remarks)}")
-    return chosen, remarks
+    slices = [path for path in chosen if formats[path] == "dicom"] if series else []
+    return _joined(root, chosen, slices), remarks
+
+
+def _joined(root: Path, chosen: Sequence[str], slices: Sequence[str]) -> list[str]:
+    """The paths of samples, in order, with `slices` of one folder and one series joined; see `ArrayFolder.paths`."""
+    uids = scan_files([root / path for path in slices], series_of) if slices else []
+    of = {path: (os.path.dirname(path), uid) for path, uid in zip(slices, uids, strict=True) if uid is not None}
+    groups: dict[tuple[str, str], list[str]] = {}
+    for path, series in of.items():
+        groups.setdefault(series, []).append(path)
+    alone = Counter(os.path.dirname(path) for path in chosen if path not in of) + Counter(
+        folder for folder, _ in groups
+    )
+    found = []
+    for path in chosen:
+        files = groups[of[path]] if path in of else [path]
+        if path == files[0]:
+            folder = os.path.dirname(path)
+            key = folder if folder and alone[folder] == 1 else path
+            found.append(_NEXT.join([key, *files]) if len(files) > 1 else path)
+    return found

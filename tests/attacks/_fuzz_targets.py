@@ -21,14 +21,18 @@ import datasets
 import h5py
 import hdf5plugin
 import lmdb
+import nibabel
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+import scipy.io
 import tifffile
 import zarr
 from _builders import class_folders, encode, idx_pair, jpeg, pixels, png, webp
 from _datasets import packed
+from _dicom_files import write_dicom
 from _foreign import Datum, example, write_tar, write_tfrecord
+from astropy.io import fits
 
 import shardio
 from shardio.conversion.adopt import adopt
@@ -307,13 +311,22 @@ def array_files(folder: Path) -> None:
     names = []
     for n in range(COUNT):
         array = pixels(8, 9, 1, seed=n, dtype=np.uint16)
-        name = f"{n}.{('tif', 'npy', 'png')[n % 3]}"
-        if n % 3 == 0:
-            tifffile.imwrite(folder / name, array, compression=(None, "zlib")[n % 2])
-        elif n % 3 == 1:
-            np.save(folder / name, array)
-        else:
-            (folder / name).write_bytes(encode("png", array))
+        name = f"{n}.{('tif', 'npy', 'png', 'nii', 'fits', 'mat', 'dcm')[n % 7]}"
+        match name.partition(".")[2]:
+            case "tif":
+                tifffile.imwrite(folder / name, array, compression=(None, "zlib")[n % 2])
+            case "npy":
+                np.save(folder / name, array)
+            case "png":
+                (folder / name).write_bytes(encode("png", array))
+            case "nii":
+                nibabel.save(nibabel.Nifti1Image(array, np.eye(4)), folder / name)
+            case "fits":
+                fits.PrimaryHDU(array).writeto(folder / name)
+            case "mat":
+                scipy.io.savemat(folder / name, {"x": array}, do_compression=True)
+            case _:
+                write_dicom(folder / name, array)
         names.append(name)
     rows = [f"{name},{n % 3},größe {n}" for n, name in enumerate(names)]
     (folder / "list.csv").write_text("\n".join(["path,label,caption", *rows]))

@@ -1,0 +1,167 @@
+"""DICOM files: a file of one or several frames, or the slices of a series, sorted by where they lie in space."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardio.errors import BadSample, Message
+from shardio.foreign.files import File
+from shardio.source import load_optional
+
+from ._opened_array import OpenedArray, Stream, damage_is_bad
+
+_SAME_PLACE = 1e-3  # millimetres
+_SAME_DIRECTION = 1e-3  # of a cosine
+_GAP = 1.5  # times the usual distance of slices
+
+_EACH_FILE = Message("{series:False} takes each file as a sample")
+
+
+def series_of(path: Path) -> str | None:
+    """Return what names the series of a DICOM file of one frame; None for one of several, without, or damaged."""
+    try:
+        with damage_is_bad("pydicom"):
+            tags = ["SeriesInstanceUID", "NumberOfFrames"]
+            head = _pydicom().dcmread(Stream(File(path)), stop_before_pixels=True, specific_tags=tags)
+            several = int(head.get("NumberOfFrames") or 1) > 1
+            return None if several else str(head.get("SeriesInstanceUID") or "") or None
+    except BadSample:
+        return None
+
+
+def open_dicom(files: Sequence[Stream | Path]) -> OpenedArray:
+    """Read the headers of a file, or of the slices of one series, which are opened one at a time.
+
+    Raises BadSample if slices differ in shape, direction or spacing, if two lie at one place, and if one is missing.
+    """
+    pydicom = _pydicom()
+    with damage_is_bad("pydicom"):
+        streams = map(_stream, files)
+        sized = [(stream.size, pydicom.dcmread(stream, stop_before_pixels=True)) for stream in streams]
+        heads = [head for _, head in sized]
+        shapes, dtypes = [_shape(head) for head in heads], [_dtype(head) for head in heads]
+        inverted = any(head.get("PhotometricInterpretation") == "MONOCHROME1" for head in heads)
+        order = [0] if len(heads) == 1 else _in_order(heads, shapes)
+    dtype = np.result_type(*dtypes)
+    shape = (len(heads), *shapes[0]) if len(heads) > 1 else shapes[0]
+    notes = ("MONOCHROME1: larger numbers are darker, and stay as they are",) if inverted else ()
+
+    def read() -> NDArray[Any]:
+        if len(order) == 1:
+            return _values(_stream(files[0])).astype(dtype, copy=False)
+        values = np.empty(shape, dtype)
+        for place, number in enumerate(order):
+            found = _values(_stream(files[number]))
+            if found.shape != shapes[0]:
+                raise BadSample(f"slice {place} has the shape {list(found.shape)}, its header states {list(shapes[0])}")
+            values[place] = found
+        return values
+
+    size = sum(size for size, _ in sized)
+    return OpenedArray(shape, dtype, "pydicom", size, read, notes=notes)
+
+
+def _stream(file: Stream | Path) -> Stream:
+    return file if isinstance(file, Stream) else Stream(File(file))
+
+
+def _pydicom() -> Any:
+    return load_optional("pydicom", purpose="reading a DICOM file", extra="imaging")
+
+
+def _shape(head: Any) -> tuple[int, ...]:
+    frames, colours = int(head.get("NumberOfFrames") or 1), int(head.get("SamplesPerPixel") or 1)
+    size = (int(head.Rows), int(head.Columns))
+    return ((frames,) if frames > 1 else ()) + size + ((colours,) if colours > 1 else ())
+
+
+def _dtype(head: Any) -> np.dtype[Any]:
+    """The dtype of a file's values: that of the stored ones, or floats where these are rescaled."""
+    if "ModalityLUTSequence" in head:
+        raise BadSample("has a modality lookup table, which is not applied")
+    bits = int(head.BitsAllocated)
+    if "PixelRepresentation" not in head:  # FloatPixelData and DoubleFloatPixelData
+        stored = np.dtype(f"f{bits // 8}")
+    else:
+        stored = np.dtype(f"{'i' if head.PixelRepresentation else 'u'}{max(1, bits // 8)}")
+    if all(rule == (1, 0) for rule in _rescaling(head)):
+        return stored
+    return np.dtype(np.float64 if bits > 16 and stored != np.float32 else np.float32)
+
+
+def _rescaling(head: Any) -> list[tuple[float, float]]:
+    """The slope and the intercept of each frame, which enhanced files state for all frames or for each."""
+    shared = head.get("SharedFunctionalGroupsSequence") or [None]
+    each = head.get("PerFrameFunctionalGroupsSequence") or [None] * int(head.get("NumberOfFrames") or 1)
+    found = []
+    for frame in each:
+        of = next((group.PixelValueTransformationSequence[0] for group in (frame, shared[0]) if _rescales(group)), head)
+        slope, intercept = of.get("RescaleSlope"), of.get("RescaleIntercept")
+        found.append((1.0 if slope is None else float(slope), float(intercept or 0)))
+    return found
+
+
+def _rescales(group: Any) -> bool:
+    return bool(group is not None and group.get("PixelValueTransformationSequence"))
+
+
+def _values(stream: Stream) -> NDArray[Any]:
+    stream.seek(0)
+    whole = _pydicom().dcmread(stream)
+    values: NDArray[Any] = whole.pixel_array
+    dtype, rules = _dtype(whole), _rescaling(whole)
+    if all(rule == (1, 0) for rule in rules):
+        return values
+    if len(set(rules)) == 1:
+        return (values * rules[0][0] + rules[0][1]).astype(dtype)
+    slope, intercept = (np.array(column).reshape(-1, *[1] * (values.ndim - 1)) for column in zip(*rules, strict=True))
+    return np.asarray(values * slope + intercept).astype(dtype)
+
+
+def _in_order(heads: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[int]:
+    """The numbers of slices in the order of their places along the normal, else of InstanceNumber."""
+    if len(set(shapes)) > 1:
+        raise BadSample("the slices of its series differ in shape, {}; {}", _two(shapes), _EACH_FILE)
+    if all("ImagePositionPatient" in head and "ImageOrientationPatient" in head for head in heads):
+        return _by_place(heads)
+    numbers = [head.get("InstanceNumber") for head in heads]
+    if None in numbers:
+        raise BadSample("its series has slices without ImagePositionPatient and InstanceNumber; {}", _EACH_FILE)
+    found = np.array(numbers, np.int64)
+    order = np.argsort(found, kind="stable")
+    steps = np.diff(found[order])
+    if (steps != 1).any():
+        at = int(np.argmax(steps != 1))
+        what = "two slices have" if steps[at] == 0 else "a slice is missing after"
+        raise BadSample("its series is not whole: {} InstanceNumber {}; {}", what, int(found[order[at]]), _EACH_FILE)
+    return [int(number) for number in order]
+
+
+def _by_place(heads: Sequence[Any]) -> list[int]:
+    directions = np.array([head.ImageOrientationPatient for head in heads], np.float64)
+    spacings = [tuple(map(float, head.get("PixelSpacing") or ())) for head in heads]
+    if np.abs(directions - directions[0]).max() > _SAME_DIRECTION or len(set(spacings)) > 1:
+        raise BadSample("the slices of its series differ in direction or PixelSpacing; {}", _EACH_FILE)
+    normal = np.cross(directions[0, :3], directions[0, 3:])
+    places = np.array([head.ImagePositionPatient for head in heads], np.float64) @ normal
+    order = np.argsort(places, kind="stable")
+    steps = np.diff(places[order])
+    at = int(np.argmin(steps))
+    if not steps[at] > _SAME_PLACE:
+        raise BadSample("its series has two slices at {:g} mm; {}", places[order[at]], _EACH_FILE)
+    at = int(np.argmax(steps))
+    if steps[at] > _GAP * np.median(steps):
+        near, far = places[order[at]], places[order[at + 1]]
+        raise BadSample(
+            "a slice of its series is missing between {:g} and {:g} mm, others are {:g} mm apart; {}",
+            near, far, np.median(steps), _EACH_FILE,
+        )  # fmt: skip
+    return [int(number) for number in order]
+
+
+def _two(shapes: Sequence[tuple[int, ...]]) -> str:
+    first, *others = dict.fromkeys(shapes)
+    return f"{list(first)} and {list(others[0])}"
