@@ -21,7 +21,12 @@ LABELS = {
     "cifar": "NumPy take from a memory map, threads: the bytes into buffers that are used again, no flip, no floats",
     "records": "NumPy take from a memory map, threads: whole batches into buffers that are used again",
 }
-LIBRARIES = {"jpeg_crop": ["-ljpeg", "-lpthread", "-lm"], "memcpy": ["-lpthread"], "link": ["-lpthread"]}
+LIBRARIES = {
+    "jpeg_crop": ["-ljpeg", "-lpthread", "-lm"],
+    "memcpy": ["-lpthread"],
+    "link": ["-lpthread"],
+    "decompress": ["-shared", "-fPIC", "-lpthread"],
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,16 @@ class PeerFailed(Exception):
 
 def run_peer(python: Path, library: str, workload: Workload, order: Mapping[str, Any], work: Path) -> dict[str, Any]:
     """Run `_run_peer.py` with that interpreter on `order`, and return its result. Raises PeerFailed."""
+    given = {"library": library, "workload": asdict(workload)} | dict(order)
+    return ask([str(python), "-m", "benchmarks._run_peer"], given, environ(library, work))
+
+
+def ask(command: Sequence[str], order: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run a command with two more words, the JSON files of its order and of its result. Raises PeerFailed."""
     with tempfile.TemporaryDirectory() as folder:
         request, result = Path(folder, "order.json"), Path(folder, "result.json")
-        request.write_text(json.dumps({"library": library, "workload": asdict(workload)} | dict(order)))
-        command = [str(python), "-m", "benchmarks._run_peer", str(request), str(result)]
-        run(command, environ(library, work))
+        request.write_text(json.dumps(dict(order)))
+        run([*command, str(request), str(result)], environ)
         if not result.is_file():
             raise PeerFailed("the process ended without a result")
         made: dict[str, Any] = json.loads(result.read_text())

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 import shardio
 from benchmarks._environments import environment
-from benchmarks._processes import PeerFailed, environ, run
+from benchmarks._processes import PeerFailed, ask, environ, run
 from benchmarks._results import finish, options, turns
 from benchmarks._rounds import last_line
 from benchmarks._store import kept
@@ -111,21 +111,15 @@ class Ranks:
     def _start(self, python: Path, world: int, order: Mapping[str, Any]) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(world) as pool:
             place = {"folder": str(self.folder), "world": world, "meeting": f"{folder}/meeting"}
-            return list(
-                pool.map(lambda rank: self._rank(python, Path(folder), {**order, **place, "rank": rank}), range(world))
-            )
+            return list(pool.map(lambda rank: self._rank(python, {**order, **place, "rank": rank}), range(world)))
 
-    def _rank(self, python: Path, folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
-        files = [folder / f"{name}-{order['rank']}.json" for name in ("order", "result")]
-        files[0].write_text(json.dumps(order))
+    def _rank(self, python: Path, order: Mapping[str, Any]) -> dict[str, Any]:
         names = {"RANK": order["rank"], "LOCAL_RANK": order["rank"]}
         names |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), order["world"])
         environment = environ(MODULE[0], self.work, MODULE[1]) | {name: str(value) for name, value in names.items()}
         if order["world"] > 1:
             environment["OMP_NUM_THREADS"] = "1"  # as torchrun does
-        run([str(python), "-c", START, *map(str, files)], environment)
-        made: dict[str, Any] = json.loads(files[1].read_text())
-        return made
+        return ask([str(python), "-c", START], order, environment)
 
 
 def measure(ranks: Ranks, task: str, names: Sequence[str], rounds: int, seconds: float) -> dict[str, Any]:
