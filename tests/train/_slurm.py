@@ -19,8 +19,8 @@ import pytest
 PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin"])
 """Where jobs find `python`, and where Debian has the daemons."""
 
-NODE, CPUS, GPUS = "localhost", 4, ("/dev/null", "/dev/zero")
-"""The only node, with CPUs and GPUs that it need not have: only the options of sbatch ask for them."""
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random")
+"""What stands for GPUs."""
 
 # The daemons, and all that they start, are in a namespace of processes, which ends with its first one: the shell, which
 # ends when its standard input is closed, and that happens however the tests end. --force: the folders of pytest are
@@ -30,24 +30,42 @@ munged --foreground --force --key-file=munge.key --socket=$PWD/munge.socket --pi
     --seed-file=$PWD/munged.seed >munged.log 2>&1 &
 for _ in $(seq 1000); do [ -e munge.socket ] && break; sleep 0.01; done
 slurmctld -D -c >slurmctld.log 2>&1 &
-slurmd -D -N localhost >slurmd.log 2>&1 &
+for node in {nodes}; do {variables} slurmd -D -N $node >slurmd-$node.log 2>&1 & done
 cat
+"""
+
+# Slurm binds tasks to the CPUs of its configuration; those that this machine lacks are taken from the first ones again.
+_FOLDED_CPUS = """\
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sched.h>
+#include <unistd.h>
+
+int sched_setaffinity(pid_t process, size_t size, const cpu_set_t *wanted) {
+    int (*set)(pid_t, size_t, const cpu_set_t *) = dlsym(RTLD_NEXT, "sched_setaffinity");
+    long there = sysconf(_SC_NPROCESSORS_ONLN);
+    cpu_set_t folded;
+    CPU_ZERO(&folded);
+    for (size_t cpu = 0; cpu < 8 * size && cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET_S(cpu, size, wanted))
+            CPU_SET(cpu % there, &folded);
+    return set(process, sizeof folded, &folded);
+}
 """
 
 _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
+SlurmctldPort={port}
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={binding}
 MpiDefault=none
 MailProg=/bin/true
 SelectType=select/cons_tres
@@ -58,15 +76,55 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 FirstJobId={first}
 GresTypes=gpu
-NodeName={node} NodeAddr=127.0.0.1 CPUs={cpus} Gres=gpu:{gpus}
 PartitionName=all Nodes=ALL Default=YES
+PartitionName=booster Nodes=ALL
 """
 
 
 @final
 @dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of a cluster, with CPUs and GPUs that this machine need not have: options of sbatch ask for them.
+
+    Attributes:
+        names: one for each node; all are this machine.
+        sockets, cores, threads: of a node, cores of a socket, threads of a core.
+        gpus: of a node.
+        bound: whether tasks are bound to CPUs.
+    """
+
+    names: tuple[str, ...] = ("localhost",)
+    sockets: int = 1
+    cores: int = 4
+    threads: int = 1
+    gpus: int = 2
+    bound: bool = False
+
+    def configuration(self, ports: list[int]) -> str:
+        """Lines of slurm.conf."""
+        has = f"SocketsPerBoard={self.sockets} CoresPerSocket={self.cores} ThreadsPerCore={self.threads}"
+        has += f" Gres=gpu:{self.gpus} Feature=gpu"
+        here = "NodeHostname=localhost NodeAddr=127.0.0.1"
+        places = zip(self.names, ports, strict=True)
+        return "".join(f"NodeName={name} {here} Port={port} {has}\n" for name, port in places)
+
+    def variables(self, folder: Path) -> str:
+        """Variables of slurmd, as a shell has them before a command."""
+        if not self.bound:
+            return ""
+        source, library = folder / "folded_cpus.c", folder / "folded_cpus.so"
+        source.write_text(_FOLDED_CPUS)
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+        return f"HWLOC_SYNTHETIC='pack:{self.sockets} core:{self.cores} pu:{self.threads}' LD_PRELOAD={library}"
+
+
+ONE_NODE = Nodes()
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster of one node: where its state and logs are, and the variables of commands that use it and of jobs."""
+    """A cluster: where its state and logs are, and the variables of commands that use it and of jobs."""
 
     folder: Path
     environ: dict[str, str]
@@ -160,9 +218,9 @@ class BatchJob:
         self.wait(f"end of job {self.number}", lambda: self.facts()["JobState"] == "COMPLETED")
 
 
-def missing() -> str | None:
-    """Why there can be no cluster here, if so."""
-    wanted = ["munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol", "unshare"]
+def missing(*, bound: bool = False) -> str | None:
+    """Why there can be no cluster here, if so; `bound` as of Nodes."""
+    wanted = ["munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol", "unshare", *["cc"] * bound]
     if absent := [name for name in wanted if shutil.which(name, path=PATH) is None]:
         return f"needs slurm-wlm and munge: no {', '.join(absent)}"
     if os.geteuid() != 0:
@@ -171,31 +229,31 @@ def missing() -> str | None:
 
 
 @contextmanager
-def cluster(folder: Path, variables: dict[str, str]) -> Iterator[Cluster]:
+def cluster(folder: Path, variables: dict[str, str], nodes: Nodes = ONE_NODE) -> Iterator[Cluster]:
     """Start a cluster in an empty folder, whose path is short as it will hold a socket; end it and its jobs at the end.
 
     Its jobs have these variables besides those of this process.
     """
-    for name in ("state", "spool"):
+    for name in ("state", *(f"spool-{name}" for name in nodes.names)):
         (folder / name).mkdir()
     (folder / "munge.key").write_bytes(secrets.token_bytes(128))
     (folder / "munge.key").chmod(0o600)
     host = socket.gethostname().partition(".")[0]
-    (folder / "slurm.conf").write_text(
-        _CONFIGURATION.format(
-            folder=folder,
-            host=host,
-            ports=_free_ports(2),
-            first=1 + secrets.randbelow(60_000),  # ranks make their port of it, and tests may run at the same time
-            node=NODE,
-            cpus=CPUS,
-            gpus=len(GPUS),
-        )
+    port, *ports = _free_ports(1 + len(nodes.names))
+    configuration = _CONFIGURATION.format(
+        folder=folder,
+        host=host,
+        port=port,
+        binding="task/affinity" if nodes.bound else "task/none",
+        first=1 + secrets.randbelow(60_000),  # ranks make their port of it, and tests may run at the same time
     )
-    (folder / "gres.conf").write_text("".join(f"NodeName={NODE} Name=gpu File={device}\n" for device in GPUS))
+    (folder / "slurm.conf").write_text(configuration + nodes.configuration(ports))
+    devices = [f"Name=gpu File={device}\n" for device in _DEVICES[: nodes.gpus]]
+    (folder / "gres.conf").write_text("".join(f"NodeName={name} {one}" for name in nodes.names for one in devices))
     outer = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "SRUN"))}
     environ = outer | {"PATH": PATH, "SLURM_CONF": str(folder / "slurm.conf")} | variables
-    command = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "sh", "-c", _DAEMONS]
+    daemons = _DAEMONS.format(nodes=" ".join(nodes.names), variables=nodes.variables(folder))
+    command = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "sh", "-c", daemons]
     # In a session of its own, it is not ended by Ctrl-C, which also ends the tests, but by what follows from that.
     with subprocess.Popen(command, cwd=folder, stdin=subprocess.PIPE, env=environ, start_new_session=True):
         made = Cluster(folder, environ)
