@@ -1,7 +1,7 @@
 """Of datasets in a store only the pieces are fetched that reading rows, blocks and windows touches."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from _datasets import in_store
+from _datasets import in_store, load, packed
 from _remote import opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import shardio
 from shardio.conversion.indexing import index
 from shardio.format.pieces import PIECE
-from shardio.testing.stores import MemoryStore
+from shardio.testing.stores import Faults, FaultyStore, MemoryStore
 
 ROWS, SHAPE = 12, (2, 181, 360)
 LAYOUTS: Mapping[str, Mapping[str, Any]] = {
@@ -105,3 +105,77 @@ def test_rows_come_by_the_chunks_that_hold_them(case: Case, rows: list[int]) -> 
         if by_spans(case):
             assert before <= 24 * PIECE
             assert dataset.fetched.bytes - before <= 1.1 * PIECE * case.pieces(rows)
+
+
+DOCUMENTS, ENTRIES, WINDOW = 48, 120_000, 1_000
+
+
+@pytest.fixture(scope="module", params=["tar", "hdf5"])
+def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> shardio.Dataset:
+    """Documents of up to 240 KB in several shards."""
+    random = np.random.default_rng(0)
+    rows = [
+        {"tokens": random.integers(0, 9, length).astype(np.int16), "n": number}
+        for number, length in enumerate([*random.integers(ENTRIES // 2, ENTRIES, DOCUMENTS - 2), 0, 7])
+    ]
+    folder = tmp_path_factory.mktemp("documents")
+    return packed(folder / "d", rows, {"tokens": ("int16", (None,)), "n": "int64"}, container=request.param,
+                  shard_size="2MB")  # fmt: skip
+
+
+def windows(dataset: Any, world: shardio.World, **options: Any) -> shardio.Loader:
+    """A loader of a window of each document."""
+    transforms = {"tokens": [shardio.RandomWindow(WINDOW), shardio.PadTo(WINDOW)]}
+    return load(dataset, 4, world=world, transforms=transforms, **options)
+
+
+def rows_of(batches: Iterable[Any]) -> dict[int, list[list[int]]]:
+    """The values of the samples of batches, by their numbers."""
+    return {
+        int(n): [batch[name][place].tolist() for name in ("tokens", "tokens_length")]
+        for batch in batches
+        for place, n in enumerate(batch["index"])
+    }
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block"])
+def test_windows_come_without_the_rest_of_their_documents(
+    documents: shardio.Dataset, tmp_path: Path, shuffle: Any
+) -> None:
+    """RandomWindow fetches the pieces of its windows, for all ranks of a node, and delivers what it does locally."""
+    options: dict[str, Any] = {"shuffle": shuffle, "block": 4, "window": 3}
+    remote, found, expected = opened(in_store(Path(documents.path)), tmp_path / "cache"), {}, {}
+    for rank in range(2):
+        world = shardio.World(rank, 2, rank, 2)
+        own = rows_of(windows(remote, world, **options))
+        assert not own.keys() & found.keys()
+        found |= own
+        expected |= rows_of(windows(documents, world, **options))
+    assert found == expected
+    assert found.keys() == set(range(DOCUMENTS))
+    shards = len(documents.manifest.shards)
+    assert remote.fetched.bytes <= (1.1 * 2 * DOCUMENTS + 3 * shards) * PIECE
+
+
+def test_windows_in_an_epoch_that_is_resumed(documents: shardio.Dataset, tmp_path: Path) -> None:
+    """A resumed epoch goes on with the same windows, another number of ranks too, through faults of the store."""
+    store = FaultyStore(in_store(Path(documents.path)), Faults(corrupt=0.1))
+    first = windows(opened(store, tmp_path / "a"), shardio.World())
+    batches = iter(first)
+    found = rows_of([next(batches) for _ in range(4)])
+    state = first.state_dict()
+    del batches
+    for rank in range(2):
+        rest = windows(opened(store, tmp_path / "b"), shardio.World(rank, 2, rank, 2))
+        rest.load_state_dict(state)
+        found |= rows_of(rest)
+    assert found == rows_of(windows(documents, shardio.World()))
+    assert store.count
+
+
+def test_rows_of_long_documents_come_without_the_rest(documents: shardio.Dataset, tmp_path: Path) -> None:
+    """A row that is cut from documents fetches the pieces that hold its entries."""
+    remote = opened(in_store(Path(documents.path)), tmp_path / "cache")
+    rows, same = (dataset.cut("tokens", WINDOW) for dataset in (remote, documents))
+    np.testing.assert_array_equal(rows.read([5, 900])["tokens"], same.read([5, 900])["tokens"])
+    assert remote.fetched.bytes <= (2 * 2 + 3 * len(documents.manifest.shards)) * PIECE
