@@ -14,6 +14,7 @@ from ..containers import hdf5_index, side_index
 from ..containers import tar as layout
 from ..conversion import source as sources
 from ..conversion.adopt import rebuild_index
+from ..conversion.stacks import stacked, stacks_of, with_variables
 from ..errors import BadSample, ConfigError, ShardCorrupt, ShardioError
 from ..foreign import tar
 from ..foreign.files import File
@@ -143,15 +144,16 @@ def _source(folder: Directory, described: manifest.Manifest, name: str) -> Any:
         raise ConfigError(f"the manifest names no converter of {', '.join(_CONVERTERS)}")
     there = [folder.path / shard for shard in described.shards.names if (folder.path / shard).is_file()]
     paths = [path.absolute() for path in (there if converter in ("webdataset", "tfrecord") else [folder.path / name])]
-    names = _names(described)
-    options: dict[str, Any] = {} if converter == "lmdb" else {"fields": names}
+    names, stacks = stacks_of(_names(described) or {})
+    fields = with_variables(names, stacks) or None
+    options: dict[str, Any] = {} if converter == "lmdb" else {"fields": fields}
     if converter in ("webdataset", "tfrecord"):
         options["on_error"] = "skip"
     if converter == "webdataset":
-        options["key"] = "key" in described.fields and "key" not in (names or {})
+        options["key"] = "key" in described.fields and "key" not in names
     if converter == "hdf5":
         options["decode_cf"] = _decodes(described)
-    return sources.find(converter)(paths[0] if len(paths) == 1 else paths, **options)
+    return stacked(sources.find(converter)(paths[0] if len(paths) == 1 else paths, **options), stacks)
 
 
 def kept_conversion(described: manifest.Manifest) -> dict[str, Any]:
@@ -161,9 +163,9 @@ def kept_conversion(described: manifest.Manifest) -> dict[str, Any]:
 
 
 def _names(described: manifest.Manifest) -> dict[str, str] | None:
-    """Return the names in the files of the fields but the keys of tars, if the manifest tells them."""
+    """Return the names in the files of the fields but the keys of tars, if the manifest tells them; see `HasNames`."""
     names, fields = described.conversion.get("names"), described.fields.keys()
-    if not isinstance(names, dict) or names.keys() not in (fields, fields - {"key"}):
+    if not isinstance(names, dict) or {n.partition("/")[0] for n in names} not in (fields, fields - {"key"}):
         return None
     return dict(names) if all(isinstance(name, str) for name in names.values()) else None
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from ..conversion import source as sources
+from ..conversion.stacks import listed_stacks, with_variables
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ._command import Command, Group
@@ -117,6 +118,8 @@ def _command(name: str, converter: sources.Converter, *, appends: bool) -> Any:
 
     def command(src: str, out: Path, stores: StoreAccess, conversion: dict[str, Any], **options: Any) -> None:
         options |= {name: conversion[name] for name in both}
+        if "fields" in options:
+            options["fields"] = with_variables(options["fields"], listed_stacks(conversion["stack"]))
         source = converter(src, **{k: v for k, v in options.items() if v is not None})
         convert_and_print(source, out, conversion, stores.store_options, append=appends)
 

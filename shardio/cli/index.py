@@ -19,7 +19,7 @@ OPTIONS = options_of(
     adopt_files,
     {
         "": (
-            "fields optional mask key format decode_cf workers dask resume overwrite on_error max_bad "
+            "fields optional mask key format decode_cf stack workers dask resume overwrite on_error max_bad "
             "report strict sort"
         ),
     },
@@ -61,6 +61,8 @@ def index(
       shardio index train.h5 -o data/train --fields image=data/images,label=data/labels
 
       shardio index months -o data/months --fields t2m,time --decode-cf
+
+      shardio index months -o data/months --fields time --stack x=t2m,u10,v10 --decode-cf
 
       shardio index records -o data/records --strict
 

@@ -152,9 +152,16 @@ class RawFile:
         return values
 
     def read_rows(self, offsets: NDArray[np.int64], out: NDArray[np.uint8], rows: Rows, field: str) -> None:
-        """Fill `out` [n, row bytes], C-contiguous, with the row at each of `offsets`; adjacent rows share one call."""
+        """Fill `out` [n, row bytes] with the row at each of `offsets`; adjacent rows share one call.
+
+        Each row of `out` is contiguous; where they do not follow each other, as in a stack, each takes a call.
+        """
         count, row_bytes = out.shape
         if not out.size:
+            return
+        if not out.flags.c_contiguous:
+            for i in range(count):
+                self.read_rows(offsets[i : i + 1], out[i : i + 1], rows[i : i + 1], field)
             return
         for i in np.flatnonzero(~within(offsets, row_bytes, 0, self.size))[:1].tolist():
             raise self._cut_short(field, rows[i], offsets[i], row_bytes)
@@ -177,11 +184,14 @@ class RawFile:
 
 
 def take_mapped(table: NDArray[Any], rows: Rows, path: Path, out: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Return `table[rows]` of a table in a mapped file: a new array, or `out`, C-contiguous.
+    """Return `table[rows]` of a table in a mapped file: a new array, or `out`, whose rows are contiguous.
 
     Raises:
         ShardCorrupt: the file at `path` was cut short since it was mapped. Without the compiled part that is a SIGBUS.
     """
+    if out is not None and not out.flags.c_contiguous:
+        out[...] = take_mapped(table, rows, path)
+        return out
     if out is None:
         out = np.empty((len(rows), *table.shape[1:]), table.dtype)
     if native.library() is None:
@@ -296,5 +306,7 @@ def check_request(
 
 
 def as_rows(out: NDArray[Any], field: Field) -> NDArray[np.uint8]:
-    """Return a view of `out` (C-contiguous, `[n, *shape]`) as uint8 [n, row bytes]."""
-    return out.reshape(-1).view(np.uint8).reshape(len(out), field.row_bytes)
+    """Return a view of `out`, `[n, *shape]` whose rows are contiguous, as uint8 [n, row bytes]."""
+    if out.flags.c_contiguous:
+        return out.reshape(-1).view(np.uint8).reshape(len(out), field.row_bytes)
+    return out.reshape(len(out), -1).view(np.uint8)  # a view: only the rows are apart, as in a stack

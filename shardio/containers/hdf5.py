@@ -9,8 +9,8 @@ import importlib
 import json
 import os
 from abc import ABC
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, final
@@ -32,9 +32,10 @@ from .base import Blocks, Container, Entries, Extent, check_out, cut_rows
 from .file_spans import NO_BYTES, FileSpans, of_blocks, of_entries
 from .files import BaseReader, RawFile, as_rows, check_request, open_hdf5, open_hdf5_stream, take_mapped
 from .hdf5_chunks import ChunkedRows, ChunkSpan, chunk_table, chunked_rows
-from .hdf5_index import NOT_PACKED, Packing
+from .hdf5_index import Layout
 from .hdf5_library import SERVICE, LibraryFile, LibraryRows, Unreadable, library_rows, library_values, resolve
 from .row_locator import MAPPED_ROW, NOT_MAPPED, FileRows, MemoryRows, RowLocator, SpanTable, within
+from .stacked_rows import StackedRows, field_of_variable, variables_of
 
 _MOST_TOUCHED = 256
 """Pieces that opening an adopted file may read one after the other; if it takes more, the file comes whole."""
@@ -108,35 +109,40 @@ class Hdf5Reader(RowsReader):
     Args:
         path: the file.
         fields: its fields.
-        dataset_names: the path within the file of each field's dataset, for a file that others wrote. Without it, the
-            index beside the file says so, if there is one, and the packing.
-        packing: the attributes by which fields are decoded.
+        layout: where the fields are, of a file that others wrote. Without it, the index beside the file says so, if
+            there is one.
+        joined: with `layout`, the files that are joined to this one; else they are beside it.
     """
 
     def __init__(
         self,
         path: Path,
         fields: Mapping[str, Field],
-        dataset_names: Mapping[str, str] | None = None,
-        packing: Packing = NOT_PACKED,
+        layout: Layout | None = None,
+        joined: Sequence[Path] = (),
     ) -> None:
-        self._dataset_names, self._packing = dataset_names, packing
+        self._layout, self._joined = layout, tuple(joined)
         super().__init__(path, fields)
 
     def _open(self) -> OpenShard:
-        given = self._dataset_names
-        if given is None and not hdf5_index.path_of(self._path).exists():
-            return open_shard(self._path, self._fields, {})
+        given, joined = self._layout, self._joined
+        if given is None:
+            if not hdf5_index.path_of(self._path).exists():
+                return open_shard(self._path, self._fields, Layout({}))
+            joined = hdf5_index.joined(self._path)
         # Another program wrote the file, and damage in it may hold libhdf5: the helper process opens it first.
-        names = None if given is None else dict(given)
-        described = {"fields": fields_to_json(self._fields), "names": names, "packing": dict(self._packing)}
-        names, packing = json.loads(_in_helper(self._path, "open_adopted", **described) or "[{}, {}]")
-        return open_shard(self._path, self._fields, names, packing, indexed=given is None)
+        described = {
+            "fields": fields_to_json(self._fields),
+            "layout": None if given is None else asdict(given),
+            "joined": list(map(str, joined)),
+        }
+        layout = Layout(**json.loads(_in_helper(self._path, "open_adopted", **described) or '{"names": {}}'))
+        return open_shard(self._path, self._fields, layout, joined, indexed=given is None)
 
     def chunk_spans(self) -> Mapping[str, ChunkSpan]:
         """Return the chunk that reading one row decompresses, for each field whose chunks hold several rows."""
         readers = self._shard().readers
-        spans = {n: r.span for n, r in readers.items() if isinstance(r, (ChunkedRows, LibraryRows))}
+        spans = {name: _span(reader) for name, reader in readers.items()}
         return {name: span for name, span in spans.items() if span is not None}
 
 
@@ -159,7 +165,7 @@ class Hdf5Container(Container):
         if adopted:
             return _touch_adopted(file, path, fields)
         try:
-            return have_spans(file, fields, {})
+            return have_spans(file, path, fields, Layout({}))
         except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
             if isinstance(error, StoreError):
                 raise
@@ -173,7 +179,7 @@ class Hdf5Container(Container):
 
     def files(self, path: Path) -> tuple[Path, ...]:
         index = hdf5_index.path_of(path)
-        return (path, index) if index.exists() else (path,)
+        return (path, *hdf5_index.joined(path), index) if index.exists() else (path,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,24 +331,22 @@ def _touch_adopted(file: BinaryIO, path: Path, fields: Mapping[str, Field]) -> b
     return False
 
 
-def have_spans(
-    file: BinaryIO, fields: Mapping[str, Field], dataset_names: Mapping[str, str], packing: Packing = NOT_PACKED
-) -> bool:
+def have_spans(file: BinaryIO, path: Path, fields: Mapping[str, Field], layout: Layout) -> bool:
     """Return whether readers of all fields know where their rows are in a file, and read all that tells them.
 
     Args:
         file: the file.
-        fields, dataset_names, packing: as those of `open_shard`.
+        path, fields, layout: as those of `open_shard`; no file is joined.
 
     Raises what h5py raises for a file that it cannot read.
     """
     size = file.seek(0, os.SEEK_END)
     with open_hdf5_stream(file) as opened:
-        for name, field in fields.items():
-            path, stored = dataset_names.get(name, name), field
-            if name in packing:
-                stored, _ = _stored(packing[name], field, resolve(opened, path, Path(path)))
-            if not _has_spans(opened, path, stored, size):
+        for name, field in _variables(path, fields, _stacks(fields, layout)).items():
+            dataset_name, stored = layout.names.get(name, name), field
+            if (packed := layout.packing.get(name)) is not None:
+                stored, _ = _stored(packed, field, resolve(opened, dataset_name, path))
+            if not _has_spans(opened, dataset_name, stored, size):
                 return False
     return True
 
@@ -359,36 +363,65 @@ def _in_helper(path: Path, function: str, **arguments: Any) -> str | None:
         raise ShardCorrupt(f"{path}: cannot be opened: its description is not UTF-8: {error}") from error
 
 
+def _stacks(fields: Mapping[str, Field], layout: Layout) -> dict[str, list[str]]:
+    """Return what the variables of stacks are called, by field."""
+    return {name: found for name in fields if (found := variables_of(name, layout.names))}
+
+
+def _variables(path: Path, fields: Mapping[str, Field], stacks: Mapping[str, Sequence[str]]) -> dict[str, Field]:
+    """Return fields with the variables of stacks in the place of these; ShardCorrupt for what is no such stack."""
+    for name, found in stacks.items():
+        if not fields[name].fixed or fields[name].row_shape[:1] != (len(found),):
+            raise ShardCorrupt(f"{path}: field {name!r} is no stack of {len(found)} variables, which its index names")
+    stored = {name: field for name, field in fields.items() if name not in stacks}
+    return stored | {one: field_of_variable(fields[name]) for name, found in stacks.items() for one in found}
+
+
+def _span(reader: Any) -> ChunkSpan | None:
+    """Return the chunk that reading one row decompresses; of a stack, all of them."""
+    if not isinstance(reader, StackedRows):
+        return reader.span if isinstance(reader, (ChunkedRows, LibraryRows)) else None
+    spans = [span for variable in reader.variables if (span := _span(variable)) is not None]
+    if not spans:
+        return None
+    return ChunkSpan(max(s.rows for s in spans), sum(s.size for s in spans), all(s.kept for s in spans))
+
+
 def open_shard(
-    path: Path,
-    fields: Mapping[str, Field],
-    dataset_names: Mapping[str, str],
-    packing: Packing = NOT_PACKED,
-    *,
-    indexed: bool = False,
+    path: Path, fields: Mapping[str, Field], layout: Layout, joined: Sequence[Path] = (), *, indexed: bool = False
 ) -> OpenShard:
     """Open a shard.
 
     Args:
         path: the file.
         fields: its fields.
-        dataset_names: the path within the file of each field's dataset, where it is not the field's name.
-        packing: the attributes by which fields are decoded.
-        indexed: whether the index beside the file holds the fields that `dataset_names` does not name.
+        layout: where they are, unless they are datasets of their own names.
+        joined: the files that are joined to this one.
+        indexed: whether the index beside the file holds the fields that are not in the layout.
     """
     readers: dict[str, Any] = {}
     counts: dict[str, int] = {}
     in_file: dict[str, int] = {}
     taken: NDArray[np.int64] | None = None
+    stacks = _stacks(fields, layout)
     if indexed:
-        others = {name: field for name, field in fields.items() if name not in dataset_names}
-        _open_fields(hdf5_index.path_of(path), {**others, hdf5_index.ROWS: ROW_NUMBERS}, {}, readers, counts)
+        others = {name: field for name, field in fields.items() if name not in layout.names and name not in stacks}
+        table, none = hdf5_index.path_of(path), Layout({})
+        _open_fields(table, {**others, hdf5_index.ROWS: ROW_NUMBERS}, none, readers, counts)
         if (reader := readers.pop(hdf5_index.ROWS, None)) is not None:
             taken = np.empty(counts[hdf5_index.ROWS], np.int64)  # the count stays, to be compared with the others
             reader.read(np.arange(len(taken)), taken, MAX_VALUE_BYTES)
-        fields = {name: field for name, field in fields.items() if name in dataset_names}
+        fields = {name: field for name, field in fields.items() if name not in others}
+    stored = _variables(path, fields, stacks)
     beside = frozenset(readers)
-    _open_fields(path, fields, dataset_names, readers, in_file, packing)
+    for number, place in enumerate((path, *joined)):
+        there = {name: field for name, field in stored.items() if layout.files.get(name, 0) == number}
+        if there:
+            _open_fields(place, there, layout, readers, in_file)
+    if lost := sorted(stored.keys() - in_file.keys()):
+        number = layout.files[lost[0]]
+        place = path.with_name(hdf5_index.joined_name(path.name, number))
+        raise ShardCorrupt(f"{place}: there is no such file, which is to have the field {lost[0]!r}")
     if taken is not None:
         for name, count in in_file.items():
             if len(taken) and not 0 <= taken.min() <= taken.max() < count:
@@ -397,6 +430,8 @@ def open_shard(
     counts |= in_file
     if len(set(counts.values())) > 1:
         raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
+    for name, found in stacks.items():
+        readers[name] = StackedRows(tuple(readers.pop(one) for one in found), len(fields[name].row_shape))
     contiguous = {n: r for n, r in readers.items() if isinstance(r, (_ContiguousRows, _ContiguousValues))}
     locators = {name: locator for name, reader in contiguous.items() if (locator := reader.locator()) is not None}
     return OpenShard(next(iter(counts.values()), 0), readers, locators, beside)
@@ -405,10 +440,9 @@ def open_shard(
 def _open_fields(
     path: Path,
     fields: Mapping[str, Field],
-    dataset_names: Mapping[str, str],
+    layout: Layout,
     readers: dict[str, Any],
     counts: dict[str, int],
-    packing: Packing = NOT_PACKED,
 ) -> None:
     """Add the readers of a file's fields to `readers`, and their numbers of samples to `counts`."""
     file, library = RawFile(path), LibraryFile(path)
@@ -416,14 +450,15 @@ def _open_fields(
         with open_hdf5(path) as opened:
             mapped = file.map()
             for name, field in fields.items():
-                dataset_name = dataset_names.get(name, name)
+                dataset_name = layout.names.get(name, name)
                 dataset = resolve(opened, dataset_name, path)
                 if dataset is None and name == hdf5_index.ROWS:
                     continue  # no row is left out
                 if dataset is None:
                     raise ShardCorrupt(f"{path}: has no field {dataset_name!r}")
                 if field.fixed:
-                    stored, how = _stored(packing[name], field, dataset) if name in packing else (field, None)
+                    packed = layout.packing.get(name)
+                    stored, how = (field, None) if packed is None else _stored(packed, field, dataset)
                     reader = _open_rows(dataset, file, mapped, library, dataset_name, stored)
                     readers[name] = reader if how is None else DecodedRows(reader, stored, how)
                     counts[name] = len(dataset)

@@ -1,15 +1,19 @@
 """The index beside an HDF5 file that others wrote: `NAME.idx.h5`.
 
-Its attributes map field names to the paths of datasets in the file; of a field whose numbers are decoded, to JSON in
-bytes: the path, and the attributes of netCDF by which they are. Its datasets are scalars and hidden columns. Where rows
-of the file are left out, the dataset `_rows` names those that are the samples.
+Its attributes map field names to the paths of datasets in the file; of a field whose numbers are decoded or in a file
+that was joined, to JSON in bytes: the path, the attributes of netCDF, the number of the file. Of a stack there is one
+for each variable, `x/0`, `x/1` and so on. Its datasets are scalars and hidden columns. Where rows of the file are left
+out, the dataset `_rows` names those that are the samples.
 """
 
 import importlib
 import json
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count, takewhile
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +28,20 @@ ROWS = "_rows"
 """The rows of the file that are samples, int64 [samples]; an index without it takes all rows."""
 
 
-Packing: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""By field, the attributes of netCDF by which its stored numbers are decoded, as `format.cf.to_json` gives them."""
+@final
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The places of an adopted file's fields.
 
-NOT_PACKED: Packing = {}
+    Attributes:
+        names: the path of each field's dataset; of a stack those of its variables, `x/0`, `x/1` and so on.
+        packing: by field, the attributes of netCDF by which stored numbers are decoded, see `format.cf.to_json`.
+        files: the number, from 1, of the joined file that has the field; 0, of the file itself, if it is not named.
+    """
+
+    names: Mapping[str, str]
+    packing: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 def path_of(shard: Path) -> Path:
@@ -35,51 +49,58 @@ def path_of(shard: Path) -> Path:
     return shard.with_name(shard.name.removesuffix(".h5") + SUFFIX)
 
 
-def write(
-    directory: Directory,
-    shard: str,
-    dataset_names: Mapping[str, str],
-    columns: Mapping[str, NDArray[Any]],
-    packing: Packing = NOT_PACKED,
-) -> None:
+def joined_name(shard: str, number: int) -> str:
+    """Return the name in a dataset of the file that was joined to a shard: `a.nc` has `a.join1.nc`, `a.join2.nc`."""
+    stem, dot, suffix = shard.rpartition(".")
+    return f"{stem}.join{number}{dot}{suffix}" if stem else f"{shard}.join{number}"
+
+
+def joined(shard: Path) -> tuple[Path, ...]:
+    """Return the paths of the files beside a shard that were joined to it."""
+    paths = (shard.with_name(joined_name(shard.name, number)) for number in count(1))
+    return tuple(takewhile(os.path.lexists, paths))
+
+
+def write(directory: Directory, shard: str, layout: Layout, columns: Mapping[str, NDArray[Any]]) -> None:
     """Write the index of an HDF5 file, or replace it, atomically.
 
     Args:
         directory: the directory of the file, or of a link to it.
         shard: the file's name there.
-        dataset_names: for each field, the path of its dataset within the file.
+        layout: where its fields are.
         columns: arrays [samples, ...] that the index itself holds, `ROWS` among them if rows are left out.
-        packing: the attributes of the fields that are decoded.
     """
     name = path_of(Path(shard)).name
     # In memory: the library would open a path, and follow a link there.
     with importlib.import_module("h5py").File(name, "w", driver="core", backing_store=False) as file:
-        for field, dataset_name in dataset_names.items():
-            attributes = packing.get(field)
-            packed = {"dataset": dataset_name, "attributes": attributes}
-            file.attrs[field] = dataset_name if attributes is None else np.bytes_(json.dumps(packed))
+        for name_there, dataset_name in layout.names.items():
+            more = {"attributes": layout.packing.get(name_there), "file": layout.files.get(name_there)}
+            described = {"dataset": dataset_name} | {key: value for key, value in more.items() if value is not None}
+            file.attrs[name_there] = np.bytes_(json.dumps(described)) if len(described) > 1 else dataset_name
         for column_name, column in columns.items():
             file.create_dataset(column_name, data=column)
         file.flush()
         directory.write(name, file.id.get_file_image())
 
 
-def read(shard: Path) -> tuple[dict[str, str], Packing]:
-    """Read, for each field of the HDF5 file at `shard`, the path of its dataset from the file's index.
+def read(shard: Path) -> Layout:
+    """Return where the fields of the HDF5 file at `shard` are, from the file's index.
 
-    Returns:
-        The paths by field, and the attributes of those fields that are decoded.
-
-    Raises:
-        ShardCorrupt: the index is cut short or damaged.
+    Raises ShardCorrupt if that is cut short or damaged.
     """
     path = path_of(shard)
     try:
         with files.open_hdf5(path) as file:
             found = dict(file.attrs.items())
-        names = {name: value for name, value in found.items() if isinstance(value, str)}
-        packed = {name: strict_json.parse(bytes(value)) for name, value in found.items() if isinstance(value, bytes)}
-        names |= {name: str(described["dataset"]) for name, described in packed.items()}
-        return names, {name: dict(described["attributes"]) for name, described in packed.items()}
+        described: dict[str, Any] = {
+            name: strict_json.parse(bytes(value)) if isinstance(value, bytes) else {"dataset": value}
+            for name, value in found.items()
+            if isinstance(value, bytes | str)
+        }
+        return Layout(
+            {name: str(place["dataset"]) for name, place in described.items()},
+            {name: dict(place["attributes"]) for name, place in described.items() if "attributes" in place},
+            {name: int(place["file"]) for name, place in described.items() if "file" in place},
+        )
     except (OSError, RuntimeError, LookupError, ValueError, TypeError) as error:
         raise ShardCorrupt(f"{path}: the index is cut short or damaged: {error}") from error

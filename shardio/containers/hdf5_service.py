@@ -11,7 +11,7 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast, final
 
@@ -81,22 +81,23 @@ def open_adopted(
     path: str,
     inode: Sequence[int],
     fields: Mapping[str, Any],
-    names: Mapping[str, str] | None,
-    packing: Mapping[str, Any],
+    layout: Mapping[str, Any] | None,
+    joined: Sequence[str],
 ) -> Iterator[bytes]:
-    """Open a file that another program wrote, to see that it comes to an end; yield its names and packing as JSON.
+    """Open a file that another program wrote, to see that it comes to an end; yield its layout as JSON.
 
     Args:
         path, inode: the file.
         fields: its fields, as JSON stores them.
-        names: the path of each field's dataset; None to take them from the index beside the file.
-        packing: with `names`, the attributes by which fields are decoded.
+        layout: where they are; None to take that from the index beside the file.
+        joined: the files that are joined to it.
     """
-    place = Path(path)
+    place, others = Path(path), [Path(other) for other in joined]
     _close(tuple(inode))
-    found, packed = hdf5_index.read(place) if names is None else (names, packing)
-    open_shard(place, {name: as_field(field) for name, field in fields.items()}, found, packed, indexed=names is None)
-    yield json.dumps([found, packed]).encode()
+    found = hdf5_index.read(place) if layout is None else hdf5_index.Layout(**layout)
+    described = {name: as_field(field) for name, field in fields.items()}
+    open_shard(place, described, found, others, indexed=layout is None)
+    yield json.dumps(asdict(found)).encode()
 
 
 @final
@@ -141,10 +142,11 @@ def touch(path: str, inode: Sequence[int], fields: Mapping[str, Any], pieces: Se
     """
     file, by_spans = _KnownPieces(path, pieces), False
     try:
-        names, packing = hdf5_index.read(Path(path))
-        inside = {name: as_field(field) for name, field in fields.items() if name in names}
-        by_spans = have_spans(cast(BinaryIO, file), inside, names, packing)
-    except DAMAGE:
+        layout = hdf5_index.read(Path(path))
+        known = {name.partition("/")[0] for name in layout.names}
+        inside = {name: as_field(field) for name, field in fields.items() if name in known}
+        by_spans = not layout.files and have_spans(cast(BinaryIO, file), Path(path), inside, layout)
+    except (*DAMAGE, ShardCorrupt):
         by_spans = False  # opening the file itself says what is wrong with it
     yield json.dumps([by_spans, sorted(file.missing)]).encode()
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from .masks import masked, plan_of
 from .notes import remarks_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
-from .source import Adoptable, HasNames, HasPlaces, state_of
+from .source import Adoptable, HasNames, HasPlaces, joined_to, state_of
 from .tasks import BLOCK_SAMPLES, NO_SHARD, TaskContext, fingerprint, of_odd_shape
 
 _BLOCK_BYTES = 32 << 20
@@ -47,18 +48,32 @@ class AdoptTask:
         samples: its samples' numbers in the source.
         path: the file.
         name: the file's name in the dataset.
-        state: its size and modification time when the work began.
+        joined: the files that are joined to it, see `HasNames`.
+        states: the sizes and modification times of all these files when the work began.
     """
 
     number: int
     samples: range
     path: Path
     name: str
-    state: tuple[int, int]
+    joined: tuple[Path, ...]
+    states: tuple[tuple[int, int], ...]
+
+    @staticmethod
+    def of(source: Any, number: int, samples: range, name: str) -> "AdoptTask":
+        """Return the task of file `number` of a source."""
+        path, joined = source.files[number], tuple(joined_to(source, number))
+        return AdoptTask(number, samples, path, name, joined, tuple(map(state_of, (path, *joined))))
 
     @property
     def count(self) -> int:
         return len(self.samples)
+
+    def check(self) -> None:
+        """Raise SourceError for a file that has changed since the work began."""
+        for path, state in zip((self.path, *self.joined), self.states, strict=True):
+            if (now := state_of(path)) != state:
+                raise SourceError(f"{printable(path)} changed while it was indexed: from {state} to {now}")
 
 
 def adopt(
@@ -99,7 +114,7 @@ def adopt(
         suffix = path.suffix.lower() if _SUFFIX.fullmatch(path.suffix.lower()) else ""
         name = path.name if beside else f"shard-{number:06d}{suffix}"
         if samples:
-            files.append(AdoptTask(number, samples, path, name, state_of(path)))
+            files.append(AdoptTask.of(source, number, samples, name))
     if not files:
         raise SourceError("the files hold no samples")
     if beside:
@@ -109,7 +124,7 @@ def adopt(
 
 def _plan(source: Adoptable, files: Sequence[AdoptTask]) -> dict[str, Any]:
     # Includes the files' sizes and times, so that a job is not resumed with files that have changed.
-    states = [[file.name, *file.state, file.count] for file in files]
+    states = [[file.name, *chain.from_iterable(file.states), file.count] for file in files]
     return {
         "adopted": True,
         "container": source.container,
@@ -186,10 +201,9 @@ def write_index(source: Any, file: AdoptTask, folder: Directory, *, skip: bool, 
         columns, skipped, rotated = _index_of_places(source, file, skip, advance)
         write = partial(side_index.write, folder, file.name, columns)
     else:
-        names, packing, columns, skipped = _index_of_hdf5(source, file, skip, advance)
-        rotated, write = 0, partial(hdf5_index.write, folder, file.name, names, columns, packing)
-    if (now := state_of(file.path)) != file.state:
-        raise SourceError(f"{printable(file.path)} changed while it was indexed: from {file.state} to {now}")
+        layout, columns, skipped = _index_of_hdf5(source, file, skip, advance)
+        rotated, write = 0, partial(hdf5_index.write, folder, file.name, layout, columns)
+    file.check()
     sizes = {}
     if len(columns[CHECKSUM]):
         write()
@@ -209,7 +223,7 @@ def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> Non
     Raises SourceError or BadSample if the file cannot be read in place, ShardCorrupt if no sample is left.
     """
     path, (start, stop) = source.files[number], source.starts[number : number + 2].tolist()
-    file = AdoptTask(number, range(start, stop), path, name, state_of(path))
+    file = AdoptTask.of(source, number, range(start, stop), name)
     if not len(write_index(source, file, folder, skip=True, advance=lambda count: None).checksums):
         raise ShardCorrupt(f"{path}: no complete sample is left")
 
@@ -223,17 +237,20 @@ def _adopt_file(
         return Record(NO_SHARD, found.skipped)
     if links_from is not None:
         out = Path(os.path.realpath(links_from))  # a relative link is resolved from the directory's real path
-        near = out.parent in file.path.absolute().parents  # both are likely to be moved together
-        folder.unlink(file.name)
-        # Relative to the link's final directory, not to the one in which it is created.
-        folder.link(file.name, os.path.relpath(file.path, out) if near else file.path.absolute())
+        names = (file.name, *(hdf5_index.joined_name(file.name, n) for n in range(1, len(file.joined) + 1)))
+        for name, path in zip(names, (file.path, *file.joined), strict=True):
+            near = out.parent in path.absolute().parents  # both are likely to be moved together
+            folder.unlink(name)
+            # Relative to the link's final directory, not to the one in which it is created.
+            folder.link(name, os.path.relpath(path, out) if near else path.absolute())
     return Record(shard_of(context.container, file, folder, found), found.skipped, found.rotated)
 
 
 def shard_of(container: str, file: AdoptTask, folder: Directory, found: FileIndex) -> WrittenShard:
     """Write the checksums of the pieces of a file and its index to `folder`; return their entry in the manifest."""
-    _, *index = containers.get(container).files(folder.path / file.name)
-    size, checksum, table = piece_sums.of_files([file.path, *index])
+    files = containers.get(container).files(folder.path / file.name)
+    index = files[1 + len(file.joined) :]  # whose links lead somewhere only from where they will be
+    size, checksum, table = piece_sums.of_files([file.path, *file.joined, *index])
     folder.write(piece_sums.path_of(Path(file.name)).name, table)
     shapes = {name: common_shape(column) for name, column in found.sizes.items()}
     return WrittenShard(file.name, len(found.checksums), size, checksum, found.checksums, shapes)
@@ -323,20 +340,23 @@ def _stores(field: Field, raw: Any, value: Any) -> bool:
 
 def _index_of_hdf5(
     source: Any, file: AdoptTask, skip: bool, advance: Advance
-) -> tuple[Mapping[str, str], hdf5_index.Packing, dict[str, NDArray[Any]], list[Skipped]]:
+) -> tuple[hdf5_index.Layout, dict[str, NDArray[Any]], list[Skipped]]:
     """Read an HDF5 file for its index; with `skip`, rows that cannot be read are left out and named.
 
     Returns:
-        The paths of the datasets that are fields, the attributes by which some are decoded, the scalars and hidden
-        columns, and the samples that were left out.
+        Where the fields are, the scalars and hidden columns, and the samples that were left out.
     """
     scalars = {name: _scalars(source, file, name) for name, field in source.fields.items() if field.kind == "scalar"}
     names = {name: path for name, path in source.names.items() if name not in scalars}
-    fields = {name: source.fields[name] for name in names}
-    packing = source.packing(file.number) if hasattr(source, "packing") else hdf5_index.NOT_PACKED
-    packing = {name: attributes for name, attributes in packing.items() if name in names}
+    fields = {name: field for name, field in source.fields.items() if name not in scalars}
+    packing = source.packing(file.number) if hasattr(source, "packing") else {}
+    packing, in_file = (
+        {name: value for name, value in given.items() if name in names}
+        for given in (packing, getattr(source, "in_file", {}))
+    )
+    layout = hdf5_index.Layout(names, packing, in_file)
     try:
-        reader = hdf5.Hdf5Reader(file.path, fields, names, packing)
+        reader = hdf5.Hdf5Reader(file.path, fields, layout, file.joined)
     except ShardCorrupt as error:
         raise SourceError(f"{file.path} cannot be read in place: {error}; convert it") from error
     with contextlib.closing(reader):
@@ -358,11 +378,11 @@ def _index_of_hdf5(
                 _check_row(source, file, reader, fields, blocks[0][0][:1])
             advance(len(rows))
     if not blocks:
-        return names, packing, {CHECKSUM: np.empty(0, np.uint64)}, skipped
+        return layout, {CHECKSUM: np.empty(0, np.uint64)}, skipped
     taken = np.concatenate([rows for rows, _ in blocks])
     columns = {name: column[taken] for name, column in scalars.items()}
     columns |= {name: np.concatenate([one[name] for _, one in blocks]) for name in blocks[0][1]}
-    return names, packing, columns | ({hdf5_index.ROWS: taken} if skipped else {}), skipped
+    return layout, columns | ({hdf5_index.ROWS: taken} if skipped else {}), skipped
 
 
 def _describe_rows(

@@ -35,7 +35,6 @@ from .adopt import PLAIN, AdoptTask, is_index, shard_of, write_index
 from .masks import plan_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
-from .source import state_of
 from .tasks import NO_SHARD, TaskContext
 
 TEMPORARY = "shardio-index-"
@@ -222,7 +221,7 @@ class ObjectAdoption:
                         f"object {describe_fields(usual.fields)}: choose fields that all of them have"
                     )
                 samples = range(int(source.starts[place]), int(source.starts[place + 1]))
-                file = AdoptTask(number, samples, path, name, state_of(path))
+                file = AdoptTask.of(source, place, samples, name)
                 result = write_index(source, file, folder, skip=context.skip, advance=advance)
                 index = side_index.path_of(path)
                 if index.name in self._indexes and self._replaces == "new":

@@ -42,6 +42,7 @@ from .restart_hint import restart_hint
 from .runners import Progress, silent
 from .skipped import open_report, write_report
 from .source import Converter, Source
+from .stacks import Stacks, listed_stacks, stacked, with_variables
 from .subset import choose
 from .tasks import Estimate, TaskContext, plan
 from .transformed_source import RawImages, TransformedSource
@@ -133,6 +134,7 @@ def convert(
     squeeze: str | Collection[str] = (),
     optional: str | Collection[str] = (),
     decode_cf: bool = False,
+    stack: str | Stacks | None = None,
     mask: str | Collection[str] = (),
     allow_rounding: bool = False,
     ragged: str | Collection[str] = (),
@@ -207,6 +209,8 @@ def convert(
         optional: fields that samples may lack, such as caption,score: a value that is missing or null is then None.
         decode_cf: with the converters `"hdf5"` and `"zarr"`, apply the attributes of netCDF that each file has, such as
             `scale_factor`, and turn times into seconds since 1970: an option of these converters, which say how.
+        stack: fields that are several variables of one shape and dtype, as in x=t2m,u10,v10: arrays [3, ...]. These
+            variables are then no fields of their own, unless the converter's option `fields` names them.
         mask: fields of images that are masks, whose numbers stay: palette indices, or grey levels of up to 16 bits. A
             JPEG, or a PNG of RGB colours, is a bad sample.
         allow_rounding: let `dtype` round integers to what a float holds, as float16 makes 2048 of 2049.
@@ -279,6 +283,9 @@ def convert(
                 Message("{decode_cf} goes with converter, 'hdf5' or 'zarr': a dataset has its values already")
             )
         converter_options = {**(converter_options or {}), "decode_cf": True}
+    stacks = listed_stacks(stack)
+    if converter is not None and (chosen := (converter_options or {}).get("fields")) is not None:
+        converter_options = {**(converter_options or {}), "fields": with_variables(chosen, stacks)}
     place, world = open_output(out, store_options, also_read=_may_be_remote(source)), world or World()
     grows = None
     if append:
@@ -318,7 +325,7 @@ def convert(
         )
     optional_fields, masks, ragged_fields = listed_names(optional), listed_names(mask), listed_ragged(ragged)
     shared = {"on_error": on_error, "optional": optional_fields, "ragged": listed_names(ragged)}
-    samples = _source(source, converter, converter_options, shared, classes)
+    samples = stacked(_source(source, converter, converter_options, shared, classes), stacks)
     image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
     remarks = remarks_of(samples, strict=strict)
     found_notes = (*remarks, *hints(samples, image_fields, squeezed_fields, masks))

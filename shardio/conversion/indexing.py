@@ -29,6 +29,7 @@ from .notes import chunk_hints, remarks_of
 from .pack import OnError, PackOptions
 from .runners import Progress, silent
 from .skipped import write_report
+from .stacks import Stacks, listed_stacks, stacked, with_variables
 
 Format: TypeAlias = Literal["webdataset", "tfrecord", "lmdb", "hdf5"]
 
@@ -43,6 +44,7 @@ def index(
     key: bool | None = None,
     format: Format | None = None,
     decode_cf: bool = False,
+    stack: str | Stacks | None = None,
     workers: int | None = 1,
     dask: str | None = None,
     world: World | None = None,
@@ -77,6 +79,9 @@ def index(
         format: the files' format. By default, their content decides.
         decode_cf: of HDF5 files: apply the attributes of netCDF that each file has (scale_factor, add_offset, fill
             values, valid ranges, units of time) whenever rows are read; `shardio convert hdf5 --help` says how.
+        stack: of HDF5 files: fields that are several variables of one shape and dtype, as in x=t2m,u10,v10: arrays
+            [3, ...], which are read straight into their places. These variables are then no fields of their own, unless
+            `fields` names them.
         workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
             For URLs, `workers` are threads, and there is no `dask` or `world`.
         store_options: for URLs: options of their store, see `shardio.open`.
@@ -94,6 +99,8 @@ def index(
         TooManyBad: more samples are bad than `max_bad` allows.
         OSError: the output cannot be written.
     """
+    stacks = listed_stacks(stack)
+    fields = with_variables(fields, stacks)
     choices = {"fields": fields, "key": key, "optional": listed_names(optional) or None, "decode_cf": decode_cf or None}
     masks = listed_names(mask)
     given = [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
@@ -110,8 +117,8 @@ def index(
     if folder is not None and len(objects) == len(given):
         if dask is not None or (world or World.detect()).size > 1:
             raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
-        if decode_cf:
-            raise ConfigError(Message("{decode_cf} is for HDF5 files, which are adopted on a local disk only"))
+        if decode_cf or stacks:
+            raise ConfigError(Message("{decode_cf} and {stack} are for HDF5 files, which are adopted on a local disk"))
         threads = min(MOST_THREADS, cpus.usable()) if workers is None else workers
         options = PackOptions(workers=threads, threads=True, **shared)
         store = open_store(folder, access.store_options or {})
@@ -140,7 +147,10 @@ def index(
         )
     else:
         files = find_by_content(given, format, on_error)
+        if stacks and files.kind != "hdf5":
+            raise ConfigError("{stack} is for HDF5 files, {} is {}", printable(files.paths[0]), WORDS[files.kind])
         source, world, place = _source(files, choices, on_error, sort), world or World(), local_path(out)
+        source = stacked(source, stacks)
         remarks = remarks_of(source, files.remarks, strict=strict)
         hints = () if world.rank else chunk_hints(source)
         notes = (*remarks, *hints, *getattr(source, "hints", ()))

@@ -7,10 +7,11 @@ from typing import Any
 
 from ..containers import hdf5
 from ..containers.hdf5_chunks import CHUNKS
+from ..containers.hdf5_index import Layout
 from ..errors import DatasetError, Message, MissingDependency, Option, ShardCorrupt, SourceError
 from ..format import images
 from ..format.fields import Field, describe
-from .source import HasHints, HasRemarks, Source
+from .source import HasHints, HasRemarks, Source, joined_to
 
 _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
@@ -72,9 +73,9 @@ def chunk_hints(source: Any) -> list[str]:
     if source.container != "hdf5":
         return []
     fields = {name: field for name, field in source.fields.items() if field.kind != "scalar"}
-    names = {name: source.names[name] for name in fields}
+    layout = Layout(source.names, files=getattr(source, "in_file", {}))
     try:
-        with contextlib.closing(hdf5.Hdf5Reader(source.files[0], fields, names)) as reader:
+        with contextlib.closing(hdf5.Hdf5Reader(source.files[0], fields, layout, joined_to(source, 0))) as reader:
             spans = reader.chunk_spans()
     except (ShardCorrupt, MissingDependency):
         return []  # the adoption itself says what is wrong

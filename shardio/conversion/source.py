@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -113,7 +114,8 @@ class Adoptable(Source, Protocol):
 def file_states(source: Source) -> dict[Path, tuple[int, int]]:
     """Return the size and modification time of each file that a source names in `files`; OSError if one is missing."""
     files = getattr(source, "files", ())
-    paths = [path for path in files if isinstance(path, Path)] if isinstance(files, (list, tuple)) else []
+    files = [*files, *chain.from_iterable(getattr(source, "joined", ()))] if isinstance(files, (list, tuple)) else []
+    paths = [path for path in files if isinstance(path, Path)]
     return {path: state_of(path) for path in paths}
 
 
@@ -140,13 +142,21 @@ class HasNames(Adoptable, Protocol):
 
     Without `places`, its files are HDF5 files, and the names are the paths of datasets in them. One with an attribute
     `decode_cf` that is True also has `packing(number)`: by field, for those of file `number` that are decoded, the
-    attributes of netCDF that say how, as `format.cf.to_json` gives them.
+    attributes of netCDF that say how, as `format.cf.to_json` gives them. One with fields in several files each also has
+    `joined`, for each of `files` the others that are joined to it, and `in_file`, by field the number of its file, from
+    1 for the first of these.
 
     Attributes:
         names: by field, the name in the files, which the option `fields` of its converter takes.
     """
 
     names: Mapping[str, str]
+
+
+def joined_to(source: Source, number: int) -> Sequence[Path]:
+    """Return the files that are joined to file `number` of a source; see `HasNames`."""
+    joined: Sequence[Sequence[Path]] = getattr(source, "joined", ())
+    return joined[number] if joined else ()
 
 
 Converter: TypeAlias = Callable[..., Source]

@@ -41,7 +41,7 @@ def test_values(tmp_path: Path) -> None:
     good = [row for row in range(len(TEXTS)) if row not in held]
     assert len(held) > 1
     assert len(good) > 1
-    hdf5_index.write(Directory(path.parent), path.name, {"x": "x", "number": "number"}, {})
+    hdf5_index.write(Directory(path.parent), path.name, hdf5_index.Layout({"x": "x", "number": "number"}), {})
     reader = HDF5.reader(path, FIELDS)
     with helper_process.time_limit(0.8):
         begun = time.monotonic()
@@ -56,7 +56,9 @@ def test_values(tmp_path: Path) -> None:
 def test_opening_an_adopted_file(tmp_path: Path) -> None:
     """A file of another program whose index holds libhdf5 while it is opened is refused as a time-out."""
     path = write(tmp_path / "a.h5")
-    hdf5_index.write(Directory(path.parent), path.name, {"x": "x"}, {"number": np.arange(len(TEXTS))})
+    hdf5_index.write(
+        Directory(path.parent), path.name, hdf5_index.Layout({"x": "x"}), {"number": np.arange(len(TEXTS))}
+    )
     index = hdf5_index.path_of(path)
     hold_at(index, index.read_bytes().index(b"GCOL"))
     with helper_process.time_limit(0.5):

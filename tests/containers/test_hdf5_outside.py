@@ -158,7 +158,9 @@ def test_adopted_files_lead_nowhere(tmp_path: Path, outside: Outside, place: str
     path = shard(tmp_path / "a.h5")
     with h5py.File(path, "a") as file:
         file["strings"] = ["a", "b", "c", "d"]
-    hdf5_index.write(Directory(path.parent), path.name, {"strings": "strings"}, {"label": np.arange(COUNT)})
+    hdf5_index.write(
+        Directory(path.parent), path.name, hdf5_index.Layout({"strings": "strings"}), {"label": np.arange(COUNT)}
+    )
     fields = as_fields({"strings": "text", "label": "int64"})
     reader = HDF5.reader(path, fields)
     assert reader.read(np.array([2]), "strings") == [b"c"]
@@ -190,7 +192,7 @@ def test_a_link_of_another_kind(tmp_path: Path) -> None:
 def test_a_pipe_in_place_of_a_file(tmp_path: Path, what: str) -> None:
     """A shard or an index that is no regular file is refused at once."""
     path = shard(tmp_path / "a.h5")
-    hdf5_index.write(Directory(path.parent), path.name, {"x": "x"}, {})
+    hdf5_index.write(Directory(path.parent), path.name, hdf5_index.Layout({"x": "x"}), {})
     (tmp_path / what).unlink()
     os.mkfifo(tmp_path / what)
     with within(20), pytest.raises(ShardCorrupt, match="is not a regular file"):

@@ -1,0 +1,82 @@
+"""Rows of several variables stacked: each variable's reader fills its place in the rows, without a copy."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..format.fields import Field
+from ..system.types import Rows
+from .base import Blocks
+from .file_spans import NO_BYTES, FileSpans
+
+
+def of_variable(name: str, number: int) -> str:
+    """Return what a variable of the stack `name` is called beside fields, whose names have no slash."""
+    return f"{name}/{number}"
+
+
+def variables_of(name: str, names: Iterable[str]) -> list[str]:
+    """Return what the variables of the field `name` are called, of all such names; none if it is no stack."""
+    count = sum(one.startswith(f"{name}/") for one in names)
+    return [of_variable(name, number) for number in range(count)]
+
+
+def field_of_variable(stack: Field) -> Field:
+    """Return the field of each variable of a stack of arrays [variables, *shape]."""
+    shape = stack.row_shape[1:]
+    return replace(stack, kind="array", shape=shape) if shape else Field("scalar", stack.dtype)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StackedRows:
+    """Rows [variables, *shape] of a field, whose variables have readers of their own, of fixed rows [*shape].
+
+    Attributes:
+        variables: the readers.
+        axes: the axes of a row, that of variables among them.
+    """
+
+    variables: tuple[Any, ...]
+    axes: int
+
+    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
+        """Fill `out` [n, variables, *shape] with the rows; raise what the readers raise."""
+        for number, variable in enumerate(self.variables):
+            variable.read(rows, out[:, number], most)
+
+    def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
+        """Fill `out` with blocks of the rows, of which no variable is read in vain; raise what the readers raise."""
+        for number, (variable, places, inner) in enumerate(self._touched(rows, blocks)):
+            if not len(places):
+                continue
+            found = np.empty((len(places), *out.shape[2:]), out.dtype)
+            if inner is None:
+                variable.read(rows[places], found, most)
+            else:
+                variable.read_blocks(rows[places], inner, found, most)
+            first = blocks.begins[places, 0] if len(blocks.size) == self.axes else 0
+            out[places, number - first] = found
+
+    def spans(self, rows: Rows, blocks: Blocks | None) -> FileSpans | None:
+        """Return the bytes that reading takes, see `Reader.spans`."""
+        found = [variable.spans(rows[places], inner) for variable, places, inner in self._touched(rows, blocks)]
+        if any(spans is None for spans in found):
+            return None
+        offsets, sizes = (np.concatenate(column) for column in zip(NO_BYTES, *found, strict=True))
+        return offsets, sizes
+
+    def _touched(self, rows: Rows, blocks: Blocks | None) -> Iterator[tuple[Any, NDArray[np.int64], Blocks | None]]:
+        """Yield each variable with the places in `rows` of those that it is read of, and blocks of these."""
+        everywhere = np.arange(len(rows))
+        for number, variable in enumerate(self.variables):
+            if blocks is None or len(blocks.size) < self.axes:
+                yield variable, everywhere, blocks
+                continue
+            first = blocks.begins[:, 0]  # along the axis of variables, too
+            places = np.flatnonzero((first <= number) & (number < first + blocks.size[0]))
+            inner = Blocks(blocks.begins[places, 1:], blocks.size[1:])
+            yield variable, places, inner if inner.size else None
