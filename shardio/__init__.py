@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from .care.clean import clean as clean
     from .care.repair import repair as repair
     from .care.show import show as show
+    from .care.stage import stage as stage
     from .care.stats import stats as stats
     from .care.verify import verify as verify
     from .conversion.api import convert as convert
@@ -182,6 +183,7 @@ __all__ = [
     "repair",
     "show",
     "source",
+    "stage",
     "stats",
     "verify",
 ]
@@ -195,6 +197,7 @@ _LAZY = {
     "monitor": "monitoring.monitor",
     "repair": "care.repair",
     "show": "care.show",
+    "stage": "care.stage",
     "stats": "care.stats",
     "verify": "care.verify",
 }

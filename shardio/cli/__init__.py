@@ -23,6 +23,7 @@ from . import (
     repair,
     reshard,
     show,
+    stage,
     stats,
     train,
     verify,
@@ -72,6 +73,7 @@ for command in (
     bench.bench,
     plan.plan,
     train.train,
+    stage.stage,
     doctor.doctor,
 ):
     app.command(cls=Command)(command)

@@ -15,9 +15,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from .. import containers
-from ..cache.cached_object import CachedObject
+from ..cache.cached_object import PRESENT, CachedObject
 from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
-from ..cache.node_cache import Hold, Kept
+from ..cache.node_cache import Hold, Kept, NodeCache
 from ..containers import piece_sums, side_index
 from ..containers.base import Extent, Reader
 from ..containers.file_spans import NO_BYTES, FileSpans
@@ -42,6 +42,7 @@ FREE_SHARE = 0.25
 _DESCRIPTORS = 8  # of an open shard with its index and its checksums
 _UNIT = 16  # pieces that are fetched together where that costs little
 _WIDER = 2.0  # times as many pieces, at most
+_STAGED_AT_ONCE = 256  # pieces: some requests, of which a file that is staged has several under way
 
 
 @final
@@ -115,6 +116,12 @@ class _Files:
     sums: _Sums | None
 
     @property
+    def all(self) -> "Sequence[RemoteFile]":
+        """The shard and its index, and the checksums that the store has."""
+        sums = [] if self.sums is None or self.sums.missing else [self.sums.file]
+        return [self.shard, *self.companions, *sums]
+
+    @property
     def needed_first(self) -> Wanted:
         """The objects and pieces that opening the shard needs."""
         return [_whole(file) for file in self.companions] or [(self.shard, np.arange(1))]
@@ -182,6 +189,34 @@ class RemoteShards(Shards):
     def fetched(self) -> FetchCounts:
         retries = self._store.retries if isinstance(self._store, RetryingStore) else 0
         return replace(self._fetcher.counts, retries=retries)
+
+    @property
+    def cache(self) -> NodeCache:
+        """The cache of the node."""
+        return self._fetcher.cache
+
+    @property
+    def staged_bytes(self) -> int:
+        """The most bytes that the cache takes for all of the dataset: whole pieces, indexes and checksums included."""
+        table, pieces = self._table, self._table.bytes // PIECE
+        files = 1 + len(self._container.companions("shard", adopted=self._described.adopted))
+        sums = sum(piece_count(piece_sums.size_of([size])) + 1 for size in table.bytes.tolist())
+        return PIECE * (int(pieces.sum()) + files * len(table) + (sums if self._described.piece_bytes == PIECE else 0))
+
+    def stage(self, number: int) -> Iterator[int]:
+        """Fetch what the cache lacks of a shard and its indexes, in parts; yield the bytes of each once it is there."""
+        files = self._files_of(number)
+        for file, every in map(_whole, files.all):
+            for first in range(0, len(every), _STAGED_AT_ONCE):
+                pieces = every[first : first + _STAGED_AT_ONCE]
+                if not (file.cached.table.state[pieces] == PRESENT).all():
+                    self._fetcher.fetch([(file, pieces)]).release()
+                yield min(len(pieces) * PIECE, file.cached.table.size - first * PIECE)
+
+    def is_staged(self, number: int) -> bool:
+        """Whether all pieces of a shard and its indexes are in the cache."""
+        files = self._files.get(number, self._find)
+        return all(file.cached.table.complete for file in files.all)
 
     def close(self) -> None:
         self._open.clear()  # the last user of each lets go of what it holds in the cache
