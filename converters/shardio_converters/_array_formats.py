@@ -290,6 +290,7 @@ _MAGIC = (
     ("matlab", 0, b"MATLAB 5.0 MAT-file"),
     ("matlab7.3", 0, b"MATLAB 7.3 MAT-file"),
     ("hdf5", 0, b"\x89HDF\r\n\x1a\n"),
+    ("netcdf", 0, b"CDF"),
 )
 """The bytes that files of a format have at an offset."""
 
@@ -300,6 +301,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "webp": IMAGE,
         "bmp": IMAGE,
         "hdf5": "is an HDF5 file, which `shardio convert hdf5` takes",
+        "netcdf": "is a NetCDF file, whose rows `shardio convert hdf5` takes",
         "matlab7.3": "is a MATLAB file of version 7.3, an HDF5 file, which `shardio convert hdf5` takes",
     }
 )

@@ -6,7 +6,7 @@ The format is described at https://support.hdfgroup.org/documentation/hdf5/lates
 import contextlib
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from shardio.containers.hdf5_library import DAMAGE
 from shardio.errors import ConfigError, Message, Option, SourceError
 from shardio.foreign.files import Sort, order_hints, other_files
-from shardio.foreign.formats import find_hdf5
+from shardio.foreign.formats import find_hdf5, is_netcdf3
 from shardio.foreign.names import Paths, printable
 from shardio.format import cf
 from shardio.format.fields import as_ragged, listed_ragged
@@ -37,6 +37,7 @@ from ._fields import (
 from ._files import source_errors
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import Reader, datasets_of, open_file, try_in_helper
+from ._netcdf3 import ClassicContents, ClassicReader
 from ._source_base import ColumnSource, OneOpenFile
 
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
@@ -53,7 +54,7 @@ def hdf5(
     sort: Sort = "name",
     ragged: str | Collection[str] | None = None,
 ) -> "Hdf5":
-    """HDF5 files: datasets whose rows, along the first axis, are the samples.
+    """HDF5 files, and NetCDF files of any version: datasets whose rows, along the first axis, are the samples.
 
     Takes one file, a directory, or a pattern such as "runs/*.h5" (quote it). Of a directory it takes the files that are
     HDF5 by their content, whatever their names. Several files are read in the order of their names, and must hold the
@@ -65,6 +66,9 @@ def hdf5(
     ragged arrays of any other numbers. References,
     bitfields, datetimes, long doubles, single values and variable-length numbers in a foreign byte order are left out,
     and named in a note. You can choose a dataset by a soft link within the file.
+
+    Files of NetCDF's classic formats, which are no HDF5 files, are taken in the same way: the rows of a variable are
+    those along its first axis, mostly that of the records. Characters [n, length] become text.
 
     Args:
         src: the file, the directory or the pattern; in Python also a list of these.
@@ -107,9 +111,8 @@ def hdf5(
     lost: dict[str, str] = {}
     no_effect: dict[str, str] = {}
     for path in paths:
-        try_in_helper(path, read_timeout, "walk", external_links=external_links)
-        with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
-            contents = Contents(file, path, external_links)
+        classic = is_netcdf3(path)
+        contents = ClassicContents(path) if classic else _contents(path, external_links, read_timeout)
         usual = contents.default_columns()
         if fields is None and contents.external:
             raise SourceError("{} {}; or choose others with {fields}", printable(path), contents.where())
@@ -127,9 +130,10 @@ def hdf5(
         columns = columns or found
         _check_same(columns, found, path, paths[0])
         counts.append(_count(found, path, external_links))
-        names_in_file = datasets_of(found.values())
-        try_in_helper(path, read_timeout, "open_datasets", names=names_in_file, external_links=external_links)
-        Reader(path, found.values(), external_links, read_timeout).close()  # fail now if a filter is missing
+        if not classic:
+            names_in_file = datasets_of(found.values())
+            try_in_helper(path, read_timeout, "open_datasets", names=names_in_file, external_links=external_links)
+        _open(path, found.values(), external_links, read_timeout).close()  # fail now if a filter is missing
     starts = np.cumsum([0, *counts], dtype=np.int64)
     left_out = shortened([f"left out {name!r}: {why}" for name, why in lost.items()], "datasets are left out")
     not_applied = shortened(list(no_effect.values()), "datasets have such attributes")
@@ -166,10 +170,10 @@ class Hdf5(ColumnSource):
         return int(self.starts[-1])
 
     @cached_property
-    def _readers(self) -> OneOpenFile[Reader]:
+    def _readers(self) -> OneOpenFile[Reader | ClassicReader]:
         # A closure over self would keep the open file alive in a cycle.
         files, columns, options = self.files, tuple(self.columns.values()), (self.external_links, self.read_timeout)
-        return OneOpenFile(lambda number: Reader(files[number], columns, *options))
+        return OneOpenFile(lambda number: _open(files[number], columns, *options))
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -178,6 +182,8 @@ class Hdf5(ColumnSource):
         if members:
             name = "/".join([members[0].path, *members[0].members])
             raise SourceError(f"{printable(self.files[0])}: {name!r} is a member of records, not a dataset: convert it")
+        if classic := next(filter(is_netcdf3, self.files), None):
+            raise SourceError(f"{printable(classic)} is a NetCDF-3 file, which cannot be read in place: convert it")
         return {name: column.path for name, column in self.columns.items()}
 
     @property
@@ -204,7 +210,8 @@ class Hdf5(ColumnSource):
         if ragged := [column for column in self.columns.values() if column.ragged]:
             for number, part in enumerate(np.split(sizes, self.starts[1:-1])):
                 for column in ragged:
-                    self._readers.get(number).add_lengths(column, part)
+                    if isinstance(reader := self._readers.get(number), Reader):
+                        reader.add_lengths(column, part)
         return sizes
 
     def __getitem__(self, index: int) -> Sample:
@@ -225,7 +232,19 @@ class Hdf5(ColumnSource):
         return measure(column, self._count, read, 0 if column.ragged else 100)
 
 
-def _choose(fields: str | Mapping[str, str] | None, contents: Contents, path: Path) -> dict[str, str]:
+def _contents(path: Path, external_links: bool, read_timeout: float) -> Contents:
+    try_in_helper(path, read_timeout, "walk", external_links=external_links)
+    with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
+        return Contents(file, path, external_links)
+
+
+def _open(path: Path, columns: Iterable[Column], external_links: bool, read_timeout: float) -> Reader | ClassicReader:
+    if is_netcdf3(path):
+        return ClassicReader(path, columns)
+    return Reader(path, columns, external_links, read_timeout)
+
+
+def _choose(fields: str | Mapping[str, str] | None, contents: Contents | ClassicContents, path: Path) -> dict[str, str]:
     available = contents.default_columns() if fields is None else contents.all_columns()
     try:
         return choose_fields(fields, available, printable(path))
@@ -236,7 +255,12 @@ def _choose(fields: str | Mapping[str, str] | None, contents: Contents, path: Pa
 
 
 def _take(
-    names: Mapping[str, str], contents: Contents, path: Path, first: Path, decode_cf: bool, remarks: dict[str, str]
+    names: Mapping[str, str],
+    contents: Contents | ClassicContents,
+    path: Path,
+    first: Path,
+    decode_cf: bool,
+    remarks: dict[str, str],
 ) -> dict[str, Column]:
     """The chosen columns by field; add remarks on their attributes to `remarks`, by path, unless there are some.
 

@@ -19,6 +19,7 @@ from .names import Paths, printable
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 _LMDB_MAGIC = b"\xde\xc0\xef\xbe"
 _HEAD = 512
+_NETCDF3 = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
 _HDF5_SUFFIXES = (".h5", ".hdf5", ".he5")
 
 WORDS = {"webdataset": "tar", "tfrecord": "TFRecord", "lmdb": "LMDB", "hdf5": "HDF5"}
@@ -100,6 +101,8 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
 def find_hdf5(src: Paths, sort: Sort = "name") -> list[Path]:
     """Return the HDF5 files that `src` names, see `find_files`; of a directory, those that are so by their content.
 
+    NetCDF's classic formats count as HDF5, as its later ones are.
+
     A name counts only where the content is of no known format, as of a damaged file.
     """
     files = find_files(src, lambda name: name not in (FILE_NAME, TABLE_NAME), "HDF5 files", sort)
@@ -107,10 +110,19 @@ def find_hdf5(src: Paths, sort: Sort = "name") -> list[Path]:
     folders = {path.absolute() for one in given if (path := local_path(one)).is_dir()}
     listed = [path for path in files if path.parent in folders]
     contents = scan_files(listed, _content) if listed else []
-    others = {path for path, found in zip(listed, contents, strict=True) if found != _Content("hdf5")}
+    unknown = {path for path, found in zip(listed, contents, strict=True) if found != _Content("hdf5")}
+    others = {path for path in unknown if not is_netcdf3(path)}
     if len(others) == len(files):
         raise SourceError(f"{', '.join(map(printable, sorted(folders)))}: holds no HDF5 files")
     return [path for path in files if path not in others]
+
+
+def is_netcdf3(path: Path) -> bool:
+    """Return whether a file is of one of NetCDF's classic formats; SourceError if it cannot be read."""
+    try:
+        return File(path).read(0, 4) in _NETCDF3
+    except OSError as error:
+        raise unreadable(path, error) from error
 
 
 def _why_not_in_place(compression: str, kind: str) -> str:

@@ -32,7 +32,7 @@ _WORDS: dict[Asked, dict[str, str]] = {
     },
     "converter": {
         "npz npy array arrays": "numpy",
-        "h5 hdf he5 h5py": "hdf5",
+        "h5 hdf he5 h5py nc nc3 nc4 netcdf netcdf3 netcdf4": "hdf5",
         "csv tsv json jsonl": "filelist",
         "tar tars wds": "webdataset",
         "image images folder folders jpg jpeg png": "imagefolder",
@@ -136,6 +136,7 @@ _KINDS = (
     _Files("an LMDB", (".mdb",)),
     _Files("Parquet files", (".parquet",), "shardio convert parquet {} OUT"),
     _Files("NumPy files", (".npy", ".npz"), "shardio convert numpy {} OUT"),
+    _Files("NetCDF files", (".nc", ".nc4", ".cdf"), "shardio convert hdf5 {} OUT"),
     _ARRAYS,
 )
 _MAGIC = re.compile(r"[*?\[]|\{\d+\.\.\d+\}")  # what `shardio index` takes as a pattern

@@ -233,6 +233,17 @@ def months(folder: Path) -> None:
             file["time"].attrs.update({"units": f"days since 200{number}-01-01", "calendar": "gregorian"})
 
 
+def classic(folder: Path) -> None:
+    """A file of netCDF's classic format, with records of several variables."""
+    with scipy.io.netcdf_file(folder / "a.nc", "w") as file:
+        file.createDimension("time", None)
+        file.createDimension("x", 5)
+        file.createVariable("t2m", "i2", ("time", "x"))[:] = np.arange(5 * COUNT).reshape(COUNT, 5)
+        file.variables["t2m"].units, file.variables["t2m"].scale_factor = "K", np.float32(0.5)
+        file.createVariable("time", "i4", ("time",))[:] = np.arange(COUNT)
+        file.variables["time"].units = "hours since 2020-01-01"
+
+
 def adopted(write: Callable[[Path], None], kind: str, path: str = "", **options: Any) -> Callable[[Path], None]:
     """Files of others with an index beside them."""
 
@@ -475,6 +486,7 @@ TARGETS: dict[str, Target] = {
         Target("lmdb_images", lambda folder: entries(folder, False), ADOPT, "lmdb", "in.lmdb"),
         Target("hdf5_tables", tables, ADOPT, "hdf5"),
         Target("hdf5_filters", filters, ADOPT, "hdf5"),
+        Target("netcdf3", classic, CONVERT, "hdf5", "a.nc"),
         Target("parquet", parquet_files, CONVERT, "parquet"),
         Target("text", text_lines, CONVERT, "text"),
         Target("text_gz", zipped_text, CONVERT, "text", exact=True),
