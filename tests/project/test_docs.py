@@ -39,7 +39,16 @@ def documents() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-LONG = ("bench.md", "converting.md", "install.md", "remote.md", "segmentation.md", "training.md", "volumes.md")
+LONG = (
+    "bench.md",
+    "converting.md",
+    "install.md",
+    "months.md",
+    "remote.md",
+    "segmentation.md",
+    "training.md",
+    "volumes.md",
+)
 
 
 @pytest.mark.slow
