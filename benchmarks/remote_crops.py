@@ -58,7 +58,7 @@ def write(folder: Path, layout: str, count: int) -> Path:
     return out
 
 
-def measure(url: str, cache: str, options: dict[str, str], shuffle: str) -> dict[str, float]:
+def measure(url: str, cache: str, options: dict[str, str], shuffle: Any) -> dict[str, float]:
     """Read an epoch of crops."""
     dataset = shardio.open(url, cache=cache, cache_size="2GB", store_options=options)
     crop = {"t2m": [shardio.RandomSpatialCrop(CROP)]}

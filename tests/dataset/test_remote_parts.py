@@ -107,6 +107,24 @@ def test_rows_come_by_the_chunks_that_hold_them(case: Case, rows: list[int]) -> 
             assert dataset.fetched.bytes - before <= 1.1 * PIECE * case.pieces(rows)
 
 
+@pytest.mark.parametrize("shuffle", ["global", "block", None])
+def test_crops_are_those_of_whole_samples(case: Case, tmp_path: Path, shuffle: Any) -> None:
+    """A Loader fetches what its crops touch, ahead too, and delivers to each rank what it delivers of whole samples."""
+    transforms = {"x": [shardio.RandomSpatialCrop((20, 30)), shardio.RandomAxisFlip()]}
+    options: dict[str, Any] = {"shuffle": shuffle, "block": 3, "window": 2, "transforms": transforms}
+    dataset, delivered = opened(case.store, tmp_path / "cache"), list[int]()
+    for rank in range(2):
+        world = shardio.World(rank, 2, rank, 2)
+        crops = load(dataset, 2, world=world, **options)
+        for batch, same in zip(crops, load(case.local, 2, world=world, verify=True, **options), strict=True):
+            assert all(batch[name].equal(same[name]) for name in ("x", "n", "index"))
+            delivered += batch["index"].tolist()
+    assert sorted(delivered) == list(range(ROWS))
+    with h5py.File(case.source) as file:
+        if file["x"].chunks is None:
+            assert dataset.fetched.bytes <= (24 + 4 * ROWS) * PIECE
+
+
 DOCUMENTS, ENTRIES, WINDOW = 48, 120_000, 1_000
 
 
@@ -144,7 +162,8 @@ def test_windows_come_without_the_rest_of_their_documents(
 ) -> None:
     """RandomWindow fetches the pieces of its windows, for all ranks of a node, and delivers what it does locally."""
     options: dict[str, Any] = {"shuffle": shuffle, "block": 4, "window": 3}
-    remote, found, expected = opened(in_store(Path(documents.path)), tmp_path / "cache"), {}, {}
+    remote = opened(in_store(Path(documents.path)), tmp_path / "cache")
+    found, expected = dict[int, Any](), dict[int, Any]()
     for rank in range(2):
         world = shardio.World(rank, 2, rank, 2)
         own = rows_of(windows(remote, world, **options))

@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...containers.base import Entries, Extent
+from ...containers.base import Blocks, Entries, Extent
 from ...format.fields import length_column
-from ...transforms.arrays import ArrayWindow
+from ...transforms.arrays import ArrayCrop, ArrayWindow
 from ...views.readable import SelectedSamples
 from .random_params import RandomKeys, array_moves
 from .spec import BatchSpec
 
 
 def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> dict[str, Extent]:
-    """Return the entries of ragged fields that selected samples are read for.
+    """Return the blocks, and the entries of ragged fields, that selected samples are read for.
 
     Lengths are fetched, read and let go of here: whoever held them while they wait for the rest could be waited for.
 
@@ -31,6 +31,11 @@ def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> di
         with selection.fetch(lengths):
             for stored in spec.windowed:
                 found[stored] = _entries(spec, stored, selection, keys)
+    for stored, names in spec.names.delivered.items():
+        if len(names) == 1 and spec.reads_blocks(names[0]):
+            crop = array_moves(spec.arrays[names[0]].recipe, keys.draws(spec.names.draws[names[0]]))[0]
+            if isinstance(crop, ArrayCrop):
+                found[stored] = Blocks(crop.corners, crop.size)
     return found
 
 

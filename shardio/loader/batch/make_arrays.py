@@ -7,12 +7,13 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from ...containers.base import Blocks
 from ...containers.row_locator import PackedValues
 from ...engines.array_transforms import delivered_dtype, first_overflow, transform_arrays, transform_each
 from ...errors import BadSample, ConfigError
 from ...format.fields import length_column
 from ...transforms import Collation, PadTo
-from ...transforms.arrays import ArrayWindow, Move
+from ...transforms.arrays import ArrayCrop, ArrayWindow, Move
 from ...views.readable import SelectedSamples
 from .collate import cut, length_name, pad
 from .random_params import array_moves
@@ -111,10 +112,20 @@ def make_tokens(rows: Rows, name: str, texts: Sequence[str | None]) -> None:
     make_listed(rows, name, tokens)
 
 
-def make_fixed(rows: Rows, name: str, values: NDArray[Any]) -> None:
-    """Make the arrays, or numbers, of one shape of a field that has transforms."""
+def read_block(rows: Rows, name: str, selection: SelectedSamples) -> tuple[NDArray[Any], Sequence[Move]]:
+    """Read the blocks that the first move of a field leaves of its values; return them, and the other moves."""
+    crop, *rest = array_moves(rows.spec.arrays[name].recipe, rows.field_keys(name))
+    assert isinstance(crop, ArrayCrop)
+    return selection.blocks(rows.spec.names.stored[name], Blocks(crop.corners, crop.size)), rest
+
+
+def make_fixed(rows: Rows, name: str, values: NDArray[Any], moves: Sequence[Move] | None = None) -> None:
+    """Make the arrays, or numbers, of one shape of a field that has transforms.
+
+    With `moves`, these are those that remain for blocks of the stored values.
+    """
     array = rows.spec.arrays[name]
-    moves = array_moves(array.recipe, rows.field_keys(name))
+    moves = array_moves(array.recipe, rows.field_keys(name)) if moves is None else moves
     if (lost := first_overflow(values, array.recipe, moves)) is not None:
         _raise_overflow(rows, name, *lost)
     if not array.on_device:

@@ -19,7 +19,7 @@ from ...transforms.mixing import first_invalid_label
 from ...views.readable import SelectedSamples, decoded
 from .collate import length_name
 from .extents import extents
-from .make_arrays import RaggedRead, make_fixed, make_listed, make_ragged, make_tokens, read_ragged
+from .make_arrays import RaggedRead, make_fixed, make_listed, make_ragged, make_tokens, read_block, read_ragged
 from .make_image_lists import make_image_lists
 from .mixing import LABEL
 from .random_params import image_steps
@@ -42,7 +42,9 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             lent.enter_context(selection.fetch(spec.columns, parts))
             for name, there in rows.present.items():
                 there[:] = selection.column(present_column(names.stored[name]))
-            stored = {name: _read(rows, name, selection, lent) for name in names.delivered}
+            blocks = {name: read_block(rows, name, selection) for name in spec.fields if spec.reads_blocks(name)}
+            whole = [name for name, delivered in names.delivered.items() if not blocks.keys() >= {*delivered}]
+            stored = {name: _read(rows, name, selection, lent) for name in whole}
         if spec.options.verify:
             with clock.stage("verify"):
                 read = {name: each.stored() if isinstance(each, RaggedRead) else each for name, each in stored.items()}
@@ -60,7 +62,9 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 field = names.stored[name]
                 if kind.is_image or name in spec.image_lists:
                     continue
-                if isinstance(found := stored[field], RaggedRead):
+                if name in blocks:
+                    make_fixed(rows, name, *blocks[name])
+                elif isinstance(found := stored[field], RaggedRead):
                     make_ragged(rows, name, found)
                 elif name in spec.arrays and kind.fixed:
                     make_fixed(rows, name, found)

@@ -22,7 +22,16 @@ from ...foreign.tokenizer import TextEncoder
 from ...format.fields import CHECKSUM, Field, length_column, presence, present_column, shape_column
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
-from ...transforms import ArrayRecipe, Collation, Mixer, PadTo, RandomWindow, Transform
+from ...transforms import (
+    ArrayRecipe,
+    CenterSpatialCrop,
+    Collation,
+    Mixer,
+    PadTo,
+    RandomSpatialCrop,
+    RandomWindow,
+    Transform,
+)
 from ...transforms.array_recipe import check_held
 from ...transforms.arrays import Size
 from ...transforms.ragged import tokenizing
@@ -238,6 +247,18 @@ class BatchSpec:
         if self.options.verify or not self.fields[name].ragged:
             return False
         return isinstance(next(iter(self.arrays[name].recipe.transforms), None), RandomWindow)
+
+    @property
+    def reads_parts(self) -> bool:
+        """Whether only blocks or windows of the values of some fields are read."""
+        return bool(self.windowed) or any(map(self.reads_blocks, self.fields))
+
+    def reads_blocks(self, name: str) -> bool:
+        """Whether only blocks of a field's values of one size are read, as its transforms begin with a crop."""
+        array = self.arrays.get(name)
+        if self.options.verify or array is None or array.on_device or not self.fields[name].fixed:
+            return False
+        return isinstance(next(iter(array.recipe.transforms), None), RandomSpatialCrop | CenterSpatialCrop)
 
     def holds_stored_values(self, name: str) -> bool:
         """Whether a field of one size is read into a batch's own memory, as workers move and convert nothing of it."""

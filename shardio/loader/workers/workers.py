@@ -115,7 +115,7 @@ class Workers:
         def parts(selection: SelectedSamples, keys: NDArray[np.int64]) -> Mapping[str, Extent]:
             return extents(spec, selection, RandomKeys(plan.seed, plan.epoch, keys))
 
-        return FetchAhead(spec.dataset, spec.columns, plan, schedule, parts if spec.windowed else None)
+        return FetchAhead(spec.dataset, spec.columns, plan, schedule, parts if spec.reads_parts else None)
 
     def end_loop(self) -> None:
         """Take the memory of batches back as they are dropped, because no batch is made any more."""
