@@ -5,9 +5,11 @@ import mmap
 import os
 import random
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from ..dataset.opening import Place, as_dataset, at_bottom
@@ -17,6 +19,7 @@ from ..errors import ConfigError
 SECONDS = 2.0  # for each of the rates
 _ALIGNED = 4096
 _SEQUENTIAL = 1 << 20
+_MOST_BLOCKS = 100_000  # to choose from, all over the files
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class StorageRates:
         threads: the number of threads that read.
         direct: whether the page cache was passed by (O_DIRECT); if not, pages were dropped first, as far as possible.
         file_bytes: the size of all shards.
+        seconds: how long one random read takes, alone.
     """
 
     sequential: float
@@ -38,6 +42,7 @@ class StorageRates:
     threads: int
     direct: bool
     file_bytes: int
+    seconds: float
 
 
 def storage_rates(dataset: Place, *, threads: int = 8, seconds: float = SECONDS) -> StorageRates:
@@ -48,15 +53,22 @@ def storage_rates(dataset: Place, *, threads: int = 8, seconds: float = SECONDS)
     stored = {f"{one.path}": one for one in at_bottom(as_dataset(dataset, StoreAccess()))}
     samples = sum(map(len, stored.values()))
     found = sorted(path for folder in stored for path in Path(folder).rglob("*") if path.is_file())
-    files = [path for path in found if path.stat().st_size >= _ALIGNED]
-    if not files:
+    if not any(path.stat().st_size >= _ALIGNED for path in found):
         raise ConfigError(f"{dataset}: there is no file of 4 KiB or more to read")
+    size = sum(path.stat().st_size for path in found if path.stat().st_size >= _ALIGNED)
+    return file_rates(found, size / max(1, samples), threads=threads, seconds=seconds)
+
+
+def file_rates(paths: Sequence[Path], size: float, *, threads: int = 8, seconds: float = SECONDS) -> StorageRates:
+    """Read those of some files that have 4 KiB or more sequentially, and at random about `size` bytes at a time."""
+    files = [path for path in paths if path.stat().st_size >= _ALIGNED]
     sizes = [path.stat().st_size for path in files]
-    size = max(_ALIGNED, -(-sum(sizes) // max(1, samples) // _ALIGNED) * _ALIGNED)
+    size = max(_ALIGNED, -(-round(size) // _ALIGNED) * _ALIGNED)
     direct = all(_allows_direct(path) for path in files)
     sequential = _rate(files, sizes, _SEQUENTIAL, threads, seconds, direct)
     at_random = _rate(files, sizes, size, threads, seconds, direct, random.Random(0))
-    return StorageRates(sequential, at_random, size, threads, direct, sum(sizes))
+    alone = _rate(files, sizes, size, 1, seconds / 4, direct, random.Random(1))
+    return StorageRates(sequential, at_random, size, threads, direct, sum(sizes), size / max(1.0, alone))
 
 
 def _drop_cache(files: list[Path]) -> None:
@@ -98,7 +110,9 @@ def _rate(
     """Read blocks on several threads until the time is over, in the order that is drawn; return bytes per second."""
     if not direct:
         _drop_cache(files)
-    blocks = [(number, start) for number, size in enumerate(sizes) for start in range(0, max(1, size - block), block)]
+    step = block if draw is None else max(block, sum(sizes) // _MOST_BLOCKS // _ALIGNED * _ALIGNED)
+    places = ((number, start) for number, size in enumerate(sizes) for start in range(0, max(1, size - block), step))
+    blocks = list(islice(places, _MOST_BLOCKS + len(files)))
     if draw is not None:
         draw.shuffle(blocks)
     turn = iter(blocks)

@@ -4,6 +4,7 @@ import math
 import os
 import re
 import resource
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,12 +35,14 @@ class Finding:
         state: whether it works.
         value: what was found, such as a version.
         advice: what to do about it, one line; empty if there is nothing to do.
+        figures: what was measured, for programs; None where nothing was.
     """
 
     name: str
     state: State
     value: str
     advice: str = ""
+    figures: Mapping[str, float] | None = None
 
 
 def job() -> list[Finding]:

@@ -1,10 +1,13 @@
 """Storage of a dataset: its file system, or the store and the cache of this node; and whether it fits in memory."""
 
 import os
+import random
+import tempfile
 import time
 from pathlib import Path
 from statistics import median
 
+from ..bench.storage import StorageRates, file_rates
 from ..cache.location import default_folder, usual_limit
 from ..cache.node_cache import NO_HOLES
 from ..dataset.store_access import StoreAccess, folder_of, load_manifest
@@ -21,12 +24,16 @@ _DEFAULTS = StoreAccess()
 _SMALL_REQUESTS = 5
 _LARGE_REQUEST = 16_000_000  # bytes
 _LEAST = 1_000_000  # bytes that tell a rate
+_FILES, _THREADS, _SECONDS = 16, 8, 0.6  # for each of the rates of disks
+_WRITTEN = 128_000_000  # bytes, to the folder of a cache
+_WORTH = 1.5  # times as fast
 
 
 def storage(dataset: str, access: StoreAccess = _DEFAULTS) -> list[Finding]:
-    """Return a dataset's size, and the file system that it lies on, or the store and the cache of this node.
+    """Return a dataset's size, and the file system that it lies on, or its store; and whether a cache of the node pays.
 
-    Nothing but its manifest is read, and in a store the beginning of one shard, to time it.
+    Its manifest is read, and some of its shards to time it: the beginning of one in a store, random parts of a few in a
+    folder.
     """
     try:
         loaded = load_manifest(dataset, access)
@@ -39,7 +46,8 @@ def storage(dataset: str, access: StoreAccess = _DEFAULTS) -> list[Finding]:
     found = Finding("dataset", "ok", lies)
     if (url := as_url(dataset)) is not None:
         return [found, _store(folder_of(url), loaded, access), _cache(loaded, access)]
-    return [found, *_file_system(Path(dataset)), _page_cache(size)]
+    folder = Path(dataset) if os.path.isdir(dataset) else Path(dataset).parent
+    return [found, *_file_system(Path(dataset)), _page_cache(size), *_disks(folder, loaded, access)]
 
 
 def _file_system(dataset: Path) -> list[Finding]:
@@ -67,6 +75,68 @@ def _page_cache(size: int) -> Finding:
         return Finding("page cache", "ok", f"it fits in memory ({format_size(room)}): later epochs need no disk")
     advice = 'every epoch reads from the disk; on disks and networks shuffle="block" reads more at a time'
     return Finding("page cache", "note", f"it does not fit in half of the memory ({format_size(room)})", advice)
+
+
+def _disks(dataset: Path, loaded: manifest.Manifest, access: StoreAccess) -> list[Finding]:
+    """Return how fast a dataset's shards are read, and whether a cache on a disk of the node pays."""
+    names = loaded.shards.names
+    chosen = random.Random(0).sample(range(len(names)), min(_FILES, len(names)))
+    files = [path for path in (dataset / names[number] for number in chosen) if path.is_file()]
+    if sum(path.stat().st_size for path in files) < _LEAST:
+        return []  # too little to tell a rate
+    size = int(loaded.shards.bytes.sum()) / max(1, loaded.samples)
+    try:
+        slow = file_rates(files, size, threads=_THREADS, seconds=_SECONDS)
+    except OSError as error:
+        return [Finding("reads", "broken", f"{error.filename or dataset}: {error.strerror or error}")]
+    return [Finding("reads", "ok", _told(slow), figures=_figures(slow)), _pays(files[0], dataset, slow, loaded, access)]
+
+
+def _pays(file: Path, dataset: Path, slow: StorageRates, loaded: manifest.Manifest, access: StoreAccess) -> Finding:
+    try:
+        folder = (default_folder() if access.cache is None else Path(access.cache)).absolute()
+        there = next(one for one in (folder, *folder.parents) if os.path.isdir(one))
+        if there.stat().st_dev == file.stat().st_dev:
+            return Finding(
+                "cache", "ok", f"{folder} is on the disk of the data, so it does not pay: name one by --cache"
+            )
+        with tempfile.NamedTemporaryFile(dir=there, prefix=".shardio-doctor-") as written:
+            usage = os.statvfs(there)
+            block = os.urandom(1 << 20)
+            for _ in range(min(_WRITTEN, usage.f_bavail * usage.f_frsize // 4) >> 20):
+                written.write(block)
+            written.flush()
+            os.fsync(written.fileno())
+            fast = file_rates([Path(written.name)], slow.random_bytes, threads=_THREADS, seconds=_SECONDS)
+        limit = usual_limit(folder) if access.cache_size is None else parse_size(access.cache_size, "cache_size")
+    except (OSError, RuntimeError, ZeroDivisionError) as error:
+        return Finding("cache", "note", str(error), "name a folder on a local disk by --cache")
+    total, ratio = int(loaded.shards.bytes.sum()), fast.random / max(1.0, slow.random)
+    figures = {**_figures(fast), "times_as_fast": round(ratio, 2), "limit_bytes": limit, "dataset_bytes": total}
+    told = f"{folder}: {_told(fast)}, {ratio:.1f} times as fast as the data's own"
+    if ratio < _WORTH:
+        return Finding("cache", "ok", f"{told}: it does not pay", figures=figures)
+    size = "" if access.cache_size is None else f" --cache-size {access.cache_size}"
+    room = "" if total <= limit else f", of which it holds {format_size(limit)}"
+    told += f": it pays for {format_size(total)}{room}"
+    what = "stage" if total <= limit * 7 // 8 else "train"
+    return Finding("cache", "note", told, f"shardio {what} {dataset} --cache {folder}{size}", figures)
+
+
+def _told(rates: StorageRates) -> str:
+    one = f"{format_size(rates.random_bytes)} at random takes {1000 * rates.seconds:.2f} ms"
+    both = f"{format_size(rates.random)}/s, in order {format_size(rates.sequential)}/s"
+    return f"{one}, {rates.threads} at once bring {both}"
+
+
+def _figures(rates: StorageRates) -> dict[str, float]:
+    return {
+        "random_bytes": rates.random_bytes,
+        "random_read_seconds": rates.seconds,
+        "random_bytes_per_second": round(rates.random),
+        "sequential_bytes_per_second": round(rates.sequential),
+        "past_page_cache": rates.direct,
+    }
 
 
 def _store(url: Url, loaded: manifest.Manifest, access: StoreAccess) -> Finding:

@@ -3,12 +3,18 @@
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 import pytest
-from _datasets import tensors
+from _datasets import packed, tensors
 
 from shardio import __version__, native
+from shardio.bench.storage import StorageRates
+from shardio.dataset.store_access import StoreAccess
 from shardio.diagnosis import Finding, job, machine, storage
 from shardio.diagnosis.software import PACKAGES, Package, look_at, software, version_line
 from shardio.system import control_groups, file_systems
@@ -82,6 +88,34 @@ def test_a_dataset_and_where_it_lies(tmp_path: Path) -> None:
     assert by_name(storage(str(tmp_path)))["dataset"].state == "broken"
     (nowhere,) = storage(str(tmp_path / "nowhere"))
     assert (nowhere.state, "no such directory" in nowhere.value) == ("broken", True)
+
+
+def test_whether_a_cache_pays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads of the data and of the cache's disk are told as figures, and the command if the cache pays; files stay."""
+    packed(tmp_path / "d", ({"x": np.full(50_000, n, np.uint8)} for n in range(60)), shard_size="1MB")
+    before = sorted(tmp_path.iterdir())
+    beside = by_name(storage(str(tmp_path / "d"), StoreAccess(tmp_path / "c")))["cache"]
+    assert "is on the disk of the data" in beside.value
+    module = sys.modules["shardio.diagnosis.storage"]  # which the function of its name hides
+    measured = module.file_rates
+    with TemporaryDirectory(dir="/dev/shm") as memory:
+        for factor, state, words in ((0.01, "note", "it pays for"), (100.0, "ok", "it does not pay")):
+
+            def rates(files: list[Path], *given: Any, factor: float = factor, **more: Any) -> StorageRates:
+                found = measured(files, *given, **{**more, "seconds": 0.02})
+                return found if files[0].is_relative_to(memory) else replace(found, random=factor * 1e8)
+
+            monkeypatch.setattr(module, "file_rates", rates)
+            found = by_name(storage(str(tmp_path / "d"), StoreAccess(f"{memory}/cache", "1GB")))
+            assert (found["reads"].state, found["cache"].state) == ("ok", state)
+            assert words in found["cache"].value
+            assert found["reads"].figures["random_bytes_per_second"] == factor * 1e8
+            advice = f"shardio stage {tmp_path}/d --cache {memory}/cache --cache-size 1GB"
+            assert found["cache"].advice == (advice if state == "note" else "")
+        small = by_name(storage(str(tmp_path / "d"), StoreAccess(f"{memory}/cache", "1MB")))["cache"]
+        assert (small.state, small.figures["limit_bytes"]) == ("ok", 1_000_000)
+        assert not list(Path(memory).iterdir())
+    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize(
