@@ -299,9 +299,14 @@ def _in_folder(root: Path, field: str, *, label: bool, series: bool, sort: Sort,
     column: dict[str, Column] = {}
     names: tuple[str, ...] = ()
     if with_classes:
-        numbers = {name: number for number, name in enumerate(folder.classes)}
-        labels = np.array([numbers[_key(path).partition("/")[0]] for path in chosen], np.int64)
-        column, names = {"label": Column(Field("scalar", dtype="int64"), labels)}, tuple(map(printable, folder.classes))
+        of = [_key(path).partition("/")[0] for path in chosen]
+        held = [name for name in folder.classes if name in set(of)]
+        numbers = {name: number for number, name in enumerate(held)}
+        labels = np.array([numbers[name] for name in of], np.int64)
+        column, names = {"label": Column(Field("scalar", dtype="int64"), labels)}, tuple(map(printable, held))
+        if empty := [printable(name) for name in folder.classes if name not in numbers]:
+            shown = ", ".join(empty[:_SHOWN]) + (", ..." if len(empty) > _SHOWN else "")
+            remarks.append(f"left out folders without files of arrays, which are no classes: {shown}")
     hints: tuple[str, ...] = (*order_hints(map(_key, chosen)), *_of_series(chosen))
     if with_classes and len(chosen) == len(names) > 1:
         hints += (

@@ -219,6 +219,13 @@ class TestFolders:
         assert images.startswith("left out 1 file: each is an image of 8 bits: `shardio convert imagefolder`")
         assert beside == "left out 1 files beside the class folders, of no class"
 
+    def test_folders_without_arrays_are_no_classes(self, tmp_path: Path) -> None:
+        scans(tmp_path)
+        (tmp_path / "bills").mkdir()
+        source = arrayfolder(tmp_path)
+        assert source.metadata["classes"] == ["cat", "dog"]
+        assert source.remarks == ("left out folders without files of arrays, which are no classes: bills",)
+
     def test_images_of_8_bits_alone(self, tmp_path: Path) -> None:
         class_folders(tmp_path)
         with pytest.raises(SourceError, match=r"holds no files of arrays; left out .*`shardio convert imagefolder`"):

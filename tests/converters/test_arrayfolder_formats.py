@@ -19,7 +19,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, RLELossless
 
 from shardio.errors import BadSample, SourceError
-from shardio.source import Source
+from shardio.source import Missing, Source
 from shardio.testing import check_source
 from shardio_converters.arrayfolder import arrayfolder
 
@@ -313,6 +313,16 @@ class TestMatlab:
     def test_cut_files(self, tmp_path: Path) -> None:
         scipy.io.savemat(tmp_path / "a.mat", {"x": numbers(16, 16)}, do_compression=True)
         check_cuts(tmp_path, 23)
+
+
+def test_a_later_file_without_an_affine(tmp_path: Path) -> None:
+    """It is a bad sample by name, as the field is there."""
+    for number in range(60):
+        nibabel.save(nibabel.Nifti1Image(numbers(2, 3, 4), AFFINE), tmp_path / f"{number:02d}.nii")
+    (tmp_path / "01.nii").unlink()
+    np.save(tmp_path / "01.npy", numbers(2, 3, 4))
+    source = arrayfolder(tmp_path)
+    assert source[1]["affine"] == Missing(f"{tmp_path}/01.npy: states no affine")
 
 
 def test_several_formats_in_one_folder(tmp_path: Path) -> None:
