@@ -17,7 +17,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 FOLDER = Path("shardio", "native")
 SOURCES = (
     *("jpeg.c", "recode.c", "segments.c", "damage.c", "resample.c", "area.c", "headers.c"),
-    *("steps.c", "colors.c", "neighbors.c"),
+    *("steps.c", "colors.c", "neighbors.c", "numbers.c"),
     *("permute.c", "rows.c", "lmdb.c", "files.c", "guard.c"),
 )
 CHOICES = ("auto", "require", "off")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..native import numbers
 from ..transforms.array_recipe import ArrayConversion, ArrayRecipe, Filling
 from ..transforms.arrays import ArrayCrop, ArrayFlip, ArrayRotate90, ArrayWindow, Move
 from .output_format import numpy_dtype
@@ -18,6 +19,8 @@ from .torch_steps import to_device
 
 _VALUES_AT_ONCE = 1 << 16
 """Values that are converted in one go where nothing moves them: they stay in a processor's cache between operations."""
+
+_IDENTITY = np.zeros((), np.float32), np.ones((), np.float32)
 
 _MOST_OF_ONE_THREAD = 1 << 15
 """Values up to which torch works on the thread that calls it. Workers are threads enough."""
@@ -53,14 +56,18 @@ def transform_arrays(
     Write the results to `out`, [B, *out_shape] of `delivered_dtype`; without moves it may be `arrays` itself. If
     `missing` is given, of the same shape, write there which values the recipe filled.
     """
+    moved = [_moved(array, moves, row) for row, array in enumerate(arrays)] if moves else [arrays]
+    outs, marks = (each if each is None else [*each] if moves else [each] for each in (out, missing))
+    if _converted_in_one_pass(moved, recipe, outs or [], marks):
+        return
     rows = 1 if moves else max(1, _VALUES_AT_ONCE // max(1, math.prod(arrays.shape[1:])))
     scratch = _scratch(recipe, (rows, *out.shape[1:]))
     filled = np.empty((rows, *out.shape[1:]), np.bool_) if recipe.filling is not None and missing is None else None
     with np.errstate(all="ignore"):  # as torch: what a dtype cannot hold is infinite
         for start in range(0, len(arrays), rows):
-            moved = arrays[start : start + rows] if not moves else _moved(arrays[start], moves, start)[None]
-            marks = missing[start : start + rows] if missing is not None else filled
-            _write(moved, recipe, out[start : start + rows], scratch, marks)
+            part = moved[start][None] if moves else arrays[start : start + rows]
+            marked = missing[start : start + rows] if missing is not None else filled
+            _write(part, recipe, out[start : start + rows], scratch, marked)
 
 
 def transform_each(
@@ -75,23 +82,26 @@ def transform_each(
     Return the results, of `delivered_dtype`, and which of their values the recipe filled, [] if it fills none: the
     arrays of `out` and `missing` if they are given, else new arrays, or views of the arrays given.
     """
-    results, filled = [], []
-    with np.errstate(all="ignore"):
-        for row, array in enumerate(arrays):
-            moved = _moved(array, moves, row)
-            # NumPy calls an array that is reversed along an axis of one entry contiguous; PyTorch takes none of these.
-            plain = moved.flags.c_contiguous and min(moved.strides, default=0) >= 0
-            if out is None and recipe.conversion is None and recipe.filling is None and plain:
-                results.append(moved)
-                continue
-            result = np.empty(moved.shape, delivered_dtype(recipe, moved.dtype)) if out is None else out[row]
-            marks = None
-            if recipe.filling is not None:
-                filled.append(np.empty(moved.shape, np.bool_) if missing is None else missing[row])
-                marks = filled[-1][None]
-            _write(moved[None], recipe, result[None], _scratch(recipe, (1, *result.shape)), marks)
-            results.append(result)
+    moved = [_moved(array, moves, row) for row, array in enumerate(arrays)]
+    fills = recipe.filling is not None
+    if out is None and recipe.conversion is None and not fills:
+        return [array if _is_plain(array) else array.copy("C") for array in moved], []
+    results = [np.empty(a.shape, delivered_dtype(recipe, a.dtype)) for a in moved] if out is None else [*out]
+    filled = [] if not fills else [np.empty(a.shape, np.bool_) for a in moved] if missing is None else [*missing]
+    if not _converted_in_one_pass(moved, recipe, results, filled if fills else None):
+        with np.errstate(all="ignore"):
+            for row, (array, result) in enumerate(zip(moved, results, strict=True)):
+                marks = filled[row][None] if fills else None
+                _write(array[None], recipe, result[None], _scratch(recipe, (1, *result.shape)), marks)
     return results, filled
+
+
+def _is_plain(array: NDArray[Any]) -> bool:
+    """Return whether PyTorch takes an array as it is.
+
+    NumPy calls an array that is reversed along an axis of one entry contiguous; PyTorch takes none of these.
+    """
+    return array.flags.c_contiguous and min(array.strides, default=0) >= 0
 
 
 def _scratch(recipe: ArrayRecipe, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
@@ -119,6 +129,21 @@ def _write(
         np.copyto(floats, filling.fill, where=marks)
     if scratch is not None and recipe.conversion is not None:
         _round(floats, recipe.conversion, out)
+
+
+def _converted_in_one_pass(
+    moved: Sequence[NDArray[Any]],
+    recipe: ArrayRecipe,
+    out: Sequence[NDArray[Any]],
+    missing: Sequence[NDArray[np.bool_]] | None,
+) -> bool:
+    """Write the results of a recipe that converts to floats, as `_write` does; False if the compiled part does not."""
+    conversion, filling = recipe.conversion, recipe.filling
+    if conversion is None or conversion.dtype == "int64":
+        return False
+    mean, std = conversion.moments or _IDENTITY
+    fill, codes = (mean, None) if filling is None else (filling.fill, filling.missing)
+    return numbers.convert(moved, (mean, std, fill), codes, conversion.dtype, out, missing)
 
 
 def _find_missing(values: NDArray[Any], filling: Filling, out: NDArray[np.bool_]) -> None:

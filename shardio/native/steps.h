@@ -4,23 +4,12 @@
 
 #include "image.h"
 
-/* One function each for AVX-512, AVX2 and any processor, chosen while the program loads. Floating-point exceptions are of no
- * interest and all numbers are finite, so the compiler may turn branches into arithmetic. It uses no fused multiply-add:
- * every processor gives the same bytes. */
-#include <features.h>
+/* Floating-point exceptions are of no interest and all numbers are finite, so the compiler may turn branches into
+ * arithmetic. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("no-trapping-math", "finite-math-only", "no-signed-zeros")
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(SHARDIO_ONE_PROCESSOR)
-#if __GNUC__ >= 12
-#define EVERY_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))
-#else
-#define EVERY_PROCESSOR __attribute__((target_clones("avx2", "default")))
 #endif
-#endif
-#endif
-#ifndef EVERY_PROCESSOR
-#define EVERY_PROCESSOR
-#endif
+#include "processors.h"
 
 enum { FLIP, WARP, BLEND, HUE, POSTERIZE, SOLARIZE, STRETCH, EQUALIZE, SHARPEN, BLUR, ERASE, STEPS };
 

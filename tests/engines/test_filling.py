@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays as hypothesis_arrays
 
 import shardio
+from shardio import native
 from shardio.engines.array_transforms import (
     as_delivered,
     delivered_dtype,
     first_overflow,
     transform_and_mark,
     transform_arrays,
+    transform_each,
 )
 from shardio.errors import ConfigError
+from shardio.native import numbers
 from shardio.transforms import ArrayRecipe
 
 FILL = -9999
@@ -27,7 +30,7 @@ NUMBERS = st.floats(-100, 100, width=16)
 
 
 def on_both(recipe: ArrayRecipe, arrays: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what host and device make of arrays, and where they filled them, once both are equal."""
+    """Return what host and device make of arrays, and where they filled them, once both are equal, and NumPy too."""
     moves = recipe.moves(seed=1, epoch=0, indices=np.arange(len(arrays)))
     out = np.empty((len(arrays), *(recipe.out_size or ())), delivered_dtype(recipe, arrays.dtype))
     marks = np.empty(out.shape, np.bool_)
@@ -36,10 +39,17 @@ def on_both(recipe: ArrayRecipe, arrays: Any) -> tuple[torch.Tensor, torch.Tenso
     assert there is not None
     assert host.dtype == device.dtype
     assert np.array_equal(marks, there.numpy())
-    assert host.view(torch.uint8).equal(device.contiguous().view(torch.uint8))
-    plain = np.empty_like(out)
-    transform_arrays(arrays, recipe, moves, plain)  # without marks
-    assert plain.tobytes() == out.tobytes()
+    assert torch.equal(host.contiguous().view(torch.uint8), device.contiguous().view(torch.uint8))
+    with pytest.MonkeyPatch.context() as patch:
+        for least in (0, 1 << 60):  # by the compiled part, by NumPy
+            patch.setattr(numbers, "LEAST", least)
+            again, marked = np.zeros_like(out), np.zeros_like(marks)
+            transform_arrays(arrays, recipe, moves, again, marked)
+            assert (again.tobytes(), marked.tobytes()) == (out.tobytes(), marks.tobytes())
+            transform_arrays(arrays, recipe, moves, again)  # without marks
+            each, told = transform_each([*arrays], recipe, moves)
+            assert again.tobytes() == np.stack(each).tobytes() == out.tobytes()
+            assert np.stack(told).tobytes() == marks.tobytes()
     return host, torch.from_numpy(marks)
 
 
@@ -311,3 +321,20 @@ def test_a_column_of_that_name_is_not_overwritten() -> None:
     ):
         load(data, PLAIN)
     assert load(data, [shardio.FillMissing()])[0]["x_missing"].tolist() == [1] * 4
+
+
+@pytest.mark.parametrize(("dtype", "tensors"), [("float16", torch.float16), ("bfloat16", torch.bfloat16)])
+def test_the_compiled_part_rounds_as_torch(dtype: str, tensors: torch.dtype) -> None:
+    """Any float32: numbers between two results, the smallest and the largest ones, infinities and NaN."""
+    steps = np.arange(1 << 16, dtype=np.uint32)
+    near = [
+        (steps << shift) + np.uint32(off) for shift in (13, 16) for off in (0, 0xFFF, 0x1000, 0x1001, 0x7FFF, 0x8000)
+    ]
+    bits = np.concatenate([np.random.default_rng(0).integers(0, 1 << 32, 1 << 18, dtype=np.uint32), *near])
+    values, out = bits.view(np.float32), np.empty(bits.shape, np.uint16)
+    zero, one = np.zeros((), np.float32), np.ones((), np.float32)
+    assert numbers.convert([values], (zero, one, zero), None, dtype, [out], None) == (native.library() is not None)
+    if native.library() is not None:
+        found, wanted = torch.from_numpy(out).view(tensors), torch.from_numpy(values).to(tensors)
+        assert torch.equal(found.isnan(), wanted.isnan())
+        assert torch.equal(found.nan_to_num(0).view(torch.int16), wanted.nan_to_num(0).view(torch.int16))
