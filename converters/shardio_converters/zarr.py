@@ -1,7 +1,7 @@
-"""Zarr stores of format 2 and 3: the samples are the rows of arrays along their first axis.
+"""Zarr stores of format 2 and 3: the samples are the rows of arrays along one of their axes.
 
-The formats are described at https://zarr-specs.readthedocs.io. Arrays are found without zarr, and so without running
-any code that a store could bring.
+The formats are described at https://zarr-specs.readthedocs.io. Arrays are found, and their numbers are read, without
+zarr; it reads strings, values of varying length, and numbers in codecs that shardio does not know.
 """
 
 import base64
@@ -11,8 +11,9 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,12 +22,17 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, SourceError
-from shardio.foreign.names import printable
+from shardio.containers.zarr import array_rows, check_understood
+from shardio.containers.zarr_index import IndexedArray, ZarrIndex
+from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array
+from shardio.errors import BadSample, Message, ShardCorrupt, SourceError
+from shardio.foreign.files import Sort, order_hints
+from shardio.foreign.names import Paths, printable
+from shardio.foreign.zarr import FoundArray, find_stores, open_store
 from shardio.format import cf
-from shardio.source import Field, Sample, check_index, label_as_int64, load_optional, local_path
-from shardio.system import strict_json
-from shardio.system.regular_files import check_regular, open_regular
+from shardio.format.limits import MAX_VALUE_BYTES
+from shardio.source import Field, Sample, check_index, describe_field, label_as_int64, load_optional, local_path
+from shardio.system.regular_files import check_regular
 
 from ._fields import (
     array_field,
@@ -40,7 +46,7 @@ from ._fields import (
     shortened,
     with_attributes,
 )
-from ._files import parse_json, source_errors
+from ._files import source_errors
 from ._source_base import BlockCache, ColumnSource, OneOpenFile, rows_at_once
 
 _DAMAGE = (
@@ -50,53 +56,88 @@ _DAMAGE = (
 """The errors that zarr and its codecs raise for unreadable data: MemoryError where damage is taken for a length, and
 SystemError where a codec in C fails in a way of which it does not tell Python."""
 
-_METADATA = ("zarr.json", ".zarray")
 _MOST_CHUNKS = 1 << 14
-"""The most chunks of one row: 1 GiB in chunks of 64 KiB. Zarr takes a while for each, also for one that is missing."""
+"""The most chunks of one row: 1 GiB in chunks of 64 KiB. Each takes a while, also one that is missing."""
 _MOST_NUMBERS = 1024  # in an attribute
 _MEASURED = 20  # rows to read for their average size: each may lie in another chunk
 _BYTES = Field("bytes")
 
 
 def zarr(
-    src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None, decode_cf: bool = False
+    src: Paths,
+    *,
+    fields: str | Mapping[str, str] | None = None,
+    axis: str | None = None,
+    decode_cf: bool = False,
+    sort: Sort = "name",
 ) -> "Zarr":
     """A Zarr array or group, of format 2 or 3: the rows along the first axis are the samples.
 
-    Takes a directory or a zip file on a local disk. A lone array becomes the field `array`; in a group, every array
-    becomes a field: numbers become scalars or arrays, strings text, raw values of fixed size bytes, and values of
-    varying length bytes, or images if they begin like one. Missing chunks hold the fill value, as Zarr defines. Arrays
-    of pickled objects are refused, because unpickling can run any code; so are datetimes and structures. Arrays without
-    rows are left out, and named in a note.
+    Takes a directory or a zip file on a local disk, or several: a folder of them, or a pattern such as "months/*.zarr"
+    (quote it), whose arrays must have the same names and rows. A lone array becomes the field `array`; in a group,
+    every array becomes a field: numbers become scalars or arrays, strings text, raw values of fixed size bytes, and
+    values of varying length bytes, or images if they begin like one. Missing chunks hold the fill value, as Zarr
+    defines. Arrays of pickled objects are refused, because unpickling can run any code; so are datetimes and
+    structures. Arrays without rows, and links in a store, are left out, and named in a note.
 
     Args:
-        src: the directory or the zip file.
+        src: the directory or the zip file; a folder of stores, or a pattern.
         fields: the arrays to take, with names for their fields, as in "image=data/images,label". Without it: all
             arrays, which must have the same number of rows.
+        axis: the axis that the samples are along, by its name in `dimension_names` or `_ARRAY_DIMENSIONS`, such as
+            time; or by its number, from 0 on. It becomes the first one. Arrays that lack it are left out.
         decode_cf: apply the attributes of netCDF, as xarray does: scale_factor, add_offset, _FillValue, missing_value
             and _Unsigned; numbers outside of valid_min, valid_max or valid_range become NaN, and times seconds since
             1970, float64. Without it numbers stay as they are stored.
+        sort: `natural` sorts stores by the numbers in their names, so that s_2 comes before s_10.
 
     Example:
         shardio convert zarr train.zarr data/train --fields image=images,label=labels
         shardio convert zarr train.zarr.zip data/train
         shardio convert zarr era5.zarr data/era5 --fields t2m,time --decode-cf --to hdf5
+        shardio convert zarr era5.zarr data/times --axis time
         shardio convert zarr train.zarr data/half --to hdf5 --dtype float16 --compress gzip
 
     Raises:
-        SourceError: the store is missing, damaged or holds no arrays, arrays differ in their number of rows, or no
-            field holds their type; with `decode_cf`, a calendar or an attribute from which no values follow.
+        SourceError: a store is missing, damaged or holds no arrays, stores disagree, arrays differ in their number of
+            rows, or no field holds their type; with `decode_cf`, a calendar or an attribute from which no values
+            follow.
         ConfigError: `fields` names an array that does not exist.
     """
-    root = local_path(src).absolute()
-    found = _columns(root)
-    usual = {name: column for name, column in found.items() if column.shape}
-    if not usual:
-        raise SourceError(f"{printable(root)} holds no arrays with rows")
-    names = choose_fields(fields, usual, printable(root))
+    given = [os.fspath(one) for one in ([src] if isinstance(src, (str, os.PathLike)) else src)]
+    roots = find_stores(given, sort) or [local_path(one).absolute() for one in given]
+    stores: list[Mapping[str, _Column]] = []
+    remarks: tuple[str, ...] = ()
+    names: dict[str, str] = {}
+    for root in roots:
+        found, lost = _columns(root, axis)
+        usual = {name: column for name, column in found.items() if column.shape}
+        if not usual:
+            raise SourceError(f"{printable(root)} holds no arrays with rows")
+        names = names or choose_fields(fields, usual, printable(root))
+        chosen, not_applied = _take(names, usual, root, roots[0], decode_cf)
+        stores.append(chosen)
+        if not remarks:
+            left_out = shortened(lost if fields is None else [], "arrays are left out")
+            no_effect = shortened(not_applied, "arrays have such attributes")
+            remarks = (*left_out, *rename_remarks(fields, names), *no_effect)
+        _check_same(stores[0], chosen, root, roots[0])
+    starts = np.cumsum([0, *(next(iter(store.values())).shape[0] for store in stores)], dtype=object)
+    if starts[-1] >= 1 << 62:
+        raise SourceError(f"{printable(roots[0])} claims {starts[-1]} rows, which are too many")
+    made = Zarr(tuple(roots), tuple(stores), starts.astype(np.int64), remarks, order_hints(roots, "stores"))
+    return made.measured()
+
+
+def _take(
+    names: Mapping[str, str], usual: Mapping[str, "_Column"], root: Path, first: Path, decode_cf: bool
+) -> tuple[dict[str, "_Column"], list[str]]:
+    """The chosen columns of a store by field, and remarks on attributes that have no effect."""
     chosen: dict[str, _Column] = {}
     not_applied: list[str] = []
     for field, name in names.items():
+        if name not in usual:
+            raise SourceError(f"stores must agree: {printable(root)} has no {name!r}, {printable(first)} has")
         if usual[name].problem:
             reason = f"{usual[name].problem}; choose others with fields"
             raise SourceError(f"{printable(root)}: {name!r} cannot be taken: {reason}")
@@ -104,9 +145,25 @@ def zarr(
         not_applied += [remark] if remark else []
         chosen[field] = replace(column, field=label_as_int64(field, column.field))
     check_same_rows({name: usual[name] for name in names.values()}, printable(root))
-    lost = [f"left out {name!r}: it has no rows" for name in found if name not in usual] if fields is None else []
-    left_out, no_effect = shortened(lost, "arrays are left out"), shortened(not_applied, "arrays have such attributes")
-    return Zarr(root, chosen, (*left_out, *rename_remarks(fields, names), *no_effect)).measured()
+    return chosen, not_applied
+
+
+def _check_same(expected: Mapping[str, "_Column"], found: Mapping[str, "_Column"], root: Path, first: Path) -> None:
+    """Raise SourceError unless the fields of a store are those of the first one."""
+    for name, column in found.items():
+        ours, others = column.field, expected[name].field
+        if replace(ours, attributes=None) != replace(others, attributes=None):
+            raise SourceError(
+                f"stores must agree: field {name!r} is {describe_field(ours)} in {printable(root)}, and "
+                f"{describe_field(others)} in {printable(first)}"
+            )
+        if difference := cf.difference(ours.attributes, others.attributes):
+            raise SourceError(
+                "stores must agree: of field {!r}, {}{}",
+                name,
+                difference.between(printable(root), printable(first)),
+                Message("; {decode_cf:True} applies the attributes of each store") if difference.decodes else "",
+            )
 
 
 @final
@@ -122,6 +179,9 @@ class _Column:
         mean: the average bytes of a row; 0 where that is not known yet.
         attributes: its attributes of netCDF that say what its numbers mean, see `shardio.format.cf`; None for none.
         decoding: how its numbers are decoded; None if they are taken as they are stored.
+        axis: the axis that the samples are along.
+        layout: how its numbers lie in chunks; None if zarr reads it.
+        metadata: the JSON value that this follows from.
     """
 
     path: str
@@ -131,42 +191,98 @@ class _Column:
     mean: int = 0
     attributes: Mapping[str, Any] | None = None
     decoding: cf.Decoding | None = None
+    axis: int = 0
+    layout: ArrayLayout | None = None
+    metadata: Mapping[str, Any] | None = None
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Zarr(ColumnSource):
-    """The rows of a store's arrays. It pickles as a path; each worker opens the store itself."""
+    """The rows of stores' arrays. It pickles as paths; each worker opens the stores itself, one at a time.
 
-    root: Path
-    columns: Mapping[str, _Column]
+    Attributes:
+        files: the stores.
+        stores: the columns to read of each, by field.
+        starts: the number of each store's first sample, followed by the number of samples, `[stores + 1]`.
+    """
+
+    files: tuple[Path, ...]
+    stores: tuple[Mapping[str, _Column], ...]
+    starts: NDArray[np.int64]
     remarks: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     source = "zarr"
+    container = "zarr"
+
+    @property
+    def columns(self) -> Mapping[str, _Column]:  # type: ignore[override]
+        return self.stores[0]
 
     @property
     def _count(self) -> int:
-        return next(iter(self.columns.values())).shape[0]
+        return int(self.starts[-1])
 
     @cached_property
     def _readers(self) -> "OneOpenFile[_Reader]":
-        root, columns = self.root, tuple(self.columns.values())  # a closure over self would keep the store open
-        return OneOpenFile(lambda number: _Reader(root, columns))
+        files, stores = self.files, self.stores  # a closure over self would keep the store open
+        return OneOpenFile(lambda number: _Reader(files[number], stores[number].values()))
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """See `shardio.source.HasNames`: the arrays' paths."""
+        return {name: column.path for name, column in self.columns.items()}
+
+    @property
+    def decode_cf(self) -> bool:
+        return any(column.decoding for column in self.columns.values())
 
     @property
     def changes(self) -> Mapping[str, Any]:
         """The options that change the samples, as JSON values for the conversion's plan, which `--resume` compares."""
-        return {"decode_cf": True} if any(column.decoding for column in self.columns.values()) else {}
+        axes = {name: column.axis for name, column in self.columns.items() if column.axis}
+        return {**({"decode_cf": True} if self.decode_cf else {}), **({"axes": axes} if axes else {})}
+
+    def zarr_index(self, number: int) -> ZarrIndex:
+        """See `shardio.source.HasZarrIndex`."""
+        root, arrays = self.files[number], dict[str, IndexedArray]()
+        store = open_store(root)
+        for name, column in self.stores[number].items():
+            if column.layout is None or column.metadata is None:
+                raise SourceError(
+                    "{}: {!r} is not read in place, as it holds no numbers, or in codecs that shardio does not know; "
+                    "choose others with {fields}, or convert it",
+                    printable(root),
+                    column.path or "array",
+                )
+            packing = None if column.decoding is None else cf.to_json(column.attributes or {})
+            entries = store.entries(column.path, column.layout)
+            arrays[name] = IndexedArray(column.path, column.metadata, column.axis, packing, entries)
+        return ZarrIndex(arrays, zipped=store.zipped)
+
+    def measured(self) -> "Zarr":
+        first = {name: self._measured(column) for name, column in self.columns.items()}
+        stores = [
+            {
+                name: replace(column, mean=first[name].mean, field=replace(column.field, kind=first[name].field.kind))
+                for name, column in store.items()
+            }
+            for store in self.stores
+        ]
+        return replace(self, stores=tuple(stores))
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, self._count)
-        reader = self._readers.get(0)
-        return {name: reader.value(column, index) for name, column in self.columns.items()}
+        number = bisect_right(self.starts, index) - 1
+        row, reader = index - int(self.starts[number]), self._readers.get(number)
+        return {name: reader.value(column, row) for name, column in self.stores[number].items()}
 
     def _fill(self, name: str, out: NDArray[Any]) -> None:
-        self._readers.get(0).fill(self.columns[name], out)
+        for number, part in enumerate(np.split(out, self.starts[1:-1])):
+            self._readers.get(number).fill(self.stores[number][name], part)
 
     def _measured(self, column: _Column) -> Any:
-        return measure(column, self._count, partial(self._readers.get(0).value, column), _MEASURED)
+        return measure(column, int(self.starts[1]), partial(self._readers.get(0).value, column), _MEASURED)
 
 
 @final
@@ -176,22 +292,33 @@ class _Reader:
     def __init__(self, root: Path, columns: Iterable[_Column]) -> None:
         self._root = root
         self._blocks = BlockCache()
-        self._store = _open(root)
+        self._library: Any = None
+        self._rows: dict[str, Any] = {}
+        self._arrays: dict[str, Any] = {}
+        store = open_store(root)
         try:
-            self._arrays = {column.path: self.array(column.path) for column in columns}
+            for column in columns:
+                if column.layout is None:
+                    self._arrays[column.path] = self.array(column.path)
+                    continue
+                entries = store.live_entries(column.path, column.layout)
+                with source_errors(root, ShardCorrupt):
+                    files = store.chunks(column.path)
+                self._rows[column.path] = array_rows(files, column.path, column.layout, column.axis, entries)
         except SourceError:
             self.close()
             raise
 
     def close(self) -> None:
         with suppress(AttributeError):  # a zip file is opened with its first array, and cannot be closed before that
-            self._store.close()
+            self._library.close()
 
     def array(self, path: str) -> Any:
-        """Open the array at `path`; SourceError if zarr rejects its metadata."""
+        """Open the array at `path` with zarr; SourceError if that rejects its metadata."""
         place = f"{printable(self._root)}: the array {path!r}"
+        self._library = self._library or _open(self._root)
         try:
-            array = _zarr().open_array(store=self._store, path=path, mode="r")
+            array = _zarr().open_array(store=self._library, path=path, mode="r")
             chunks = tuple(array.chunks)
         except _DAMAGE as error:
             raise SourceError(f"{place} cannot be read: {_error_text(error)}") from error
@@ -216,6 +343,9 @@ class _Reader:
             out[low : low + step] = self._read(column, low, min(low + step, len(out)))
 
     def _step(self, column: _Column) -> int:
+        if column.layout is not None:
+            rows = self._rows[column.path]
+            return rows_at_once(rows.field.row_bytes, rows.chunk, column.shape)
         array = self._arrays[column.path]
         if not column.field.fixed and not column.mean:
             return int(array.chunks[0])
@@ -223,10 +353,19 @@ class _Reader:
         return rows_at_once(max(row_bytes, column.mean), array.chunks, array.shape)
 
     def _read(self, column: _Column, start: int, stop: int) -> NDArray[Any]:
-        try:
-            rows = np.asarray(self._arrays[column.path][start:stop])
-        except _DAMAGE as error:
-            raise BadSample(f"cannot be read, zarr says: {_error_text(error)}") from error
+        if column.layout is not None:
+            reader = self._rows[column.path]
+            rows = np.empty((stop - start, *reader.field.row_shape), reader.field.row_dtype)
+            try:
+                if rows.size:
+                    reader.read(np.arange(start, stop), rows, MAX_VALUE_BYTES)
+            except ShardCorrupt as error:
+                raise BadSample(f"the chunk{str(error).partition(': the chunk')[2]}") from error
+        else:
+            try:
+                rows = np.asarray(self._arrays[column.path][start:stop])
+            except _DAMAGE as error:
+                raise BadSample(f"cannot be read, zarr says: {_error_text(error)}") from error
         return check_characters(rows) if column.decoding is None else column.decoding.apply(rows)
 
 
@@ -276,44 +415,92 @@ def _check(path: Path) -> None:
         check_regular(path)
 
 
-def _columns(root: Path) -> dict[str, _Column]:
-    """All arrays of a store, by path; an array that is the whole store is called `array`."""
-    codecs: dict[str, set[str]] = {}
-    for path, metadata in _find(root):  # a folder may hold the metadata of both formats
-        codecs[path] = codecs.get(path, set()) | _codecs(metadata)
-    if not codecs:
+def _columns(root: Path, axis: str | None) -> tuple[dict[str, _Column], list[str]]:
+    """All arrays of a store, by path, and a remark for each that is left out; the store itself is called `array`."""
+    store = open_store(root)
+    arrays = store.arrays()
+    if not arrays:
         raise SourceError(f"{printable(root)} holds no Zarr arrays")
+    lost = [f"left out {path!r}: it is a link, which is not followed" for path in store.links]
     found: dict[str, _Column] = {}
-    with closing(_Reader(root, ())) as reader:
-        for path in sorted(codecs):
-            if "pickle" in codecs[path]:  # not opened: zarr may unpickle the fill value for that alone
-                found[path or "array"] = _Column(path, (0,), problem="pickled objects may run code")
-            else:
-                found[path or "array"] = _column(reader.array(path), path, codecs[path])
+    reader = _Reader(root, ())
+    try:
+        for array in arrays:
+            name = array.path or "array"
+            column = _column(array, reader, root)
+            if column.shape and axis is not None:
+                column = _along(column, array, axis)
+            found[name] = column
+            if not column.shape:
+                lost.append(f"left out {name!r}: it has no {'rows' if axis is None else f'axis {axis!r}'}")
+    finally:
+        reader.close()
     stated = {column.path: column.attributes or {} for column in found.values()}
     for bounds, times in cf.inherit_units(stated).items():
         attributes = cf.with_units_of(stated[bounds], stated[times])
-        found[bounds] = replace(found[bounds], attributes=attributes)
-    return found
+        name = bounds or "array"
+        found[name] = replace(found[name], attributes=attributes)
+    return found, lost
 
 
-def _column(array: Any, path: str, codecs: set[str]) -> _Column:
+def _column(found: FoundArray, reader: _Reader, root: Path) -> _Column:
+    codecs = set().union(*map(_codecs, found.metadata))
+    if "pickle" in codecs:  # not opened: zarr may unpickle the fill value for that alone
+        return _Column(found.path, (0,), problem="pickled objects may run code")
+    try:
+        layout = of_array(found.metadata[0])
+        check_understood(layout)
+    except Impossible as error:
+        raise SourceError(f"{printable(root)}: the array {found.path!r} {error}") from error
+    except NotUnderstood:
+        return _column_of_zarr(reader.array(found.path), found, codecs)
+    column = _Column(found.path, layout.shape, layout=layout, metadata=found.metadata[0])
+    return _of_numbers(column, layout.dtype, layout.chunk, layout.fill, found)
+
+
+def _column_of_zarr(array: Any, found: FoundArray, codecs: set[str]) -> _Column:
+    """The column of an array that zarr reads."""
     shape, dtype = tuple(array.shape), array.dtype
-    column, rows = _Column(path, shape), shape[1:]
+    column, rows = _Column(found.path, shape), shape[1:]
     if dtype.kind in "TUS" or "vlen-decode_utf8" in codecs:
         return replace(column, field=Field("json" if rows else "text"))
     if not rows and ((dtype.kind == "V" and dtype.names is None) or "vlen-bytes" in codecs):
         return column
+    return _of_numbers(column, dtype, array.chunks, array.fill_value, found)
+
+
+def _of_numbers(column: _Column, dtype: np.dtype[Any], chunks: Sequence[int], fill: Any, found: FoundArray) -> _Column:
+    rows = column.shape[1:]
     field = array_field(dtype, rows)
     if not field:
         return replace(column, problem=f"no field holds {list(rows)} of {dtype_in_words(dtype)}")
-    count = math.prod(-(-side // chunk) for side, chunk in zip(rows, array.chunks[1:], strict=True))
+    count = math.prod(-(-side // chunk) for side, chunk in zip(rows, chunks[1:], strict=True))
     if count > _MOST_CHUNKS:
         return replace(column, problem=f"a row lies in {count} chunks, more than {_MOST_CHUNKS}")
     try:
-        return replace(column, field=field, attributes=_attributes(array))
+        return replace(column, field=field, attributes=_attributes(found, dtype, fill))
     except _DAMAGE as error:
-        raise SourceError(f"the attributes of the array {path!r} cannot be read: {_error_text(error)}") from error
+        text = _error_text(error)
+        raise SourceError(f"the attributes of the array {found.path!r} cannot be read: {text}") from error
+
+
+def _along(column: _Column, found: FoundArray, axis: str) -> _Column:
+    """A column whose samples are along another axis; one without a shape if the array has no such axis."""
+    named = column.layout.dimensions if column.layout else ()
+    names = list(named or found.attributes.get("_ARRAY_DIMENSIONS") or ())
+    place = names.index(axis) if axis in names else int(axis) if axis.isdecimal() else -1
+    if not 0 <= place < len(column.shape):
+        return replace(column, shape=())
+    if not place or column.problem:
+        return column
+    if column.layout is None:
+        return replace(column, problem="zarr reads it, and only along its first axis")
+    shape = column.shape[place], *column.shape[:place], *column.shape[place + 1 :]
+    moved = replace(column, shape=shape, axis=place)
+    field = array_field(column.layout.dtype, shape[1:])
+    if field is None:
+        return replace(moved, problem=f"no field holds {list(shape[1:])} of {column.layout.dtype}")
+    return replace(moved, field=field)
 
 
 def _described(column: _Column, place: str, decode_cf: bool) -> tuple[_Column, str]:
@@ -329,17 +516,17 @@ def _described(column: _Column, place: str, decode_cf: bool) -> tuple[_Column, s
     return replace(column, field=field, decoding=None if how is None or how.idle else how), remark
 
 
-def _attributes(array: Any) -> dict[str, Any]:
-    """The attributes of netCDF of a zarr array, where xarray keeps them."""
-    attributes = dict(array.attrs)
-    found = {name: _value(attributes[name]) for name in (*cf.ATTRIBUTES, "bounds") if name in attributes}
-    if getattr(getattr(array, "metadata", None), "zarr_format", 2) == 2:
+def _attributes(found: FoundArray, dtype: np.dtype[Any], fill: Any) -> dict[str, Any]:
+    """The attributes of netCDF of an array, where xarray keeps them."""
+    given = found.attributes
+    attributes = {name: _value(given[name]) for name in (*cf.ATTRIBUTES, "bounds") if name in given}
+    if found.metadata[0].get("zarr_format", 2) == 2:
         # Without the dimensions of netCDF, a fill value says what missing chunks hold and nothing more.
-        if "_ARRAY_DIMENSIONS" in attributes and array.fill_value is not None:
-            found["_FillValue"] = np.dtype(array.dtype.newbyteorder("=")).type(array.fill_value)
-    elif isinstance(fill := found.get("_FillValue"), str) and array.dtype.kind == "f":
-        (found["_FillValue"],) = struct.unpack("<d", base64.b64decode(fill, validate=True))
-    return found
+        if "_ARRAY_DIMENSIONS" in given and found.metadata[0].get("fill_value") is not None:
+            attributes["_FillValue"] = np.dtype(dtype.newbyteorder("=")).type(fill)
+    elif isinstance(stated := attributes.get("_FillValue"), str) and dtype.kind == "f":
+        (attributes["_FillValue"],) = struct.unpack("<d", base64.b64decode(stated, validate=True))
+    return attributes
 
 
 def _value(value: Any) -> Any:
@@ -362,43 +549,3 @@ def _codecs(metadata: Mapping[str, Any]) -> set[str]:
         elif isinstance(part, list):
             waiting += part
     return names
-
-
-def _find(root: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the path and metadata of every array in the store, without zarr, which may run code to read them."""
-    with source_errors(root, *_DAMAGE):
-        if root.is_dir():
-            yield from _find_in_folder(root, "", frozenset())
-            return
-        with open(root, "rb", opener=open_regular) as whole, zipfile.ZipFile(whole) as file:
-            for name in file.namelist():
-                folder, _, base = name.rpartition("/")
-                if base in _METADATA:
-                    strict_json.check_size(file.getinfo(name).file_size)
-                    yield from _array_metadata(file.read(name), folder, f"{printable(root)}, {name}")
-
-
-def _find_in_folder(folder: Path, path: str, above: frozenset[int]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    inode = folder.stat().st_ino
-    known = [folder / name for name in _METADATA if (folder / name).exists()]
-    if inode in above or not (known or (folder / ".zgroup").exists()):  # in above: a link to a folder that contains it
-        return
-    arrays = [array for file in known for array in _array_metadata(strict_json.read_bytes(file), path, printable(file))]
-    yield from arrays
-    if not arrays:
-        with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
-        for name in names:
-            yield from _find_in_folder(folder / name, f"{path}/{name}".lstrip("/"), above | {inode})
-
-
-def _array_metadata(data: bytes, path: str, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the path and metadata of an array; nothing for a group."""
-    try:
-        metadata = parse_json(data)
-    except ValueError as error:
-        raise SourceError(f"{place}: not JSON: {error}") from error
-    if not isinstance(metadata, dict):
-        raise SourceError(f"{place} is not Zarr metadata")
-    if metadata.get("node_type") != "group":
-        yield path, metadata

@@ -62,13 +62,15 @@ class Verification:
 
     Attributes:
         shards: the number of shards that were checked.
-        samples: the number of samples whose own checksum was computed; 0 unless `deep`.
+        samples: the number of samples that were read, and whose own checksum was computed; 0 unless `deep`.
         found: the problems, in the order of the shards; empty for an intact dataset.
+        unchecked: whether samples have no checksums, so that nothing tells whether their values are what they were.
     """
 
     shards: int
     samples: int
     found: tuple[Problem, ...]
+    unchecked: bool = False
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -125,13 +127,15 @@ def verify(
             for findings in examined:
                 digest.update(findings.checksums)
                 samples += findings.samples
+            if source.manifest.unchecked:
+                digest.update_unchecked(shards.checksums[shard])
             found += _problems(shards.names[shard], examined, most)
             if progress is not None:
                 progress(shard + 1, len(shards))
         if not found and digest.text() != source.digest:
             difference = f"the digest of the samples' checksums is {digest.text()}, the manifest says {source.digest}"
             found.append(Problem(None, difference))
-        return Verification(len(shards), samples, tuple(found))
+        return Verification(len(shards), samples, tuple(found), source.manifest.unchecked)
 
 
 Check: TypeAlias = tuple[int, Indices | None]
@@ -181,6 +185,8 @@ def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
     try:
         if indices is None:
             dataset.shards.check_files(shard)
+            if dataset.manifest.unchecked:
+                return Findings(shard)
             start, stop = dataset.manifest.shards.starts[shard : shard + 2]
             return Findings(shard, checksums=dataset.selection(np.arange(start, stop)).column(CHECKSUM))
         dataset.reader(shard)
@@ -189,7 +195,8 @@ def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
             raise
         return Findings(shard, [Problem(name, reason(error, dataset, name))])
     sizes = [shape_column(n) for n, field in dataset.fields.items() if field.kind == "image"]
-    read = dict.fromkeys([*dataset.fields, *sizes, *content_columns(dataset.fields), CHECKSUM])
+    sums = [] if dataset.manifest.unchecked else [CHECKSUM]
+    read = dict.fromkeys([*dataset.fields, *sizes, *content_columns(dataset.fields), *sums])
     samples = 0
     faults: dict[int, list[str]] = {}
     for block, columns in read_blocks(dataset, indices, list(read)):
@@ -206,7 +213,8 @@ def _run_check(dataset: Dataset, most: int, check: Check) -> Findings:
 def _faults(fields: Mapping[str, Field], columns: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """Yield the row and the reason of each fault in samples that can be read."""
     names = content_columns(fields)
-    actual, expected = checksums.of_samples({n: columns[n] for n in names}, names), columns[CHECKSUM]
+    actual = checksums.of_samples({n: columns[n] for n in names}, names)
+    expected = columns.get(CHECKSUM, actual)
     for row in np.flatnonzero(actual != expected).tolist():
         yield row, f"checksum {int(actual[row]):016x} is not {int(expected[row]):016x}"
     for name, field in fields.items():

@@ -19,7 +19,8 @@ OPTIONS = options_of(
     adopt_files,
     {
         "": (
-            "fields optional mask key format decode_cf stack workers dask resume overwrite on_error max_bad "
+            "fields optional mask key format axis decode_cf stack checksums workers dask resume overwrite on_error "
+            "max_bad "
             "report strict sort"
         ),
     },
@@ -46,11 +47,12 @@ def index(
     ],
     options: dict[str, Any],
 ) -> None:
-    """Adopt tars, TFRecords, LMDBs or HDF5 files in place: write an index and a manifest, copy nothing.
+    """Adopt tars, TFRecords, LMDBs, HDF5 files or Zarr stores in place: write an index and a manifest, copy nothing.
 
-    All samples are read once, for their checksums. If OUT is the files' own directory, the index is written beside
-    them; otherwise OUT holds links to them. The files must not be changed afterwards. Tars and TFRecords in a store
-    are streamed once each; OUT is the URL that they are in, and the index is written there.
+    All samples are read once, for their checksums, but those of Zarr stores only with --checksums. If OUT is the
+    files' own directory, the index is written beside them; otherwise OUT holds links to them. The files must not be
+    changed afterwards. Tars and TFRecords in a store are streamed once each; OUT is the URL that they are in, and the
+    index is written there.
 
     Examples:
 
@@ -63,6 +65,8 @@ def index(
       shardio index months -o data/months --fields t2m,time --decode-cf
 
       shardio index months -o data/months --fields time --stack x=t2m,u10,v10 --decode-cf
+
+      shardio index era5.zarr -o data/era5 --axis time --decode-cf
 
       shardio index records -o data/records --strict
 

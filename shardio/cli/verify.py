@@ -49,4 +49,5 @@ def verify(
     if not only_json:
         samples = f", {counted(result.samples, 'sample')}" if deep else ""
         intact = f"{counted(result.shards, 'shard')} {'is' if result.shards == 1 else 'are'} intact"
-        print(f"{dataset}: {intact}{samples}, digest matches")
+        told = "; its samples have no checksums, so their values are unchecked" if result.unchecked else ""
+        print(f"{dataset}: {intact}{samples}, digest matches{told}")

@@ -15,6 +15,7 @@ from .indexed import IndexedContainer
 from .lmdb import LmdbContainer
 from .memory import MemoryContainer
 from .tar import TarContainer
+from .zarr import ZarrContainer
 
 _ALL: tuple[Container, ...] = (
     TarContainer(),
@@ -22,6 +23,7 @@ _ALL: tuple[Container, ...] = (
     LmdbContainer(),
     MemoryContainer(),
     IndexedContainer(),
+    ZarrContainer(),
 )
 
 CONTAINERS: Mapping[str, Container] = MappingProxyType({container.name: container for container in _ALL})

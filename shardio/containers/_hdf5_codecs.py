@@ -196,13 +196,18 @@ def undo_zstd(_: Settings) -> Undo:
     return undo
 
 
+def lz4_block() -> Call:
+    """Return the function that undoes a block of LZ4: source, target, bytes of the source, and bytes of the target."""
+    return function(_plugin("lz4"), "LZ4_decompress_safe", _INT, _POINTER, _POINTER, _INT, _INT)
+
+
 def undo_lz4(_: Settings) -> Undo:
     """Undo LZ4 in blocks.
 
     The data are the size (8 bytes) and the block size (4 bytes), then the blocks, each after its size (4 bytes) and
     uncompressed if it did not become smaller. All numbers are big-endian.
     """
-    call = function(_plugin("lz4"), "LZ4_decompress_safe", _INT, _POINTER, _POINTER, _INT, _INT)
+    call = lz4_block()
 
     def undo(data: Bytes, buffer: Bytes) -> Bytes:
         size, block = _header(data, buffer)

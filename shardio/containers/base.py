@@ -144,6 +144,7 @@ class Container:
         suffix: the suffix of the shards that its writer makes; "" if it has none.
         index_suffix: the suffix of the index that may lie beside a shard, `.idx.` and more; "" if there never is one.
         on_disk: whether its shards are files.
+        read_where_it_lies: whether its shards are more files than `files` names, which no cache can hold.
         options: the writer's options: for each a line of help, with the values that it takes.
         writer_type, reader_type: what `writer` and `reader` make.
     """
@@ -152,6 +153,7 @@ class Container:
     suffix = ""
     index_suffix = ""
     on_disk = True
+    read_where_it_lies = False
     options: Mapping[str, str] = MappingProxyType({})
     writer_type: type[Writer] | None = None
     reader_type: type[Any]
@@ -183,6 +185,10 @@ class Container:
     def files(self, path: Path) -> tuple[Path, ...]:
         """Return the paths of all files of the shard at `path`, the shard itself first."""
         return (path,)
+
+    def check(self, path: Path) -> None:
+        """Raise DatasetError unless what belongs to the shard at `path` beside `files` is as it was."""
+        return
 
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
         """Return the names of the other files that a shard has, of a dataset whose files are `adopted` or not."""

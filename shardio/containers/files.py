@@ -8,9 +8,10 @@ import errno
 import importlib
 import mmap
 import os
+import stat
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar, final
@@ -181,6 +182,77 @@ class RawFile:
         return ShardCorrupt(
             f"{self.path}, field {field!r}, row {row}: {size} bytes at {offset} are not within the file's {now} bytes"
         )
+
+
+@final
+class RawFolder:
+    """A folder, below which files are opened by their names. It closes with the last reference.
+
+    No link is followed below `path`, which may be one.
+
+    Args:
+        path: the folder to begin at.
+        below: the path of the folder from there on, `a/b`; "" for that folder itself.
+
+    Raises:
+        ShardCorrupt: there is no such folder.
+    """
+
+    __slots__ = ("__weakref__", "fd", "path")
+
+    def __init__(self, path: Path, below: str = "") -> None:
+        self.path = path / below
+        try:
+            root = os.open(path, _FOLDER)
+            try:
+                self.fd = _below(root, [part for part in below.split("/") if part])
+            finally:
+                os.close(root)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise ShardCorrupt(f"{self.path}: there is no such folder") from error
+            raise
+        weakref.finalize(self, os.close, self.fd)
+
+    def descriptor_of(self, name: str) -> int | None:
+        """Open a regular file, `a/b/c`, for reading; return its descriptor, None if there is no such file.
+
+        Raises OSError for what is not a regular file, or is behind a link.
+        """
+        *folders, last = name.split("/")
+        try:
+            folder = _below(self.fd, folders) if folders else self.fd
+        except FileNotFoundError:
+            return None
+        try:
+            descriptor = os.open(last, _FILE, dir_fd=folder)
+        except FileNotFoundError:
+            return None
+        finally:
+            if folders:
+                os.close(folder)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", f"{self.path / name}")
+        return descriptor
+
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def _below(folder: int, names: Sequence[str]) -> int:
+    """Open a folder some levels below another one, without following links."""
+    opened = os.open(".", os.O_PATH | _FOLDER, dir_fd=folder)
+    for name in names:
+        try:
+            if name in ("", ".", ".."):
+                raise OSError(errno.EINVAL, "not the name of a folder", name)
+            inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | _FOLDER, dir_fd=opened)
+        finally:
+            os.close(opened)
+        opened = inner
+    return opened
 
 
 def take_mapped(table: NDArray[Any], rows: Rows, path: Path, out: NDArray[Any] | None = None) -> NDArray[Any]:

@@ -152,7 +152,7 @@ class StoredChunks(Protocol):
         """Whether chunks are stored as they are, so that `read_rows` reads some rows of one."""
 
     def has(self, cell: tuple[int, ...]) -> bool:
-        """Return whether a chunk was written; its rows are the fill value otherwise."""
+        """Return whether a chunk may have been written; its rows are the fill value otherwise."""
 
     def load(self, cell: tuple[int, ...], row: int, out: Bytes | None = None) -> Bytes | None:
         """Return a chunk's bytes once it is decompressed, in `out` if it is given; None if it was never written.
@@ -370,7 +370,8 @@ class ChunkedRows:
 
         def make() -> Bytes:
             chunk = np.empty(self.chunks.size, np.uint8)
-            self.chunks.load(cell, row, chunk)
+            if self.chunks.load(cell, row, chunk) is None:
+                chunk.view(self.stored)[:] = self.fill
             return chunk
 
         return CHUNKS.get(self.kept, cell, make)

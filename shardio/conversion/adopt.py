@@ -4,18 +4,20 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from .. import containers
-from ..containers import hdf5, hdf5_index, piece_sums, side_index
+from ..containers import hdf5, hdf5_index, piece_sums, side_index, zarr_index
+from ..containers.base import Reader
+from ..containers.zarr import ZarrReader
 from ..errors import BadSample, ConfigError, Option, ShardCorrupt, ShardioError, SourceError
 from ..foreign.names import printable
 from ..format import checksums, images, manifest
@@ -31,7 +33,7 @@ from .masks import masked, plan_of
 from .notes import remarks_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
-from .source import Adoptable, HasNames, HasPlaces, joined_to, state_of
+from .source import Adoptable, HasNames, HasPlaces, HasZarrIndex, joined_to, state_of
 from .tasks import BLOCK_SAMPLES, NO_SHARD, TaskContext, fingerprint, of_odd_shape
 
 _BLOCK_BYTES = 32 << 20
@@ -77,7 +79,13 @@ class AdoptTask:
 
 
 def adopt(
-    source: Any, out: str | Path, *, strict: bool = False, masks: Collection[str] = (), **options: Any
+    source: Any,
+    out: str | Path,
+    *,
+    strict: bool = False,
+    masks: Collection[str] = (),
+    checksums: bool = False,
+    **options: Any,
 ) -> WrittenDataset:
     """Make a dataset at `out` of the files of `source`, which are neither moved nor changed.
 
@@ -85,10 +93,12 @@ def adopt(
     them; otherwise `out` holds symbolic links to them. The files must not be changed afterwards.
 
     Args:
-        source: an `Adoptable` source: `webdataset`, `tfrecord`, `lmdb` and `hdf5` give one for uncompressed files.
+        source: an `Adoptable` source: `webdataset`, `tfrecord`, `lmdb`, `hdf5` and `zarr` give one for uncompressed
+            files.
         out: the dataset's directory.
         strict: see `convert`.
         masks: the fields that are masks.
+        checksums: whether the samples of Zarr stores are read, for their checksums, as those of other files always are.
         options: those of `PackOptions`.
 
     Raises SourceError for files that cannot be read in place, BadSample, TooManyBad, ConfigError, OSError.
@@ -100,12 +110,14 @@ def adopt(
     manifest.check_metadata(source.metadata)
     final = local_path(out).absolute()
     beside = _is_beside(source.files, final)
+    unchecked = isinstance(source, HasZarrIndex) and not checksums
     context = TaskContext(
         masked(source, masks),
         source.container,
         skip=work.on_error == "skip",
         make_shard=partial(_adopt_file, None if beside else final),
         adopted=True,
+        unchecked=unchecked,
         beside=beside,
     )
     files = []
@@ -119,18 +131,20 @@ def adopt(
         raise SourceError("the files hold no samples")
     if beside:
         _check_indexes(source.container, files)
-    return pack(FolderOutput(final), context, files, _plan(source, files) | plan_of(context.source.fields), work)
+    return pack(
+        FolderOutput(final), context, files, _plan(context, source, files) | plan_of(context.source.fields), work
+    )
 
 
-def _plan(source: Adoptable, files: Sequence[AdoptTask]) -> dict[str, Any]:
+def _plan(context: TaskContext, source: Adoptable, files: Sequence[AdoptTask]) -> dict[str, Any]:
     # Includes the files' sizes and times, so that a job is not resumed with files that have changed.
     states = [[file.name, *chain.from_iterable(file.states), file.count] for file in files]
     return {
         "adopted": True,
         "container": source.container,
         "names": dict(source.names) if isinstance(source, HasNames) else {},
-        **({"decode_cf": True} if getattr(source, "decode_cf", False) else {}),
-        "some samples": fingerprint(source, range(int(source.starts[-1]))),
+        **getattr(source, "changes", {}),
+        **({} if context.unchecked else {"some samples": fingerprint(source, range(int(source.starts[-1])))}),
         "fields": checksums.Digest(source.fields).text(),
         "files": len(files),
         "their sizes and times": xxhash.xxh3_128_hexdigest(repr(states).encode()),
@@ -179,20 +193,25 @@ class FileIndex:
     """The content of a file's index.
 
     Attributes:
-        checksums: the checksum of each of its samples, uint64 [n]; without any, the index was not written.
+        samples: the number of its samples; without any, the index was not written.
+        checksums: the checksum of each of them, uint64 [n]; [0] if they were not read.
         sizes: for each image field the height and width of each image, int32 [n, 2].
         skipped: the samples that were left out.
         rotated: the number of images that an EXIF tag rotates or mirrors.
     """
 
+    samples: int
     checksums: NDArray[np.uint64]
     sizes: Mapping[str, NDArray[np.int32]]
     skipped: tuple[Skipped, ...]
     rotated: int
 
 
-def write_index(source: Any, file: AdoptTask, folder: Directory, *, skip: bool, advance: Advance) -> FileIndex:
-    """Write the index of a file to a folder: see `containers.side_index`, and `containers.hdf5_index` of HDF5 files.
+def write_index(
+    source: Any, file: AdoptTask, folder: Directory, *, skip: bool, advance: Advance, unchecked: bool = False
+) -> FileIndex:
+    """Write the index of a file to a folder: see `containers.side_index`, of HDF5 files `hdf5_index`, of Zarr stores
+    `zarr_index`. With `unchecked`, no sample of such a store is read.
 
     Raises SourceError or BadSample if the file cannot be read in place, or has changed since the work began.
     """
@@ -200,15 +219,19 @@ def write_index(source: Any, file: AdoptTask, folder: Directory, *, skip: bool, 
     if hasattr(source, "places"):
         columns, skipped, rotated = _index_of_places(source, file, skip, advance)
         write = partial(side_index.write, folder, file.name, columns)
+    elif isinstance(source, HasZarrIndex):
+        index, skipped = _index_of_zarr(source, file, unchecked, skip, advance)
+        columns, rotated, write = index.columns, 0, partial(zarr_index.write, folder, file.name, index)
     else:
         layout, columns, skipped = _index_of_hdf5(source, file, skip, advance)
         rotated, write = 0, partial(hdf5_index.write, folder, file.name, layout, columns)
     file.check()
-    sizes = {}
-    if len(columns[CHECKSUM]):
+    sizes, sums = {}, np.empty(0, np.uint64) if unchecked else columns[CHECKSUM]
+    samples = file.count if unchecked else len(sums)
+    if samples:
         write()
         sizes = {name: columns[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
-    return FileIndex(columns[CHECKSUM], sizes, tuple(skipped), rotated)
+    return FileIndex(samples, sums, sizes, tuple(skipped), rotated)
 
 
 def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> None:
@@ -224,7 +247,7 @@ def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> Non
     """
     path, (start, stop) = source.files[number], source.starts[number : number + 2].tolist()
     file = AdoptTask.of(source, number, range(start, stop), name)
-    if not len(write_index(source, file, folder, skip=True, advance=lambda count: None).checksums):
+    if not write_index(source, file, folder, skip=True, advance=lambda count: None).samples:
         raise ShardCorrupt(f"{path}: no complete sample is left")
 
 
@@ -232,8 +255,9 @@ def _adopt_file(
     links_from: Path | None, context: TaskContext, file: AdoptTask, folder: Directory, advance: Advance
 ) -> Record:
     """Write the index of a file and, unless `links_from` is None, a link to the file; return the record."""
-    found = write_index(context.source, file, folder, skip=context.skip, advance=advance)
-    if not len(found.checksums):
+    unchecked = context.unchecked
+    found = write_index(context.source, file, folder, skip=context.skip, advance=advance, unchecked=unchecked)
+    if not found.samples:
         return Record(NO_SHARD, found.skipped)
     if links_from is not None:
         out = Path(os.path.realpath(links_from))  # a relative link is resolved from the directory's real path
@@ -249,11 +273,12 @@ def _adopt_file(
 def shard_of(container: str, file: AdoptTask, folder: Directory, found: FileIndex) -> WrittenShard:
     """Write the checksums of the pieces of a file and its index to `folder`; return their entry in the manifest."""
     files = containers.get(container).files(folder.path / file.name)
-    index = files[1 + len(file.joined) :]  # whose links lead somewhere only from where they will be
-    size, checksum, table = piece_sums.of_files([file.path, *file.joined, *index])
+    data = (file.path, *file.joined) if len(files) > 1 else ()  # a Zarr store has many more, which its index names
+    index = files[len(data) :]  # links lead somewhere only from where they will be
+    size, checksum, table = piece_sums.of_files([*data, *index])
     folder.write(piece_sums.path_of(Path(file.name)).name, table)
     shapes = {name: common_shape(column) for name, column in found.sizes.items()}
-    return WrittenShard(file.name, len(found.checksums), size, checksum, found.checksums, shapes)
+    return WrittenShard(file.name, found.samples, size, checksum, found.checksums, shapes)
 
 
 def _index_of_places(
@@ -362,27 +387,60 @@ def _index_of_hdf5(
     with contextlib.closing(reader):
         if names and len(reader) != file.count:
             raise SourceError(f"{file.path}: {len(reader)} samples, the converter found {file.count}")
-        row_bytes = sum(field.row_bytes for field in fields.values() if field.fixed)
-        step = max(1, min(BLOCK_SAMPLES, _BLOCK_BYTES // max(1, row_bytes)))
-        hidden = partial(_hidden, file, reader, scalars, fields)
-        blocks: list[tuple[NDArray[np.int64], dict[str, NDArray[Any]]]] = []
-        skipped: list[Skipped] = []
-        for start in range(0, file.count, step):
-            rows, first = np.arange(start, min(start + step, file.count)), not blocks
-            for found in _describe_rows(hidden, rows, file.samples.start, skip):
-                if isinstance(found, Skipped):
-                    skipped.append(found)
-                else:
-                    blocks.append(found)
-            if first and blocks:
-                _check_row(source, file, reader, fields, blocks[0][0][:1])
-            advance(len(rows))
+        blocks, skipped = _read_all(file, reader, scalars, fields, skip, advance)
+        if blocks:
+            _check_row(source, file, reader, fields, blocks[0][0][:1])
     if not blocks:
         return layout, {CHECKSUM: np.empty(0, np.uint64)}, skipped
     taken = np.concatenate([rows for rows, _ in blocks])
     columns = {name: column[taken] for name, column in scalars.items()}
     columns |= {name: np.concatenate([one[name] for _, one in blocks]) for name in blocks[0][1]}
     return layout, columns | ({hdf5_index.ROWS: taken} if skipped else {}), skipped
+
+
+def _index_of_zarr(
+    source: HasZarrIndex, file: AdoptTask, unchecked: bool, skip: bool, advance: Advance
+) -> tuple[zarr_index.ZarrIndex, list[Skipped]]:
+    """Return the index of a Zarr store; unless it is `unchecked`, from reading its samples, as those of HDF5 are."""
+    index = source.zarr_index(file.number)
+    if unchecked:
+        advance(file.count)
+        return index, []
+    with contextlib.closing(ZarrReader(file.path, source.fields, index)) as reader:
+        blocks, skipped = _read_all(file, reader, {}, source.fields, skip, advance)
+    columns = {CHECKSUM: np.concatenate([np.empty(0, np.uint64), *(one[CHECKSUM] for _, one in blocks)])}
+    if skipped:
+        columns[zarr_index.ROWS] = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in blocks)])
+    return replace(index, columns=columns), skipped
+
+
+_Described: TypeAlias = tuple[NDArray[np.int64], dict[str, NDArray[Any]]]
+"""Rows, and their hidden columns."""
+
+
+def _read_all(
+    file: AdoptTask,
+    reader: Reader,
+    scalars: Mapping[str, NDArray[Any]],
+    fields: Mapping[str, Field],
+    skip: bool,
+    advance: Advance,
+) -> tuple[list[_Described], list[Skipped]]:
+    """Read all rows of a file; return blocks of them, and with `skip` those that cannot be read."""
+    row_bytes = sum(field.row_bytes for field in fields.values() if field.fixed)
+    step = max(1, min(BLOCK_SAMPLES, _BLOCK_BYTES // max(1, row_bytes)))
+    hidden = partial(_hidden, file, reader, scalars, fields)
+    blocks: list[_Described] = []
+    skipped: list[Skipped] = []
+    for start in range(0, file.count, step):
+        rows = np.arange(start, min(start + step, file.count))
+        for found in _describe_rows(hidden, rows, file.samples.start, skip):
+            if isinstance(found, Skipped):
+                skipped.append(found)
+            else:
+                blocks.append(found)
+        advance(len(rows))
+    return blocks, skipped
 
 
 def _describe_rows(
@@ -417,7 +475,7 @@ def _check_row(
 
 def _hidden(
     file: AdoptTask,
-    reader: hdf5.Hdf5Reader,
+    reader: Reader,
     scalars: Mapping[str, NDArray[Any]],
     fields: Mapping[str, Field],
     rows: NDArray[np.int64],

@@ -230,7 +230,7 @@ class ObjectAdoption:
                         raise ConfigError(
                             f"{index}: not an index that shardio wrote, and it would be replaced: remove it first"
                         )
-                shard = shard_of(context.container, file, folder, result) if len(result.checksums) else NO_SHARD
+                shard = shard_of(context.container, file, folder, result) if result.samples else NO_SHARD
         finally:
             if not ends:
                 path.unlink(missing_ok=True)

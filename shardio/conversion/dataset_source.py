@@ -164,10 +164,15 @@ def _read_block(
     """Yield samples of one dataset, checked against their checksums."""
     try:
         selection = dataset.selection(rows)
-        hidden = {name: selection.column(name) for name in with_hidden(fields).keys() - fields.keys()}
+        names = with_hidden(fields).keys() - fields.keys()
+        if any(stored.manifest.unchecked for stored in at_bottom(dataset)):
+            names -= {CHECKSUM}
+        hidden = {name: selection.column(name) for name in names}
         columns = {name: selection.stored(name) for name in fields}
         actual = checksums.of_samples({**columns, **hidden}, content_columns(fields))
-        if (actual != hidden[CHECKSUM]).any():  # labels are renumbered, or it is damaged
+        if CHECKSUM not in hidden:
+            hidden[CHECKSUM] = actual
+        elif (actual != hidden[CHECKSUM]).any():  # labels are renumbered, or it is damaged
             dataset.check(rows, columns)
             hidden[CHECKSUM] = actual.astype(hidden[CHECKSUM].dtype, copy=False)
     except DatasetError as error:

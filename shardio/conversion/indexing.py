@@ -31,7 +31,7 @@ from .runners import Progress, silent
 from .skipped import write_report
 from .stacks import Stacks, listed_stacks, stacked, with_variables
 
-Format: TypeAlias = Literal["webdataset", "tfrecord", "lmdb", "hdf5"]
+Format: TypeAlias = Literal["webdataset", "tfrecord", "lmdb", "hdf5", "zarr"]
 
 
 def index(
@@ -43,8 +43,10 @@ def index(
     mask: str | Collection[str] = (),
     key: bool | None = None,
     format: Format | None = None,
+    axis: str | None = None,
     decode_cf: bool = False,
     stack: str | Stacks | None = None,
+    checksums: bool = False,
     workers: int | None = 1,
     dask: str | None = None,
     world: World | None = None,
@@ -59,10 +61,11 @@ def index(
     store_options: Mapping[str, str] | None = None,
     sort: Sort = "name",
 ) -> Conversion:
-    """Adopt tars, TFRecords, LMDBs or HDF5 files in place: write an index and a manifest at `out`, copy nothing.
+    """Adopt tars, TFRecords, LMDBs, HDF5 files or Zarr stores in place: write an index and a manifest, copy nothing.
 
-    All samples are read once, for their checksums. If `out` is the files' own directory, the index is written beside
-    them; otherwise `out` holds symbolic links to them. The files must not be changed afterwards.
+    All samples are read once, for their checksums, but those of Zarr stores only with `checksums`. If `out` is the
+    files' own directory, the index is written beside them; otherwise `out` holds symbolic links to them. The files must
+    not be changed afterwards.
 
     Tars and TFRecords may lie in a store: then `out` is the URL that they are directly in, where the index is written,
     and each of them is streamed once, through a temporary folder that holds a few of them at a time.
@@ -77,11 +80,17 @@ def index(
         key: of tars: take the keys of samples as the text field key. By default, only if they name folders, as in tars
             of class folders; a note tells if they are left out.
         format: the files' format. By default, their content decides.
-        decode_cf: of HDF5 files: apply the attributes of netCDF that each file has (scale_factor, add_offset, fill
-            values, valid ranges, units of time) whenever rows are read; `shardio convert hdf5 --help` says how.
+        axis: of Zarr stores: the axis that the samples are along, by its name, such as time, or its number; `shardio
+            convert zarr --help` says more. By default, the first one.
+        decode_cf: of HDF5 files and Zarr stores: apply the attributes of netCDF that each has (scale_factor,
+            add_offset, fill values, valid ranges, units of time) whenever rows are read; `shardio convert hdf5 --help`
+            says how.
         stack: of HDF5 files: fields that are several variables of one shape and dtype, as in x=t2m,u10,v10: arrays
             [3, ...], which are read straight into their places. These variables are then no fields of their own, unless
             `fields` names them.
+        checksums: of Zarr stores: read all samples, for their checksums. Without it no chunk is read: the dataset's
+            digest is of metadata and of the chunks' names, sizes and times, samples are not verified, and a chunk that
+            is lost or written anew later is a bad sample.
         workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
             For URLs, `workers` are threads, and there is no `dask` or `world`.
         store_options: for URLs: options of their store, see `shardio.open`.
@@ -101,7 +110,13 @@ def index(
     """
     stacks = listed_stacks(stack)
     fields = with_variables(fields, stacks)
-    choices = {"fields": fields, "key": key, "optional": listed_names(optional) or None, "decode_cf": decode_cf or None}
+    choices = {
+        "fields": fields,
+        "key": key,
+        "optional": listed_names(optional) or None,
+        "axis": axis,
+        "decode_cf": decode_cf or None,
+    }
     masks = listed_names(mask)
     given = [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     shared: dict[str, Any] = {
@@ -156,7 +171,8 @@ def index(
         notes = (*remarks, *hints, *getattr(source, "hints", ()))
         announce(notes, (*remarks, *hints), tell, world)
         count = cpus.share(world.local_size) if workers is None else workers
-        dataset = adopt(source, place, workers=count, dask=dask, world=world, strict=strict, masks=masks, **shared)
+        work = {"workers": count, "dask": dask, "world": world, **shared}
+        dataset = adopt(source, place, strict=strict, masks=masks, checksums=checksums, **work)
         made = Conversion({"": dataset}, masked(source, masks).fields, notes)
     if report is not None and not (world or World()).rank:
         write_report(Path(report), place, [("", sample) for sample in made.skipped])

@@ -273,6 +273,7 @@ class _Packing:
             written(),
             kept.metadata,
             adopted=context.adopted,
+            unchecked=context.unchecked,
             conversion=self.plan,
             has_sums=grown is None or grown.manifest.piece_bytes is not None,
             after=grown,

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..containers.zarr_index import ZarrIndex
 from ..errors import BadSample, ConfigError
 from ..format.fields import Field
 from ..system.did_you_mean import did_you_mean
@@ -101,7 +102,7 @@ class Adoptable(Source, Protocol):
     """A source whose files shardio can read in place, without converting them: see `shardio index`.
 
     Attributes:
-        container: the container that reads the files: `tar`, `indexed` or `hdf5`.
+        container: the container that reads the files: `tar`, `indexed`, `hdf5` or `zarr`.
         files: the files, in the order of their samples.
         starts: the number of each file's first sample, followed by the number of samples, int64 `[files + 1]`.
     """
@@ -140,11 +141,11 @@ class HasPlaces(Adoptable, Protocol):
 class HasNames(Adoptable, Protocol):
     """An adoptable source whose fields have names of their own in its files.
 
-    Without `places`, its files are HDF5 files, and the names are the paths of datasets in them. One with an attribute
-    `decode_cf` that is True also has `packing(number)`: by field, for those of file `number` that are decoded, the
-    attributes of netCDF that say how, as `format.cf.to_json` gives them. One with fields in several files each also has
-    `joined`, for each of `files` the others that are joined to it, and `in_file`, by field the number of its file, from
-    1 for the first of these.
+    Without `places`, its files are HDF5 files, and the names are the paths of datasets in them, unless it is a
+    `HasZarrIndex`. One with an attribute `decode_cf` that is True also has `packing(number)`: by field, for those of
+    file `number` that are decoded, the attributes of netCDF that say how, as `format.cf.to_json` gives them. One with
+    fields in several files each also has `joined`, for each of `files` the others that are joined to it, and `in_file`,
+    by field the number of its file, from 1 for the first of these.
 
     Attributes:
         names: by field, the name in the files, which the option `fields` of its converter takes.
@@ -157,6 +158,17 @@ def joined_to(source: Source, number: int) -> Sequence[Path]:
     """Return the files that are joined to file `number` of a source; see `HasNames`."""
     joined: Sequence[Sequence[Path]] = getattr(source, "joined", ())
     return joined[number] if joined else ()
+
+
+@runtime_checkable
+class HasZarrIndex(HasNames, Protocol):
+    """An adoptable source of Zarr stores; their names are those of arrays."""
+
+    def zarr_index(self, number: int) -> ZarrIndex:
+        """The index of store `number`, without columns of its samples; it reads metadata and names, and no chunk.
+
+        Raises SourceError for an array that is not read in place.
+        """
 
 
 Converter: TypeAlias = Callable[..., Source]

@@ -58,6 +58,7 @@ class TaskContext:
         knows_samples: whether the tasks' counts are samples. If not, those that are left out have numbers from the
             first sample of their shard on.
         adopted: whether the shards are files that others wrote.
+        unchecked: whether their samples are not read, and have no checksums.
         beside: whether those files are in the output already.
     """
 
@@ -68,6 +69,7 @@ class TaskContext:
     make_shard: "Callable[[TaskContext, Any, Directory, Advance], Record] | None" = None
     knows_samples: bool = True
     adopted: bool = False
+    unchecked: bool = False
     beside: bool = False
 
 

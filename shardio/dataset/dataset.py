@@ -31,7 +31,6 @@ from ..format.fields import (
     as_fields,
     content_columns,
     infer_fields,
-    with_hidden,
 )
 from ..format.limits import MAX_VALUE_BYTES
 from ..native.rows import MappedFileLost
@@ -70,7 +69,7 @@ class Dataset(BaseDataset):
             raise ConfigError(f"shardio.open(path) opens a dataset; Dataset takes a manifest and a path, got {given}")
         self.manifest = described
         self.path = path.absolute() if isinstance(path, Path) else path  # the working directory may change
-        self._all_fields = with_hidden(described.fields)
+        self._all_fields = described.stored_fields
         self.shards = shards or LocalShards(described, Path(f"{self.path}"), self._all_fields)
         self._renumbered: Mapping[str, NDArray[np.int64]] = {}
 
@@ -198,6 +197,11 @@ class Dataset(BaseDataset):
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError if there is none."""
         field = self._all_fields.get(name)
+        if field is None and name == CHECKSUM:
+            raise ConfigError(
+                "{}: its samples have no checksums to compare: `shardio index` reads them with {checksums:True} only",
+                self.path,
+            )
         if field is None:
             raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self.fields)}{self._meant(name)}")
         return field
@@ -293,7 +297,9 @@ def open(
         raise ManifestError(f"{place / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
     if fetcher is None:
         return Dataset(described, place)
-    return Dataset(described, place, RemoteShards(described, in_store, with_hidden(described.fields), store, fetcher))
+    if container.read_where_it_lies:
+        raise ConfigError(f"{place}: Zarr stores in place are read without a cache: leave it out, or convert them")
+    return Dataset(described, place, RemoteShards(described, in_store, described.stored_fields, store, fetcher))
 
 
 def from_samples(

@@ -186,10 +186,12 @@ class LocalShards(Shards):
         size, checksum, table = piece_sums.of_files(files)
         sizes = [size] if len(files) == 1 else [file.stat().st_size for file in files]
         compare_files(self._table, number, sizes, checksum, next(filter(None, map(_target, files)), ""))
-        if self._described.piece_bytes == PIECE and not piece_sums.matches(files[0], table):
-            name = piece_sums.path_of(files[0]).name
-            wrong = "does not hold the checksums of its pieces" if files[0].with_name(name).exists() else "is missing"
+        path = self._path(number)
+        if self._described.piece_bytes == PIECE and not piece_sums.matches(path, table):
+            name = piece_sums.path_of(path).name
+            wrong = "does not hold the checksums of its pieces" if path.with_name(name).exists() else "is missing"
             raise DatasetError(f"{name} {wrong}; `shardio repair` writes it anew")
+        self._container.check(path)
 
     def close(self) -> None:
         if self._container.on_disk:  # shards in memory stay

@@ -11,7 +11,7 @@ from ..errors import Message, SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import did_you_mean
 from ..system.local_path import local_path
-from . import tar, tfrecord
+from . import tar, tfrecord, zarr
 from .files import File, Sort, compression_of, find_files, left_out_files, peek, unreadable
 from .locations import scan_files
 from .names import Paths, printable
@@ -22,7 +22,7 @@ _HEAD = 512
 _NETCDF3 = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
 _HDF5_SUFFIXES = (".h5", ".hdf5", ".he5")
 
-WORDS = {"webdataset": "tar", "tfrecord": "TFRecord", "lmdb": "LMDB", "hdf5": "HDF5"}
+WORDS = {"webdataset": "tar", "tfrecord": "TFRecord", "lmdb": "LMDB", "hdf5": "HDF5", "zarr": "Zarr"}
 """What the files of each format are called, by the name of the converter that reads them."""
 
 
@@ -31,7 +31,7 @@ class FoundFiles:
     """Files of one format.
 
     Attributes:
-        kind: the name of the converter that reads them: `webdataset`, `tfrecord`, `lmdb` or `hdf5`.
+        kind: the name of the converter that reads them: `webdataset`, `tfrecord`, `lmdb`, `hdf5` or `zarr`.
         paths: the files, in order; of `lmdb` the paths that were given.
         remarks: a clause for each directory that holds other files too.
     """
@@ -64,6 +64,8 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
     """
     # A shell's pattern names shardio's own indexes as well, which may lie beside the files.
     given = [one for one in given if not one.endswith(index_suffixes())] or given
+    if kind in (None, "zarr") and (stores := zarr.find_stores(given)):
+        return FoundFiles("zarr", tuple(stores), ())
     taken: list[tuple[Path, _Content]] = []
     remarks: list[str] = []
     for one in given:
@@ -78,7 +80,7 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
         taken += found
     kinds = {content.kind: path for path, content in reversed(taken) if content.kind}
     if not (taken if kind else kinds):
-        wanted_words = WORDS[kind] if kind else "tar, TFRecord, LMDB or HDF5"
+        wanted_words = WORDS[kind] if kind else "tar, TFRecord, LMDB, HDF5 or Zarr"
         advice = did_you_mean.to_convert(map(local_path, given))
         raise SourceError(f"{' '.join(map(printable, given))}: found no {wanted_words} file{advice}")
     if kind is None and len(kinds) > 1:

@@ -25,7 +25,7 @@ from ..errors import ConfigError, ManifestError, NotADataset
 from ..system import did_you_mean, npy, strict_json
 from ..system.directory import Directory
 from ..system.local_path import local_path
-from .fields import CHECKSUM_BYTES, Field, as_fields, fields_to_json
+from .fields import CHECKSUM, CHECKSUM_BYTES, Field, as_fields, fields_to_json, with_hidden
 from .shard_table import ShardTable, TextColumn
 
 FILE_NAME = "shardio.json"
@@ -54,6 +54,8 @@ class Manifest:
             container or shard size.
         metadata: what the source states about itself, as JSON values (class names, origin).
         adopted: whether the shards' files belong to others; shardio never removes them.
+        unchecked: whether the samples have no checksums, because nobody has read them: of adopted stores alone. The
+            digest is then that of their indexes, which say what files there were, and not of what is in them.
         conversion: what distinguishes the conversion that wrote this dataset from others, as JSON values.
         piece_bytes: the size in bytes of the pieces whose checksums are beside each shard; None without such tables.
         grew_from: the digests of the datasets that this one was before samples were appended, with their numbers of
@@ -69,11 +71,18 @@ class Manifest:
     conversion: Mapping[str, Any] = field(default_factory=dict)
     piece_bytes: int | None = None
     grew_from: Mapping[str, int] = field(default_factory=dict)
+    unchecked: bool = False
 
     @property
     def samples(self) -> int:
         """The number of samples in the dataset."""
         return int(self.shards.starts[-1])
+
+    @property
+    def stored_fields(self) -> dict[str, Field]:
+        """The fields of every shard, with hidden columns."""
+        fields = with_hidden(self.fields)
+        return {name: field for name, field in fields.items() if name != CHECKSUM} if self.unchecked else fields
 
     @property
     def lineage(self) -> Mapping[str, int]:
@@ -108,6 +117,7 @@ class Manifest:
             "fields": fields_to_json(self.fields),
             "metadata": dict(self.metadata),
             **({"adopted": True} if self.adopted else {}),
+            **({"unchecked": True} if self.unchecked else {}),
             **({"conversion": dict(self.conversion)} if self.conversion else {}),
             **({} if self.piece_bytes is None else {"piece_bytes": self.piece_bytes}),
             **({"grew_from": earlier} if earlier else {}),
@@ -139,9 +149,10 @@ class Manifest:
             fields = as_fields(value.fields)
             manifest = cls(
                 value.container, fields, shards, value.digest, value.metadata, value.adopted, value.conversion,
-                value.piece_bytes, {one.digest: one.samples for one in value.grew_from},
+                value.piece_bytes, {one.digest: one.samples for one in value.grew_from}, value.unchecked,
             )  # fmt: skip
-            _check_sizes(shards)
+            if not value.unchecked:
+                _check_sizes(shards)
             if manifest.samples != value.samples:
                 raise ManifestError(f"samples is {value.samples}, but the shards hold {manifest.samples}")
             _check_growth([*(one.samples for one in value.grew_from), manifest.samples])
@@ -203,6 +214,7 @@ class _File(msgspec.Struct):
     conversion: dict[str, Any] = {}
     piece_bytes: int | None = None
     grew_from: list[_Earlier] = []
+    unchecked: bool = False
 
 
 def _shards_inline(value: _Shards) -> ShardTable:

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from .. import containers
-from ..containers import hdf5_index, side_index
+from ..containers import hdf5_index, side_index, zarr_index
 from ..containers import tar as tar_layout
 from ..errors import ConfigError, DatasetError
 from ..format import manifest
@@ -57,7 +57,7 @@ _SHARD_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)*")
 _INDEX_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)?(\.sums)?\.idx\.[a-z0-9]+")
 _OWN_TAR = re.compile(rf"{SHARD}\.tar")
 _OWN_MEMBER = re.compile(rb"[0-9]{%d}\." % tar_layout.KEY_DIGITS)
-_OTHERS_INDEX = re.compile(rf"{SHARD}(\.idx\.h5|\.[a-z0-9]+\.idx\.npy)")
+_OTHERS_INDEX = re.compile(rf"{SHARD}(\.idx\.h5|(\.[a-z0-9]+)?\.idx\.zarr|\.[a-z0-9]+\.idx\.npy)")
 _PACKED = r"shardio\.packed-[0-9a-f]{32}\.bin"
 _MANIFEST = rf"{re.escape(manifest.FILE_NAME)}|{manifest.TABLE_PATTERN.pattern}"
 HIDDEN = re.compile(rf"{re.escape(JOURNAL)}|{re.escape(WORKPLACE)}[0-9a-f]+-([0-9]+|new)")
@@ -82,7 +82,11 @@ def ours(directory: Directory) -> list[str]:
         name
         for name, kind in kinds.items()
         if (kind == "file" and (shard.fullmatch(name) or re.fullmatch(_PACKED, name)))
-        or (kind == "link" and _SHARD_FILE.fullmatch(name) and not directory.place(name).is_dir())
+        or (
+            kind == "link"
+            and _SHARD_FILE.fullmatch(name)
+            and (_is_indexed_link(name, kinds) or not directory.place(name).is_dir())
+        )
     }
     return sorted(signs | files, key=lambda name: name != manifest.FILE_NAME)
 
@@ -118,7 +122,8 @@ def _is_indexed_link(name: str, kinds: Mapping[str, Kind | None]) -> bool:
     """Return whether a file is a link to an adopted file, with its index beside it."""
     if kinds[name] != "link" or not _SHARD_FILE.fullmatch(name):
         return False
-    return any(kinds.get(path_of(Path(name)).name) == "file" for path_of in (side_index.path_of, hdf5_index.path_of))
+    indexes = (side_index.path_of, hdf5_index.path_of, zarr_index.path_of)
+    return any(kinds.get(path_of(Path(name)).name) == "file" for path_of in indexes)
 
 
 def _strangers(hidden: Directory) -> list[str]:

@@ -122,7 +122,7 @@ def decode_record(data: bytes, place: str) -> Record:
         file = msgspec.msgpack.decode(data, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ShardioError(f"{place} is damaged: {error}") from error
-    if not 0 <= file.samples == len(file.sample_checksums) / 8:
+    if not (0 <= file.samples == len(file.sample_checksums) / 8 or not file.sample_checksums):  # or unchecked
         raise ShardioError(f"{place} is damaged: {len(file.sample_checksums)} bytes for {file.samples} checksums")
     for name in [*([file.name] if file.samples else []), *(name for name, _, _ in file.objects)]:
         if not _FILE_NAME.fullmatch(name):

@@ -42,7 +42,7 @@ class WrittenShard:
 
     Attributes:
         name, samples, bytes, checksum: the shard's entry in the manifest.
-        sample_checksums: the checksum of each sample, uint64 [samples].
+        sample_checksums: the checksum of each sample, uint64 [samples]; [0] if they were not read.
         image_shapes: for each image field the (height, width) of all its images, or None if they differ.
     """
 
@@ -253,6 +253,7 @@ def describe(
     metadata: Mapping[str, Any],
     *,
     adopted: bool = False,
+    unchecked: bool = False,
     conversion: Mapping[str, Any] | None = None,
     has_sums: bool = False,
     after: "Before | None" = None,
@@ -265,6 +266,7 @@ def describe(
         written: the shards, in order.
         metadata: JSON values that the manifest keeps.
         adopted: whether the shards are files of other programs.
+        unchecked: whether their samples have no checksums.
         conversion: JSON values on how a conversion made the dataset.
         has_sums: whether the checksums of its pieces are beside each shard.
         after: the dataset that the shards are added to, if there is one.
@@ -273,7 +275,10 @@ def describe(
     digest = checksums.Digest(fields) if after is None else after.digest
     before = None if after is None else after.manifest
     for shard in written:
-        digest.update(shard.sample_checksums)
+        if unchecked:
+            digest.update_unchecked(shard.checksum)
+        else:
+            digest.update(shard.sample_checksums)
         # To save memory: a dataset may have very many samples.
         shards.append(replace(shard, sample_checksums=np.empty(0, np.uint64)))
     described = dict(fields)
@@ -298,4 +303,5 @@ def describe(
         conversion=conversion or {},
         piece_bytes=PIECE if has_sums else None,
         grew_from={} if before is None else before.lineage,
+        unchecked=unchecked,
     )

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...dataset.opening import at_bottom
 from ...engines.array_transforms import as_delivered, delivered_dtype
 from ...engines.cpu import CpuEngine
 from ...engines.factory import choose_engine
@@ -206,6 +207,8 @@ class BatchSpec:
     def __post_init__(self) -> None:
         kinds = {stored: self.fields[names[0]] for stored, names in self.names.delivered.items()}
         verify = self.options.verify
+        for stored in at_bottom(self.dataset) if verify else ():
+            stored.field(CHECKSUM)  # says so if its samples have none
         read = self.dataset.fields if verify else kinds
         shapes = [shape_column(stored) for stored, kind in kinds.items() if kind.is_image and not kind.fixed]
         present = [present_column(name) for name, kind in read.items() if kind.optional]

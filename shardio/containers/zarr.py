@@ -1,0 +1,481 @@
+"""The `zarr` container: Zarr stores of other programs, of format 2 and 3, read in place chunk by chunk.
+
+The fields are arrays of numbers, whose rows along one axis are the samples. The index beside a link to the store says
+how each lies in its chunks, and which chunks there were when it was made: so a chunk that is lost, or was written
+anew, is damage, and not the fill value or other numbers.
+"""
+
+import contextlib
+import errno
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ShardCorrupt, SourceError
+from ..format import cf
+from ..format.fields import CHECKSUM, Field
+from ..system import strict_json
+from ..system.types import Rows
+from . import _zarr_codecs, zarr_index
+from ._hdf5_codecs import Bytes, Damaged
+from ._hdf5_filters import FilterPipeline
+from .base import Container
+from .files import RawFile, RawFolder
+from .hdf5 import DecodedRows, OpenShard, RowsReader, SomeRows
+from .hdf5_chunks import CHUNKS, ChunkedRows
+from .zarr_index import IndexedArray, ZarrIndex
+from .zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array
+
+_RAW_ROW = 4096
+"""Bytes; rows of chunks without codecs are read alone from this size on. Chunks of smaller ones are kept whole."""
+
+_MOST_CHUNKS = 1 << 14  # of one row: 1 GiB in chunks of 64 KiB
+_CHANGED = "was written anew since it was indexed"
+_ABSENT = (1 << 64) - 1
+_CHECKSUM_BYTES = 4
+_NO_LINK = (errno.ELOOP, errno.EMLINK, errno.ENOTDIR)
+
+
+class Found(NamedTuple):
+    """The bytes of a named chunk: in an open file, from an offset on.
+
+    Attributes:
+        descriptor, begin, size: the file, the offset and the number of bytes.
+        owned: whether whoever reads them closes the file.
+        deflated: whether a zip file has compressed them.
+        crc: the CRC-32 that a zip file states of the content; None if nobody knows one.
+    """
+
+    descriptor: int
+    begin: int
+    size: int
+    owned: bool = False
+    deflated: bool = False
+    crc: int | None = None
+
+
+class ChunkFiles(Protocol):
+    """Where the named chunks of one array are.
+
+    Attributes:
+        place: the store, for messages.
+        owner: kept as long as the chunks may be read; the cache of chunks forgets them when it is gone.
+    """
+
+    place: str
+    owner: Any
+
+    def find(self, key: str, entry: Any) -> Found | None:
+        """Return the bytes of a chunk; None if there is none of this name.
+
+        `entry` is what the index knows of it, None without an index. Raises Damaged if it is another one than that.
+        """
+
+
+@final
+class FolderChunks:
+    """Chunks that are files of a folder: see `ChunkFiles`."""
+
+    def __init__(self, root: Path, path: str) -> None:
+        self.place, self.owner = str(root), RawFolder(root, path)
+
+    def metadata(self, name: str) -> Any:
+        """Return the JSON value of a file of metadata; None if there is none."""
+        descriptor = self.owner.descriptor_of(name)
+        if descriptor is None:
+            return None
+        with os.fdopen(descriptor, "rb") as file:
+            strict_json.check_size(os.fstat(descriptor).st_size)
+            try:
+                return strict_json.parse(file.read(), foreign=True, nan=True)
+            except ValueError:
+                return None
+
+    def find(self, key: str, entry: Any) -> Found | None:
+        try:
+            descriptor = self.owner.descriptor_of(key)
+        except OSError as error:
+            told = (
+                "is behind a link, which could lead anywhere" if error.errno in _NO_LINK else f"cannot be read: {error}"
+            )
+            raise Damaged(told) from error
+        if descriptor is None:
+            return None
+        status = os.fstat(descriptor)
+        if entry is not None and (status.st_size, status.st_mtime_ns) != (entry["size"], entry["state"]):
+            os.close(descriptor)
+            raise Damaged(
+                f"was written anew since it was indexed: it has {status.st_size} bytes, and had {entry['size']}"
+            )
+        return Found(descriptor, 0, status.st_size, owned=True)
+
+
+@final
+class ZippedChunks:
+    """Chunks that are members of a zip file: see `ChunkFiles`. The index, or `zip_entries`, says where they are."""
+
+    def __init__(self, file: RawFile) -> None:
+        self.place, self.owner = str(file.path), file
+
+    def find(self, key: str, entry: Any) -> Found | None:
+        if entry is None:
+            return None
+        size, deflated = int(entry["size"]), bool(entry["size"] < 0)
+        size = -1 - size if deflated else size
+        if not 0 <= int(entry["state"]) <= self.owner.size - size:
+            raise Damaged(f"is not within the {self.owner.size} bytes of the file")
+        crc = int(entry["crc"]) if "crc" in entry.dtype.names else None
+        return Found(self.owner.fd, int(entry["state"]), size, deflated=deflated, crc=crc)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ZarrChunks:
+    """The chunks of an array, see `StoredChunks`; their cells have the samples' axis first.
+
+    Attributes:
+        files: where the named chunks are.
+        name: the array's path in the store.
+        layout: how the array lies in its chunks.
+        axes: the axes of the array in the order of a cell.
+        pipeline: the codecs.
+        entries: what the index knows of the chunks, of `ENTRY` [chunks]; None without an index: a chunk that is not
+            there then holds the fill value, as Zarr defines.
+        kept: the number by which `CHUNKS` knows the array.
+    """
+
+    files: ChunkFiles
+    name: str
+    layout: ArrayLayout
+    axes: tuple[int, ...]
+    pipeline: FilterPipeline
+    entries: NDArray[Any] | None
+    kept: int
+
+    @property
+    def place(self) -> str:
+        return self.files.place
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        shape, chunk = self.layout.shape, self.layout.chunk
+        return tuple(-(-shape[axis] // chunk[axis]) for axis in self.axes)
+
+    @property
+    def size(self) -> int:
+        return self.pipeline.size
+
+    @property
+    def is_raw(self) -> bool:
+        layout, row = self.layout, self.pipeline.size // self.layout.chunk[self.axes[0]]
+        in_order = all(layout.order[axis] == place for place, axis in enumerate(self.axes))
+        return not (self.pipeline.filters or layout.shard) and in_order and row >= _RAW_ROW
+
+    def has(self, cell: tuple[int, ...]) -> bool:
+        return self.entries is None or self._entry(self._named(cell)) is not None
+
+    def load(self, cell: tuple[int, ...], row: int, out: Bytes | None = None) -> Bytes | None:
+        named = self._named(cell)
+        with self._found(named, row) as found:
+            if found is None:
+                return None
+            begin, size = found.begin, found.size
+            if self.layout.shard is not None:
+                inner = self._inner(named, cell, found)
+                if inner is None:
+                    return None
+                begin, size = found.begin + inner[0], inner[1]
+            buffers = self.pipeline.buffers(size)
+            raw = buffers[0][:size]
+            self._read(found, begin, raw)
+            if found.deflated:
+                raw = self._inflated(raw)
+                buffers, size = self.pipeline.buffers(len(raw)), len(raw)
+                buffers[0][:size] = raw
+            if found.crc is not None and self.layout.shard is None and (actual := zlib.crc32(raw.data)) != found.crc:
+                raise Damaged(f"is damaged: its CRC-32 {actual:08x} is not {found.crc:08x}")
+            try:
+                return self.pipeline.undo(buffers, size, 0, out)
+            except Damaged as error:
+                raise Damaged(f"is damaged: {error}") from error
+
+    def read_rows(self, rows: Rows, per_chunk: int, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        written = np.ones(len(rows), np.bool_)
+        inner = (0,) * (len(self.axes) - 1)
+        for block in np.unique(rows // per_chunk).tolist():
+            places = np.flatnonzero(rows // per_chunk == block)
+            with self._found(self._named((block, *inner)), int(rows[places[0]])) as found:
+                if found is None:
+                    written[places] = False
+                    continue
+                whole = None
+                if found.deflated:
+                    raw = np.empty(found.size, np.uint8)
+                    self._read(found, found.begin, raw)
+                    whole = self._inflated(raw)
+                    found = found._replace(size=len(whole))
+                if found.size != self.size:
+                    raise Damaged(f"has {found.size} of {self.size} bytes")
+                for place in places.tolist():
+                    begin = int(rows[place]) % per_chunk * out.shape[1]
+                    if whole is None:
+                        self._read(found, found.begin + begin, out[place])
+                    else:
+                        out[place] = whole[begin : begin + out.shape[1]]
+        return written
+
+    def _named(self, cell: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the place in the store's grid of the named chunk that holds a cell."""
+        place = [0] * len(cell)
+        for number, axis in zip(cell, self.axes, strict=True):
+            place[axis] = number // (self.layout.shard.grid[axis] if self.layout.shard else 1)
+        return tuple(place)
+
+    def _entry(self, named: tuple[int, ...]) -> Any:
+        """Return what the index knows of a named chunk; None if it was not there."""
+        if self.entries is None or not len(self.entries):
+            return None
+        number = 0
+        for place, size in zip(named, self.layout.grid, strict=True):
+            number = number * size + place
+        at = number if len(self.entries) > number and self.entries[number]["number"] == number else None
+        at = int(np.searchsorted(self.entries["number"], number)) if at is None else at
+        return self.entries[at] if at < len(self.entries) and self.entries[at]["number"] == number else None
+
+    @contextlib.contextmanager
+    def _found(self, named: tuple[int, ...], row: int) -> Iterator[Found | None]:
+        """Open a named chunk; ShardCorrupt, which names it and a row, if it is not the one that was indexed."""
+        key, entry = self.layout.key(named), self._entry(named)
+        found = None
+        try:
+            found = self.files.find(key, entry)
+            if found is None and entry is not None:
+                raise Damaged("is missing")
+            if found is not None and entry is None and self.entries is not None:
+                raise Damaged("was written since the store was indexed, when there was none")
+            yield found
+        except Damaged as error:
+            raise ShardCorrupt(f"{self.place}, field {self.name!r}, row {row}: the chunk {key} {error}") from error
+        finally:
+            if found is not None and found.owned:
+                os.close(found.descriptor)
+
+    def _read(self, found: Found, begin: int, out: Bytes) -> None:
+        done = 0
+        while done < len(out):
+            got = os.preadv(found.descriptor, [out.data[done:]], begin + done)
+            if not got:
+                raise Damaged(f"ends after {done} of {len(out)} bytes at {begin - found.begin}")
+            done += got
+
+    def _inflated(self, data: Bytes) -> Bytes:
+        """Return a deflated member of a zip; what it gives is as long as a chunk may be before it is decompressed."""
+        most = self.pipeline.buffers(0)[0].nbytes
+        stream = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            content = stream.decompress(data.data, most + 1)
+        except zlib.error as error:
+            raise Damaged(f"cannot be inflated: {error}") from error
+        if not stream.eof or len(content) > most:
+            raise Damaged(f"does not end within {most} bytes")
+        return np.frombuffer(content, np.uint8)
+
+    def _inner(self, named: tuple[int, ...], cell: tuple[int, ...], found: Found) -> tuple[int, int] | None:
+        """Return the offset in a shard, and the bytes, of an inner chunk; None if it was never written."""
+        shard = self.layout.shard
+        if shard is None or found.deflated:
+            raise Damaged("is a shard that is deflated: store the members of the zip as they are")
+
+        def make() -> Bytes:
+            size = shard.index_bytes
+            if found.size < size:
+                raise Damaged(f"has {found.size} bytes, and its index alone {size}: it was cut short")
+            data = np.empty(size, np.uint8)
+            self._read(found, found.begin + (found.size - size if shard.at_end else 0), data)
+            if not shard.has_checksum:
+                return data
+            content, stored = data[:-_CHECKSUM_BYTES], int.from_bytes(data[-_CHECKSUM_BYTES:].tobytes(), "little")
+            if (actual := _zarr_codecs.crc32c(content)) != stored:
+                raise Damaged(
+                    f"is damaged: the index of the shard has the checksum {actual:08x}, and states {stored:08x}"
+                )
+            return content
+
+        index = CHUNKS.get(self.kept, ("index", named), make) if CHUNKS.holds(shard.index_bytes) else make()
+        number = 0
+        places = dict(zip(self.axes, cell, strict=True))
+        for axis, size in enumerate(shard.grid):
+            number = number * size + places[axis] % size
+        offset, size = np.ndarray(2, "<u8", index, 16 * number).tolist()
+        if offset == size == _ABSENT:
+            return None
+        if offset > found.size or size > found.size - offset:
+            raise Damaged(f"has {found.size} bytes, and the index of the shard names {size} at {offset}")
+        return offset, size
+
+
+def array_rows(
+    files: ChunkFiles, name: str, layout: ArrayLayout, axis: int, entries: NDArray[Any] | None
+) -> ChunkedRows:
+    """Return the reader of an array's rows along an axis; its field is that of the numbers as they are stored.
+
+    Raises NotUnderstood for codecs that are not known, MissingDependency if their library is not installed.
+    """
+    axes = (axis, *(other for other in range(len(layout.shape)) if other != axis))
+    shape, chunk = tuple(layout.shape[a] for a in axes[1:]), tuple(layout.chunk[a] for a in axes)
+    native = layout.dtype.newbyteorder("=")
+    if (count := math.prod(-(-side // per) for side, per in zip(shape, chunk[1:], strict=True))) > _MOST_CHUNKS:
+        raise Impossible(f"has rows in {count} chunks each, more than {_MOST_CHUNKS}")
+    field = Field("array", dtype=native.name, shape=shape) if shape else Field("scalar", dtype=native.name)
+    pipeline = _zarr_codecs.pipeline(layout.codecs, math.prod(layout.chunk) * layout.dtype.itemsize)
+    kept = CHUNKS.number_of(files.owner)
+    order = tuple(layout.order[a] for a in axes)
+    chunks = ZarrChunks(files, name, layout, axes, pipeline, entries, kept)
+    return ChunkedRows(
+        chunks, name, field, chunk, layout.dtype, layout.fill, kept, None if order == (*range(len(order)),) else order
+    )
+
+
+def field_rows(rows: ChunkedRows, field: Field, how: cf.Decoding | None) -> Any:
+    """Return the reader of a field: of an array's rows, decoded if `how` says so, or as other numbers.
+
+    Raises ValueError if the field is of other values than these.
+    """
+    stored = rows.field.row_dtype
+    if field.row_shape != rows.field.row_shape:
+        raise ValueError(f"expected rows of {field.row_shape}, the array has {rows.field.row_shape}")
+    if how is None and field.row_dtype == stored:
+        return rows
+    how = how or replace(cf.decoding({}, stored), scaled=field.row_dtype)
+    if how.dtype != field.row_dtype:
+        raise ValueError(f"expected {field.dtype}, its attributes give {how.dtype}")
+    return DecodedRows(rows, rows.field, how)
+
+
+def check_understood(layout: ArrayLayout) -> None:
+    """Raise what `array_rows` raises for codecs."""
+    _zarr_codecs.pipeline(layout.codecs, 1)
+
+
+@final
+class ZarrReader(RowsReader):
+    """A `Reader` of the store at `path`, which is a link to it or the store itself.
+
+    Args:
+        path: the store.
+        fields: its fields.
+        index: what else the index beside it says.
+    """
+
+    def __init__(self, path: Path, fields: Mapping[str, Field], index: ZarrIndex | None = None) -> None:
+        self._index = index
+        super().__init__(path, fields)
+
+    def _open(self) -> OpenShard:
+        index = self._index or zarr_index.read(self._path)
+        zipped = None
+        if index.zipped is not None:
+            zipped = RawFile(self._path)
+            _check_zip(zipped, index.zipped)
+        readers: dict[str, Any] = {}
+        counts: dict[str, int] = {}
+        for name, field in self._fields.items():
+            if name != CHECKSUM:
+                readers[name], counts[name] = self._open_field(name, field, index, zipped)
+        if (taken := index.columns.get(zarr_index.ROWS)) is not None:
+            if len(taken) and not 0 <= taken.min() <= taken.max() < min(counts.values(), default=0):
+                raise ShardCorrupt(f"{self._path}: its index names rows that are not in {counts}")
+            readers = {name: SomeRows(reader, taken) for name, reader in readers.items()}
+            counts = dict.fromkeys(counts, len(taken))
+        if CHECKSUM in self._fields:
+            if (column := index.columns.get(CHECKSUM)) is None:
+                raise ShardCorrupt(f"{self._path}: its index has no checksums of samples")
+            readers[CHECKSUM], counts[CHECKSUM] = _Column(column), len(column)
+        if len(set(counts.values())) > 1:
+            raise ShardCorrupt(f"{self._path}: fields differ in their number of samples: {counts}")
+        return OpenShard(next(iter(counts.values()), 0), readers, {})
+
+    def _open_field(self, name: str, field: Field, index: ZarrIndex, zipped: RawFile | None) -> tuple[Any, int]:
+        """Return the reader of a field, and its number of rows."""
+        if (array := index.arrays.get(name)) is None:
+            raise ShardCorrupt(f"{self._path}: its index has no field {name!r}")
+        try:
+            layout = of_array(array.metadata)
+            if not 0 <= array.axis < len(layout.shape):
+                raise NotUnderstood(f"has no axis {array.axis}")
+            files = FolderChunks(self._path, array.path) if zipped is None else ZippedChunks(zipped)
+            rows = array_rows(files, array.path, layout, array.axis, array.chunks)
+            packing = array.packing
+            how = None if packing is None else cf.decoding(cf.from_json(packing), rows.field.row_dtype)
+            return field_rows(rows, field, how), layout.shape[array.axis]
+        except (ValueError, TypeError, AttributeError, SourceError) as error:
+            raise ShardCorrupt(f"{self._path}, field {name!r}: {error}") from error
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of an index."""
+
+    values: NDArray[Any]
+
+    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
+        out[...] = self.values[rows]
+
+
+def _changes(root: Path, array: IndexedArray) -> Iterator[str]:
+    """Yield what has changed of an array in a folder since it was indexed, without reading its chunks."""
+    files, layout = FolderChunks(root, array.path), of_array(array.metadata)
+    name = array.path or "array"
+    metadata = files.metadata(".zarray" if array.metadata.get("zarr_format") == 2 else "zarr.json")
+    if json.dumps(metadata, sort_keys=True) != json.dumps(array.metadata, sort_keys=True):
+        yield f"field {name!r}: its metadata are not those that were indexed"
+    for entry in array.chunks:
+        key = layout.key(list(map(int, np.unravel_index(int(entry["number"]), layout.grid))))
+        try:
+            found = files.find(key, entry)
+        except Damaged as error:
+            yield f"field {name!r}: the chunk {key} {error}"
+            continue
+        if found is None:
+            yield f"field {name!r}: the chunk {key} is missing"
+        else:
+            os.close(found.descriptor)
+
+
+def _check_zip(file: RawFile, state: tuple[int, int]) -> None:
+    now = os.fstat(file.fd)
+    if (now.st_size, now.st_mtime_ns) != state:
+        raise ShardCorrupt(
+            f"{file.path}: was written anew since it was indexed: it has {now.st_size} bytes, had {state[0]}"
+        )
+
+
+class ZarrContainer(Container):
+    """Zarr stores. It has no writer: `shardio index` writes the indexes."""
+
+    name = "zarr"
+    index_suffix = zarr_index.SUFFIX
+    read_where_it_lies = True
+    reader_type = ZarrReader
+
+    def files(self, path: Path) -> tuple[Path, ...]:
+        return (zarr_index.path_of(path),)  # the store may have any number of files
+
+    def check(self, path: Path) -> None:
+        index = zarr_index.read(path)
+        if index.zipped is not None:
+            _check_zip(RawFile(path), index.zipped)
+            return
+        wrong = [told for array in index.arrays.values() for told in _changes(path, array)]
+        if wrong:
+            more = f", and {len(wrong) - 1} more chunks" if len(wrong) > 1 else ""
+            raise ShardCorrupt(f"{path.name}: {wrong[0]}{more}")

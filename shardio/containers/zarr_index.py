@@ -1,0 +1,165 @@
+"""The index of a Zarr store that is read in place: `NAME.idx.zarr`, beside the link to the store.
+
+```text
+arrays in NumPy's .npy, one after the other, each from a multiple of 64 bytes on:
+  JSON, uint8     of each field: its array, the array's metadata, which axis the samples are along, how it is decoded
+  for each field  its chunks, structured [chunks]: their number in the grid, bytes, and state; none that is missing
+  _checksum       uint64 [samples], unless the samples were not read
+  _rows           int64 [samples], if rows are left out: those that are the samples
+```
+
+A chunk's state is when its file was changed, in ns; in a zip its offset; in a store of objects a hash of its ETag.
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ..errors import ShardCorrupt
+from ..format.fields import CHECKSUM
+from ..system import npy, strict_json
+from ..system.directory import Directory
+from .files import RawFile
+
+SUFFIX = ".idx.zarr"
+ROWS = "_rows"
+ENTRY = np.dtype([("number", "<i8"), ("size", "<i8"), ("state", "<i8")])
+"""What an index knows of a chunk: 24 bytes. Of a member of a zip that is deflated the size is -1 minus its bytes."""
+
+_FORMAT, _VERSION = "shardio zarr index", 1
+_MOST_HEADER = 1 << 12
+_MOST_JSON = 1 << 28
+_ALIGN = 64
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class IndexedArray:
+    """An array that is a field.
+
+    Attributes:
+        path: its path in the store, `a/b`; "" if it is the store.
+        metadata: the JSON value of its `.zarray` or `zarr.json`.
+        axis: the axis that the samples are along.
+        packing: the attributes by which its numbers are decoded, as `format.cf.to_json` gives them; None for none.
+        chunks: what is known of its chunks, of `ENTRY` [chunks], their numbers ascending.
+    """
+
+    path: str
+    metadata: Mapping[str, Any]
+    axis: int
+    packing: Mapping[str, Any] | None
+    chunks: NDArray[Any]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ZarrIndex:
+    """The index of a store.
+
+    Attributes:
+        arrays: the arrays by field.
+        columns: `CHECKSUM` and `ROWS`, if there are such columns.
+        zipped: the size and the time of a zip file; None for a folder.
+    """
+
+    arrays: Mapping[str, IndexedArray]
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    zipped: tuple[int, int] | None = None
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the index."""
+        described = {
+            name: {"path": one.path, "metadata": one.metadata, "axis": one.axis, "packing": one.packing}
+            for name, one in self.arrays.items()
+        }
+        head = {
+            "format": _FORMAT, "version": _VERSION, "arrays": described, "columns": [*self.columns],
+            "zipped": self.zipped, "checksum": _checksum(self._parts()),
+        }  # fmt: skip
+        stream = io.BytesIO()
+        for array in (np.frombuffer(json.dumps(head).encode(), np.uint8), *self._parts()):
+            stream.write(npy.header_of(array.dtype, array.shape))
+            stream.write(array.tobytes())
+            stream.write(bytes(-stream.tell() % _ALIGN))
+        return stream.getvalue()
+
+    def _parts(self) -> Sequence[NDArray[Any]]:
+        return *(one.chunks for one in self.arrays.values()), *self.columns.values()
+
+
+def path_of(shard: Path) -> Path:
+    """Return the path of a store's index: that of `era5.zarr` is `era5.idx.zarr`."""
+    return shard.with_name(shard.name.removesuffix(".zarr") + SUFFIX)
+
+
+def write(directory: Directory, shard: str, index: ZarrIndex) -> None:
+    """Write the index of a store, or replace it, atomically.
+
+    Args:
+        directory: the directory of the store, or of a link to it.
+        shard: the store's name there.
+        index: the index.
+    """
+    directory.write(path_of(Path(shard)).name, index.to_bytes())
+
+
+def read(shard: Path) -> ZarrIndex:
+    """Map the index of the store at `shard` into memory, and check it; ShardCorrupt if it is damaged."""
+    path = path_of(shard)
+    file = RawFile(path)
+    try:
+        data = file.map().data if file.size else memoryview(b"")
+        return _checked(data)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ShardCorrupt(f"{path}: the index is cut short or damaged: {error}") from error
+
+
+def _checked(data: memoryview) -> ZarrIndex:
+    first, begins = _array(data, 0, np.dtype(np.uint8))
+    if len(first) > _MOST_JSON:
+        raise ValueError(f"its description has {len(first)} bytes")
+    head = strict_json.parse(first.tobytes())
+    if (head["format"], head["version"]) != (_FORMAT, _VERSION):
+        raise ValueError("it is of another format or version")
+    arrays: dict[str, IndexedArray] = {}
+    columns: dict[str, NDArray[Any]] = {}
+    for name, one in head["arrays"].items():
+        chunks, begins = _array(data, begins, ENTRY)
+        if not isinstance(one["path"], str) or not isinstance(one["metadata"], dict) or type(one["axis"]) is not int:
+            raise ValueError(f"the field {name!r} is not described")
+        numbers = chunks["number"]
+        if len(numbers) and (numbers[0] < 0 or not (numbers[1:] > numbers[:-1]).all()):
+            raise ValueError(f"the chunks of the field {name!r} are not in order")
+        arrays[name] = IndexedArray(one["path"], one["metadata"], one["axis"], one["packing"], chunks)
+    for name in head["columns"]:
+        columns[name], begins = _array(data, begins, {CHECKSUM: np.dtype("<u8"), ROWS: np.dtype("<i8")}[name])
+    size, time = head["zipped"] or (0, 0)
+    index = ZarrIndex(arrays, columns, None if head["zipped"] is None else (int(size), int(time)))
+    if head["checksum"] != _checksum(index._parts()):
+        raise ValueError("its tables have another checksum than it states")
+    return index
+
+
+def _array(data: memoryview, begin: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
+    """Return an array [n] of a file, and where the next one begins."""
+    header = npy.read_header(io.BytesIO(data[begin : begin + _MOST_HEADER]))
+    if len(header.shape) != 1 or header.dtype != dtype or begin + header.stop > len(data):
+        raise ValueError(f"no array of {dtype} at byte {begin}")
+    stop = begin + header.stop
+    return np.ndarray(header.shape, dtype, data, begin + header.start), stop + -stop % _ALIGN
+
+
+def _checksum(parts: Sequence[NDArray[Any]]) -> str:
+    state = xxhash.xxh3_128()
+    for part in parts:
+        state.update(np.ascontiguousarray(part).view(np.uint8).data if part.size else b"")
+        state.update(b"%d;" % len(part))
+    return state.hexdigest()

@@ -1,0 +1,395 @@
+"""Zarr stores are read in place: their numbers are those that zarr reads, and a chunk that changes is named."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+import zarr as library
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from zarr import codecs
+
+import shardio
+from shardio.containers import zarr_index
+from shardio.containers.base import Blocks
+from shardio.conversion.source import find
+from shardio.errors import BadSample, ConfigError, ShardCorrupt, SourceError
+from shardio.system.directory import Directory
+
+pytestmark = pytest.mark.filterwarnings("ignore:left out", "ignore:Numcodecs codecs", "ignore:.*fork")
+
+TYPES = ["u1", ">i2", "<i4", "i8", ">f4", "<f8", "f2", "?", "c8", ">u8"]
+FILTERS: dict[str, Any] = {
+    "none": (), "delta": (numcodecs.Delta("<i4"),), "shuffle": (numcodecs.Shuffle(4),),
+    "checked": (numcodecs.CRC32(), numcodecs.Fletcher32(), numcodecs.Adler32()),
+}  # fmt: skip
+COMPRESSORS_2: list[Any] = [
+    None, numcodecs.Blosc("zstd"), numcodecs.Blosc("lz4", shuffle=2), numcodecs.Zstd(), numcodecs.GZip(),
+    numcodecs.Zlib(), numcodecs.LZ4(), numcodecs.BZ2(), numcodecs.LZMA(),
+]  # fmt: skip
+COMPRESSORS_3: list[Any] = [
+    None, [codecs.BloscCodec(cname="zstd")], [codecs.ZstdCodec()], [codecs.GzipCodec()],
+    [codecs.ZstdCodec(), codecs.Crc32cCodec()], [{"name": "numcodecs.lz4", "configuration": {}}],
+    [{"name": "numcodecs.zlib", "configuration": {"level": 1}}],
+]  # fmt: skip
+
+quick = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def stores(draw: Any) -> tuple[dict[str, Any], NDArray[Any], bool]:
+    """The arguments that create an array, its numbers, and whether some of its chunks are never written."""
+    shape = draw(st.lists(st.integers(1, 7), min_size=1, max_size=4))
+    chunks = tuple(draw(st.integers(1, side + 1)) for side in shape)
+    form = draw(st.sampled_from([2, 3]))
+    dtype = np.dtype(draw(st.sampled_from(TYPES)))
+    values = draw(st.integers(0, 2**31))
+    data = np.random.default_rng(values).integers(0, 100, shape).astype(dtype)
+    fill = dtype.type(draw(st.integers(0, 1)))
+    arguments: dict[str, Any] = {
+        "shape": shape, "chunks": chunks, "dtype": dtype, "zarr_format": form, "fill_value": fill,
+    }  # fmt: skip
+    separator = draw(st.sampled_from([".", "/"]))
+    name = "v2" if form == 2 else draw(st.sampled_from(["v2", "default"]))
+    arguments["chunk_key_encoding"] = {"name": name, "separator": separator}
+    if form == 2:
+        arguments |= {"order": draw(st.sampled_from("CF")), "compressors": draw(st.sampled_from(COMPRESSORS_2))}
+        filters = draw(st.sampled_from([*FILTERS]))
+        if {"delta": dtype == np.dtype("<i4"), "shuffle": dtype.itemsize % 4 == 0}.get(filters, True):
+            arguments["filters"] = FILTERS[filters] or None
+    else:
+        arguments["compressors"] = draw(st.sampled_from(COMPRESSORS_3))
+        if draw(st.booleans()):
+            arguments["shards"] = tuple(draw(st.integers(1, 3)) * side for side in chunks)
+        if draw(st.booleans()):
+            arguments["filters"] = [codecs.TransposeCodec(order=draw(st.permutations(range(len(shape)))))]
+    return arguments, data, draw(st.booleans())
+
+
+def written(root: Path, arguments: dict[str, Any], data: NDArray[Any], *, partly: bool) -> NDArray[Any]:
+    """Write an array; return what zarr reads."""
+    array = library.create_array(root, **arguments)
+    if partly:
+        array[: len(data) // 2] = data[: len(data) // 2]
+    else:
+        array[...] = data
+    found: NDArray[Any] = np.asarray(array[...])
+    return found
+
+
+def zipped(folder: Path, method: int = zipfile.ZIP_STORED) -> Path:
+    """Pack a store to a zip file beside it."""
+    path = folder.with_suffix(".zip")
+    with zipfile.ZipFile(path, "w", method) as file:
+        for one in sorted(folder.rglob("*")):
+            if one.is_file():
+                file.write(one, str(one.relative_to(folder)))
+    return path
+
+
+def column(dataset: Any, rows: Any, name: str = "array") -> NDArray[Any]:
+    found: NDArray[Any] = dataset.selection(np.asarray(rows, np.int64)).column(name)
+    return found
+
+
+class TestValues:
+    @quick
+    @given(stores(), st.data())
+    def test_as_zarr_reads_them(self, tmp_path_factory: Any, made: Any, data: st.DataObject) -> None:
+        """Rows in any order, blocks of rows, and rows along any axis, are those of zarr; from folders and zip files."""
+        root = tmp_path_factory.mktemp("zarr")
+        expected = written(root / "a", made[0], made[1], partly=made[2])
+        axis = data.draw(st.integers(0, expected.ndim - 1))
+        expected = np.moveaxis(expected, axis, 0)
+        method = data.draw(st.sampled_from([None, zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
+        if method == zipfile.ZIP_DEFLATED and "shards" in made[0]:
+            method = zipfile.ZIP_STORED
+        store = root / "a" if method is None else zipped(root / "a", method)
+        shardio.index(store, root / "d", axis=str(axis), checksums=data.draw(st.booleans()))
+        dataset = shardio.open(root / "d")
+        assert len(dataset) == len(expected)
+        rows = data.draw(st.lists(st.integers(0, len(expected) - 1), min_size=1, max_size=9))
+        found = column(dataset, rows)
+        assert found.dtype == expected.dtype.newbyteorder("=")
+        np.testing.assert_array_equal(found, expected[rows])
+        if expected.ndim > 1:
+            size = tuple(data.draw(st.integers(1, side)) for side in expected.shape[1:])
+            begins = [
+                [data.draw(st.integers(0, n - k)) for n, k in zip(expected.shape[1:], size, strict=True)] for _ in rows
+            ]
+            blocks = Blocks(np.array(begins, np.int64), size)
+            wanted = np.array([expected[row][blocks.place(number)] for number, row in enumerate(rows)])
+            np.testing.assert_array_equal(dataset.selection(np.array(rows)).blocks("array", blocks), wanted)
+        assert not shardio.verify(dataset, deep=True).found
+        dataset.close()
+        shutil.rmtree(root)
+
+    @pytest.mark.parametrize("form", [2, 3])
+    def test_a_converted_dataset_has_the_same_digest(self, tmp_path: Path, form: int) -> None:
+        """With checksums, a store in place has the digest of what it is converted to, resharded too."""
+        store = grouped(tmp_path / "a.zarr", form)
+        shardio.convert(store, tmp_path / "c", converter="zarr", container="hdf5", converter_options={"fields": "x,t"})
+        shardio.index(store, tmp_path / "d", fields="x,t", checksums=True)
+        shardio.index(store, tmp_path / "e", fields="x,t")
+        digests = [shardio.open(tmp_path / name).digest for name in "cde"]
+        assert digests[0] == digests[1] != digests[2]
+        shardio.convert(tmp_path / "e", tmp_path / "f")
+        assert shardio.open(tmp_path / "f").digest == digests[0]
+
+
+def grouped(path: Path, form: int = 3, rows: int = 24, **arguments: Any) -> Path:
+    """A group of `x` [rows, 6, 8] with dimensions, `t` [rows] and `lat` [6]."""
+    group = library.open_group(path, mode="w", zarr_format=form)
+    for name, data, chunks, dims in [
+        ("x", np.arange(rows * 48, dtype="f4").reshape(rows, 6, 8), (4, 3, 8), ("time", "lat", "lon")),
+        ("t", np.arange(rows, dtype="i8"), (10,), ("time",)),
+        ("lat", np.arange(6, dtype="f8"), (6,), ("lat",)),
+    ]:
+        names: dict[str, Any] = {"dimension_names": dims}
+        if form == 2:
+            names = {"attributes": {"_ARRAY_DIMENSIONS": list(dims)}, "fill_value": None}
+        array = group.create_array(name, shape=data.shape, chunks=chunks, dtype=data.dtype, **names, **arguments)
+        array[...] = data
+    return path
+
+
+class TestIndex:
+    @pytest.mark.parametrize("form", [2, 3])
+    def test_an_axis_by_its_name(self, tmp_path: Path, form: int) -> None:
+        """The arrays that have the axis become fields, with the axis first; the others are told."""
+        made = shardio.index(grouped(tmp_path / "a.zarr", form), tmp_path / "d", axis="lat")
+        assert [note for note in made.notes if "left out" in note] == ["left out 't': it has no axis 'lat'"]
+        dataset = shardio.open(tmp_path / "d")
+        assert dataset.fields["x"].shape == (24, 8)
+        assert len(dataset) == 6
+        np.testing.assert_array_equal(
+            column(dataset, [5, 0], "x"), np.arange(24 * 48).reshape(24, 6, 8)[:, [5, 0]].swapaxes(0, 1)
+        )
+        with pytest.raises(SourceError, match="holds no arrays with rows"):
+            shardio.index(tmp_path / "a.zarr", tmp_path / "e", axis="height")
+
+    def test_no_chunk_is_read(self, tmp_path: Path) -> None:
+        """Without checksums nothing but metadata and names is read: damage in every chunk does not stop it."""
+        store = grouped(tmp_path / "a.zarr")
+        for chunk in store.rglob("c/*"):
+            if chunk.is_file():
+                chunk.write_bytes(b"damage")
+        shardio.index(store, tmp_path / "d", axis="time")
+        found = shardio.verify(tmp_path / "d")
+        assert not found.found
+        assert found.unchecked
+        assert shardio.verify(tmp_path / "d", deep=True).count == 24
+        with pytest.raises(BadSample, match=r"field 't', row 0: the chunk c/0 is damaged: zstd"):
+            shardio.index(store, tmp_path / "e", axis="time", checksums=True)
+
+    def test_several_stores_are_shards(self, tmp_path: Path) -> None:
+        """The stores of a folder, or of a pattern, are shards in the order of their names."""
+        for month in (1, 2):
+            grouped(tmp_path / "months" / f"m{month}.zarr", rows=10 * month)
+        shardio.index(tmp_path / "months", tmp_path / "d", axis="time")
+        assert len(shardio.open(tmp_path / "d")) == 30
+        shardio.index(str(tmp_path / "months" / "*.zarr"), tmp_path / "d", axis="time", overwrite=True)
+        assert column(shardio.open(tmp_path / "d"), [9, 10, 29], "t").tolist() == [9, 0, 19]
+        assert shardio.index(tmp_path / "months", tmp_path / "d", axis="time", resume=True).datasets
+
+    def test_beside_the_store(self, tmp_path: Path) -> None:
+        """In the store's own folder nothing but an index and the manifest is written."""
+        store = grouped(tmp_path / "a.zarr")
+        shardio.index(store, tmp_path, axis="time")
+        assert sorted(os.listdir(tmp_path)) == ["a.idx.zarr", "a.zarr", "a.zarr.sums.idx.npy", "shardio.json"]
+        assert not shardio.verify(tmp_path, deep=True).found
+
+    def test_what_is_no_number_is_refused(self, tmp_path: Path) -> None:
+        """Texts are not read in place: the error names the array and what to do."""
+        group = library.open_group(tmp_path / "a.zarr", mode="w")
+        group.create_array("names", shape=(3,), dtype=str, chunks=(3,))[...] = np.array(["a", "b", "c"], object)
+        with pytest.raises(
+            SourceError, match=r"'names' is not read in place, .* choose others with fields, or convert"
+        ):
+            shardio.index(tmp_path / "a.zarr", tmp_path / "d")
+
+    def test_verify_needs_checksums(self, tmp_path: Path) -> None:
+        """A Loader that is to compare checksums, where there are none, says so at once."""
+        shardio.index(grouped(tmp_path / "a.zarr"), tmp_path / "d", axis="time")
+        with pytest.raises(
+            ConfigError, match=r"its samples have no checksums to compare: .* reads them with checksums=True"
+        ):
+            shardio.Loader(tmp_path / "d", batch_size=2, verify=True)
+        shardio.index(tmp_path / "a.zarr", tmp_path / "d", axis="time", checksums=True, overwrite=True)
+        batches = list(shardio.Loader(tmp_path / "d", batch_size=6, verify=True))
+        assert sorted(np.concatenate([np.asarray(batch["t"]) for batch in batches]).tolist()) == list(range(24))
+
+
+def lose(chunk: Path) -> None:
+    chunk.unlink()
+
+
+def rewrite(chunk: Path) -> None:
+    """Write the same bytes at another time."""
+    os.utime(chunk, ns=(1, 1))
+
+
+def lengthen(chunk: Path) -> None:
+    chunk.write_bytes(chunk.read_bytes() + b"\0")
+
+
+def link(chunk: Path) -> None:
+    """Put a link to the same bytes in its place."""
+    chunk.rename(chunk.with_name("moved"))
+    chunk.symlink_to(chunk.with_name("moved"))
+
+
+class TestChanges:
+    @pytest.mark.parametrize("sharded", [False, True])
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            (lose, "is missing"),
+            (rewrite, "was written anew since it was indexed"),
+            (lengthen, "was written anew since it was indexed: it has"),
+            (link, "is behind a link"),
+        ],
+    )
+    def test_a_chunk_that_is_not_as_it_was(
+        self, tmp_path: Path, change: Callable[[Path], None], told: str, sharded: bool
+    ) -> None:
+        """A chunk lost or written anew makes bad samples, named by store, array, chunk and row; verify finds it."""
+        shards = {"shards": (8, 6, 8)} if sharded else {}
+        store = tmp_path / "a.zarr"
+        array = library.create_array(store, shape=(24, 6, 8), chunks=(4, 3, 8), dtype="f4", **shards)
+        array[...] = data = np.random.default_rng(0).random((24, 6, 8), np.float32)
+        shardio.index(store, tmp_path / "d")
+        change(store / "c" / "1" / "0" / "0")
+        bad = range(8, 16) if sharded else range(4, 8)
+        dataset = shardio.open(tmp_path / "d")
+        good = [row for row in range(24) if row not in bad]
+        np.testing.assert_array_equal(column(dataset, good), data[good])
+        place = rf"shard-000000.zarr, field '', row {bad[1]}: the chunk c/1/0/0 {told}"
+        with pytest.raises(ShardCorrupt, match=place):
+            column(dataset, [bad[1]])
+        (problem,) = shardio.verify(tmp_path / "d").problems
+        assert f"the chunk c/1/0/0 {told}" in problem
+        loader = shardio.Loader(tmp_path / "d", batch_size=4, on_bad_sample="replace", max_bad=24)
+        assert sum(1 for _ in loader) == 6
+        assert loader.quarantine()
+
+    def test_a_chunk_that_there_was_not(self, tmp_path: Path) -> None:
+        """A chunk written after indexing is told, where the fill value was indexed."""
+        array = library.create_array(tmp_path / "a.zarr", shape=(8,), chunks=(2,), dtype="i4", fill_value=7)
+        array[:4] = np.arange(4)
+        shardio.index(tmp_path / "a.zarr", tmp_path / "d")
+        assert column(shardio.open(tmp_path / "d"), range(8)).tolist() == [0, 1, 2, 3, 7, 7, 7, 7]
+        array[4:6] = 1
+        shardio.open(tmp_path / "d")
+        with pytest.raises(ShardCorrupt, match="row 4: the chunk c/2 was written since the store was indexed"):
+            column(shardio.open(tmp_path / "d"), [4])
+
+    @pytest.mark.parametrize("location", ["start", "end"])
+    @pytest.mark.parametrize("cut", [1, 40, 400])
+    def test_a_shard_cut_short(self, tmp_path: Path, location: str, cut: int) -> None:
+        """A shard that lost its end is named, also where no index tells its size: its own index has a checksum."""
+        codec = codecs.ShardingCodec(chunk_shape=(2, 8), index_location=location)
+        array = library.create(
+            store=tmp_path / "a", shape=(8, 8), chunks=(8, 8), dtype="f8", zarr_format=3, codecs=[codec]
+        )
+        array[...] = np.random.default_rng(0).random((8, 8))
+        shard = tmp_path / "a" / "c" / "0" / "0"
+        shard.write_bytes(shard.read_bytes()[:-cut])
+        source = find("zarr")(tmp_path / "a")
+        with pytest.raises(BadSample, match="row 7: the chunk c/0/0 "):
+            source[7]
+
+    def test_a_zip_file_that_changed(self, tmp_path: Path) -> None:
+        """A zip file written anew is refused as a whole."""
+        shardio.index(zipped(grouped(tmp_path / "a.zarr")), tmp_path / "d", axis="time")
+        os.utime(tmp_path / "a.zip", ns=(1, 1))
+        with pytest.raises(ShardCorrupt, match=r"shard-000000.zip: was written anew since it was indexed"):
+            column(shardio.open(tmp_path / "d"), [0], "t")
+        assert "written anew" in shardio.verify(tmp_path / "d").problems[0]
+
+    def test_metadata_that_changed(self, tmp_path: Path) -> None:
+        """Metadata written anew do not change how the indexed chunks are read, and verify tells."""
+        store = grouped(tmp_path / "a.zarr")
+        shardio.index(store, tmp_path / "d", axis="time")
+        text = (store / "t" / "zarr.json").read_text()
+        (store / "t" / "zarr.json").write_text(text.replace('"fill_value": 0', '"fill_value": 1'))
+        assert (
+            shardio.verify(tmp_path / "d")
+            .problems[0]
+            .endswith("field 't': its metadata are not those that were indexed")
+        )
+
+
+class TestHostile:
+    @pytest.mark.parametrize("name", ["x/c", "x", "x/c/0"])
+    def test_links_in_a_store_lead_nowhere(self, tmp_path: Path, name: str) -> None:
+        """A link in a store is refused, or passed over and told; a link to a store is one."""
+        store = grouped(tmp_path / "a.zarr")
+        (store / name).rename(tmp_path / "outside")
+        (store / name).symlink_to(tmp_path / "outside")
+        (tmp_path / "link.zarr").symlink_to(store)
+        if name == "x":
+            made = shardio.index(tmp_path / "link.zarr", tmp_path / "d", axis="time")
+            assert "left out 'x': it is a link, which is not followed" in made.notes
+            return
+        with pytest.raises(SourceError, match="is a link"):
+            shardio.index(tmp_path / "link.zarr", tmp_path / "d", axis="time")
+
+    @pytest.mark.parametrize("path", ["../outside", "/etc", "x/../../outside", "a/./b"])
+    def test_an_index_names_nothing_outside(self, tmp_path: Path, path: str) -> None:
+        """The path of an array in an index does not leave the store."""
+        library.create_array(tmp_path / "outside", shape=(4,), chunks=(2,), dtype="i4")[...] = np.arange(4)
+        shardio.index(grouped(tmp_path / "a.zarr", rows=4), tmp_path / "d", fields="t")
+        index = zarr_index.read(tmp_path / "d" / "shard-000000.zarr")
+        changed = {"t": replace(index.arrays["t"], path=path)}
+        zarr_index.write(Directory(tmp_path / "d"), "shard-000000.zarr", replace(index, arrays=changed))
+        with pytest.raises((ShardCorrupt, OSError)):
+            column(shardio.open(tmp_path / "d"), [0], "t")
+
+    @quick
+    @given(st.data())
+    def test_a_damaged_index(self, tmp_path_factory: Any, data: st.DataObject) -> None:
+        """Any change in an index is refused, or it reads as it was."""
+        root = tmp_path_factory.mktemp("index")
+        shardio.index(grouped(root / "a.zarr"), root / "d", axis="time")
+        path = root / "d" / "shard-000000.idx.zarr"
+        content = bytearray(path.read_bytes())
+        for place in data.draw(st.lists(st.integers(0, len(content) - 1), min_size=1, max_size=3)):
+            content[place] ^= data.draw(st.integers(1, 255))
+        path.write_bytes(bytes(content))
+        with contextlib.suppress(ShardCorrupt, BadSample):
+            assert column(shardio.open(root / "d"), [3], "t").tolist() == [3]
+        shutil.rmtree(root)
+
+
+class TestProcesses:
+    def test_threads_forks_and_pickles(self, tmp_path: Path) -> None:
+        """Threads share a dataset of a store; a forked and an unpickled one read the same."""
+        shardio.index(grouped(tmp_path / "a.zarr", rows=64), tmp_path / "d", axis="time")
+        dataset = shardio.open(tmp_path / "d")
+        expected = np.arange(64 * 48, dtype="f4").reshape(64, 6, 8)
+
+        def check(seed: int) -> None:
+            rows = np.random.default_rng(seed).integers(0, 64, 40)
+            np.testing.assert_array_equal(column(dataset, rows, "x"), expected[rows])
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(check, range(16)))
+        child = multiprocessing.get_context("fork").Process(target=check, args=(1,))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        again = pickle.loads(pickle.dumps(dataset))  # noqa: S301  # our own
+        np.testing.assert_array_equal(column(again, [63], "x"), expected[[63]])
