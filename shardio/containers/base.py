@@ -1,6 +1,6 @@
 """The contract of a container: writing and reading a shard of any kind."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -194,11 +194,20 @@ class Container:
         """Return the names of the other files that a shard has, of a dataset whose files are `adopted` or not."""
         return ()
 
-    def touch(self, file: BinaryIO, path: Path, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+    def touch(
+        self,
+        file: BinaryIO,
+        fetch: Callable[[Sequence[int]], None],
+        path: Path,
+        fields: Mapping[str, Field],
+        *,
+        adopted: bool,
+    ) -> bool:
         """Read, from a shard in a store, what opening the shard reads, so that a cache has it.
 
         Args:
             file: the shard; what is read of it comes from the store.
+            fetch: has pieces of it fetched, all at once, by their numbers.
             path: the cache's file for it, which has what was read; its companions are whole.
             fields: its fields, with hidden columns.
             adopted: whether another program wrote it.

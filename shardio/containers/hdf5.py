@@ -9,7 +9,7 @@ import importlib
 import json
 import os
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from ..errors import ShardCorrupt, SourceError, StoreError
 from ..format import cf
 from ..format.fields import Field, fields_to_json
 from ..format.limits import MAX_VALUE_BYTES
-from ..format.pieces import PIECE, piece_count
+from ..format.pieces import piece_count
 from ..system import allocation
 from ..system.types import Column, Rows
 from . import hdf5_index
@@ -37,8 +37,8 @@ from .hdf5_library import SERVICE, LibraryFile, LibraryRows, Unreadable, library
 from .row_locator import MAPPED_ROW, NOT_MAPPED, FileRows, MemoryRows, RowLocator, SpanTable, within
 from .stacked_rows import StackedRows, field_of_variable, variables_of
 
-_MOST_TOUCHED = 256
-"""Pieces that opening an adopted file may read one after the other; if it takes more, the file comes whole."""
+_MOST_ROUNDS = 256
+"""Times that opening an adopted file may ask for more pieces; if it takes more, the file comes whole."""
 
 ROW_NUMBERS = Field("scalar", dtype="int64")
 """The field of an index's `ROWS`, which an index may lack."""
@@ -161,9 +161,17 @@ class Hdf5Container(Container):
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
         return (hdf5_index.path_of(Path(name)).name,) if adopted else ()
 
-    def touch(self, file: BinaryIO, path: Path, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+    def touch(
+        self,
+        file: BinaryIO,
+        fetch: Callable[[Sequence[int]], None],
+        path: Path,
+        fields: Mapping[str, Field],
+        *,
+        adopted: bool,
+    ) -> bool:
         if adopted:
-            return _touch_adopted(file, path, fields)
+            return _touch_adopted(file.seek(0, os.SEEK_END), fetch, path, fields)
         try:
             return have_spans(file, path, fields, Layout({}))
         except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
@@ -313,10 +321,10 @@ class SomeRows:
         self.reader.read_blocks(self.taken[rows], blocks, out, most)
 
 
-def _touch_adopted(file: BinaryIO, path: Path, fields: Mapping[str, Field]) -> bool:
+def _touch_adopted(size: int, fetch: Callable[[Sequence[int]], None], path: Path, fields: Mapping[str, Field]) -> bool:
     """Do as `Hdf5Container.touch`: the helper process reads the cache's file, and says which pieces that lacks."""
-    count, known = piece_count(file.seek(0, os.SEEK_END)), set[int]()
-    while len(known) < min(_MOST_TOUCHED, count // 4):
+    known = set[int]()
+    for _ in range(_MOST_ROUNDS):
         described = {"fields": fields_to_json(fields), "pieces": sorted(known)}
         try:
             by_spans, missing = json.loads(_in_helper(path, "touch", **described) or "[false, []]")
@@ -324,10 +332,10 @@ def _touch_adopted(file: BinaryIO, path: Path, fields: Mapping[str, Field]) -> b
             return False  # opening the file itself says what is wrong with it
         if not missing:
             return bool(by_spans)
-        for piece in missing:
-            file.seek(piece * PIECE)
-            file.read(PIECE)
         known.update(missing)
+        if len(known) > piece_count(size) // 4:
+            return False
+        fetch(missing)
     return False
 
 

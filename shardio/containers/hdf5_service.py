@@ -25,8 +25,10 @@ from ._hdf5_writer import FIELDS_ATTRIBUTE
 from .base import check_value_bytes
 from .hdf5 import have_spans, open_shard
 from .hdf5_library import DAMAGE, check_filters, resolve
+from .row_locator import within
 
 _MOST_OPEN = 64
+_NODE_CHILDREN = 64  # of a node of a B-tree of chunks, unless the file's writer chose another number
 
 os.environ["HDF5_USE_FILE_LOCKING"] = "FALSE"  # files stay open for long, and that is to keep nobody from writing
 _h5py: Any = importlib.import_module("h5py")  # with the module, so that the limit does not include its import
@@ -102,12 +104,16 @@ def open_adopted(
 
 @final
 class _KnownPieces(io.RawIOBase):
-    """A file of which some pieces are there: reading any other one is an error, after which `missing` has it."""
+    """A file of which some pieces are there: reading any other one is an error, after which `missing` has it.
+
+    With it come those that the tables of chunks that were read lead to, so that a few errors tell all of them.
+    """
 
     def __init__(self, path: str, pieces: Sequence[int]) -> None:
         super().__init__()
         self._file, self._known, self._position = files.RawFile(Path(path)), frozenset(pieces), 0
         self.missing: set[int] = set()
+        self._ahead: set[int] = set()
 
     def readable(self) -> bool:
         return True
@@ -127,11 +133,22 @@ class _KnownPieces(io.RawIOBase):
         size = max(0, min(len(view), self._file.size - self._position))
         pieces = pieces_of(np.array([self._position]), np.array([size])).tolist()
         if missing := set(pieces) - self._known:
-            self.missing |= missing
+            self.missing |= missing | self._ahead - self._known
             raise OSError("the file has no such piece yet")
         got = os.preadv(self._file.fd, [view[:size]], self._position)
         self._position += got
+        self._look_ahead(bytes(view[:got]))
         return got
+
+    def _look_ahead(self, node: bytes) -> None:
+        """Note the pieces that hold the children of a node of a version 1 B-tree of chunks."""
+        key, rest = divmod(len(node) - 24 - 8 * _NODE_CHILDREN, _NODE_CHILDREN + 1)
+        if node[:5] == b"TREE\x01" and node[5] and not rest and key > 0:
+            number = min(int.from_bytes(node[6:8], "little"), _NODE_CHILDREN)
+            places = [24 + key + place * (key + 8) for place in range(number)]
+            offsets = np.array([int.from_bytes(node[place : place + 8], "little", signed=True) for place in places])
+            inside = offsets[within(offsets, len(node), 0, self._file.size)]
+            self._ahead.update(pieces_of(inside, np.full(len(inside), len(node))).tolist())
 
 
 def touch(path: str, inode: Sequence[int], fields: Mapping[str, Any], pieces: Sequence[int]) -> Iterator[bytes]:

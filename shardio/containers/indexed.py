@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, final
@@ -103,7 +103,15 @@ class IndexedContainer(Container):
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
         return (side_index.path_of(Path(name)).name,)
 
-    def touch(self, file: BinaryIO, path: Path, fields: Mapping[str, Field], *, adopted: bool) -> bool:
+    def touch(
+        self,
+        file: BinaryIO,
+        fetch: Callable[[Sequence[int]], None],
+        path: Path,
+        fields: Mapping[str, Field],
+        *,
+        adopted: bool,
+    ) -> bool:
         return True  # the index says all
 
     def files(self, path: Path) -> tuple[Path, ...]:

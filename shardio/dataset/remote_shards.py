@@ -339,7 +339,9 @@ class RemoteShards(Shards):
             if files.companions:
                 kept.enter_context(self._fetcher.keep(files.needed_first))
             fetched: Any = _FetchedFile(file, self._fetcher)
-            by_spans = self._container.touch(fetched, file.cached.path, self._fields, adopted=self._described.adopted)
+            by_spans = self._container.touch(
+                fetched, fetched.fetch, file.cached.path, self._fields, adopted=self._described.adopted
+            )
             if by_spans and fetched.pieces:
                 kept.enter_context(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
             with nullcontext() if by_spans else self._fetcher.fetch([_whole(file)]):
@@ -467,6 +469,11 @@ class _FetchedFile(io.RawIOBase):
         begin = (0, self._position, self._file.cached.table.size)[whence]
         self._position = max(0, begin + offset)
         return self._position
+
+    def fetch(self, pieces: Sequence[int]) -> None:
+        """Have pieces fetched, all at once."""
+        self._fetcher.fetch([(self._file, np.array(sorted(pieces)))]).release()
+        self.pieces.update(pieces)
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")

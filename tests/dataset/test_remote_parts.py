@@ -16,7 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardio
+from shardio.containers import hdf5
+from shardio.containers.base import Blocks
 from shardio.conversion.indexing import index
+from shardio.errors import ObjectChanged, StoreError
 from shardio.format.pieces import PIECE
 from shardio.testing.stores import Faults, FaultyStore, MemoryStore
 
@@ -123,6 +126,46 @@ def test_crops_are_those_of_whole_samples(case: Case, tmp_path: Path, shuffle: A
     with h5py.File(case.source) as file:
         if file["x"].chunks is None:
             assert dataset.fetched.bytes <= (24 + 4 * ROWS) * PIECE
+
+
+def test_a_table_of_many_chunks_comes_in_few_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening an adopted file asks for the nodes of a table of chunks level by level, and fetches no chunk."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        stored = file.create_dataset("x", (0, 100, 400), "f4", maxshape=(None, 100, 400), chunks=(1, 10, 400))
+        for row in range(150):  # so that nodes lie between chunks
+            stored.resize(row + 1, 0)
+            stored[row] = row
+    index([tmp_path / "a.h5"], tmp_path / "d")
+    rounds, in_helper = list[str](), hdf5._in_helper
+
+    def counted(path: Path, function: str, **arguments: Any) -> str | None:
+        rounds.append(function)
+        return in_helper(path, function, **arguments)
+
+    monkeypatch.setattr(hdf5, "_in_helper", counted)
+    dataset = opened(in_store(tmp_path / "d"), tmp_path / "cache")
+    assert (dataset.read([7, 149])["x"][:, 50, 50] == [7, 149]).all()
+    assert rounds.count("touch") <= 10
+    assert dataset.fetched.bytes < (tmp_path / "a.h5").stat().st_size / 2
+
+
+def test_a_file_that_is_damaged_or_replaced_is_named(case: Case, tmp_path: Path) -> None:
+    """Damaged pieces of a crop are no numbers, and no crop is made of the old and of a new object."""
+    name = f"d/{case.local.manifest.shards.names[0]}"
+    data = np.frombuffer(case.store.read(name).data, np.uint8).copy()
+    data[len(data) * 7 // 10 : len(data) * 9 // 10 : 4096] ^= 1
+    objects = {info.name: bytes(case.store.read(info.name).data) for info in case.store.list("d")}
+    blocks = {"x": Blocks(np.array([[5, 5]]), (2, 3))}
+    dataset = opened(MemoryStore(objects | {name: data.tobytes()}), tmp_path / "damaged")
+    with pytest.raises(StoreError, match=f"{name}: bytes .* checksum differs"):
+        dataset.selection(np.array([9])).blocks("x", blocks["x"])
+    if by_spans(case):
+        store = MemoryStore(objects)
+        dataset = opened(store, tmp_path / "replaced")
+        dataset.read([0], ["n"])
+        store.write(name, data.tobytes())
+        with pytest.raises((ObjectChanged, StoreError), match=name):
+            dataset.selection(np.array([9])).blocks("x", blocks["x"])
 
 
 DOCUMENTS, ENTRIES, WINDOW = 48, 120_000, 1_000
