@@ -22,6 +22,7 @@ MOST_BATCHES = 16  # per job
 TASK_COST = (1 << 20, 1 << 22)  # bytes; below, the overhead of tasks shows; above, threads wait for one another
 IMAGE_COST = 1 << 16  # bytes; counted for the decoding of an image, though copying as much would be far faster
 VALUE_COST = 1 << 12  # bytes; counted for any other value of variable size
+BLOCK_COST = 4  # times the bytes of a block that is read of a value: its runs and chunks are apart
 
 
 @final
@@ -55,12 +56,19 @@ def job_size(spec: BatchSpec, batch_size: int, threads: int, *, one_batch: bool 
 def _sample_cost(spec: BatchSpec) -> int:
     """Return about how many bytes making a sample takes, at least 1."""
     costs = {"image": IMAGE_COST, "images": 4 * IMAGE_COST}
-    cost = sum(kind.row_bytes if kind.fixed else costs.get(kind.kind, VALUE_COST) for kind in spec.fields.values())
+    layout = spec.array_layout(1)
+    cost = 0
+    for name, kind in spec.fields.items():
+        own = kind.row_bytes if kind.fixed else costs.get(kind.kind, VALUE_COST)
+        if spec.reads_blocks(name):
+            shape, dtype = layout[name]
+            own = min(own, BLOCK_COST * math.prod(shape) * dtype.itemsize)
+        cost += own
     if all(kind.fixed or kind.kind != "array" for kind in spec.fields.values()):
         return max(1, cost)
     # Arrays of several shapes may be large, and padding makes them larger.
     means = spec.dataset.shard_means
-    rows = (math.prod(shape) * dtype.itemsize for shape, dtype in spec.array_layout(1).values())
+    rows = (math.prod(shape) * dtype.itemsize for shape, dtype in layout.values())
     return max(1, cost, sum(rows), int(means.mean()) if len(means) else 0)
 
 
