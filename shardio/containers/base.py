@@ -16,6 +16,7 @@ from ..system import allocation
 from ..system.types import Column, Rows
 from ._writing import Writer
 from .row_locator import RowLocator, Scratch
+from .runs import Runs, block_runs
 
 
 @final
@@ -37,6 +38,16 @@ class Blocks:
     def shape(self, row_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the blocks of rows of this shape."""
         return (*row_shape[: len(row_shape) - len(self.size)], *self.size)
+
+    def along(self, row_shape: tuple[int, ...]) -> NDArray[np.int64]:
+        """Return where the blocks begin along all axes of rows of this shape, int64 [n, axes]."""
+        leading = np.zeros((len(self.begins), len(row_shape) - len(self.size)), np.int64)
+        return np.concatenate([leading, self.begins], axis=1)
+
+    def runs(self, field: Field) -> Runs:
+        """Return the runs of bytes of the blocks within rows of a fixed field."""
+        shape = field.row_shape
+        return block_runs(shape, self.along(shape), self.shape(shape), field.row_dtype.itemsize)
 
     def place(self, number: int) -> Any:
         """Return what takes a block from its row, `row[blocks.place(number)]`."""

@@ -24,13 +24,14 @@ from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
-from ..system import npy
+from ..system import allocation, npy
 from ..system.regular_files import check_regular, open_regular
 from ..system.types import Column, Rows
 from . import row_locator
 from .base import Blocks, Entries, Extent, check_blocks, check_value_bytes, cut_rows
 from .file_spans import NO_BYTES, FileSpans, of_blocks, of_entries
 from .row_locator import NOT_MAPPED, FileMap, RowLocator, within
+from .runs import REQUESTED
 
 T = TypeVar("T")
 
@@ -89,13 +90,14 @@ class RawFile:
         ShardCorrupt: there is no such file.
     """
 
-    __slots__ = ("__weakref__", "fd", "path", "size")
+    __slots__ = ("__weakref__", "_parts", "fd", "path", "size")
 
     def __init__(self, path: Path) -> None:
         self.fd = open_raw(path)
         weakref.finalize(self, os.close, self.fd)
         self.path = path
         self.size = os.fstat(self.fd).st_size
+        self._parts: FileMap | None = None
 
     def map(self) -> NDArray[np.uint8]:
         """Map the whole file into memory: uint8 [size], read-only."""
@@ -117,7 +119,15 @@ class RawFile:
         return mapped
 
     def map_parts(self) -> FileMap:
-        """Map the whole file into memory, for parts of it: small ones only, if its pages would be beyond the budget."""
+        """Return the whole file in memory, for parts of it: small ones only, if its pages would be beyond the budget.
+
+        It is mapped once; of two threads that do it, one's map is dropped.
+        """
+        if self._parts is None:
+            self._parts = self._map_parts()
+        return self._parts
+
+    def _map_parts(self) -> FileMap:
         if not self.size:
             return NOT_MAPPED
         if (mapped := self.map_within_budget()) is None:
@@ -166,6 +176,7 @@ class RawFile:
             return
         for i in np.flatnonzero(~within(offsets, row_bytes, 0, self.size))[:1].tolist():
             raise self._cut_short(field, rows[i], offsets[i], row_bytes)
+        REQUESTED.add(out.size)
         target = out.reshape(-1).data
         breaks = (np.flatnonzero(np.diff(offsets) != row_bytes) + 1).tolist()
         for start, stop in zip([0, *breaks], [*breaks, count], strict=True):
@@ -176,6 +187,38 @@ class RawFile:
                     i = done // row_bytes
                     raise self._cut_short(field, rows[i], offsets[i], row_bytes)
                 done, offset = done + got, offset + got
+
+    def read_runs(
+        self,
+        offsets: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        places: NDArray[np.int64],
+        out: NDArray[np.uint8],
+        rows: Rows,
+        field: str,
+    ) -> None:
+        """Read `sizes[i]` bytes at `offsets[i]` into `out[places[i]:]`, uint8; errors are those of `read_rows`."""
+        if native.library() is not None and within(offsets, sizes, 0, self.size).all():
+            files, mapped = np.array([self.fd], np.int32), self.map_parts()
+            maps, most, seen = np.array([[mapped.address], [mapped.most], [mapped.populated]], np.int64)
+            which = np.zeros(len(offsets), np.int64)
+            compiled.read_ahead(which, files, seen, offsets, sizes)
+            with _naming_loss(self.path):
+                if compiled.read(which, files, maps, most, seen, offsets, sizes, places, out):
+                    REQUESTED.add(int(sizes.sum()))
+                    return
+        for number, (place, size) in enumerate(zip(places.tolist(), sizes.tolist(), strict=True)):
+            one = slice(number, number + 1)
+            self.read_rows(offsets[one], out[place : place + size].reshape(1, -1), rows[one], field)
+
+    def read_blocks(
+        self, offsets: NDArray[np.int64], rows: Rows, blocks: Blocks, out: NDArray[Any], name: str, field: Field
+    ) -> None:
+        """Fill `out` with blocks of rows of a fixed field, C-contiguous, which begin at `offsets`, int64 [n]."""
+        runs = blocks.runs(field)
+        starts, target = (offsets[:, None] + runs.offsets).reshape(-1), out.reshape(-1).view(np.uint8)
+        places, of = np.arange(0, len(target), runs.size), np.repeat(rows, runs.offsets.shape[1])
+        self.read_runs(starts, np.full(len(starts), runs.size), places, target, of, name)
 
     def _cut_short(self, field: str, row: Any, offset: Any, size: Any) -> ShardCorrupt:
         now = os.fstat(self.fd).st_size
@@ -269,11 +312,18 @@ def take_mapped(table: NDArray[Any], rows: Rows, path: Path, out: NDArray[Any] |
     if native.library() is None:
         # mode="clip" writes straight into `out`, where "raise" would go through a copy; the rows are checked.
         return np.take(table, rows, axis=0, out=out, mode="clip")
-    try:
+    with _naming_loss(path):
         compiled.gather(table.ctypes.data + rows * table.strides[0], table[:1].nbytes, out)
+    return out
+
+
+@contextlib.contextmanager
+def _naming_loss(path: Path) -> Iterator[None]:
+    """Turn the loss of a mapped file into a ShardCorrupt that names it."""
+    try:
+        yield
     except compiled.MappedFileLost as error:
         raise ShardCorrupt(f"{path}: cut short while it was open, or its storage failed") from error
-    return out
 
 
 _mapped = 0  # bytes, by map_within_budget; approximate where threads open files at once
@@ -340,10 +390,28 @@ class BaseReader(ABC, Generic[T]):
     def read_blocks(
         self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES
     ) -> NDArray[Any]:
-        """Read a block of each of many samples' values, see `Reader.read_blocks`. Each row is read whole."""
+        """Read a block of each of many samples' values, see `Reader.read_blocks`."""
         rows, kind, out = self._check_blocks(rows, field, blocks, out)
-        cut_rows(lambda some, whole: self.read(some, field, whole, most=most), rows, blocks, kind, out)
+        if not out.size:
+            return out
+        if (found := self._file_and_offsets(rows, field)) is None:
+            cut_rows(lambda some, whole: self.read(some, field, whole, most=most), rows, blocks, kind, out)
+            return out
+        file, offsets, there = found
+        if there.all():
+            file.read_blocks(offsets, rows, blocks, out, field, kind)
+        else:
+            out[...], part = 0, allocation.empty((int(there.sum()), *out.shape[1:]), out.dtype)
+            file.read_blocks(offsets[there], rows[there], blocks[there], part, field, kind)
+            out[there] = part
         return out
+
+    def _file_and_offsets(self, rows: Rows, field: str) -> tuple[RawFile, NDArray[np.int64], NDArray[np.bool_]] | None:
+        """Return the file that has rows of a fixed field, where they begin, and which are there; the others are zeros.
+
+        None if they are no bytes of a file, or are too small to read parts of them. Raises what `read` raises.
+        """
+        return None
 
     def _check_blocks(
         self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None

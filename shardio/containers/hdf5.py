@@ -34,7 +34,7 @@ from .files import BaseReader, RawFile, as_rows, check_request, open_hdf5, open_
 from .hdf5_chunks import ChunkedRows, ChunkSpan, chunk_table, chunked_rows
 from .hdf5_index import Layout
 from .hdf5_library import SERVICE, LibraryFile, LibraryRows, Unreadable, library_rows, library_values, resolve
-from .row_locator import MAPPED_ROW, NOT_MAPPED, FileRows, MemoryRows, RowLocator, SpanTable, within
+from .row_locator import MAPPED_ROW, FileRows, MemoryRows, RowLocator, SpanTable, not_mapped, within
 from .stacked_rows import StackedRows, field_of_variable, variables_of
 
 _MOST_ROUNDS = 256
@@ -218,7 +218,12 @@ class _ContiguousRows:
             out.byteswap(inplace=True)
 
     def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
+        if self.mapped is not None:
+            cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
+            return
+        self.file.read_blocks(self.base + rows * self.field.row_bytes, rows, blocks, out, self.name, self.field)
+        if self.big_endian:
+            out.byteswap(inplace=True)
 
     def spans(self, rows: Rows, blocks: Blocks | None) -> FileSpans:
         offsets, size = self.base + rows * self.field.row_bytes, self.field.row_bytes
@@ -232,13 +237,13 @@ class _ContiguousRows:
         if self.mapped is not None:
             return MemoryRows.of(self.mapped, self.base)
         size, file = self.field.row_bytes, self.file
-        limit, mapped = self.base + self.count * size, file.map_within_budget()
-        if mapped is None:
-            return FileRows(file.fd, self.base, size, limit, file)
+        limit, mapped = self.base + self.count * size, file.map_parts()
+        if not mapped.populated:
+            return FileRows(file.fd, self.base, size, limit, file, file.map_parts)
         populated = np.zeros(self.count, np.uint8)
-        owner = (file, mapped, populated)
-        address = mapped.ctypes.data + self.base
-        return FileRows(file.fd, self.base, size, limit, owner, address, populated.ctypes.data)
+        address = mapped.address + self.base
+        owner = (file, populated)
+        return FileRows(file.fd, self.base, size, limit, owner, file.map_parts, address, populated.ctypes.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +279,7 @@ class _ContiguousValues:
     def locator(self) -> RowLocator:
         limit = self.base + self.size * self.unit
         address, owner = self.offsets.ctypes.data, (self.offsets, self.file)
-        mapped = self.file.map_parts() if self.ragged else NOT_MAPPED
+        mapped = self.file.map_parts if self.ragged else not_mapped
         return SpanTable(address, 8, self.file.fd, limit, owner, self.base, has_ends=True, unit=self.unit, map=mapped)
 
 

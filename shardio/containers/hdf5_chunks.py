@@ -22,10 +22,11 @@ from ..system.forks import reset_in_children
 from ..system.types import Rows
 from ._hdf5_codecs import Bytes, Damaged
 from ._hdf5_filters import FilterPipeline, pipeline_of
-from .base import Blocks, check_value_bytes, cut_rows
+from .base import Blocks, check_value_bytes
 from .file_spans import FileSpans, of_blocks, touched
 from .files import RawFile, as_rows
 from .row_locator import within
+from .runs import REQUESTED
 
 _COPIED_BYTES = 4096
 """Parts of rows of at least this size are copied one by one, because fancy indexing makes a copy of its own first."""
@@ -212,6 +213,7 @@ class FileChunks:
         size = int(self.sizes[cell])
         buffers = self.pipeline.buffers(size)
         raw = buffers[0][:size]
+        REQUESTED.add(size)
         # `read_rows` continues after a partial read, and raises where the file ends.
         if os.preadv(self.file.fd, [raw.data], offset) != size:
             self.file.read_rows(np.array([offset]), raw.reshape(1, -1), np.array([row]), self.name)
@@ -317,8 +319,84 @@ class ChunkedRows:
                 self._read_block(ordered[part], order[part], out)
 
     def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        """Fill `out` with blocks of the rows; raise what `read` raises."""
-        cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
+        """Fill `out` with blocks of the rows, and read only the chunks that they touch; raise what `read` raises."""
+        begins = np.column_stack([rows, blocks.along(self.field.row_shape)])
+        ends = begins + np.array([1, *out.shape[1:]])
+        if self.chunks.is_raw and isinstance(self.chunks, FileChunks):
+            self._read_raw_blocks(self.chunks, rows, begins, out)
+            return
+        check_value_bytes(self.chunks.size, most, f"{self.chunks.place}, field {self.name!r}, row {rows[0]}, its chunk")
+        numbers, cells = self._touched(begins, ends)
+        firsts = cells * self.chunk
+        starts, stops = np.maximum(begins[numbers], firsts), np.minimum(ends[numbers], firsts + self.chunk)
+        changes = np.flatnonzero(np.diff(cells, axis=0, prepend=-1).any(axis=1))
+        used = np.add.reduceat((stops - starts).prod(axis=1), changes)
+        # Of a chunk at an edge, not all is within the dataset.
+        extents = np.array([self.chunks.grid[0] * self.chunk[0], *self.field.row_shape])
+        whole = (used >= np.minimum(self.chunk, extents - firsts[changes]).prod(axis=1)).tolist()
+        targets = [each.tolist() for each in (numbers, starts - begins[numbers], stops - begins[numbers])]
+        sources = [each.tolist() for each in (starts - firsts, stops - firsts)]
+        bounds = zip(changes.tolist(), [*changes.tolist()[1:], len(numbers)], whole, strict=True)
+        for first, end, of_one_use in bounds:
+            read = self.chunks.load if of_one_use else self._kept_chunk
+            data = read(tuple(cells[first].tolist()), int(rows[numbers[first]]))
+            values = None if data is None else self._values(data)
+            for each in range(first, end):
+                number, (_, *low), (_, *high) = (column[each] for column in targets)
+                part = out[(number, *map(slice, low, high))]
+                if values is None:
+                    part[...] = self.fill
+                else:
+                    part[...] = values[tuple(map(slice, *(column[each] for column in sources)))][0]
+
+    def _touched(
+        self, begins: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the chunks that hold parts of blocks, int64 [m, axes], in order, and of which blocks, int64 [m]."""
+        first = begins // self.chunk
+        spans = (ends - 1) // self.chunk - first + 1
+        counts = spans.prod(axis=1)
+        numbers = np.repeat(np.arange(len(begins)), counts)
+        rest = np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts)
+        cells = np.empty((len(numbers), begins.shape[1]), np.int64)
+        for axis in range(begins.shape[1])[::-1]:
+            rest, place = np.divmod(rest, spans[numbers, axis])
+            cells[:, axis] = first[numbers, axis] + place
+        order = np.lexsort(cells.T[::-1])
+        return numbers[order], cells[order]
+
+    def _read_raw_blocks(self, file: FileChunks, rows: Rows, begins: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Read the runs of blocks that lie in one chunk each."""
+        *outer, last = (1, *out.shape[1:])
+        strides = np.cumprod([out.itemsize, *self.chunk[:0:-1]])[::-1]
+        grid = np.cumprod([1, *file.offsets.shape[:0:-1]])[::-1]
+        cells, within = (np.zeros((len(rows), *(1 for _ in outer)), np.int64) for _ in range(2))
+        for axis, size in enumerate(outer):
+            places = begins[:, axis, None] + np.arange(size)
+            places = places.reshape(len(rows), *(size if axis == each else 1 for each in range(len(outer))))
+            cells = cells + places // self.chunk[axis] * grid[axis]
+            within = within + places % self.chunk[axis] * strides[axis]
+        # Along the last axis, a run ends where its chunk does.
+        chunks = begins[:, -1, None] // self.chunk[-1] + np.arange((last - 2) // self.chunk[-1] + 2)
+        starts = np.maximum(chunks * self.chunk[-1], begins[:, -1, None])
+        stops = np.minimum((chunks + 1) * self.chunk[-1], begins[:, -1, None] + last)
+        shape = (len(rows), *(1 for _ in outer), -1)
+        chunks, starts, sizes = (each.reshape(shape) for each in (chunks, starts, np.maximum(stops - starts, 0)))
+        cells = cells[..., None] + np.minimum(chunks, file.offsets.shape[-1] - 1)
+        offsets = file.offsets.reshape(-1)[cells]
+        written = offsets >= 0
+        if not written.all():
+            out[...] = self.fill if self.stored.byteorder != ">" else self.fill.byteswap()
+        offsets = offsets + within[..., None] + (starts - chunks * self.chunk[-1]) * out.itemsize
+        lines = np.arange(math.prod(outer[1:]) * len(rows)).reshape(*within.shape, 1) * last
+        targets = (lines + starts - begins[:, -1].reshape(shape)) * out.itemsize
+        kept = np.broadcast_to(written & (sizes > 0), offsets.shape)
+        columns = (offsets, sizes * out.itemsize, targets, rows.reshape(shape))
+        spans = (np.broadcast_to(each, offsets.shape)[kept] for each in columns)
+        starts, sizes, targets, of = spans
+        file.file.read_runs(starts, sizes, targets, out.reshape(-1).view(np.uint8), of, self.name)
+        if self.stored.byteorder == ">":
+            out.byteswap(inplace=True)
 
     def _read_rows(self, rows: Rows, order: NDArray[np.int64], parts: list[slice], out: NDArray[Any]) -> None:
         """Read chunks of one row each, straight into `out`, then copy rows that were asked for repeatedly."""

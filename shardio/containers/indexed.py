@@ -19,7 +19,7 @@ from ..system.types import Column, Rows
 from . import side_index
 from .base import Container, check_out
 from .files import BaseReader, RawFile, as_rows, check_request, take_mapped
-from .row_locator import NOT_MAPPED, FileMap, MemoryRows, RowLocator, SpanTable
+from .row_locator import MemoryRows, RowLocator, SpanTable, not_mapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,11 @@ class _OpenShard:
     Attributes:
         file: the file itself.
         index: its index.
-        map: the file in memory, if any field is ragged.
         locators: where fields are, of those that were asked for.
     """
 
     file: RawFile
     index: NDArray[Any]
-    map: FileMap
     locators: dict[str, RowLocator | None] = dataclasses.field(default_factory=dict)
 
 
@@ -45,8 +43,7 @@ class IndexedReader(BaseReader[_OpenShard]):
 
     def _open(self) -> _OpenShard:
         file, index = RawFile(self._path), side_index.read(self._path, self._fields)
-        ragged = any(field.ragged for field in self._fields.values())
-        return _OpenShard(file, index, file.map_parts() if ragged else NOT_MAPPED)
+        return _OpenShard(file, index)
 
     def __len__(self) -> int:
         return len(self._shard().index)
@@ -54,27 +51,36 @@ class IndexedReader(BaseReader[_OpenShard]):
     def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
         shard = self._shard()
         rows, kind = check_request(rows, field, out, self._fields, len(shard.index), self._path)
-        path = side_index.path_of(self._path)
         if field.startswith("_") or kind.kind == "scalar":
             out = check_out(out, len(rows), kind)
-            return take_mapped(shard.index[field], rows, path, out)
-        offsets, sizes = (take_mapped(shard.index[f"{field}.{part}"], rows, path) for part in ("offset", "size"))
+            return take_mapped(shard.index[field], rows, side_index.path_of(self._path), out)
         if not kind.fixed:
-            return shard.file.read_values(offsets, sizes, rows, field, most)
-        absent = (sizes == 0) & kind.optional
-        wrong = np.flatnonzero((sizes != kind.row_bytes) & ~absent)
+            return shard.file.read_values(*self._spans(rows, field), rows, field, most)
+        file, offsets, there = self._file_and_offsets(rows, field)
+        out = check_out(out, len(rows), kind)
+        if not there.all():
+            out[~there] = 0
+            for row in np.flatnonzero(there).tolist():
+                one = slice(row, row + 1)
+                file.read_rows(offsets[one], as_rows(out[one], kind), rows[one], field)
+            return out
+        file.read_rows(offsets, as_rows(out, kind), rows, field)
+        return out
+
+    def _spans(self, rows: Rows, field: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the offset and the size of each value, int64 [n] each."""
+        index, path = self._shard().index, side_index.path_of(self._path)
+        return take_mapped(index[f"{field}.offset"], rows, path), take_mapped(index[f"{field}.size"], rows, path)
+
+    def _file_and_offsets(self, rows: Rows, field: str) -> tuple[RawFile, NDArray[np.int64], NDArray[np.bool_]]:
+        kind = self._fields[field]
+        offsets, sizes = self._spans(rows, field)
+        there = (sizes != 0) | (not kind.optional)
+        wrong = np.flatnonzero((sizes != kind.row_bytes) & there)
         if len(wrong):
             row, size = rows[wrong[0]], sizes[wrong[0]]
             raise ShardCorrupt(f"{self._path}, field {field!r}, row {row}: expected {kind.row_bytes} bytes, got {size}")
-        out = check_out(out, len(rows), kind)
-        if absent.any():
-            out[absent] = 0
-            for row in np.flatnonzero(~absent).tolist():
-                one = slice(row, row + 1)
-                shard.file.read_rows(offsets[one], as_rows(out[one], kind), rows[one], field)
-            return out
-        shard.file.read_rows(offsets, as_rows(out, kind), rows, field)
-        return out
+        return self._shard().file, offsets, there
 
     def locator(self, field: str) -> RowLocator | None:
         shard = self._shard()
@@ -89,8 +95,9 @@ class IndexedReader(BaseReader[_OpenShard]):
         spans = index[f"{field}.offset"].ctypes.data
         if index[f"{field}.size"].ctypes.data != spans + 8:
             return None
-        mapped = shard.map if self._fields[field].ragged else NOT_MAPPED
-        return SpanTable(spans, index.dtype.itemsize, shard.file.fd, shard.file.size, owner, map=mapped)
+        kind, file = self._fields[field], shard.file
+        mapped = file.map_parts if kind.ragged or kind.fixed else not_mapped
+        return SpanTable(spans, index.dtype.itemsize, file.fd, file.size, owner, map=mapped)
 
 
 class IndexedContainer(Container):

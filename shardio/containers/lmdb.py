@@ -33,7 +33,7 @@ from ._writing import Writer, fields_text, parse_fields, size_of
 from .base import Container, check_out
 from .files import BaseReader, RawFile, as_rows, check_request, take_mapped
 from .lmdb_pages import Pages
-from .row_locator import NOT_MAPPED, LmdbKeys, MemoryRows, RowLocator
+from .row_locator import LmdbKeys, MemoryRows, RowLocator, not_mapped
 
 _SHARD_KEY = b"\xff" * 8
 _FIRST, _COUNT, _FIELDS = _SHARD_KEY + b"_first", _SHARD_KEY + b"_count", _SHARD_KEY + b"_fields"
@@ -164,15 +164,14 @@ class LmdbReader(BaseReader[_Shard]):
         if shard.first + shard.count >= 1 << 63:
             raise ShardCorrupt(f"{path}: {shard.count} samples from index {shard.first} on are more than there can be")
         owner, address = (shard.mapped, file), shard.mapped.ctypes.data
-        ragged = any(field.ragged for field in self._fields.values())
-        parts = file.map_parts() if ragged else NOT_MAPPED
         for name, field in self._fields.items():
             hidden = name.startswith("_")
             span = shard.pages.find((_SHARD_KEY if hidden else shard.first.to_bytes(8, "big")) + name.encode())
             if span is None and (hidden or shard.count):
                 raise ShardCorrupt(f"{path}: has no field {name!r}")
             key = shard.first, file.size, name.encode()
-            locator: RowLocator = LmdbKeys(address, file.fd, *key, owner, parts if field.ragged else NOT_MAPPED)
+            parts = file.map_parts if field.ragged or field.fixed else not_mapped
+            locator: RowLocator = LmdbKeys(address, file.fd, *key, owner, parts)
             if hidden and span is not None:
                 start, size = span
                 if size != (expected := shard.count * field.row_bytes):
@@ -208,6 +207,17 @@ class LmdbReader(BaseReader[_Shard]):
 
     def locator(self, field: str) -> RowLocator | None:
         return self._shard().locators.get(field)
+
+    def _file_and_offsets(self, rows: Rows, field: str) -> tuple[RawFile, NDArray[np.int64], NDArray[np.bool_]] | None:
+        shard, kind = self._shard(), self._fields[field]
+        if field in shard.columns:
+            return None
+        shard.check_size()
+        offsets, sizes = self._spans(shard, rows, field)
+        for i in np.flatnonzero(sizes != kind.row_bytes)[:1].tolist():
+            place = f"{self._path}, field {field!r}, row {rows[i]}"
+            raise ShardCorrupt(f"{place}: expected {kind.row_bytes} bytes, got {sizes[i]}")
+        return shard.file, offsets, np.ones(len(rows), np.bool_)
 
     def _spans(self, shard: _Shard, rows: Rows, field: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the offset and size of each value, int64 [n] each."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..native import rows as native
 from ..system.types import Rows
+from .runs import REQUESTED, Runs
 
 MAPPED_ROW = 4096
 """Rows of up to this many bytes are copied from a memory map; for larger ones a system call is faster than page
@@ -62,6 +63,11 @@ class FileMap:
 NOT_MAPPED = FileMap(0, 0, 0, None)
 
 
+def not_mapped() -> FileMap:
+    """Say that a file is not in memory."""
+    return NOT_MAPPED
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class MemoryRows:
@@ -96,6 +102,7 @@ class FileRows:
         stride: bytes from one row to the next.
         limit: the offset that no row reaches beyond.
         owner: keeps the file open, and the memory alive.
+        map: returns the file in memory, for parts of rows.
         address: the address of row 0 in memory; 0 if the file is not mapped.
         populated: the address of one byte per row, 1 once the row's pages are mapped; 0 if the file is not mapped.
     """
@@ -105,9 +112,9 @@ class FileRows:
     stride: int
     limit: int
     owner: object
+    map: Callable[[], FileMap]
     address: int = 0
     populated: int = 0
-    map = NOT_MAPPED  # they are copied in a way of their own
 
 
 @final
@@ -124,7 +131,7 @@ class SpanTable:
         base: the offset from which offsets and ends are counted.
         has_ends: whether entries hold ends instead of sizes, as where values lie end to end and share their offsets.
         unit: the bytes in which offsets, sizes and ends are counted.
-        map: the file in memory.
+        map: returns the file in memory, for parts of values.
     """
 
     address: int
@@ -135,7 +142,7 @@ class SpanTable:
     base: int = 0
     has_ends: bool = False
     unit: int = 1
-    map: FileMap = NOT_MAPPED
+    map: Callable[[], FileMap] = not_mapped
 
 
 @final
@@ -150,7 +157,7 @@ class LmdbKeys:
         limit: the file's size in bytes.
         suffix: the end of each key.
         owner: keeps the file open, and the memory alive.
-        map: the file in memory, for parts of values.
+        map: returns the file in memory, for parts of values.
     """
 
     address: int
@@ -159,7 +166,7 @@ class LmdbKeys:
     limit: int
     suffix: bytes
     owner: object
-    map: FileMap = NOT_MAPPED
+    map: Callable[[], FileMap] = not_mapped
 
 
 RowLocator: TypeAlias = MemoryRows | FileRows | SpanTable | LmdbKeys
@@ -221,6 +228,7 @@ def read_fixed(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows
         False if anything is wrong: `Reader.read` then raises the error that explains it.
     """
     count, size = out.shape
+    REQUESTED.add(out.size)
     if isinstance(locators[0], MemoryRows):
         native.gather(_entries(locators, shard_of, rows), size, out)
         return True
@@ -236,7 +244,37 @@ def read_fixed(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows
         entries, ends = _entries(locators, shard_of, rows), spans.offsets + size
         if native.copy_large_rows(entries, populated, files, ends, size, out):
             return True
-    return _read(locators, shard_of, spans, np.arange(0, count * size, size), out.reshape(-1))
+    targets = np.arange(0, count * size, size)
+    return _read(locators, shard_of, spans, targets, out.reshape(-1), mapped=False)
+
+
+def read_runs(
+    locators: Sequence[RowLocator],
+    shard_of: NDArray[np.int64],
+    rows: Rows,
+    row_bytes: int,
+    runs: Runs,
+    out: NDArray[np.uint8],
+) -> bool:
+    """Read runs of rows of a fixed field, which lie within the rows, end to end into `out`, uint8, C-contiguous.
+
+    Returns:
+        False if anything is wrong: `Reader.read_blocks` then raises the error that explains it.
+    """
+    if isinstance(locators[0], MemoryRows):
+        places = _entries(locators, shard_of, rows)[:, None] + runs.offsets
+        native.gather(places.reshape(-1), runs.size, out)
+    else:
+        spans = _locate(locators, shard_of, rows)
+        if spans is None or (spans.sizes != row_bytes).any() or not _all_within(locators, shard_of, spans):
+            return False
+        places = (spans.offsets[:, None] + runs.offsets).reshape(-1)
+        each = _Spans(places, np.full(len(places), runs.size))
+        targets = np.arange(0, out.size, runs.size)
+        if not _copy(locators, np.repeat(shard_of, runs.offsets.shape[1]), each, targets, out, ahead=True):
+            return False
+    REQUESTED.add(out.size)
+    return True
 
 
 def read_values(
@@ -397,9 +435,11 @@ def _read(
     spans: _Spans,
     targets: NDArray[np.int64],
     out: NDArray[np.uint8],
+    *,
+    mapped: bool = True,
 ) -> bool:
     """Read spans of files to `out[targets[i]:]`; False if any is not within its field's data, or cannot be read."""
-    return _all_within(locators, shard_of, spans) and _copy(locators, shard_of, spans, targets, out)
+    return _all_within(locators, shard_of, spans) and _copy(locators, shard_of, spans, targets, out, mapped=mapped)
 
 
 def _copy(
@@ -408,14 +448,20 @@ def _copy(
     spans: _Spans,
     targets: NDArray[np.int64],
     out: NDArray[np.uint8],
+    *,
+    mapped: bool = True,
+    ahead: bool = False,
 ) -> bool:
-    """Read spans that are within their field's data to `out[targets[i]:]`; False if any cannot be read."""
-    tables = [
-        (each.file, each.map.address, each.map.most, each.map.populated)
-        for each in locators
-        if not isinstance(each, MemoryRows)
-    ]
+    """Read spans that are within their field's data to `out[targets[i]:]`; False if any cannot be read.
+
+    They come from memory if files are `mapped`; with `ahead`, the kernel is asked for all of them first.
+    """
+    in_files = [each for each in locators if not isinstance(each, MemoryRows)]
+    found = [(each.file, each.map() if mapped else NOT_MAPPED) for each in in_files]
+    tables = [(file, each.address, each.most, each.populated) for file, each in found]
     files, maps, most, seen = np.array(tables, np.int64).reshape(-1, 4).T.copy()
     columns = shard_of, spans.offsets, spans.sizes, targets
     which, offsets, sizes, starts = (np.ascontiguousarray(column, np.int64) for column in columns)
+    if ahead:
+        native.read_ahead(which, files.astype(np.int32), seen, offsets, sizes)
     return native.read(which, files.astype(np.int32), maps, most, seen, offsets, sizes, starts, out)

@@ -127,12 +127,25 @@ class Selection:
         if not field.fixed:
             raise ConfigError(f"the values of field {name!r} differ in size; read parts of them with parts()")
         array = check_blocks(blocks, out, len(self._rows), field)
+        if array.shape[1:] == field.row_shape:
+            return self.column(name, array)
         if array.size:
             with self._fetch_field(name, blocks):
-                for number, places in self._groups():
-                    reader = self._shards[number]
-                    array[places] = reader.read_blocks(self._rows[places], name, blocks[places], most=self._most)
+                self._read_blocks(name, field, blocks, array)
         return array
+
+    def _read_blocks(self, name: str, field: Field, blocks: Blocks, array: NDArray[Any]) -> None:
+        if locators := self._locators(name):
+            out, samples = array.reshape(-1).view(np.uint8), (locators, self._which, self._rows)
+            with self._naming_lost_shards(locators, name):
+                if row_locator.read_runs(*samples, field.row_bytes, blocks.runs(field), out):
+                    return
+        for number, places in self._groups():
+            reader, rows = self._shards[number], self._rows[places]
+            if len(self._numbers) == 1:
+                reader.read_blocks(self._rows, name, blocks, array, most=self._most)
+            else:
+                array[places] = reader.read_blocks(rows, name, blocks[places], most=self._most)
 
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
         """Read the stored bytes of any other field (images, text, ...) of all samples, in the order asked for.

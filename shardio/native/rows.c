@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -17,6 +18,7 @@
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */
 #endif
 enum { AHEAD = 8, LINE = 64, SMALL = 16 << 10, GROUP = 64 << 10 };
+enum { MAPPED = 1, ASKED = 2 }; /* what is known of a group of pages */
 
 /* Copies `size` bytes from each address, end to end. Rows lie apart, so this prefetches the first cache lines of later
  * rows while it copies one; the processor's own prefetcher does the rest. */
@@ -91,10 +93,10 @@ static int populate(int file, const uint8_t *map, uint8_t *seen, int64_t offset,
     struct statx status;
     if (statx(file, "", AT_EMPTY_PATH, STATX_SIZE, &status) || (int64_t)status.stx_size < offset + size) return 0;
     for (int64_t group = offset / GROUP; group <= (offset + size - 1) / GROUP; group++) {
-        if (seen[group]) continue;
+        if (seen[group] & MAPPED) continue;
         int64_t rest = (int64_t)status.stx_size - group * GROUP;
         if (madvise((void *)(map + group * GROUP), (size_t)(rest < GROUP ? rest : GROUP), MADV_POPULATE_READ)) return 0;
-        seen[group] = 1;
+        seen[group] |= MAPPED;
     }
     return 1;
 }
@@ -132,6 +134,34 @@ static int64_t read_spans(int64_t count, const int64_t *file_of, const int32_t *
             if (got > 0) done += got;
             else if (got == 0 || errno != EINTR) return i;
         }
+    }
+    return count;
+}
+
+/* Whether the page at an offset of a file is in memory, as far as that can be told without waiting. */
+static int in_memory(int file, int64_t offset) {
+    uint8_t byte;
+    return preadv2(file, &(struct iovec){&byte, 1}, 1, offset, RWF_NOWAIT) == 1;
+}
+
+/* Asks the kernel to read spans of files from disk ahead, all at once, with what lies between neighbours that are
+ * SMALL bytes apart at most; those whose ends are in memory are taken to be there already. Where `seen[f]` is no null pointer, a group of pages is asked for once. */
+int64_t shardio_read_ahead(int64_t count, const int64_t *file_of, const int32_t *files, uint8_t *const *seen,
+                           const int64_t *offsets, const int64_t *sizes) {
+    for (int64_t i = 0, next; i < count; i = next) {
+        int64_t file = file_of[i], start = offsets[i], end = start + sizes[i];
+        for (next = i + 1; next < count; next++) {
+            if (file_of[next] != file || offsets[next] < end || offsets[next] - end > SMALL) break;
+            end = offsets[next] + sizes[next];
+        }
+        if (end <= start) continue;
+        int known = seen[file] != NULL;
+        for (int64_t group = start / GROUP; seen[file] && group <= (end - 1) / GROUP; group++) {
+            known &= seen[file][group] != 0;
+            seen[file][group] |= ASKED;
+        }
+        if (known || (in_memory(files[file], start) && in_memory(files[file], end - 1))) continue;
+        posix_fadvise(files[file], start, end - start, POSIX_FADV_WILLNEED);
     }
     return count;
 }

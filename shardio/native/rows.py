@@ -92,7 +92,7 @@ def read(
         maps: the address at which each file is mapped into memory, int64 [files].
         most: the most bytes that are copied from there in one go, int64 [files]; 0 if it is not mapped.
         seen: the address of a flag byte for each `GROUP` bytes of the file, int64 [files]: 0 until a piece of more than
-            `SMALL` bytes is first copied from there, then 1.
+            `SMALL` bytes is first copied from there.
         out: receives the bytes.
 
     Returns False if any read fails. Raises MappedFileLost if a mapped file is lost.
@@ -100,6 +100,21 @@ def read(
     call = _function("shardio_read", _LONG, *[_POINTER] * 9, result=_LONG)
     columns = (column.ctypes.data for column in (file_of, files, maps, most, seen, offsets, sizes, places, out))
     return _all(call(len(file_of), *columns), len(file_of))
+
+
+def read_ahead(
+    file_of: NDArray[np.int64],
+    files: NDArray[np.int32],
+    seen: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+) -> None:
+    """Ask the kernel to read spans of files ahead, all at once; the arguments are those of `read`.
+
+    Groups that `seen` knows are not asked for again; 0 instead of an address means that all are.
+    """
+    call = _function("shardio_read_ahead", _LONG, *[_POINTER] * 5, result=_LONG)
+    call(len(file_of), *(column.ctypes.data for column in (file_of, files, seen, offsets, sizes)))
 
 
 def find_lmdb_values(
