@@ -34,8 +34,8 @@ def stats(
     channel_axis: Annotated[
         list[str] | None,
         typer.Option(
-            help="Axis of arrays with a mean and standard deviation for each place, such as channels: grid=-1, or "
-            "grid=none. By default, the first, if it has at most 64 places.",
+            help="Axis of arrays with a mean and standard deviation for each place, such as channels: grid=-1, "
+            "grid=0,1 for levels of variables, or grid=none. By default, the first, if it has at most 64 places.",
             metavar="FIELD=AXIS",
         ),
     ] = None,
@@ -64,7 +64,7 @@ def stats(
     fill_values: dict[str, list[float]] = {}
     for name, number in _by_field(fill_value, _number, "{fill_value} must be a field and a number such as grid=-32768"):
         fill_values.setdefault(name, []).append(number)
-    axis_rule = "{channel_axis} must be a field and an axis such as grid=-1 or grid=none"
+    axis_rule = "{channel_axis} must be a field and an axis such as grid=-1, grid=0,1 or grid=none"
     axes = dict(_by_field(channel_axis, _axis, axis_rule))
     opened = choice.opened(dataset, stores)
     with progress("samples") as show:
@@ -104,5 +104,7 @@ def _number(text: str) -> float:
     return int(text) if text.lstrip("+-").isdecimal() else float(text)
 
 
-def _axis(text: str) -> int | None:
-    return None if text == "none" else int(text)
+def _axis(text: str) -> int | tuple[int, ...] | None:
+    if text == "none":
+        return None
+    return tuple(map(int, text.split(","))) if "," in text else int(text)

@@ -1,5 +1,6 @@
 """Dataset statistics: every figure equals a value known in advance, in every container."""
 
+import ast
 import json
 import math
 import re
@@ -326,6 +327,11 @@ def test_the_axis_of_channels_is_told_and_can_be_chosen(tmp_path: Path) -> None:
     assert means == pytest.approx(rows.mean(axis=(0, 1)).tolist(), rel=1e-5)
     assert "channels *   4 places on axis 1;" in text
     assert "Normalize" not in text  # which takes the first axis
+    means, text = told(channel_axis={"x": (0, 1)})
+    assert means == pytest.approx(rows.mean(axis=0).reshape(-1).tolist(), rel=1e-5)
+    assert "channels *   12 places on axes (0, 1);" in text
+    code = text[text.index("shardio.Normalize((") :].partition("\n")[0]
+    assert np.shape(ast.literal_eval(f"[{code.partition('(')[2][:-1]}]")) == (2, 3, 4)
     means, text = told(channel_axis={"x": None})
     assert means == []
     mean, std = rows.mean(dtype=np.float64), rows.std(dtype=np.float64)
@@ -474,6 +480,7 @@ def test_an_empty_dataset_has_no_figures() -> None:
         ({"fill_values": {"x": 0.5}}, r"field 'x' is scalar, int64, which cannot hold 0.5"),
         ({"fill_values": {"x": [1, 2**64]}}, r"which cannot hold \[1, 18446744073709551616\]"),
         ({"channel_axis": {"x": 0}}, "field 'x' is scalar, int64, which has no axis 0"),
+        ({"channel_axis": {"x": (0, 1)}}, "field 'x' is scalar, int64, which has no axis 0"),
         ({"sample": True}, "sample must be"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
     ],

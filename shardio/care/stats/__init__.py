@@ -25,7 +25,7 @@ from ...system.types import Indices
 from ...views.view import BaseDataset
 from ..examine import blocks, read_blocks, reason, threads
 from .counting import FieldCounter, SourceCounter, holds_integers, inspect
-from .field_view import FieldView, FillValues, views
+from .field_view import Axes, FieldView, FillValues, views
 from .figures import BadValue
 from .figures import DatasetStats as DatasetStats
 from .figures import FieldStats as FieldStats
@@ -44,7 +44,7 @@ def stats(
     sample: int | Literal["all"] = 1000,
     seed: int = 0,
     fill_values: Mapping[str, FillValues] | None = None,
-    channel_axis: Mapping[str, int | None] | None = None,
+    channel_axis: Mapping[str, Axes] | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
     cache: str | os.PathLike[str] | None = None,
@@ -61,8 +61,9 @@ def stats(
         seed: the seed of that choice.
         fill_values: by field, the number or numbers that mean "no value", which are counted and left out, as NaN always
             is. Without it, those that the field's attributes `_FillValue` and `missing_value` state.
-        channel_axis: by field, the axis of arrays whose places are told apart, or None for none. Without it, the first
-            axis if it has at most 64 places, as `Normalize` takes it.
+        channel_axis: by field, the axis of arrays whose places are told apart, or several, such as (0, 1) for each
+            level of each variable, or None for none. Without it, the first axis if it has at most 64 places, as
+            `Normalize` takes it.
         workers: the number of threads; None for one per core. It does not change the result.
         progress: called with `counting` or `decoding`, the number of samples done and the total.
         cache, cache_size, store_options: for a `dataset` given as a path or URL, see `shardio.open`.

@@ -248,7 +248,8 @@ class FieldCounter:
         self._stored_sizes, self._lengths = ValueCounts(np.int64), ValueCounts(np.int64)
         self._image_sizes = ValueCounts(np.int64, _round_sizes)
         self._values = Values()
-        self._channels = (Values(),) * (0 if view.axis is None else (field.shape or ())[view.axis] or 0)
+        sizes = [(field.shape or ())[axis] or 0 for axis in view.axes]
+        self._channels = (Values(),) * (math.prod(sizes) if sizes else 0)
         places = (field.channels or 3) if field.is_image else max(1, len(self._channels)) + 1
         self._errors = tuple(MeanError() for _ in range(places))  # of each channel; of arrays, then of all together
         self._shapes: Counter[tuple[int, ...]] = Counter()
@@ -328,7 +329,7 @@ class FieldCounter:
             spread=self._numbers.spread(),
             lengths=self._lengths.spread(),
             shapes=() if self._field.fixed or self._field.ragged else tuple(self._shapes.most_common(MOST_COMMON)),
-            channel_axis=self._view.axis,
+            channel_axis=_one_or_all(self._view.axes),
             fill_values=self._view.fill_values,
             missing=self._missing,
         )
@@ -440,9 +441,14 @@ def inspect(field: Field, stored: Any, view: FieldView) -> Any:
             return _inspect_arrays(value.shape, value[None], view)
 
 
+def _one_or_all(axes: tuple[int, ...]) -> int | tuple[int, ...] | None:
+    return axes if len(axes) > 1 else axes[0] if axes else None
+
+
 def _inspect_arrays(shape: Any, stored: NDArray[Any], view: FieldView) -> Any:
     """Return the shape of arrays [n, *shape], the values of each channel, and counts and sums, [channels, 2, n]."""
-    places = [stored] if view.axis is None else list(np.moveaxis(stored, view.axis + 1, 0))
+    moved = np.moveaxis(stored, [axis + 1 for axis in view.axes], range(len(view.axes)))
+    places = [moved[at] for at in np.ndindex(moved.shape[: len(view.axes)])]
     values = [values_of(place, view.fill_values) for place in places]
     return shape, values, np.array([_sums(place.reshape(len(stored), -1), view.fill_values) for place in places])
 

@@ -164,8 +164,9 @@ class FieldStats:
         images: sizes and pixels of an image field.
         classes: of an integer scalar with at most 10,000 different values, or as many as the metadata names.
         values: of a scalar, or of the elements of the sampled arrays.
-        channels: of the sampled arrays, by place on `channel_axis`; empty without such an axis.
-        channel_axis: the axis of arrays that is taken for channels: the one that was chosen, or else the first, of
+        channels: of the sampled arrays, by place on `channel_axis`; of several axes the last one changes first. Empty
+            without such an axis.
+        channel_axis: the axis of arrays that is taken for channels: the one, or ones, chosen, or else the first, of
             ragged fields the second, as `Normalize` takes it; None for complex arrays, and without a choice for those
             of more than 64 such places.
         fill_values: the numbers that mean "no value", and are left out of `values`, `channels`, `classes` and `spread`.
@@ -185,7 +186,7 @@ class FieldStats:
     spread: Spread | None = None
     lengths: Spread | None = None
     shapes: tuple[tuple[tuple[int, ...], int], ...] = ()
-    channel_axis: int | None = None
+    channel_axis: int | tuple[int, ...] | None = None
     fill_values: tuple[float, ...] = ()
     missing: int = 0
 

@@ -32,16 +32,25 @@ def text(stats: DatasetStats) -> str:
     return "\n".join(lines)
 
 
-def normalize_arrays(channels: Sequence[Values]) -> str | None:
+def normalize_arrays(channels: Sequence[Values], sizes: Sequence[int] = ()) -> str | None:
     """Return Python code of the transform that gives arrays of such channels mean 0 and standard deviation 1.
 
+    `sizes` are the places on each of several axes of channels.
     The values of a channel that are all the same become 0. None if a figure is missing, or too large for float32.
     """
     pairs = [(c.mean, c.std) for c in channels if c.mean is not None and c.std is not None]
     if not pairs or len(pairs) < len(channels) or max(max(abs(mean), std) for mean, std in pairs) > _LARGEST:
         return None
     stds = [f"{std:.6g}" if std > _LEAST else "1" for _, std in pairs]
-    return _normalize([f"{mean:.6g}" for mean, _ in pairs], stds)
+    means = [f"{mean:.6g}" for mean, _ in pairs]
+    for size in reversed(sizes[1:]):
+        means, stds = (_grouped(each, size) for each in (means, stds))
+    return _normalize(means, stds)
+
+
+def _grouped(codes: Sequence[str], size: int) -> list[str]:
+    """Return Python code of tuples, each of so many of the parts given."""
+    return [f"({', '.join(codes[n : n + size])}{',' if size == 1 else ''})" for n in range(0, len(codes), size)]
 
 
 def _normalize(means: Sequence[str], stds: Sequence[str]) -> str:
@@ -143,19 +152,22 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
 def _channels(name: str, field: FieldStats) -> Iterator[Row]:
     """Rows on the channels of arrays: which axis was taken for them, and their means and standard deviations."""
     channels, axis = field.channels, field.channel_axis
+    axes, first = axis if isinstance(axis, tuple) else (), int(field.field.window or field.field.ragged)
+    leading = len(axes) > 1 and axes == tuple(range(first, first + len(axes)))
+    sizes = [(field.field.shape or ())[each] or 0 for each in axes]
     if axis is not None:
-        places = f"{len(channels)} places on axis {axis}"
+        places = f"{len(channels)} places on {f'axes {axes}' if axes else f'axis {axis}'}"
         yield "channels *", f"{places}; --channel-axis {name}=none takes all values together"
     if len(channels) > _MOST_CHANNELS:
-        yield "mean, std *", f"of {len(channels)} places on axis {axis}: in --json"
-    elif axis and not field.field.ragged:
+        yield "mean, std *", f"of {places}: in --json"
+    elif axis and not leading and not (field.field.ragged and not axes):
         for place, channel in enumerate(channels):
             if channel.mean is not None and channel.std is not None:
                 error = f" +- {channel.error:.2g}" if channel.error else ""
                 yield "" if place else "mean, std *", f"{channel.mean:.6g}{error}, {channel.std:.6g}"
     elif (field.field.fixed or channels) and field.field.row_dtype.kind != "c":
         together = channels or ((field.values,) if field.values is not None else ())
-        if (code := normalize_arrays(together)) is not None:
+        if (code := normalize_arrays(together, sizes)) is not None:
             yield "mean, std *", code
             yield from _errors([channel.error for channel in together])
 
