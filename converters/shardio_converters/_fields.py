@@ -55,6 +55,20 @@ def choose_fields(given: str | Mapping[str, str] | None, available: Iterable[str
     return chosen
 
 
+def known_fields(given: str | Mapping[str, str], available: Iterable[str]) -> str | dict[str, str]:
+    """Return what of a choice of fields names columns that are available: each of joined files has a part of them."""
+    known = list(available)
+
+    def has(one: str | Mapping[str, str]) -> bool:
+        with contextlib.suppress(ConfigError):
+            return bool(choose_fields(one, known, ""))
+        return False
+
+    if isinstance(given, str):
+        return ",".join(part for part in given.split(",") if part.strip() and has(part))
+    return {field: name for field, name in given.items() if has({field: name})}
+
+
 def _pair(part: str, known: list[str]) -> tuple[str, str]:
     if part in known:  # a name may hold an equals sign itself
         return field_name(part), part

@@ -4,17 +4,19 @@ A file may name other files, in external links, external storage and virtual dat
 otherwise only hard links are followed, and soft links are resolved by name.
 """
 
+import contextlib
 import importlib
 import math
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
+from shardio.containers.hdf5_library import DAMAGE
 from shardio.errors import Message
 from shardio.format import cf
 from shardio.format.fields import CHECKSUM, length_column, present_column, shape_column
@@ -24,6 +26,7 @@ from ._fields import array_field, dtype_in_words
 
 _MOST_NUMBERS = 1024  # in an attribute
 _MOST_BYTES = 1 << 16  # of an attribute
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 _HOPS = 32  # the most links to links to follow: more count as a cycle
 _UNKNOWN = Field("bytes")
 _VIRTUAL = "a virtual dataset of others in this file"
@@ -32,6 +35,15 @@ _VIRTUAL = "a virtual dataset of others in this file"
 def _is_hidden(name: str) -> bool:
     """Return whether a dataset of this name is a column that shardio adds to every shard, not a field."""
     return name.startswith((CHECKSUM, shape_column(""), length_column(""), present_column("")))
+
+
+NOT_OF_ROWS = "it is the coordinate of an axis that is not the rows"
+
+
+def other_coordinates(scales: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the coordinates of other axes than the first one of any dataset, by those of each dataset's axes."""
+    first = {axes[0] for axes in scales.values() if len(axes) > 1}
+    return {scale for axes in scales.values() for scale in axes[1:]} - first
 
 
 @final
@@ -50,6 +62,7 @@ class Column:
         mean: the average bytes of a row; 0 where that is not known yet.
         decoded: whether its numbers are decoded by the attributes that each file has of its dataset, see `format.cf`.
         units_from: the path of the times whose bounds it holds, and whose units and calendar it has; empty for its own.
+        file: the number, from 1, of the joined file that it is in; 0 for the file itself.
     """
 
     path: str
@@ -62,6 +75,7 @@ class Column:
     mean: int = 0
     decoded: bool = False
     units_from: str = ""
+    file: int = 0
 
 
 @final
@@ -76,6 +90,7 @@ class Contents:
     Attributes:
         columns: the columns by name, which is the path, and for members `path/member`.
         attributes: by path of a dataset, its attributes of netCDF that say what its numbers mean.
+        scales: by path of a dataset, the paths of the dimension scales of its axes; "" for an axis without one.
         external: what is left out because it is in other files or virtual, and in which, or what is wrong with those.
     """
 
@@ -83,6 +98,7 @@ class Contents:
         self.columns: dict[str, Column] = {}
         self.external: dict[str, str] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
+        self.scales: dict[str, tuple[str, ...]] = {}
         self._h5py: Any = importlib.import_module("h5py")
         self._follow = external_links
         self._links: dict[str, str] = {}
@@ -104,11 +120,16 @@ class Contents:
         return Message("{}: {}{}", told, named, "" if self._follow else advice)
 
     def default_columns(self) -> dict[str, Column]:
-        """The columns to take when none are chosen: all that can be fields, without shardio's own hidden columns."""
-        return {name: c for name, c in self.columns.items() if not c.problem and not _is_hidden(name)}
+        """The columns to take when none are chosen: all that can be fields, without shardio's own hidden columns.
+
+        Coordinates of other axes than the rows, such as latitudes, are left out.
+        """
+        others = other_coordinates(self.scales)
+        return {n: c for n, c in self.columns.items() if not c.problem and not _is_hidden(n) and n not in others}
 
     def left_out(self) -> dict[str, str]:
-        return {name: c.problem for name, c in self.columns.items() if c.problem and not _is_hidden(name)}
+        others = dict.fromkeys(other_coordinates(self.scales) & self.columns.keys(), NOT_OF_ROWS)
+        return others | {name: c.problem for name, c in self.columns.items() if c.problem and not _is_hidden(name)}
 
     def all_columns(self) -> dict[str, Column]:
         """All columns under all their names, including those through links within the file."""
@@ -171,6 +192,7 @@ class Contents:
             else:
                 self.columns |= _of_dataset(found, name)
                 self.attributes[name] = cf_attributes(found)
+                self.scales[name] = _scales(found)
         elif isinstance(found, self._h5py.Group) and self._is_ragged(found):
             for part in ("data", "offsets"):
                 part_info = self._h5py.h5o.get_info(found[part].id)
@@ -200,6 +222,21 @@ def _field_of_entries(data: Any) -> Field | None:
     return _UNKNOWN if is_bytes else Field("array", dtype=rows.dtype, shape=(None, *(rows.shape or ())))
 
 
+def _scales(dataset: Any) -> tuple[str, ...]:
+    """The paths of the dimension scales of a dataset's axes, its own if it is one; "" where there is none."""
+    with contextlib.suppress(*DAMAGE):
+        if dataset.is_scale:
+            return (dataset.name.strip("/"),)
+        return tuple(str(axis[0].name).strip("/") if len(axis) else "" for axis in dataset.dims)
+    return ()
+
+
+def _is_bare(dataset: Any) -> bool:
+    """Whether a dataset stands for a dimension of netCDF alone, which has no variable, and holds no values."""
+    title = dataset.attrs.get("NAME", b"") if dataset.is_scale else b""
+    return (title if isinstance(title, bytes) else str(title).encode()).startswith(_NO_VARIABLE)
+
+
 def _other_files(dataset: Any) -> list[str]:
     """The other files that hold a dataset's data; "." for a virtual dataset of others in this file.
 
@@ -221,6 +258,8 @@ def _of_dataset(dataset: Any, name: str) -> dict[str, Column]:
         return {name: replace(column, problem=str(error))}
     if not shape:
         return {name: replace(column, problem="it has no rows")}
+    if _is_bare(dataset):
+        return {name: replace(column, problem="a dimension of netCDF without values")}
     return dict(_columns(kind, name, column, shape[1:]))
 
 

@@ -22,7 +22,7 @@ from shardio.source import Field
 
 from ._fields import array_field, sample_value, unheld
 from ._files import source_errors
-from ._hdf5_columns import Column
+from ._hdf5_columns import NOT_OF_ROWS, Column, other_coordinates
 from ._source_base import BlockCache, rows_at_once
 
 _TYPES = dict(enumerate(("i1", "S1", ">i2", ">i4", ">f4", ">f8", "u1", ">u2", ">u4", ">i8", ">u8"), 1))
@@ -42,6 +42,7 @@ class _Variable:
         begin: the offset of its first row.
         stride: the bytes from one row to the next: those of a row, or of a record of all variables.
         attributes: those that say what its numbers mean.
+        axes: the names of its dimensions.
     """
 
     dtype: np.dtype[Any]
@@ -49,6 +50,7 @@ class _Variable:
     begin: int
     stride: int
     attributes: Mapping[str, Any]
+    axes: tuple[str, ...]
 
     @property
     def row_bytes(self) -> int:
@@ -66,7 +68,7 @@ class _Variable:
 
 @final
 class ClassicContents:
-    """The contents of a file; `columns`, `attributes` and `external` are those of `Contents` of HDF5 files."""
+    """The contents of a file; `columns`, `attributes`, `scales` and `external` are as those of `Contents`."""
 
     def __init__(self, path: Path) -> None:
         self.columns: dict[str, Column] = {}
@@ -74,6 +76,8 @@ class ClassicContents:
         with source_errors(path):
             variables = _read_header(File(path), path)
         self.attributes = {name: dict(variable.attributes) for name, variable in variables.items()}
+        own = {name for name, variable in variables.items() if variable.axes == (name,)}
+        self.scales = {n: tuple(axis if axis in own else "" for axis in v.axes) for n, v in variables.items()}
         for name, variable in variables.items():
             self.columns[name] = _column(name, variable)
         for bounds, times in cf.inherit_units(self.attributes).items():
@@ -85,10 +89,12 @@ class ClassicContents:
         return ""
 
     def default_columns(self) -> dict[str, Column]:
-        return {name: column for name, column in self.columns.items() if not column.problem}
+        others = other_coordinates(self.scales)
+        return {name: column for name, column in self.columns.items() if not column.problem and name not in others}
 
     def left_out(self) -> dict[str, str]:
-        return {name: column.problem for name, column in self.columns.items() if column.problem}
+        others = dict.fromkeys(other_coordinates(self.scales) & self.columns.keys(), NOT_OF_ROWS)
+        return others | {name: column.problem for name, column in self.columns.items() if column.problem}
 
     def all_columns(self) -> dict[str, Column]:
         return self.columns
@@ -172,21 +178,24 @@ class _Header:
         self._size = file.size
         self._data = memoryview(file.read(0, min(file.size, _HEADER)))
         self._at = 4
+        self._axes: dict[str, tuple[str, ...]] = {}
         version = self._data[3]
         self._wide = version == 5  # counts of 8 bytes
         self._offset_bytes = 4 if version == 1 else 8
 
     def variables(self) -> dict[str, _Variable]:
         records = self._count(streaming=True)
-        dimensions = [(self._name(), self._count())[1] for _ in self._list(_DIMENSIONS)]
+        dimensions = [(self._name(), self._count()) for _ in self._list(_DIMENSIONS)]
         for _ in self._attributes():
             pass
         found = {}
         for _ in self._list(_VARIABLES):
             name = self._name()
-            axes = [dimensions[self._count()] for _ in range(self._few(_MOST_AXES))]
+            named = [dimensions[self._count()] for _ in range(self._few(_MOST_AXES))]
             attributes, dtype = dict(self._attributes()), np.dtype(_TYPES[self._number(4)])
             self._count()  # the size, which the shape tells: that of a large variable does not fit
+            axes = [length for _, length in named]
+            self._axes[name] = tuple(axis for axis, _ in named)
             found[name] = axes, attributes, dtype, self._number(self._offset_bytes)
         return self._placed(found, records)
 
@@ -205,7 +214,7 @@ class _Header:
             if math.prod(shape[1:]) * dtype.itemsize > self._size or (shape and shape[0] > self._size):
                 raise ValueError(f"{name!r} is {list(shape)} of {dtype}, in a file of {self._size} bytes")
             stride = record if name in recorded else sizes[name]
-            variables[name] = _Variable(dtype, shape, begin, stride, attributes)
+            variables[name] = _Variable(dtype, shape, begin, stride, attributes, self._axes[name])
         return variables
 
     def _take(self, size: int) -> memoryview:

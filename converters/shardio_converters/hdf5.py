@@ -27,6 +27,7 @@ from shardio.source import Sample, check_index, describe_field, label_as_int64
 from ._fields import (
     check_same_rows,
     choose_fields,
+    known_fields,
     listed_shapes,
     measure,
     remark_on_packing,
@@ -36,6 +37,7 @@ from ._fields import (
 )
 from ._files import source_errors
 from ._hdf5_columns import Column, Contents
+from ._hdf5_coordinates import Coordinates, check_joined, of_other_axes, read_coordinates, series_hints
 from ._hdf5_reader import Reader, datasets_of, open_file, try_in_helper
 from ._netcdf3 import ClassicContents, ClassicReader
 from ._source_base import ColumnSource, OneOpenFile
@@ -52,6 +54,7 @@ def hdf5(
     external_links: bool = False,
     read_timeout: float = 60.0,
     sort: Sort = "name",
+    join: bool = False,
     ragged: str | Collection[str] | None = None,
 ) -> "Hdf5":
     """HDF5 files, and NetCDF files of any version: datasets whose rows, along the first axis, are the samples.
@@ -84,6 +87,9 @@ def hdf5(
             does unless they are plain numbers: damage can keep it busy for minutes, or crash it. A sample whose values
             take longer is bad, and may be good in another run.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
+        join: take files of different datasets for the same rows: files that hold the same datasets make a series, and
+            the first file of each series is joined to those of the others, then the second, and so on. The coordinates
+            that they share, datasets of numbers with one axis, must be equal.
         ragged: the fields of arrays whose first axis may have another length in each file; or, as in wave=all, whose
             shape may differ in any way.
 
@@ -92,6 +98,7 @@ def hdf5(
         shardio convert hdf5 train.h5 data/half --to hdf5 --dtype float16 --allow-rounding --compress gzip
         shardio convert hdf5 train.h5 data/photos --fields image=data/images --as-image image
         shardio convert hdf5 "months/*.nc" data/months --fields t2m,time --decode-cf --to hdf5
+        shardio convert hdf5 era5 data/wind --join --fields time --stack wind=u10,v10 --to hdf5
         shardio convert hdf5 runs data/runs --external-links
         shardio convert hdf5 runs data/waves --fields wave=data/waves --ragged wave
         shardio convert hdf5 damaged.h5 data/rest --read-timeout 10 --on-error skip
@@ -105,41 +112,146 @@ def hdf5(
     if not 0 < read_timeout < math.inf:
         raise ConfigError("{read_timeout} must be a number of seconds above 0, got {!r}", read_timeout)
     paths = find_hdf5(src, sort)
-    names: dict[str, str] = {}
-    columns: dict[str, Column] = {}
-    counts: list[int] = []
-    lost: dict[str, str] = {}
-    no_effect: dict[str, str] = {}
+    options = _Options(decode_cf, external_links, read_timeout, listed_ragged(ragged))
+    series: dict[frozenset[str], _Series] = {}
+    available: dict[str, None] = {}
     for path in paths:
-        classic = is_netcdf3(path)
-        contents = ClassicContents(path) if classic else _contents(path, external_links, read_timeout)
+        contents = ClassicContents(path) if is_netcdf3(path) else _contents(path, external_links, read_timeout)
+        kind, chosen = frozenset[str](), fields
+        if join:
+            kind = frozenset(contents.columns)
+            available |= dict.fromkeys(contents.all_columns())
+            chosen = fields if fields is None else known_fields(fields, contents.all_columns())
+        if kind not in series:
+            series[kind] = _Series(chosen, options)
+        series[kind].add(path, contents)
+    if join and fields is not None:
+        choose_fields(fields, available, printable(paths))
+    first, *others = series.values()
+    if join:
+        check_joined([one.coordinates for one in series.values()], [one.counts for one in series.values()])
+    columns = _merged(list(series.values()))
+    starts = np.cumsum([0, *first.counts], dtype=np.int64)
+    lost = {name: why for one in series.values() for name, why in one.lost.items()}
+    no_effect = {path: told for one in series.values() for path, told in one.no_effect.items()}
+    left_out = shortened([f"left out {name!r}: {why}" for name, why in lost.items()], "datasets are left out")
+    not_applied = shortened(list(no_effect.values()), "datasets have such attributes")
+    renamed = [remark for one in series.values() for remark in rename_remarks(one.fields, one.names)]
+    remarks = (*other_files(src, paths, "HDF5 files"), *left_out, *dict.fromkeys(renamed), *not_applied)
+    hints = (*order_hints(first.paths), *series_hints(first.coordinates))
+    joined = tuple(zip(*(one.paths for one in others), strict=True))
+    files = tuple(first.paths)
+    return Hdf5(files, columns, starts, external_links, read_timeout, remarks, hints, joined).measured()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """The options of the converter by which each file is opened."""
+
+    decode_cf: bool
+    external_links: bool
+    read_timeout: float
+    ragged: Mapping[str, bool]
+
+
+@final
+class _Series:
+    """Files of the same datasets, in order.
+
+    Attributes:
+        fields: the choice of fields.
+        names: the path of each field's column.
+        columns: the columns of the first file by field, without an axis along which files may differ.
+        counts: the number of rows of each file.
+        coordinates: those of each file.
+        lost, no_effect: why columns are left out, by name, and attributes that have no effect, by path.
+    """
+
+    def __init__(self, fields: str | Mapping[str, str] | None, options: _Options) -> None:
+        self.fields, self._options = fields, options
+        self.names: dict[str, str] = {}
+        self.columns: dict[str, Column] = {}
+        self.counts: list[int] = []
+        self.coordinates: list[Coordinates] = []
+        self.lost: dict[str, str] = {}
+        self.no_effect: dict[str, str] = {}
+
+    @property
+    def paths(self) -> list[Path]:
+        return [file.file for file in self.coordinates]
+
+    def add(self, path: Path, contents: Contents | ClassicContents) -> None:
+        """Add the next file; SourceError if it disagrees with the first one."""
+        options, fields = self._options, self.fields
+        first = self.paths[0] if self.coordinates else path
         usual = contents.default_columns()
         if fields is None and contents.external:
             raise SourceError("{} {}; or choose others with {fields}", printable(path), contents.where())
         if fields is None and not usual:
             raise SourceError(f"{printable(path)} holds no datasets with rows: {listed_shapes(contents.columns)}")
-        lost = contents.left_out() | lost if fields is None else {}
-        names = names or _choose(fields, contents, path)
-        if fields is None and (extra := usual.keys() - names.values()):
-            raise SourceError(f"files must agree: {printable(path)} has {min(extra)!r}, {printable(paths[0])} has not")
-        found = _take(names, contents, path, paths[0], decode_cf, no_effect)
-        for name, in_all in listed_ragged(ragged).items():
+        self.lost = contents.left_out() | self.lost if fields is None else {}
+        self.names = self.names or _choose(fields, contents, path)
+        if fields is None and (extra := usual.keys() - self.names.values()):
+            raise SourceError(f"files must agree: {printable(path)} has {min(extra)!r}, {printable(first)} has not")
+        found = _take(self.names, contents, path, first, options.decode_cf, self.no_effect)
+        for name, in_all in options.ragged.items():
             if name in found and found[name].field.kind == "array":
                 shape = as_ragged(found[name].field.shape, in_all=in_all)
                 found[name] = replace(found[name], field=replace(found[name].field, shape=shape))
-        columns = columns or found
-        _check_same(columns, found, path, paths[0])
-        counts.append(_count(found, path, external_links))
-        if not classic:
-            names_in_file = datasets_of(found.values())
-            try_in_helper(path, read_timeout, "open_datasets", names=names_in_file, external_links=external_links)
-        _open(path, found.values(), external_links, read_timeout).close()  # fail now if a filter is missing
-    starts = np.cumsum([0, *counts], dtype=np.int64)
-    left_out = shortened([f"left out {name!r}: {why}" for name, why in lost.items()], "datasets are left out")
-    not_applied = shortened(list(no_effect.values()), "datasets have such attributes")
-    remarks = (*other_files(src, paths, "HDF5 files"), *left_out, *rename_remarks(fields, names), *not_applied)
-    hints = order_hints(paths)
-    return Hdf5(tuple(paths), columns, starts, external_links, read_timeout, remarks, hints).measured()
+        self.columns = self.columns or found
+        _check_same(self.columns, found, path, first)
+        self.counts.append(_count(found, path, options.external_links))
+        if isinstance(contents, Contents):
+            names, links = datasets_of(found.values()), options.external_links
+            try_in_helper(path, options.read_timeout, "open_datasets", names=names, external_links=links)
+        opens = partial(_open, path, external_links=options.external_links, read_timeout=options.read_timeout)
+        opens(found.values()).close()  # fail now if a filter is missing
+        there = read_coordinates(contents, path, found.values(), opens)
+        if self.coordinates and not options.ragged:
+            grid = of_other_axes(contents, found.values())
+            self.coordinates[0].check_same(there, grid, "files must agree on their grid")
+        self.coordinates.append(there)
+
+
+def _merged(series: Sequence[_Series]) -> dict[str, Column]:
+    """The columns of files that are joined; SourceError for one in several of them that is no coordinate."""
+    columns: dict[str, Column] = {}
+    for number, one in enumerate(series):
+        for name, column in one.columns.items():
+            before = columns.setdefault(name, replace(column, file=number))
+            if before.file != number and column.path not in one.coordinates[0].values:
+                raise SourceError(
+                    "{join}: {!r} is in {} and in {}, and is no coordinate, which both may have: choose others with "
+                    "{fields}",
+                    column.path,
+                    printable(series[before.file].paths[0]),
+                    printable(one.paths[0]),
+                )
+    return columns
+
+
+@final
+class _Readers:
+    """The open readers of a file and of those that are joined to it."""
+
+    def __init__(self, paths: Sequence[Path], columns: Sequence[Column], options: tuple[bool, float]) -> None:
+        self._readers: list[Reader | ClassicReader] = []
+        try:
+            for number, path in enumerate(paths):
+                there = [column for column in columns if column.file == number]
+                self._readers.append(_open(path, there, *options))
+        except SourceError:
+            self.close()
+            raise
+
+    def of(self, column: Column) -> Reader | ClassicReader:
+        """Return the reader of a column."""
+        return self._readers[column.file]
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
 
 
 @final
@@ -153,6 +265,7 @@ class Hdf5(ColumnSource):
         starts: the number of each file's first sample, followed by the number of samples, `[files + 1]`.
         external_links: whether to read data in other files that they name.
         read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
+        joined: for each of `files` the others that are joined to it; () if none are.
     """
 
     files: tuple[Path, ...]
@@ -162,6 +275,7 @@ class Hdf5(ColumnSource):
     read_timeout: float
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    joined: tuple[tuple[Path, ...], ...] = ()
     source = "hdf5"
     container = "hdf5"
 
@@ -170,10 +284,11 @@ class Hdf5(ColumnSource):
         return int(self.starts[-1])
 
     @cached_property
-    def _readers(self) -> OneOpenFile[Reader | ClassicReader]:
+    def _readers(self) -> OneOpenFile[_Readers]:
         # A closure over self would keep the open file alive in a cycle.
         files, columns, options = self.files, tuple(self.columns.values()), (self.external_links, self.read_timeout)
-        return OneOpenFile(lambda number: _open(files[number], columns, *options))
+        joined = self.joined or ((),) * len(files)
+        return OneOpenFile(lambda number: _Readers((files[number], *joined[number]), columns, options))
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -193,11 +308,18 @@ class Hdf5(ColumnSource):
     @property
     def changes(self) -> Mapping[str, Any]:
         """The options that change the samples, as JSON values for the conversion's plan, which `--resume` compares."""
-        return {"decode_cf": True} if self.decode_cf else {}
+        made = {"decode_cf": self.decode_cf, "join": bool(self.joined)}
+        return {name: True for name, value in made.items() if value}
 
     def packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
-        packed = self._readers.get(number).packing() if self.decode_cf else {}
-        return {name: packed[column.path] for name, column in self.columns.items() if column.path in packed}
+        readers = self._readers.get(number)
+        packed = {name: readers.of(c).packing().get(c.path) for name, c in self.columns.items() if c.decoded}
+        return {name: attributes for name, attributes in packed.items() if attributes is not None}
+
+    @property
+    def in_file(self) -> Mapping[str, int]:
+        """See `shardio.source.HasNames`."""
+        return {name: column.file for name, column in self.columns.items() if column.file}
 
     @property
     def classes(self) -> Sequence[str]:
@@ -210,7 +332,7 @@ class Hdf5(ColumnSource):
         if ragged := [column for column in self.columns.values() if column.ragged]:
             for number, part in enumerate(np.split(sizes, self.starts[1:-1])):
                 for column in ragged:
-                    if isinstance(reader := self._readers.get(number), Reader):
+                    if isinstance(reader := self._readers.get(number).of(column), Reader):
                         reader.add_lengths(column, part)
         return sizes
 
@@ -220,11 +342,11 @@ class Hdf5(ColumnSource):
 
     def _value(self, column: Column, index: int, *, alone: bool = False) -> Any:
         number = bisect_right(self.starts, index) - 1
-        return self._readers.get(number).value(column, index - int(self.starts[number]), alone=alone)
+        return self._readers.get(number).of(column).value(column, index - int(self.starts[number]), alone=alone)
 
     def _fill(self, name: str, out: NDArray[Any]) -> None:
         for number, part in enumerate(np.split(out, self.starts[1:-1])):
-            self._readers.get(number).fill(self.columns[name], part)
+            self._readers.get(number).of(self.columns[name]).fill(self.columns[name], part)
 
     def _measured(self, column: Column) -> Any:
         # Offsets tell the sizes of a ragged column.

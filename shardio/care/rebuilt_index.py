@@ -153,6 +153,8 @@ def _source(folder: Directory, described: manifest.Manifest, name: str) -> Any:
         options["key"] = "key" in described.fields and "key" not in names
     if converter == "hdf5":
         options["decode_cf"] = _decodes(described)
+        if joined := [path.absolute() for path in hdf5_index.joined(folder.path / name)]:
+            paths, options["join"] = [*paths, *joined], True
     return stacked(sources.find(converter)(paths[0] if len(paths) == 1 else paths, **options), stacks)
 
 

@@ -19,7 +19,7 @@ OPTIONS = options_of(
     adopt_files,
     {
         "": (
-            "fields optional mask key format axis decode_cf stack checksums workers dask resume overwrite on_error "
+            "fields optional mask key format axis decode_cf stack join checksums workers dask resume overwrite on_error "
             "max_bad "
             "report strict sort"
         ),
@@ -67,6 +67,8 @@ def index(
       shardio index months -o data/months --fields time --stack x=t2m,u10,v10 --decode-cf
 
       shardio index era5.zarr -o data/era5 --axis time --decode-cf
+
+      shardio index u10.nc v10.nc -o data/wind --join --fields time --stack wind=u10,v10
 
       shardio index records -o data/records --strict
 

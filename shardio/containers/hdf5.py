@@ -434,7 +434,7 @@ def open_shard(
     if lost := sorted(stored.keys() - in_file.keys()):
         number = layout.files[lost[0]]
         place = path.with_name(hdf5_index.joined_name(path.name, number))
-        raise ShardCorrupt(f"{place}: there is no such file, which is to have the field {lost[0]!r}")
+        raise ShardCorrupt(f"{place}: there is no such file, which is to have {layout.names[lost[0]]!r}")
     if taken is not None:
         for name, count in in_file.items():
             if len(taken) and not 0 <= taken.min() <= taken.max() < count:

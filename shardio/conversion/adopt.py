@@ -18,7 +18,7 @@ from .. import containers
 from ..containers import hdf5, hdf5_index, piece_sums, side_index, zarr_index
 from ..containers.base import Reader
 from ..containers.zarr import ZarrReader
-from ..errors import BadSample, ConfigError, Option, ShardCorrupt, ShardioError, SourceError
+from ..errors import BadSample, ConfigError, Message, Option, ShardCorrupt, ShardioError, SourceError
 from ..foreign.names import printable
 from ..format import checksums, images, manifest
 from ..format.fields import CHECKSUM, Field, Missing, is_missing, length_column, shape_column, with_hidden
@@ -109,7 +109,9 @@ def adopt(
     remarks_of(source, strict=strict)
     manifest.check_metadata(source.metadata)
     final = local_path(out).absolute()
-    beside = _is_beside(source.files, final)
+    beside, joined = _is_beside(source.files, final), joined_to(source, 0)
+    if beside and joined:
+        raise ConfigError(Message("{}: {join} makes links to the files that are joined: take another OUT", final))
     unchecked = isinstance(source, HasZarrIndex) and not checksums
     context = TaskContext(
         masked(source, masks),

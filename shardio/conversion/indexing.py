@@ -46,6 +46,7 @@ def index(
     axis: str | None = None,
     decode_cf: bool = False,
     stack: str | Stacks | None = None,
+    join: bool = False,
     checksums: bool = False,
     workers: int | None = 1,
     dask: str | None = None,
@@ -88,6 +89,9 @@ def index(
         stack: of HDF5 files: fields that are several variables of one shape and dtype, as in x=t2m,u10,v10: arrays
             [3, ...], which are read straight into their places. These variables are then no fields of their own, unless
             `fields` names them.
+        join: of HDF5 files: join files of different datasets for the same rows, such as one per variable: files that
+            hold the same datasets make a series, and the first file of each is joined to those of the others, then the
+            second, and so on. The coordinates that they share must be equal.
         checksums: of Zarr stores: read all samples, for their checksums. Without it no chunk is read: the dataset's
             digest is of metadata and of the chunks' names, sizes and times, samples are not verified, and a chunk that
             is lost or written anew later is a bad sample.
@@ -116,6 +120,7 @@ def index(
         "optional": listed_names(optional) or None,
         "axis": axis,
         "decode_cf": decode_cf or None,
+        "join": join or None,
     }
     masks = listed_names(mask)
     given = [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
@@ -132,8 +137,9 @@ def index(
     if folder is not None and len(objects) == len(given):
         if dask is not None or (world or World.detect()).size > 1:
             raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
-        if decode_cf or stacks:
-            raise ConfigError(Message("{decode_cf} and {stack} are for HDF5 files, which are adopted on a local disk"))
+        if decode_cf or stacks or join:
+            rule = "{decode_cf}, {stack} and {join} are for HDF5 files, which are adopted on a local disk"
+            raise ConfigError(Message(rule))
         threads = min(MOST_THREADS, cpus.usable()) if workers is None else workers
         options = PackOptions(workers=threads, threads=True, **shared)
         store = open_store(folder, access.store_options or {})

@@ -16,6 +16,7 @@ from ..cache.node_cache import Hold
 from ..containers.base import NO_BLOCKS, Blocks, Extent, check_blocks, check_out
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError
+from ..format import coordinates
 from ..format.fields import CHECKSUM, Field, content_columns, describe, present_column
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.rules import Range, check_fields
@@ -101,24 +102,19 @@ def usual_step(base: ReadableDataset, within: str, name: str) -> float:
     """
     _check_coordinate(base, name)
     ends, every = _Ends(base, within, None), -(-len(base) // _MOST_STEPS)
-    dtype = base.field(name).row_dtype
 
     def steps(numbers: Indices) -> tuple[NDArray[np.float64], float]:
         values, present = ends.read(name, numbers)
         found = _steps(values, present)[~ends(numbers)]
-        finite = np.abs(values[present & np.isfinite(values)])
-        apart = float(np.spacing(finite.max())) if dtype.kind == "f" and len(finite) else 0.0
-        return found[np.isfinite(found)][::every], apart
+        return found[np.isfinite(found)][::every], coordinates.resolution(values[present])
 
     parts = list(in_parts(steps, len(base)))
     found = np.concatenate([np.empty(0), *(part for part, _ in parts)])
-    usual = float(f"{np.median(found):.6g}") if len(found) else 0.0
-    apart = max((apart for _, apart in parts), default=0.0)
-    off = np.abs(found - usual)
-    if ((off >= abs(usual) / 2) & (off > 0) & (off <= 1.01 * apart)).any():  # as 2 in place of 1.2, or 3 of 2.5
+    usual, apart = coordinates.usual_step(found), max((apart for _, apart in parts), default=0.0)
+    if coordinates.is_too_coarse(found, apart):
         raise ConfigError(
-            f"contiguous: {name!r} of {base.path} is {dtype}, whose numbers are up to {apart:.6g} apart, too coarse to "
-            f"tell steps of {usual:.6g} from gaps: store it as float64 or whole numbers"
+            f"contiguous: {name!r} of {base.path} is {base.field(name).dtype}, whose numbers are up to {apart:.6g} "
+            f"apart, too coarse to tell steps of {usual:.6g} from gaps: store it as float64 or whole numbers"
         )
     if len(found) and not usual:
         raise ConfigError(f"contiguous: {name!r} of {base.path} is the same in most neighbouring rows: it has no step")

@@ -370,6 +370,6 @@ class TestInPlace:
         with pytest.raises(ConfigError, match="decode_cf goes with converter"):
             shardio.convert(tmp_path / "dataset", tmp_path / "out", decode_cf=True)
         with pytest.raises(
-            ConfigError, match="decode_cf and stack are for HDF5 files, which are adopted on a local disk"
+            ConfigError, match="decode_cf, stack and join are for HDF5 files, which are adopted on a local disk"
         ):
             shardio.index("s3://bucket/a.tar", "s3://bucket", decode_cf=True)
