@@ -161,7 +161,8 @@ def _source(folder: Directory, described: manifest.Manifest, name: str) -> Any:
 def kept_conversion(described: manifest.Manifest) -> dict[str, Any]:
     """Return what of `conversion` still holds: names and decoding, but not the plan that resuming would go by."""
     names = _names(described) if described.adopted else None
-    return ({"names": names} if names else {}) | ({"decode_cf": True} if _decodes(described) else {})
+    joins = {"join": True} if described.adopted and described.conversion.get("join") is True else {}
+    return ({"names": names} if names else {}) | ({"decode_cf": True} if _decodes(described) else {}) | joins
 
 
 def _names(described: manifest.Manifest) -> dict[str, str] | None:

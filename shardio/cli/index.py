@@ -19,9 +19,8 @@ OPTIONS = options_of(
     adopt_files,
     {
         "": (
-            "fields optional mask key format axis decode_cf stack join checksums workers dask resume overwrite on_error "
-            "max_bad "
-            "report strict sort"
+            "fields optional mask key format axis decode_cf stack join checksums workers dask resume overwrite "
+            "on_error max_bad report strict sort"
         ),
     },
     {"report": Shown(kind=Path | None), "workers": WORKERS},

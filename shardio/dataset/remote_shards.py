@@ -22,7 +22,7 @@ from ..containers import piece_sums, side_index
 from ..containers.base import Extent, Reader
 from ..containers.file_spans import NO_BYTES, FileSpans
 from ..containers.row_locator import within
-from ..errors import CacheWarning, DatasetError, Message, ObjectNotFound, ShardCorrupt
+from ..errors import CacheWarning, ConfigError, DatasetError, Message, ObjectNotFound, ShardCorrupt
 from ..format import manifest
 from ..format.fields import Field
 from ..format.pieces import PIECE, piece_count, pieces_of, widened_up_to
@@ -147,6 +147,9 @@ class RemoteShards(Shards):
     def __init__(
         self, described: manifest.Manifest, url: Url, fields: Mapping[str, Field], store: Store, fetcher: Fetcher
     ) -> None:
+        if described.adopted and described.conversion.get("join"):
+            told = "{}: a dataset of joined files (shardio index --join) is read from a folder, and without {cache}"
+            raise ConfigError(told, url)
         self._described, self._url, self._fields = described, url, dict(fields)
         self._store, self._fetcher = store, fetcher
         self._container, self._table = containers.get(described.container), described.shards

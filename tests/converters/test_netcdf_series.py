@@ -145,6 +145,8 @@ def test_a_joined_file_that_changed_or_is_gone(tmp_path: Path) -> None:
     index([tmp_path / "u10.nc", tmp_path / "v10.nc"], tmp_path / "out", join=True)
     (joined,) = hdf5_index.joined(tmp_path / "out" / "shard-000000.nc")
     assert joined.name == "shard-000000.join1.nc"
+    with pytest.raises(ConfigError, match=r"joined files .* is read from a folder, and without cache"):
+        shardio.open(tmp_path / "out", cache=tmp_path / "cache")
     with open(tmp_path / "v10.nc", "r+b") as file:
         file.seek(-9, 2)
         file.write(b"x")
