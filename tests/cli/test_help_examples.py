@@ -193,8 +193,9 @@ def zarrs(root: Path) -> None:
         if not isinstance(store, Path):
             store.close()
     group = zarr.create_group(root / "era5.zarr")
-    group.create_array("t2m", data=np.zeros((20, 4), np.int16), attributes={"scale_factor": 0.5})
-    group.create_array("time", data=np.arange(20), attributes={"units": "hours since 2000-01-01"})
+    t2m, time = np.zeros((20, 4), np.int16), np.arange(20)
+    group.create_array("t2m", data=t2m, attributes={"scale_factor": 0.5}, dimension_names=("time", "place"))
+    group.create_array("time", data=time, attributes={"units": "hours since 2000-01-01"}, dimension_names=("time",))
 
 
 DATA: dict[str, Callable[[Path], None]] = {
