@@ -90,7 +90,7 @@ def open_store(root: Path) -> ZarrStore:
 def is_store(path: Path) -> bool:
     """Return whether a folder is a store, or a group or an array of one, or a zip file has one."""
     if path.is_dir():
-        return any((path / name).is_file() for name in _SIGNS)
+        return any(os.path.lexists(path / name) for name in _SIGNS)
     if path.suffix != ".zip" or not path.is_file():
         return False
     try:
