@@ -286,7 +286,7 @@ class ChunkedRows:
         if not isinstance(chunks, FileChunks):
             return None
         if self.chunk[1:] != shape or not chunks.is_raw:
-            return chunks.spans(touched(rows, self.chunk, chunks.grid, None))  # `read_blocks` reads all
+            return chunks.spans(touched(rows, self.chunk, chunks.grid, blocks))
         offsets = chunks.row_offsets(rows, self.chunk[0], self.field.row_bytes)
         there = offsets >= 0
         if blocks is not None:

@@ -110,6 +110,29 @@ def test_rows_come_by_the_chunks_that_hold_them(case: Case, rows: list[int]) -> 
             assert dataset.fetched.bytes - before <= 1.1 * PIECE * case.pieces(rows)
 
 
+@settings(max_examples=6)
+@given(rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=3), seed=st.integers(0, 99))
+def test_blocks_come_by_the_runs_or_chunks_that_hold_them(case: Case, rows: list[int], seed: int) -> None:
+    """Blocks of rows are read from a store with the pieces of their runs of bytes, or of their chunks, alone."""
+    size = (20, 30)
+    begins = np.random.default_rng(seed).integers(0, np.subtract(SHAPE[1:], size) + 1, (len(rows), 2))
+    blocks = Blocks(begins, size)
+    with tempfile.TemporaryDirectory() as cache:
+        dataset = opened(case.store, Path(cache))
+        dataset.read([0], ["n"])
+        before, selection = dataset.fetched.bytes, dataset.selection(np.array(rows))
+        with selection.fetch(["x", "n"], {"x": blocks}):
+            found = selection.blocks("x", blocks)
+            fetched = dataset.fetched.bytes - before
+            whole = selection.column("x")  # as whoever fetched blocks may need
+        expected = case.local.read(rows)["x"]
+        np.testing.assert_array_equal(whole, expected)
+        for block, row, (top, left) in zip(found, expected, begins, strict=True):
+            np.testing.assert_array_equal(block, row[:, top : top + size[0], left : left + size[1]])
+        if by_spans(case):
+            assert fetched <= 1.1 * PIECE * case.pieces(rows, np.insert(begins, 0, 0, axis=1), (SHAPE[0], *size))
+
+
 @pytest.mark.parametrize("shuffle", ["global", "block", None])
 def test_crops_are_those_of_whole_samples(case: Case, tmp_path: Path, shuffle: Any) -> None:
     """A Loader fetches what its crops touch, ahead too, and delivers to each rank what it delivers of whole samples."""
