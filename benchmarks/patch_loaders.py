@@ -280,7 +280,7 @@ class Layout:
 
 
 _HDF5 = {"shardio": shardio_loader, "h5py DataLoader": h5py_loader, "xbatcher DataLoader": xbatcher_loader}
-_ZARR = {"zarr DataLoader": zarr_loader, "xbatcher DataLoader": xbatcher_loader}
+_ZARR = {"shardio": shardio_loader, "zarr DataLoader": zarr_loader, "xbatcher DataLoader": xbatcher_loader}
 _TRIED = MappingProxyType(dict.fromkeys(("h5py DataLoader", "zarr DataLoader", "xbatcher DataLoader"), (0, 2, 4)))
 
 LAYOUTS: Mapping[str, Layout] = MappingProxyType(

@@ -126,8 +126,8 @@ def write(rows: int, folder: Path) -> None:
             array[row] = values
     for array in stored[:-1]:
         array.file.close()
-    for name in ways:
-        shardio.index([folder / LAYOUTS[name].file], folder / "indexed" / name, fields={NAME: NAME})
+    for name, layout in LAYOUTS.items():
+        shardio.index([folder / layout.file], folder / "indexed" / name, fields={NAME: NAME})
 
 
 @dataclass(frozen=True, slots=True)
