@@ -25,6 +25,7 @@ LIBRARIES = {
     "jpeg_crop": ["-ljpeg", "-lpthread", "-lm"],
     "memcpy": ["-lpthread"],
     "link": ["-lpthread"],
+    "slow_fs": ["-lpthread"],
     "decompress": ["-shared", "-fPIC", "-lpthread"],
 }
 

@@ -17,7 +17,7 @@ from ..system.threads import in_order
 from ..system.units import format_size
 from ..views.view import BaseDataset
 
-THREADS = 4  # shards at once, each of which has several requests under way
+THREADS = 8  # shards at once, each of which has several requests under way
 
 
 @final

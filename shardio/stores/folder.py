@@ -38,6 +38,7 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, _OPEN)
         weakref.finalize(self, os.close, self.descriptor)
+        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # what is asked for is all that is needed
 
     @property
     def status(self) -> os.stat_result:
