@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, final
 
@@ -37,12 +37,18 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, _OPEN)
-        weakref.finalize(self, os.close, self.descriptor)
+        weakref.finalize(self, _close, self.descriptor)
         os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # what is asked for is all that is needed
 
     @property
     def status(self) -> os.stat_result:
         return os.fstat(self.descriptor)
+
+
+def _close(descriptor: int) -> None:
+    """Close a file, which an unmounted or lost file system answers with an error, and closes all the same."""
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 @final
