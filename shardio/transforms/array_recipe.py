@@ -14,6 +14,7 @@ from ..errors import ConfigError
 from ..format.fields import Shape, is_ragged
 from .arrays import (
     ArrayCrop,
+    ArrayCut,
     ArrayTransform,
     ArrayWindow,
     CenterSpatialCrop,
@@ -208,6 +209,7 @@ class ArrayRecipe:
                     raise ConfigError(f"transform {position}: FillMissing must come once")
                 fill = transform
             else:
+                _check_offset(transform, position, checked, shape)
                 out_shape = None if out_shape is None else _result(transform, out_shape, collation)
                 checked.append(transform)
         if collation is not None and not is_ragged(out_shape):
@@ -244,6 +246,37 @@ class ArrayRecipe:
     def out_entry(self) -> Size:
         """The shape of one entry along the first axis of the results; () if they have no such shape."""
         return tuple(size or 0 for size in (self.out_shape or ())[1:]) if is_ragged(self.out_shape) else ()
+
+    @property
+    def offset(self) -> int | None:
+        """The place of the transform of which is told where it begins in stored arrays; ArrayCuts alone precede it."""
+        return next((place for place, each in enumerate(self.transforms) if _tells_offset(each)), None)
+
+    @property
+    def offset_axes(self) -> int:
+        """The number of axes that this transform cuts; 0 without one."""
+        match None if self.offset is None else self.transforms[self.offset]:
+            case RandomSpatialCrop(size=size) | CenterSpatialCrop(size=size):
+                return len(self.seen or ()) - 1 if isinstance(size, int) else len(size)
+            case RandomWindow():
+                return 1
+        return 0
+
+    def offsets(self, moves: Sequence[Move]) -> NDArray[np.int64]:
+        """Return where this transform's parts begin in stored arrays, int64 [B, offset_axes], from all their moves."""
+        axes = len(self.seen or ())
+        places: list[NDArray[np.int64]] = [np.zeros(1, np.int64)] * axes
+        cut: Sequence[int] = ()
+        for move in moves[: 0 if self.offset is None else self.offset + 1]:
+            begins: NDArray[np.int64] = np.empty((0, 0), np.int64)
+            match move:
+                case ArrayCrop(corners=begins):
+                    cut = range(axes - begins.shape[1], axes)
+                case ArrayWindow(begins=window):
+                    cut, begins = (0,), window[:, None]
+            for axis, begin in zip(cut, begins.T, strict=True):
+                places[axis] = places[axis] + begin
+        return np.stack([places[axis] for axis in cut], axis=1)
 
     def result(self, shape: Size) -> Shape:
         """Return the shape of the result of an array. Raise ConfigError if the transforms don't take its shape."""
@@ -282,6 +315,27 @@ def _taken(transforms: Sequence[object]) -> Shape | None:
         if isinstance(transform, RandomWindow | PadTo | Ragged):
             return (None,)
     return None
+
+
+def _tells_offset(transform: ArrayTransform) -> bool:
+    return isinstance(transform, ArrayCut) and bool(transform.offset)
+
+
+def _check_offset(
+    transform: ArrayTransform, position: int, before: Sequence[ArrayTransform], shape: Shape | None
+) -> None:
+    """Raise ConfigError if a transform is to tell where it begins in arrays of this shape, and cannot."""
+    if not _tells_offset(transform):
+        return
+    what = f"transform {position}: {type(transform).__name__} with offset=True"
+    if any(map(_tells_offset, before)):
+        raise ConfigError(f"{what}: a transform before it has offset=True, and a field has one offset")
+    if (moved := next((each for each in before if not isinstance(each, ArrayCut)), None)) is not None:
+        raise ConfigError(
+            f"{what} must come before {type(moved).__name__}, behind which places are not those of the stored values"
+        )
+    if shape is None:
+        raise ConfigError(f"{what} takes arrays of any shape only if size has a length for each axis")
 
 
 def _result(transform: ArrayTransform, shape: Shape, collation: Collation | None) -> Shape:

@@ -72,6 +72,8 @@ class RandomSpatialCrop:
             but the first, which is the channels: 48 makes (4, 48, 48, 48) of (4, 64, 64, 64), and (4, 48) of (4, 64).
             So of a mask without channels, (64, 64, 64), an integer does not crop the depth: give (48, 48, 48), or store
             the mask as (1, 64, 64, 64).
+        offset: whether to deliver `NAME_offset` too, int64 [B, axes that are cropped]: where the block begins in the
+            stored value. A sample without the field, or masked, has 0.
 
     Raises:
         ConfigError: if `size` is not integers of at least 1. The loader raises it for arrays smaller than that, and for
@@ -79,9 +81,11 @@ class RandomSpatialCrop:
     """
 
     size: int | Size
+    offset: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _as_size(self.size))
+        _check_offset(self.offset)
 
     def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
         size = _block_size(self.size, shapes.shape[1])
@@ -106,6 +110,8 @@ class CenterSpatialCrop:
             but the first, which is the channels: 48 makes (4, 48, 48, 48) of (4, 64, 64, 64), and (4, 48) of (4, 64).
             So of a mask without channels, (64, 64, 64), an integer does not crop the depth: give (48, 48, 48), or store
             the mask as (1, 64, 64, 64).
+        offset: whether to deliver `NAME_offset` too, int64 [B, axes that are cropped]: where the block begins in the
+            stored value. A sample without the field, or masked, has 0.
 
     Raises:
         ConfigError: if `size` is not integers of at least 1. The loader raises it for arrays smaller than that, and for
@@ -113,9 +119,11 @@ class CenterSpatialCrop:
     """
 
     size: int | Size
+    offset: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", _as_size(self.size))
+        _check_offset(self.offset)
 
     def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
         size = _block_size(self.size, shapes.shape[1])
@@ -203,6 +211,8 @@ class RandomWindow:
 
     Args:
         n: the number of entries, at least 1.
+        offset: whether to deliver `NAME_offset` too, int64 [B, 1]: where the window begins in the stored value. A
+            sample without the field, or masked, has 0.
 
     Raises:
         ConfigError: if `n` is no whole number of at least 1. The loader raises it for arrays of one shape that have
@@ -210,9 +220,11 @@ class RandomWindow:
     """
 
     n: int
+    offset: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", at_least_one(self.n, "n"))
+        _check_offset(self.offset)
 
     def moves(self, shapes: Shapes, generator: RandomGenerator) -> tuple[Move, ...]:
         lengths = shapes[:, 0]
@@ -235,7 +247,15 @@ class RandomWindow:
         return (self.n, *shape[1:])
 
 
-ArrayTransform: TypeAlias = RandomSpatialCrop | CenterSpatialCrop | RandomWindow | RandomAxisFlip | RandomRotate90
+ArrayCut: TypeAlias = RandomSpatialCrop | CenterSpatialCrop | RandomWindow
+"""A transform that keeps a part of an array, with one move."""
+
+ArrayTransform: TypeAlias = ArrayCut | RandomAxisFlip | RandomRotate90
+
+
+def _check_offset(offset: bool) -> None:
+    if not isinstance(offset, (bool, np.bool_)):
+        raise ConfigError(f"offset must be True or False, got {offset!r}")
 
 
 def _as_size(value: int | Sequence[int]) -> int | Size:

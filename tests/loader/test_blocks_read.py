@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from _datasets import CONTAINERS, packed
+from _device import device as device
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -52,7 +53,7 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def batches(data: Any, **options: Any) -> list[dict[str, Any]]:
     """One epoch, with copies of all tensors."""
-    loader = shardio.Loader(data, batch_size=8, seed=3, tail="pad", threads=2, **options)
+    loader = shardio.Loader(data, batch_size=8, **{"seed": 3, "tail": "pad", "threads": 2} | options)
     return [{n: v.clone() if torch.is_tensor(v) else v for n, v in batch.items()} for batch in loader]
 
 
@@ -107,3 +108,104 @@ def test_bytes_that_are_asked_for(layout: str, tmp_path: Path) -> None:
             touched[number] = sum(sizes[cell] for cell in cells) if sizes else crop.nbytes
     assert asked <= 1.1 * sum(touched.values())
     assert len(touched) == len(ROWS)
+
+
+def offsets_of(data: Any, transforms: dict[str, Any], **options: Any) -> dict[str, dict[int, Any]]:
+    """By column, then sample, the values of one epoch: tensors."""
+    found: dict[str, dict[int, Any]] = {}
+    for batch in batches(data, transforms=transforms, **options):
+        for name in batch:
+            found.setdefault(name, {}).update(zip(batch["index"].tolist(), batch[name], strict=True))
+    return found
+
+
+HOW: list[dict[str, Any]] = [
+    {},
+    {"verify": True},
+    {"isolate": True, "threads": 1},
+    {"map": dict},
+    {"map": dict, "map_by": "sample"},
+    {"device": "there"},
+]
+
+
+@pytest.mark.filterwarnings("ignore::shardio.PairingWarning")
+@pytest.mark.parametrize("how", HOW)
+def test_a_batch_tells_where_crops_begin(how: dict[str, Any], device: str) -> None:
+    """`NAME_offset` is where the stored value holds the crop, whoever makes the batch; 0 of values that lack."""
+    data = shardio.from_samples(ROWS, FIELDS)
+    transforms: dict[str, Any] = {
+        "x": [T.CenterSpatialCrop((30, 40)), T.RandomSpatialCrop(16, offset=True), T.RandomSpatialCrop((8, 8))],
+        "again": [T.RandomSpatialCrop((8, 16), offset=True), T.ToFloat()],
+        "mask": [T.RandomWindow(5, offset=True), T.RandomAxisFlip()],
+        "maybe": [T.CenterSpatialCrop((4, 7), offset=True)],
+    }
+    fields = {"x": "x", "again": "x", "mask": "mask", "maybe": "maybe"}
+    where = how | ({"device": device} if "device" in how else {})
+    found = offsets_of(data, transforms, fields=fields, **where)
+    apart, begins = shardio.TorchDataset(data, fields=fields, transforms=transforms, seed=3), set()
+    for n, row in enumerate(ROWS):
+        y, x = found["again_offset"][n].tolist()
+        np.testing.assert_array_equal(found["again"][n].cpu(), row["x"][:, y : y + 8, x : x + 16])
+        begins.add((y, x))
+        (z,) = found["mask_offset"][n].tolist()
+        window = row["mask"][z : z + 5]
+        assert any(np.array_equal(found["mask"][n].cpu(), each) for each in (window, window[:, ::-1]))
+        y, x = found["x_offset"][n].tolist()
+        assert (5, 4) <= (y, x) <= (5 + 30 - 16, 4 + 40 - 16)
+        corner = found["x"][n][:, 0, 0].cpu()
+        around = row["x"][:, y : y + 9, x : x + 9]
+        assert (around == corner.numpy()[:, None, None]).all(axis=0).any()
+        assert found["maybe_offset"][n].tolist() == ([0, 0] if row["maybe"] is None else [8, 11])
+        for name in ("x_offset", "again_offset", "mask_offset", "maybe_offset"):
+            assert found[name][n].dtype == torch.int64
+            assert torch.equal(found[name][n].cpu(), apart[n][name])
+    assert len(begins) > 10
+
+
+def test_crops_of_several_shapes_tell_where_they_begin() -> None:
+    """Arrays of several shapes and lengths have offsets too, with PadTo 0 of short ones; masked samples have 0."""
+    kinds: Any = {"a": ("int64", (None, None)), "r": shardio.Field("array", "int64", (None,), optional=True)}
+    shapes = [(5, 9), (3, 4), (8, 3), (2, 9)]  # the last one is too small
+    samples = [{"a": np.arange(np.prod(s)).reshape(s), "r": np.arange(20 * n)} for n, s in enumerate(shapes)]
+    samples[2].pop("r")
+    rules = {
+        "a": [T.RandomSpatialCrop((3, 3), offset=True)],
+        "r": [T.RandomWindow(9, offset=True), T.PadTo()],
+    }
+    options: Any = {"on_bad_sample": "mask", "max_bad": 1}
+    found = offsets_of(shardio.from_samples(samples, kinds), rules, **options)
+    for n, sample in enumerate(samples[:3]):
+        y, x = found["a_offset"][n].tolist()
+        np.testing.assert_array_equal(found["a"][n], sample["a"][y : y + 3, x : x + 3])
+    assert found["a_offset"][3].tolist() == [0, 0]
+    assert found["r_offset"][0].tolist() == found["r_offset"][2].tolist() == found["r_offset"][3].tolist() == [0]
+    assert found["r"][1].tolist() == [*range(found["r_offset"][1].item(), found["r_offset"][1].item() + 9)]
+
+
+@pytest.mark.parametrize(
+    ("transforms", "message"),
+    [
+        ([T.RandomSpatialCrop(9, offset=True), T.CenterSpatialCrop(8, offset=True)], "a field has one offset"),
+        ([T.RandomAxisFlip(), T.RandomSpatialCrop(9, offset=True)], "must come before RandomAxisFlip"),
+        ([T.RandomRotate90(), T.RandomWindow(1, offset=True)], "must come before RandomRotate90"),
+    ],
+)
+def test_offsets_that_would_mean_nothing_are_refused(transforms: list[Any], message: str) -> None:
+    """One offset of a field, told in its stored values."""
+    data = shardio.from_samples([{"x": np.zeros((2, 20, 20))}])
+    with pytest.raises(shardio.ConfigError, match=message):
+        shardio.Loader(data, 1, transforms={"x": transforms})
+
+
+def test_columns_of_one_name_are_refused() -> None:
+    """A field that has the name of the column is delivered under another name."""
+    data = shardio.from_samples([{"x": np.zeros((2, 20, 20)), "x_offset": 1}])
+    crop = {"x": [T.CenterSpatialCrop(9, offset=True)]}
+    with pytest.raises(shardio.ConfigError, match="offset=True adds the column 'x_offset'"):
+        shardio.Loader(data, 1, transforms=crop)
+    names = {"x": "x", "other": "x_offset"}
+    assert next(iter(shardio.Loader(data, 1, fields=names, transforms=crop)))["x_offset"].tolist() == [[5, 5]]
+    for wrong in (1, "yes"):
+        with pytest.raises(shardio.ConfigError, match="offset must be True or False"):
+            T.RandomWindow(3, offset=wrong)  # type: ignore[arg-type]

@@ -77,10 +77,12 @@ def _loader_columns(rows: Rows, part: slice) -> Batch:
 
 
 def _fields(rows: Rows, part: slice) -> Batch:
-    """Return the fields, each followed by the column that says where an optional one that is stacked has values."""
+    """Return the fields, each followed by its columns: where crops begin, and where an optional tensor has values."""
     batch: Batch = {}
     for name in rows.spec.fields:
         batch |= _field(rows, part, name)
+        if (offset := rows.spec.offsets.get(name)) is not None:
+            batch[offset] = torch.from_numpy(rows.arrays[offset][part])
         if name in rows.present and rows.spec.stacked(name):
             batch[presence(name)] = torch.from_numpy(rows.present[name][part])
     return batch

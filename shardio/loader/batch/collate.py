@@ -34,6 +34,11 @@ def missing_name(name: str) -> str:
     return f"{name}_missing"
 
 
+def offset_name(name: str) -> str:
+    """Return the name of the column of a batch that says where the crops of a field begin in its stored values."""
+    return f"{name}_offset"
+
+
 def added_name(name: str, collation: Collation) -> str:
     """Return the name of the column that joining a field adds to a batch."""
     return length_name(name) if isinstance(collation, PadTo) else offsets_name(name)

@@ -48,7 +48,7 @@ _MOVING = (
     *(RandomSpatialCrop, RandomWindow, RandomAxisFlip, RandomRotate90),
 )
 _NOT_RANDOM = (CenterCrop, CenterSpatialCrop, Resize)
-_NO_DRAW = ("interpolation", "antialias")  # arguments that change no random parameter
+_NO_DRAW = ("interpolation", "antialias", "offset")  # arguments that change no random parameter
 
 MASK_SAMPLES = 64
 """The number of samples of a field that are looked at in case they are masks, unless the dataset has fewer."""

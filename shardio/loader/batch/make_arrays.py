@@ -114,7 +114,7 @@ def make_tokens(rows: Rows, name: str, texts: Sequence[str | None]) -> None:
 
 def read_block(rows: Rows, name: str, selection: SelectedSamples) -> tuple[NDArray[Any], Sequence[Move]]:
     """Read the blocks that the first move of a field leaves of its values; return them, and the other moves."""
-    crop, *rest = array_moves(rows.spec.arrays[name].recipe, rows.field_keys(name))
+    crop, *rest = _draw(rows, name)
     assert isinstance(crop, ArrayCrop)
     return selection.blocks(rows.spec.names.stored[name], Blocks(crop.corners, crop.size)), rest
 
@@ -125,7 +125,7 @@ def make_fixed(rows: Rows, name: str, values: NDArray[Any], moves: Sequence[Move
     With `moves`, these are those that remain for blocks of the stored values.
     """
     array = rows.spec.arrays[name]
-    moves = array_moves(array.recipe, rows.field_keys(name)) if moves is None else moves
+    moves = _draw(rows, name) if moves is None else moves
     if (lost := first_overflow(values, array.recipe, moves)) is not None:
         _raise_overflow(rows, name, *lost)
     if not array.on_device:
@@ -248,7 +248,21 @@ def _moves(rows: Rows, name: str, there: NDArray[np.int64], shapes: NDArray[np.i
             recipe.result(tuple(shape))
         except ConfigError as error:
             raise BadSample(f"{place_of(rows, stored, row)}: {error}") from error
-    return array_moves(recipe, rows.field_keys(name)[there], shapes)
+    return _draw(rows, name, there, shapes)
+
+
+def _draw(
+    rows: Rows,
+    name: str,
+    there: NDArray[np.int64] | slice = slice(None),
+    shapes: NDArray[np.int64] | None = None,
+) -> Sequence[Move]:
+    """Draw the moves of the arrays of some rows, and note where they begin if the batch tells that."""
+    recipe = rows.spec.arrays[name].recipe
+    moves = array_moves(recipe, rows.field_keys(name)[there], shapes)
+    if (column := rows.spec.offsets.get(name)) is not None:
+        rows.arrays[column][there] = recipe.offsets(moves)
+    return moves
 
 
 def _window(moves: Sequence[Move]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

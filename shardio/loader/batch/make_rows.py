@@ -139,6 +139,8 @@ def _blank(rows: Rows, name: str, missing: Sequence[int]) -> None:
             rows.lists[each][row] = spec.blank_value(each)
     if name in spec.collations and (lengths := length_name(name)) in rows.arrays:
         rows.arrays[lengths][missing] = 0
+    if name in spec.offsets:
+        rows.arrays[spec.offsets[name]][missing] = 0
 
 
 def _check_labels(rows: Rows, labels: NDArray[Any]) -> None:

@@ -121,11 +121,15 @@ class Rows:
         return value.item() if isinstance(value, np.generic) else self.spec.tensor(name, value)
 
     def added_columns(self, row: int) -> dict[str, Any]:
-        """Return what goes with the values of one row: where they are, how long before padding, which were filled."""
+        """Return what goes with the values of one row: what is there, their lengths, what was filled, and offsets."""
         there = {presence(n): bool(there[row]) for n, there in self.present.items() if self.spec.stacked(n)}
         added = [length_name(name) for name in self.spec.collations]
-        marks = {mark: self.value(mark, row) for mark in self.spec.marks.values()}
-        return there | {name: int(self.arrays[name][row]) for name in added if name in self.arrays} | marks
+        more = (*self.spec.marks.values(), *self.spec.offsets.values())
+        return (
+            there
+            | {name: int(self.arrays[name][row]) for name in added if name in self.arrays}
+            | {name: self.value(name, row) for name in more}
+        )
 
     def masked(self, part: slice) -> list[int]:
         """Return the rows of `part`, counted from its start, that a bad sample left blank."""

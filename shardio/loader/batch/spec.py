@@ -38,7 +38,7 @@ from ...transforms.arrays import Size
 from ...transforms.ragged import tokenizing
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
-from .collate import added_name, missing_name, padding
+from .collate import added_name, missing_name, offset_name, padding
 from .field_names import FieldNames, Fields
 from .field_warnings import UnmarkedMasks, drawn_alike, warn_of_unpaired
 from .map_function import MapFunction
@@ -183,6 +183,7 @@ class BatchSpec:
         varying: the stored fields whose values differ in size.
         collations: what batches make of the fields whose values have several lengths, of those that don't become lists.
         marks: the columns that say which values were filled, by name of the field.
+        offsets: the columns that say where crops begin in stored values, by name of the field.
         windowed: the stored fields of which only windows are read, because all their names begin with RandomWindow.
     """
 
@@ -202,6 +203,7 @@ class BatchSpec:
     varying: tuple[str, ...] = field(init=False)
     collations: Mapping[str, Collation] = field(init=False)
     marks: Mapping[str, str] = field(init=False)
+    offsets: Mapping[str, str] = field(init=False)
     windowed: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -223,6 +225,8 @@ class BatchSpec:
         object.__setattr__(self, "collations", {name: rule for name, rule in rules.items() if rule is not None})
         filled = [name for name, array in self.arrays.items() if array.recipe.filling and array.recipe.filling.mask]
         object.__setattr__(self, "marks", {name: missing_name(name) for name in filled})
+        placed = [name for name, array in self.arrays.items() if array.recipe.offset is not None]
+        object.__setattr__(self, "offsets", {name: offset_name(name) for name in placed})
 
     @property
     def has_batch_engine(self) -> bool:
@@ -317,6 +321,8 @@ class BatchSpec:
                     layout[added_name(name, array.recipe.collation)] = ((rows,), np.dtype(np.int64))
                 if name in self.marks:
                     layout[self.marks[name]] = ((rows, *array.row_shape), np.dtype(np.bool_))
+        for name, offset in self.offsets.items():
+            layout[offset] = ((rows, self.arrays[name].recipe.offset_axes), np.dtype(np.int64))
         return layout
 
 
@@ -381,11 +387,12 @@ def batch_spec(
 
 
 def _check_added(spec: BatchSpec) -> None:
-    """Raise ConfigError if a column that PadTo, Ragged or FillMissing adds has the name of another one."""
+    """Raise ConfigError if a column that transforms add has the name of another one."""
     fields = spec.fields
     taken = {*fields, *spec.dataset.id_columns, "valid", *(presence(n) for n, kind in fields.items() if kind.optional)}
     added_columns = [(name, type(rule).__name__, added_name(name, rule)) for name, rule in spec.collations.items()]
     added_columns += [(name, "FillMissing", mark) for name, mark in spec.marks.items()]
+    added_columns += [(name, "offset=True", offset) for name, offset in spec.offsets.items()]
     for name, transform, added in added_columns:
         if added in taken:
             raise ConfigError(
