@@ -97,7 +97,7 @@ def _undo_lz4(_: Mapping[str, Any]) -> Undo:
         size = int.from_bytes(data[:4].tobytes(), "little")
         if len(data) < 4 or size > len(buffer):
             raise Damaged(f"it says {size} bytes, more than the chunk's {len(buffer)}")
-        if call(data.ctypes.data + 4, buffer.ctypes.data, len(data) - 4, size) != size:
+        if call(codecs.address(data) + 4, codecs.address(buffer), len(data) - 4, size) != size:
             raise Damaged(f"its block does not give {size} bytes")
         return buffer[:size]
 

@@ -1,4 +1,7 @@
-"""Many rows, files, LMDB keys or positions in one call without the GIL: `rows.c`, `files.c`, `lmdb.c`, `permute.c`."""
+"""Many rows, files, LMDB keys, positions or elements in one call without the GIL.
+
+In C they are in `rows.c`, `files.c`, `lmdb.c`, `permute.c` and `shuffle.c`.
+"""
 
 import ctypes
 import threading
@@ -145,6 +148,21 @@ def set_bits(numbers: NDArray[np.int64], bits: NDArray[np.uint8], counts: NDArra
     """Replace each number k by the place of the k-th set bit, as `index_map.BitMap` does, in place."""
     call = _function("shardio_set_bits", _LONG, _POINTER, _POINTER, _POINTER, _LONG)
     call(len(numbers), numbers.ctypes.data, bits.ctypes.data, counts.ctypes.data, len(counts) - 1)
+
+
+def unshuffle(width: int, apart: int, joined: int, size: int) -> bool:
+    """Join elements whose first bytes are stored first, then their second bytes, and so on.
+
+    Args:
+        width: bytes of an element.
+        apart: the address of `size` bytes.
+        joined: the address of as much memory, which does not overlap them.
+        size: bytes, a multiple of `width`.
+
+    Returns False, and does nothing, for a width other than 2, 4 and 8.
+    """
+    call = _function("shardio_unshuffle", _LONG, _LONG, _POINTER, _POINTER, result=_INT)
+    return int(call(width, size // width, apart, joined)) == 0
 
 
 _local = threading.local()

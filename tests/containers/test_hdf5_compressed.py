@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shardio import containers
+from shardio import containers, native
 from shardio.containers import _hdf5_codecs
 from shardio.containers._hdf5_codecs import fletcher32, undo_shuffle
 from shardio.errors import ShardCorrupt
@@ -201,10 +201,15 @@ def test_without_compiled_code(tmp_path: Path, how: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 6, 8, 12, 16, 20, 96, 2**31])
-@pytest.mark.parametrize("size", [0, 1, 7, 96, 97, 103])
-def test_shuffle(width: int, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, 7, 96, 97, 103, 8111])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_shuffle(width: int, size: int, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shuffle filter is undone for elements of any size that a file may state; remaining bytes stay at the end."""
+    if not compiled:
+        monkeypatch.setattr(native, "library", lambda: None)
     plain = np.random.default_rng(0).integers(0, 256, size, np.uint8)
     count = size // max(width, 1)
     stored = np.concatenate([plain[: count * width].reshape(count, width).T.ravel(), plain[count * width :]])
-    np.testing.assert_array_equal(undo_shuffle(width)(stored, np.zeros(size + 5, np.uint8)), plain)
+    room = np.zeros(size + 5, np.uint8)
+    np.testing.assert_array_equal(undo_shuffle(width)(stored, room), plain)
+    assert width < 2 or not room[size:].any()

@@ -57,6 +57,7 @@ int64_t shardio_read(int64_t count, const int64_t *file_of, const int32_t *files
                      const int64_t *most, uint8_t *const *seen, const int64_t *offsets, const int64_t *sizes,
                      const int64_t *places, uint8_t *out);
 void shardio_read_files(int64_t count, const char *const *paths, const int64_t *rooms, uint8_t *to, int64_t *got);
+int32_t shardio_unshuffle(int64_t width, int64_t count, const uint8_t *apart, uint8_t *joined);
 void shardio_permute(int64_t count, uint64_t *numbers, uint64_t n, int32_t high, int32_t low, int32_t rounds,
                      const uint64_t *keys);
 
@@ -388,6 +389,14 @@ static void permute(const Input *input) {
     }
 }
 
+static void unshuffle(const Input *input) {
+    const int64_t width = 2 << (input->parameters[0] & 3), count = (int64_t)input->size / width; /* 16 is refused */
+    const size_t size = (size_t)(width * count);
+    uint8_t *joined = margined(size);
+    require((shardio_unshuffle(width, count, input->data, joined) == 0) == (width <= 8), "a width is taken or not");
+    check_margins(joined, size);
+}
+
 typedef struct {
     const char *name;
     void (*run)(const Input *);
@@ -402,6 +411,7 @@ static Target targets[] = {
     {.name = "resize", .run = resized}, {.name = "headers", .run = headers}, {.name = "recode", .run = recode},
     {.name = "damage", .run = warnings}, {.name = "area", .run = area},       {.name = "permute", .run = permute},
     {.name = "steps", .run = steps},     {.name = "restart", .run = restart},
+    {.name = "shuffle", .run = unshuffle},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 

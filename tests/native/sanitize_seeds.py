@@ -102,6 +102,9 @@ def inputs(target: str) -> Iterator[bytes]:
     elif target == "permute":
         for n in (1, 2, 3, 1000, 2**32, 2**62):
             yield block(np.concatenate([[n], random.integers(0, 2**62, 8)]).astype(np.int64).view(np.int32).tolist())
+    elif target == "shuffle":
+        for number in range(8):
+            yield block([number]) + random.bytes(int(random.integers(0, 3000)))
 
 
 def lmdb_files(size: int) -> Iterator[bytes]:
@@ -135,6 +138,7 @@ def main() -> None:
         "damage",
         "area",
         "permute",
+        "shuffle",
         "steps",
         "restart",
     ):

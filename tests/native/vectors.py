@@ -29,7 +29,7 @@ from shardio.transforms.fuse import FusedSteps
 from shardio.transforms.steps import Blur, Flip, Interpolation, SizePreservingStep, Warp
 
 NUMBERS = 24
-IMAGE, STEP, PERMUTE, ORIENTATION, RESTART = range(5)
+IMAGE, STEP, PERMUTE, ORIENTATION, RESTART, SHUFFLE = range(6)
 NORMALIZATION = np.array([[0.485, 0.229], [0.456, 0.224], [0.406, 0.225]], np.float32)
 
 
@@ -126,7 +126,7 @@ def step_cases() -> Iterator[bytes]:
 
 
 def other_cases() -> Iterator[bytes]:
-    """Orders of epochs, orientations, and files that are transcoded."""
+    """Orders of epochs, orientations, files that are transcoded, and bytes that were shuffled."""
     random = np.random.default_rng(1)
     for n in (1, 1000, 2**31 - 1):
         bits = max(2, (n - 1).bit_length())
@@ -135,6 +135,10 @@ def other_cases() -> Iterator[bytes]:
         order = positions.copy()
         rows.permute(order, n, widths, keys)
         yield case(PERMUTE, [n, *widths], positions.tobytes(), keys.tobytes(), order.tobytes())
+    for width in (2, 4, 8):
+        for count in (0, 1, 15, 16, 33, 1000):
+            elements = random.integers(0, 256, (count, width), dtype=np.uint8)
+            yield case(SHUFFLE, [width], elements.T.tobytes(), bytes(elements.size), elements.tobytes())
     plain = jpeg(24, 32)
     for data in (plain, *(with_exif(plain, tiff(value)) for value in range(1, 10)), b"", plain[:30]):
         yield case(ORIENTATION, [], data, b"", bytes([orientations_of([data])[0] if data[:2] == b"\xff\xd8" else 0]))
