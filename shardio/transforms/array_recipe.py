@@ -237,6 +237,13 @@ class ArrayRecipe:
         return None if self.shape is None else self.shape[self.leading :]
 
     @property
+    def first_shape(self) -> Shape | None:
+        """The shape of the results of the first transform, or of the stored arrays; None for any."""
+        if self.shape is None or not self.transforms:
+            return self.shape
+        return (*self.shape[: self.leading], *_result(self.transforms[0], self.shape[self.leading :], self.collation))
+
+    @property
     def out_size(self) -> Size | None:
         """The shape of every result, if all have the same."""
         sizes = [size for size in self.out_shape or () if size is not None]

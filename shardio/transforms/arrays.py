@@ -206,8 +206,8 @@ class RandomRotate90:
 class RandomWindow:
     """Keep `n` neighbouring entries along the first axis, at a random place.
 
-    Of arrays whose first axis has any length, only these entries are read if this is the first transform. A shorter
-    array is a bad sample; with PadTo or Ragged at the end of the list it stays whole.
+    Only these entries are read if this is the first transform. Where the first axis has any length, a shorter array is
+    a bad sample; with PadTo or Ragged at the end of the list it stays whole.
 
     Args:
         n: the number of entries, at least 1.

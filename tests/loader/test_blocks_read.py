@@ -110,6 +110,51 @@ def test_bytes_that_are_asked_for(layout: str, tmp_path: Path) -> None:
     assert len(touched) == len(ROWS)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bytes_of_windows_and_of_several_names(layout: str, tmp_path: Path) -> None:
+    """Windows of arrays of one shape are read as crops are, and so is each name's crop of a field with several."""
+    values = np.stack([row["x"] for row in ROWS[:8]])
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        made = file.create_dataset("x", data=values, **LAYOUTS[layout])
+        whole = made.id.get_storage_size()
+    shardio.index(tmp_path / "x.h5", tmp_path / "d", tell=lambda note: None)
+    transforms: dict[str, Any] = {
+        "one": [T.RandomWindow(1, offset=True)],
+        "two": [T.CenterSpatialCrop((10, 12), offset=True), T.ToFloat("float16")],
+    }
+    for names, most in ((["one"], 0.55), (["two"], 0.3), (["one", "two"], 0.8)):
+        CHUNKS.reset_in_child()
+        before = REQUESTED.total
+        (batch,) = batches(
+            shardio.open(tmp_path / "d"),
+            fields=dict.fromkeys(names, "x"),
+            transforms={name: transforms[name] for name in names},
+        )
+        assert REQUESTED.total - before <= most * whole
+        for row, number in enumerate(batch["index"].tolist()):
+            if "one" in names:
+                (z,) = batch["one_offset"][row].tolist()
+                np.testing.assert_array_equal(batch["one"][row], values[number, z : z + 1])
+            if "two" in names:
+                np.testing.assert_array_equal(batch["two"][row], values[number, :, 15:25, 18:30].astype(np.float16))
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_stored_bytes_are_those_that_are_read(verify: bool) -> None:
+    """A loader counts the bytes of crops and windows, of each name; with `verify=True` those of whole samples."""
+    data = shardio.from_samples(ROWS, FIELDS)
+    transforms: dict[str, Any] = {
+        "x": [T.RandomWindow(1), T.CenterSpatialCrop(3)],
+        "again": [T.RandomSpatialCrop((8, 16)), T.ToFloat()],
+    }
+    loader = shardio.Loader(
+        data, 10, fields={"x": "x", "again": "x", "mask": "mask"}, transforms=transforms, verify=verify
+    )
+    assert len(list(loader)) == 3
+    crops = 40 * 48 * 4 + 2 * 8 * 16 * 4
+    assert loader.stats().bytes == 30 * ((2 * 40 * 48 * 4 if verify else crops) + 40 * 48)
+
+
 def offsets_of(data: Any, transforms: dict[str, Any], **options: Any) -> dict[str, dict[int, Any]]:
     """By column, then sample, the values of one epoch: tensors."""
     found: dict[str, dict[int, Any]] = {}

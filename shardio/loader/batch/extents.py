@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...containers.base import Blocks, Entries, Extent
+from ...containers.base import Entries, Extent
 from ...format.fields import length_column
-from ...transforms.arrays import ArrayCrop, ArrayWindow
+from ...transforms.arrays import ArrayWindow
 from ...views.readable import SelectedSamples
-from .random_params import RandomKeys, array_moves
+from .random_params import RandomKeys, array_moves, blocks_of
 from .spec import BatchSpec
 
 
@@ -33,9 +33,8 @@ def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> di
                 found[stored] = _entries(spec, stored, selection, keys)
     for stored, names in spec.names.delivered.items():
         if len(names) == 1 and spec.reads_blocks(names[0]):
-            crop = array_moves(spec.arrays[names[0]].recipe, keys.draws(spec.names.draws[names[0]]))[0]
-            if isinstance(crop, ArrayCrop):
-                found[stored] = Blocks(crop.corners, crop.size)
+            recipe = spec.arrays[names[0]].recipe
+            found[stored] = blocks_of(array_moves(recipe, keys.draws(spec.names.draws[names[0]]))[0], recipe)
     return found
 
 

@@ -1,22 +1,23 @@
 """Making arrays: those of one shape, of several shapes or of several lengths, and the tokens of texts."""
 
+import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...containers.base import Blocks
 from ...containers.row_locator import PackedValues
 from ...engines.array_transforms import delivered_dtype, first_overflow, transform_arrays, transform_each
 from ...errors import BadSample, ConfigError
 from ...format.fields import length_column
 from ...transforms import Collation, PadTo
-from ...transforms.arrays import ArrayCrop, ArrayWindow, Move
+from ...transforms.arrays import ArrayWindow, Move
 from ...views.readable import SelectedSamples
 from .collate import cut, length_name, pad
-from .random_params import array_moves
+from .random_params import array_moves, blocks_of
 from .rows import Rows
 
 
@@ -112,11 +113,23 @@ def make_tokens(rows: Rows, name: str, texts: Sequence[str | None]) -> None:
     make_listed(rows, name, tokens)
 
 
-def read_block(rows: Rows, name: str, selection: SelectedSamples) -> tuple[NDArray[Any], Sequence[Move]]:
-    """Read the blocks that the first move of a field leaves of its values; return them, and the other moves."""
-    crop, *rest = _draw(rows, name)
-    assert isinstance(crop, ArrayCrop)
-    return selection.blocks(rows.spec.names.stored[name], Blocks(crop.corners, crop.size)), rest
+def read_block(
+    rows: Rows, name: str, selection: SelectedSamples, lent: ExitStack
+) -> tuple[NDArray[Any], Sequence[Move]]:
+    """Read the blocks that the first move of a field leaves of its values; return them, and the other moves.
+
+    They are in the batch's memory if that is all there is to do, else in scratch that `lent` gives back.
+    """
+    spec, kind = rows.spec, rows.spec.fields[name]
+    first, *rest = _draw(rows, name)
+    blocks = blocks_of(first, spec.arrays[name].recipe)
+    if spec.delivers_blocks(name):
+        out = rows.arrays[name]
+    else:
+        shape = (len(rows), *blocks.shape(kind.row_shape))
+        memory = lent.enter_context(spec.scratch.lend()).take(math.prod(shape) * kind.row_dtype.itemsize)
+        out = memory.view(kind.row_dtype).reshape(shape)
+    return selection.blocks(spec.names.stored[name], blocks, out), rest
 
 
 def make_fixed(rows: Rows, name: str, values: NDArray[Any], moves: Sequence[Move] | None = None) -> None:
@@ -125,6 +138,8 @@ def make_fixed(rows: Rows, name: str, values: NDArray[Any], moves: Sequence[Move
     With `moves`, these are those that remain for blocks of the stored values.
     """
     array = rows.spec.arrays[name]
+    if moves is not None and rows.spec.delivers_blocks(name):
+        return
     moves = _draw(rows, name) if moves is None else moves
     if (lost := first_overflow(values, array.recipe, moves)) is not None:
         _raise_overflow(rows, name, *lost)

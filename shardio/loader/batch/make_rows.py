@@ -42,7 +42,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             lent.enter_context(selection.fetch(spec.columns, parts))
             for name, there in rows.present.items():
                 there[:] = selection.column(present_column(names.stored[name]))
-            blocks = {name: read_block(rows, name, selection) for name in spec.fields if spec.reads_blocks(name)}
+            blocks = {name: read_block(rows, name, selection, lent) for name in spec.fields if spec.reads_blocks(name)}
             whole = [name for name, delivered in names.delivered.items() if not blocks.keys() >= {*delivered}]
             stored = {name: _read(rows, name, selection, lent) for name in whole}
         if spec.options.verify:

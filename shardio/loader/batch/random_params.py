@@ -13,9 +13,10 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+from ...containers.base import Blocks
 from ...order.permutation import derive, splitmix64
-from ...transforms import ArrayRecipe, RandomGenerator
-from ...transforms.arrays import Move, Shapes
+from ...transforms import ArrayRecipe, RandomGenerator, RandomWindow
+from ...transforms.arrays import ArrayCrop, ArrayWindow, Move, Shapes
 from ...transforms.mixing import Mixer, MixParams
 from ...transforms.recipe import Recipe
 from ...transforms.steps import Erase, Sizes, Step
@@ -68,6 +69,18 @@ def erased_boxes(recipe: Recipe, keys: RandomKeys) -> tuple[Erase, ...]:
 def array_moves(recipe: ArrayRecipe, keys: RandomKeys, shapes: Shapes | None = None) -> Sequence[Move]:
     """Draw the moves of arrays, such as crops and flips; `shapes` are theirs, int64 [n, axes], if they differ."""
     return recipe.moves(seed=keys.seed, epoch=keys.epoch, indices=keys.samples, shapes=shapes)
+
+
+def blocks_of(first: Move, recipe: ArrayRecipe) -> Blocks:
+    """Return the blocks that the first move, a crop or a window, leaves of arrays of one shape."""
+    if isinstance(first, ArrayCrop):
+        return Blocks(first.corners, first.size)
+    (window,) = (each for each in recipe.transforms[:1] if isinstance(each, RandomWindow))
+    assert isinstance(first, ArrayWindow)
+    _, *entry = recipe.seen or ()
+    begins = np.zeros((len(first.begins), 1 + len(entry)), np.int64)
+    begins[:, 0] = first.begins
+    return Blocks(begins, tuple(size or 0 for size in (window.n, *entry)))
 
 
 def mix_params(

@@ -4,6 +4,7 @@
 (`make_rows`), how batches are assembled (`assemble`) and how work is cut into jobs (`job`).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
@@ -25,16 +26,14 @@ from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
 from ...transforms import (
     ArrayRecipe,
-    CenterSpatialCrop,
     Collation,
     Mixer,
     PadTo,
-    RandomSpatialCrop,
     RandomWindow,
     Transform,
 )
 from ...transforms.array_recipe import check_held
-from ...transforms.arrays import Size
+from ...transforms.arrays import ArrayCut, Size
 from ...transforms.ragged import tokenizing
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
@@ -179,7 +178,7 @@ class BatchSpec:
         channels_last: whether float images are stored pixel by pixel.
         scratch: memory for stored values.
         columns: the stored fields and hidden columns that making a batch reads.
-        fixed_bytes: the stored bytes of a sample's fields of one size.
+        fixed_bytes: the stored bytes that are read of a sample's fields of one size.
         varying: the stored fields whose values differ in size.
         collations: what batches make of the fields whose values have several lengths, of those that don't become lists.
         marks: the columns that say which values were filled, by name of the field.
@@ -216,7 +215,8 @@ class BatchSpec:
         present = [present_column(name) for name, kind in read.items() if kind.optional]
         lengths = [length_column(name) for name, kind in read.items() if kind.has_lengths]
         object.__setattr__(self, "columns", (*read, *shapes, *lengths, *present, *([CHECKSUM] if verify else [])))
-        object.__setattr__(self, "fixed_bytes", sum(kind.row_bytes for kind in kinds.values() if kind.fixed))
+        fixed = [self._read_bytes(stored, kind) for stored, kind in kinds.items() if kind.fixed]
+        object.__setattr__(self, "fixed_bytes", sum(fixed))
         object.__setattr__(self, "varying", tuple(n for n, kind in kinds.items() if not kind.fixed))
         windowed = (s for s, names in self.names.delivered.items() if all(map(self.reads_windows, names)))
         object.__setattr__(self, "windowed", tuple(windowed))
@@ -261,11 +261,23 @@ class BatchSpec:
         return bool(self.windowed) or any(map(self.reads_blocks, self.fields))
 
     def reads_blocks(self, name: str) -> bool:
-        """Whether only blocks of a field's values of one size are read, as its transforms begin with a crop."""
+        """Whether only blocks of a field's values of one size are read: its transforms begin with a crop or window."""
         array = self.arrays.get(name)
         if self.options.verify or array is None or array.on_device or not self.fields[name].fixed:
             return False
-        return isinstance(next(iter(array.recipe.transforms), None), RandomSpatialCrop | CenterSpatialCrop)
+        return isinstance(next(iter(array.recipe.transforms), None), ArrayCut)
+
+    def _read_bytes(self, stored: str, kind: Field) -> int:
+        """Return the bytes that are read of each value of a stored field of one size, for all its names."""
+        recipes = [self.arrays[name].recipe for name in self.names.delivered[stored] if self.reads_blocks(name)]
+        values = [math.prod(size or 0 for size in recipe.first_shape or ()) for recipe in recipes]
+        whole = kind.row_bytes if len(recipes) < len(self.names.delivered[stored]) else 0
+        return whole + sum(values) * kind.row_dtype.itemsize
+
+    def delivers_blocks(self, name: str) -> bool:
+        """Whether the blocks that are read of a field's values are what the batch has, with nothing left to do."""
+        recipe = self.arrays[name].recipe
+        return len(recipe.transforms) == 1 and recipe.conversion is None and recipe.filling is None
 
     def holds_stored_values(self, name: str) -> bool:
         """Whether a field of one size is read into a batch's own memory, as workers move and convert nothing of it."""
