@@ -151,6 +151,21 @@ def test_crops_are_those_of_whole_samples(case: Case, tmp_path: Path, shuffle: A
             assert dataset.fetched.bytes <= (24 + 4 * ROWS) * PIECE
 
 
+@pytest.mark.parametrize("names", [("x",), ("a", "b")])
+def test_windows_of_one_shape_and_crops_of_several_names(case: Case, tmp_path: Path, names: tuple[str, ...]) -> None:
+    """A window of arrays of one shape is fetched as a crop is; several names of a field each have their own crop."""
+    options: dict[str, Any] = {"fields": dict.fromkeys(names, "x"), "seed": 1}
+    options["transforms"] = {name: [shardio.RandomWindow(1, offset=True)] for name in names[:1]}
+    options["transforms"] |= {name: [shardio.RandomSpatialCrop((20, 30), offset=True)] for name in names[1:]}
+    dataset = opened(case.store, tmp_path / "cache")
+    for batch, same in zip(load(dataset, 4, **options), load(case.local, 4, verify=True, **options), strict=True):
+        assert batch.keys() == same.keys() >= {f"{name}_offset" for name in names}
+        assert all(batch[name].equal(same[name]) for name in batch)
+    with h5py.File(case.source) as file:
+        if file["x"].chunks is None and len(names) == 1:
+            assert dataset.fetched.bytes <= (10 + 5 * ROWS) * PIECE  # of 96
+
+
 def test_a_table_of_many_chunks_comes_in_few_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opening an adopted file asks for the nodes of a table of chunks level by level, and fetches no chunk."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
