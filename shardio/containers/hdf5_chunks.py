@@ -334,20 +334,19 @@ class ChunkedRows:
         # Of a chunk at an edge, not all is within the dataset.
         extents = np.array([self.chunks.grid[0] * self.chunk[0], *self.field.row_shape])
         whole = (used >= np.minimum(self.chunk, extents - firsts[changes]).prod(axis=1)).tolist()
-        targets = [each.tolist() for each in (numbers, starts - begins[numbers], stops - begins[numbers])]
-        sources = [each.tolist() for each in (starts - firsts, stops - firsts)]
-        bounds = zip(changes.tolist(), [*changes.tolist()[1:], len(numbers)], whole, strict=True)
-        for first, end, of_one_use in bounds:
+        to = [(starts - begins[numbers])[:, 1:].tolist(), (stops - begins[numbers])[:, 1:].tolist()]
+        of = [each.tolist() for each in (starts - firsts, stops - firsts)]
+        parts = list(zip(numbers.tolist(), *to, *of, strict=True))
+        bounds = zip(
+            changes.tolist(), [*changes.tolist()[1:], len(numbers)], whole, cells[changes].tolist(), strict=True
+        )
+        for first, end, of_one_use, cell in bounds:
             read = self.chunks.load if of_one_use else self._kept_chunk
-            data = read(tuple(cells[first].tolist()), int(rows[numbers[first]]))
+            data = read(tuple(cell), int(rows[parts[first][0]]))
             values = None if data is None else self._values(data)
-            for each in range(first, end):
-                number, (_, *low), (_, *high) = (column[each] for column in targets)
-                part = out[(number, *map(slice, low, high))]
-                if values is None:
-                    part[...] = self.fill
-                else:
-                    part[...] = values[tuple(map(slice, *(column[each] for column in sources)))][0]
+            for number, low, high, (row, *start), (_, *stop) in parts[first:end]:
+                part = self.fill if values is None else values[(row, *map(slice, start, stop))]
+                out[(number, *map(slice, low, high))] = part
 
     def _touched(
         self, begins: NDArray[np.int64], ends: NDArray[np.int64]
