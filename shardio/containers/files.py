@@ -257,30 +257,41 @@ class RawFolder:
             raise
         weakref.finalize(self, os.close, self.fd)
 
-    def descriptor_of(self, name: str) -> int | None:
-        """Open a regular file, `a/b/c`, for reading; return its descriptor, None if there is no such file.
+    def open(self, name: str) -> tuple[int, os.stat_result] | None:
+        """Open a regular file, `a/b/c`, for reading; return its descriptor and state, None if there is no such file.
 
         Raises OSError for what is not a regular file, or is behind a link.
         """
+        if (descriptor := self._opened(name)) is None:
+            return None
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a regular file", f"{self.path / name}")
+        return descriptor, status
+
+    def _opened(self, name: str) -> int | None:
         *folders, last = name.split("/")
+        if native.library() is not None and _NO_NAMES.isdisjoint((*folders, last)) and "\0" not in name:
+            descriptor = compiled.open_below(self.fd, os.fsencode(name))
+            if descriptor >= 0:
+                return descriptor
+        # Folder by folder, where this cannot be done in one call, or for the error.
         try:
             folder = _below(self.fd, folders) if folders else self.fd
         except FileNotFoundError:
             return None
         try:
-            descriptor = os.open(last, _FILE, dir_fd=folder)
+            return os.open(last, _FILE, dir_fd=folder)
         except FileNotFoundError:
             return None
         finally:
             if folders:
                 os.close(folder)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "not a regular file", f"{self.path / name}")
-        return descriptor
 
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NO_NAMES = frozenset(("", ".", ".."))
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -289,7 +300,7 @@ def _below(folder: int, names: Sequence[str]) -> int:
     opened = os.open(".", os.O_PATH | _FOLDER, dir_fd=folder)
     for name in names:
         try:
-            if name in ("", ".", ".."):
+            if name in _NO_NAMES:
                 raise OSError(errno.EINVAL, "not the name of a folder", name)
             inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | _FOLDER, dir_fd=opened)
         finally:

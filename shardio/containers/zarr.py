@@ -89,11 +89,11 @@ class FolderChunks:
 
     def metadata(self, name: str) -> Any:
         """Return the JSON value of a file of metadata; None if there is none."""
-        descriptor = self.owner.descriptor_of(name)
-        if descriptor is None:
+        if (opened := self.owner.open(name)) is None:
             return None
+        descriptor, status = opened
         with os.fdopen(descriptor, "rb") as file:
-            strict_json.check_size(os.fstat(descriptor).st_size)
+            strict_json.check_size(status.st_size)
             try:
                 return strict_json.parse(file.read(), foreign=True, nan=True)
             except ValueError:
@@ -101,15 +101,15 @@ class FolderChunks:
 
     def find(self, key: str, entry: Any) -> Found | None:
         try:
-            descriptor = self.owner.descriptor_of(key)
+            opened = self.owner.open(key)
         except OSError as error:
             told = (
                 "is behind a link, which could lead anywhere" if error.errno in _NO_LINK else f"cannot be read: {error}"
             )
             raise Damaged(told) from error
-        if descriptor is None:
+        if opened is None:
             return None
-        status = os.fstat(descriptor)
+        descriptor, status = opened
         if entry is not None and (status.st_size, status.st_mtime_ns) != (entry["size"], entry["state"]):
             os.close(descriptor)
             raise Damaged(
@@ -150,6 +150,7 @@ class ZarrChunks:
         entries: what the index knows of the chunks, of `ENTRY` [chunks]; None without an index: a chunk that is not
             there then holds the fill value, as Zarr defines.
         kept: the number by which `CHUNKS` knows the array.
+        named: `layout.grid`, which takes a while to compute, and each chunk asks for.
     """
 
     files: ChunkFiles
@@ -159,6 +160,7 @@ class ZarrChunks:
     pipeline: FilterPipeline
     entries: NDArray[Any] | None
     kept: int
+    named: tuple[int, ...]
 
     @property
     def place(self) -> str:
@@ -244,10 +246,11 @@ class ZarrChunks:
         if self.entries is None or not len(self.entries):
             return None
         number = 0
-        for place, size in zip(named, self.layout.grid, strict=True):
+        for place, size in zip(named, self.named, strict=True):
             number = number * size + place
-        at = number if len(self.entries) > number and self.entries[number]["number"] == number else None
-        at = int(np.searchsorted(self.entries["number"], number)) if at is None else at
+        if number < len(self.entries) and (entry := self.entries[number])["number"] == number:
+            return entry  # all chunks up to this one were there
+        at = int(np.searchsorted(self.entries["number"], number))
         return self.entries[at] if at < len(self.entries) and self.entries[at]["number"] == number else None
 
     @contextlib.contextmanager
@@ -338,7 +341,7 @@ def array_rows(
     pipeline = _zarr_codecs.pipeline(layout.codecs, math.prod(layout.chunk) * layout.dtype.itemsize)
     kept = CHUNKS.number_of(files.owner)
     order = tuple(layout.order[a] for a in axes)
-    chunks = ZarrChunks(files, name, layout, axes, pipeline, entries, kept)
+    chunks = ZarrChunks(files, name, layout, axes, pipeline, entries, kept, layout.grid)
     return ChunkedRows(
         chunks, name, field, chunk, layout.dtype, layout.fill, kept, None if order == (*range(len(order)),) else order
     )

@@ -190,3 +190,11 @@ def read_files(paths: Sequence[bytes], sizes: NDArray[np.int64]) -> list[memoryv
         data[end - size - 1 : end - 1] if read == size else None
         for end, size, read in zip(ends.tolist(), sizes.tolist(), got.tolist(), strict=True)
     ]
+
+
+def open_below(folder: int, name: bytes) -> int:
+    """Open a file, `a/b/c`, below an open folder for reading, through no symbolic link.
+
+    Returns its descriptor; a negative number if it cannot be opened, or the system cannot do this in one call.
+    """
+    return int(_function("shardio_open_below", _INT, ctypes.c_char_p, result=_INT)(folder, name))
