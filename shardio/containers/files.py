@@ -257,12 +257,12 @@ class RawFolder:
             raise
         weakref.finalize(self, os.close, self.fd)
 
-    def open(self, name: str) -> tuple[int, os.stat_result] | None:
+    def opened(self, name: str) -> tuple[int, os.stat_result] | None:
         """Open a regular file, `a/b/c`, for reading; return its descriptor and state, None if there is no such file.
 
         Raises OSError for what is not a regular file, or is behind a link.
         """
-        if (descriptor := self._opened(name)) is None:
+        if (descriptor := self._descriptor_of(name)) is None:
             return None
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -270,7 +270,7 @@ class RawFolder:
             raise OSError(errno.EINVAL, "not a regular file", f"{self.path / name}")
         return descriptor, status
 
-    def _opened(self, name: str) -> int | None:
+    def _descriptor_of(self, name: str) -> int | None:
         *folders, last = name.split("/")
         if native.library() is not None and _NO_NAMES.isdisjoint((*folders, last)) and "\0" not in name:
             descriptor = compiled.open_below(self.fd, os.fsencode(name))

@@ -89,7 +89,7 @@ class FolderChunks:
 
     def metadata(self, name: str) -> Any:
         """Return the JSON value of a file of metadata; None if there is none."""
-        if (opened := self.owner.open(name)) is None:
+        if (opened := self.owner.opened(name)) is None:
             return None
         descriptor, status = opened
         with os.fdopen(descriptor, "rb") as file:
@@ -101,7 +101,7 @@ class FolderChunks:
 
     def find(self, key: str, entry: Any) -> Found | None:
         try:
-            opened = self.owner.open(key)
+            opened = self.owner.opened(key)
         except OSError as error:
             told = (
                 "is behind a link, which could lead anywhere" if error.errno in _NO_LINK else f"cannot be read: {error}"
