@@ -66,10 +66,8 @@ def stage(
         cache, cache_size, store_options: see `shardio.open`. A path needs `cache`.
         progress: called with the bytes that are there, and all.
 
-    Raises:
-        ConfigError: a path without `cache`.
-        CacheError: the cache or its disk is too small, which is found out before anything is fetched.
-        Whatever `shardio.open` raises.
+    Raises ConfigError for a path without `cache`, CacheError if the cache or its disk is too small, which is found out
+    before anything is fetched, and what `shardio.open` raises.
     """
     access, begun = StoreAccess(cache, cache_size, store_options), time.monotonic()
     with ExitStack() as opened:
