@@ -335,7 +335,7 @@ def test_formats_do_not_mix_unless_one_is_named(tmp_path: Path) -> None:
 def test_nothing_to_be_found(tmp_path: Path) -> None:
     """A directory without any such file is refused, in the words of the format that was asked for."""
     (tmp_path / "README").write_text("words")
-    for kind, told in ((None, "found no tar, TFRecord, LMDB or HDF5 file"), ("hdf5", r"found no HDF5 file$")):
+    for kind, told in ((None, "found no tar, TFRecord, LMDB, HDF5 or Zarr file"), ("hdf5", r"found no HDF5 file$")):
         with pytest.raises(SourceError, match=told):
             find_by_content([str(tmp_path)], kind)
     (tmp_path / "a.npz").write_bytes(b"PK")
