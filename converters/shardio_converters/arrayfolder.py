@@ -50,7 +50,7 @@ def arrayfolder(
     classes: str | Iterable[str] | None = None,
     optional: str | Collection[str] | None = None,
 ) -> "ArrayFolder":
-    """Files that each hold an array, in a folder or a table: TIFF, NIfTI, DICOM, FITS, MATLAB, .npy, PNG of 16 bits.
+    """Files of one array each, in a folder or a table: TIFF, PNG of 16 bits, NIfTI, DICOM, FITS, MATLAB, .npy.
 
     Takes a folder, a pattern such as "scans/*.tif" (quote it), or a table, as the converter `filelist` does. Files are
     told by their content, whatever their names are, and gzip may compress them. Of a folder, those of no such format
@@ -92,7 +92,7 @@ def arrayfolder(
     Example:
         shardio convert arrayfolder scans data/scans
         shardio convert arrayfolder "plates/*.tif" data/plates --field image --no-label
-        shardio convert arrayfolder ct data/ct --no-label --dtype float16
+        shardio convert arrayfolder ct data/slices --no-label --no-series --dtype float16
         shardio convert arrayfolder "plates/*.fits" data/plates --hdu 1
         shardio convert arrayfolder trials data/trials --variable eeg --ragged array
         shardio convert arrayfolder scans.csv data/listed --root scans --classes auto

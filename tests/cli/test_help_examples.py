@@ -8,12 +8,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import astropy.io.fits
 import h5py
 import lmdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.io
+import tifffile
 import zarr
 from _builders import encode, idx_pair, jpeg, pixels, png
 from _foreign import Datum, example, framed, write_tar, write_tokenizer
@@ -24,6 +27,22 @@ from shardio.cli import app
 from shardio.conversion import source as sources
 
 FILES = Path(__file__).parents[1] / "converters" / "files"
+
+
+def arrayfolder(root: Path) -> None:
+    """Scans of two classes and a table of them, plates as TIFF and as FITS, slices, and trials of several lengths."""
+    for folder in ("scans/a", "scans/b", "plates", "ct", "trials"):
+        (root / folder).mkdir(parents=True)
+    for number in range(20):
+        array = np.full((4, 4), number, np.float32)
+        np.save(root / "scans" / "ab"[number % 2] / f"{number}.npy", array)
+        np.save(root / "ct" / f"{number}.npy", array)
+        tifffile.imwrite(root / "plates" / f"{number}.tif", array.astype(np.uint16))
+        empty, image = astropy.io.fits.PrimaryHDU(), astropy.io.fits.ImageHDU(array)
+        astropy.io.fits.HDUList([empty, image]).writeto(root / "plates" / f"{number}.fits")
+        scipy.io.savemat(root / "trials" / f"{number}.mat", {"eeg": np.zeros((3 + number, 2)), "rate": 250})
+    rows = "".join(f"{'ab'[number % 2]}/{number}.npy,{'ab'[number % 2]}\n" for number in range(20))
+    (root / "scans.csv").write_text(f"path,label\n{rows}")
 
 
 def cifar(root: Path) -> None:
@@ -51,8 +70,12 @@ def filelist(root: Path) -> None:
 
 
 def hdf5(root: Path) -> None:
-    """Images and labels in groups, a folder of files, a file, and two months of packed temperatures."""
+    """Images and labels in groups, a folder of files, a file, two months of packed temperatures, and two of winds."""
     (root / "runs").mkdir()
+    (root / "era5").mkdir()
+    for name in ("u10", "v10"):
+        with h5py.File(root / "era5" / f"{name}.nc", "w") as file:
+            file[name], file["time"] = np.zeros((20, 4), np.float32), np.arange(20)
     (root / "months").mkdir()
     for path in (root / "months" / "1.nc", root / "months" / "2.nc"):
         with h5py.File(path, "w") as file:
@@ -199,9 +222,9 @@ def zarrs(root: Path) -> None:
 
 
 DATA: dict[str, Callable[[Path], None]] = {
-    "cifar": cifar, "filelist": filelist, "hdf5": hdf5, "huggingface": huggingface, "idx": idx,
-    "imagefolder": imagefolder, "litdata": litdata, "lmdb": lmdbs, "mds": mds, "numpy": numpy, "parquet": parquet,
-    "text": text, "tfrecord": tfrecord, "torch": torch, "webdataset": webdataset, "zarr": zarrs,
+    "arrayfolder": arrayfolder, "cifar": cifar, "filelist": filelist, "hdf5": hdf5, "huggingface": huggingface,
+    "idx": idx, "imagefolder": imagefolder, "litdata": litdata, "lmdb": lmdbs, "mds": mds, "numpy": numpy,
+    "parquet": parquet, "text": text, "tfrecord": tfrecord, "torch": torch, "webdataset": webdataset, "zarr": zarrs,
 }  # fmt: skip
 
 
