@@ -51,6 +51,7 @@ def losses(printed: str) -> dict[int, float]:
 
 
 @pytest.mark.cluster
+@pytest.mark.alone  # eight ranks beside other tests take longer than Slurm and their timeouts wait
 @pytest.mark.parametrize("script", MACHINES)
 def test_the_job_goes_on_with_another_number_of_nodes(
     script: str, months: Path, whole: dict[int, float], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
