@@ -12,7 +12,7 @@ from shardio.system.optional import load
 @pytest.mark.parametrize(
     ("extra", "distribution", "command"),
     [
-        ("zarr", "shardio-data", r"pip install 'zarr>=[\d.]+'"),
+        ("tfrecord", "shardio-data", r"pip install 'google-crc32c>=[\d.]+'"),
         (
             "cuda13",
             "shardio-data",
