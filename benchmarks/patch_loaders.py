@@ -219,7 +219,7 @@ class _LitDataPatches:
         """Made here, as the base class is LitData's."""
         from litdata import StreamingDataset
 
-        class Cut(StreamingDataset):  # type: ignore[misc]
+        class Cut(StreamingDataset):  # type: ignore[misc]  # litdata has no types, so its class is Any
             def __getitem__(self, index: Any) -> tuple[Any, Any]:
                 import torch
 

@@ -197,7 +197,7 @@ class Runs:
         return ask([python, "-c", START], {"folder": str(self.folder), **order}, environment)
 
     def _limit(self, layout: str) -> Callable[[], dict[str, float]]:
-        """What decompresses chunks and nothing else, as a run."""
+        """Return the run of the program that only decompresses chunks."""
         path = self.folder / LAYOUTS[layout].file
         data, spans, ends = _touched(path, LAYOUTS[layout])
         library = ctypes.CDLL(str(compile_limit("decompress", self.work)))

@@ -60,7 +60,7 @@ class OpenedArray:
 @final
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a user chooses of what files hold.
+    """The options that choose among the arrays of a file.
 
     Attributes:
         variable: the variable of a MATLAB file; None for the only array.

@@ -334,7 +334,7 @@ def _of_series(chosen: Sequence[str]) -> tuple[str, ...]:
 
 
 def _known(root: Path, listed: Sequence[str], *, series: bool) -> tuple[list[str], list[str]]:
-    """Those files that are of a known format by their content, and remarks on the others; SourceError if none is."""
+    """Return the files whose content has a known format, and remarks on the others; SourceError if none has one."""
     formats = dict(zip(listed, scan_files([root / path for path in listed], format_of) if listed else [], strict=True))
     chosen = [path for path, name in formats.items() if name in OPENERS and name != "png"]
     pairs = {path.removesuffix(".gz")[:-4] for path in chosen if path.lower().endswith((".hdr", ".hdr.gz"))}

@@ -216,7 +216,7 @@ class Zarr(ColumnSource):
     container = "zarr"
 
     @property
-    def columns(self) -> Mapping[str, _Column]:  # type: ignore[override]
+    def columns(self) -> Mapping[str, _Column]:  # type: ignore[override]  # a property for a declared attribute
         return self.stores[0]
 
     @property

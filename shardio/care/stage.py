@@ -23,7 +23,7 @@ THREADS = 8  # shards at once, each of which has several requests under way
 @final
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What staging did.
+    """The result of `stage`.
 
     Attributes:
         folder: the folder of the cache.

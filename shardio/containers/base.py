@@ -84,7 +84,7 @@ class Entries:
 
 
 Extent: TypeAlias = Blocks | Entries
-"""What is read of each of some values."""
+"""The part that is read of each of some values: blocks of arrays, or entries of ragged ones."""
 
 NO_BLOCKS: Mapping[str, Extent] = MappingProxyType({})
 """No field of which blocks, or entries, are enough."""

@@ -31,7 +31,7 @@ from .files import RawFile
 SUFFIX = ".idx.zarr"
 ROWS = "_rows"
 ENTRY = np.dtype([("number", "<i8"), ("size", "<i8"), ("state", "<i8")])
-"""What an index knows of a chunk: 24 bytes. Of a member of a zip that is deflated the size is -1 minus its bytes."""
+"""An entry of the index, 24 bytes per chunk. A deflated member of a zip has a size of -1 minus its bytes."""
 
 _FORMAT, _VERSION = "shardio zarr index", 1
 _MOST_HEADER = 1 << 12

@@ -125,7 +125,7 @@ def test_an_object_that_was_replaced_is_an_error(tmp_path: Path, fill: Fill, in_
 
 
 def test_an_object_that_was_written_again(tmp_path: Path, fill: Fill) -> None:
-    """What was touched or copied back is read on where checksums say that it is the same; other bytes are refused."""
+    """A file that was touched or copied back is read on if its checksums are the same; other bytes are refused."""
     store, whole = fill(objects()), content(0, OBJECTS["a"])
     expected = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
     fetcher, files = opened(tmp_path, 40, store)

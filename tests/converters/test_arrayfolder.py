@@ -183,7 +183,7 @@ def scans(folder: Path, names: tuple[str, ...] = ("cat/2.tif", "cat/10.npy", "do
 
 
 class TestFolders:
-    """What a folder's files become."""
+    """A folder's files become samples with keys and labels."""
 
     def test_class_folders(self, tmp_path: Path) -> None:
         expected = scans(tmp_path / "in")
@@ -357,7 +357,7 @@ class TestImagesOfSixteenBits:
             shardio.convert(imagefolder(tmp_path / "in"), tmp_path / "pixels", store_pixels=True)
 
     def test_lists_of_tiffs(self, tmp_path: Path) -> None:
-        """Those are taken as bytes, which a note says."""
+        """The converter takes such files as bytes, and a note says so."""
         tifffile.imwrite(tmp_path / "a.tif", numbers(6, 7))
         (tmp_path / "list.csv").write_text("path\na.tif\n")
         (note,) = shardio.convert(tmp_path / "list.csv", tmp_path / "out", converter="filelist").notes

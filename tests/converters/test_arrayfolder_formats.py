@@ -326,7 +326,7 @@ def test_a_later_file_without_an_affine(tmp_path: Path) -> None:
 
 
 def test_several_formats_in_one_folder(tmp_path: Path) -> None:
-    """What some files state and others do not, such as an affine, is no field."""
+    """A value that only some files state, such as an affine, becomes no field."""
     nibabel.save(nibabel.Nifti1Image(numbers(4, 5, 6), AFFINE), tmp_path / "a.nii")
     np.save(tmp_path / "b.npy", numbers(4, 5, 6))
     source: Source = arrayfolder(tmp_path)

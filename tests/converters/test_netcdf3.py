@@ -71,7 +71,7 @@ def test_formats(form: str, unlimited: bool, tmp_path: Path) -> None:
 )
 @settings(max_examples=40, deadline=None)
 def test_any_variables(shapes: list[list[int]], kinds: list[str], rows: int, unlimited: bool) -> None:
-    """What scipy writes and reads, with records of one variable, which are not padded, and of several."""
+    """Values equal scipy's, for files with one record variable, whose records have no padding, and with several."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.nc")
         with scipy.io.netcdf_file(path, "w", version=1 + rows % 2) as file:

@@ -84,7 +84,7 @@ def test_no_cache_unless_it_is_named(place: Path, tmp_path: Path, monkeypatch: p
 def test_a_cache_that_is_too_small_or_unwritable(place: Path, tmp_path: Path) -> None:
     """With room for a part each epoch is whole; a folder that can hold no cache is an error in words."""
     if place.joinpath("shard-000000.lmdb").exists():
-        pytest.skip("is fetched shard by shard")
+        pytest.skip("an LMDB is fetched whole, so a cache for a part of it cannot hold one")
     for _ in range(2):
         loader = load(cached(place, tmp_path / "small", "1.2MB"), 4, fields=["vector"])
         assert sorted(n for batch in loader for n in batch["vector"][:, 5].tolist()) == list(range(COUNT))

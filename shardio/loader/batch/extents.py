@@ -1,4 +1,4 @@
-"""What making rows reads of values that it does not need whole, drawn from random keys before anything else is read."""
+"""The blocks and entries that rows are read for: crops are drawn from the random keys before any value is read."""
 
 from collections.abc import Iterator
 
