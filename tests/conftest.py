@@ -20,5 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The workers share the cores: torch's threads would wait for each other. Set before torch is imported.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# netCDF4-python points it to filters of its own otherwise, with which h5py can't write Blosc, here and in children.
+os.environ.setdefault("HDF5_PLUGIN_PATH", "")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as after `nohup ... &`: tests interrupt themselves and others
     signal.signal(signal.SIGINT, signal.default_int_handler)
