@@ -13,13 +13,14 @@ from typing import TypeAlias, final
 
 import numpy as np
 
-from ..errors import CacheError, Message, ObjectChanged, StoreError
+from ..errors import AccessDenied, CacheError, Message, ObjectChanged, ObjectNotFound, StoreError, StoreUnavailable
 from ..format.pieces import PIECE, runs
 from ..stores.base import Content, Store
 from ..system import at_exit, background, forks
 from ..system.types import Buffer
 from ..system.units import format_size
 from .cached_object import CachedObject, Parts, Pieces
+from .joined import JoinedObjects
 from .node_cache import FULL, Hold, NodeCache
 from .pace import Pace
 
@@ -49,12 +50,26 @@ class RemoteFile:
         cached: what the cache has of it.
         is_whole: returns whether a piece, given by its number and its bytes, is what was written, or None if it has no
             checksum; None if no piece has one.
+        joined: the objects that are one in the cache; their pieces have no checksums. None for one object.
     """
 
     store: Store
     name: str
     cached: CachedObject
     is_whole: Callable[[int, memoryview], bool | None] | None = None
+    joined: JoinedObjects | None = None
+
+    def runs(self, pieces: Pieces, longest: int) -> list[tuple[int, int]]:
+        """Return runs of adjacent pieces that come in one request each, as (first, stop)."""
+        return runs(pieces, longest) if self.joined is None else self.joined.runs(pieces, longest)
+
+    def span(self, first: int, stop: int) -> tuple[int, int]:
+        """Return the offsets in the cache's file at which adjacent pieces of one run begin and end."""
+        start = first * PIECE
+        if self.joined is None:
+            return start, min(stop * PIECE, self.cached.table.size)
+        _, begin, end = self.joined.place(first, stop)
+        return start, start + end - begin
 
 
 @final
@@ -198,7 +213,7 @@ class Fetcher:
         differ = False
         with self.fetch(wanted):
             for file, pieces in wanted:
-                for first, stop in runs(pieces, self._pace.longest_run):
+                for first, stop in file.runs(pieces, self._pace.longest_run):
                     data = self._read(file, first, stop)
                     if _in_cache(file, first, stop) != memoryview(data):
                         self._write(file.cached, data, first * PIECE, ahead=False)
@@ -270,10 +285,11 @@ class Fetcher:
         files = {id(file.cached): file for file, _ in wanted}
         count = 0
         for cached, pieces in claims:
-            for first, stop in runs(pieces, self._pace.longest_run):
+            file = files[id(cached)]
+            for first, stop in file.runs(pieces, self._pace.longest_run):
                 count += 1
                 ahead = team is self._ahead
-                fetch = partial(self._fetch_and_tell, files[id(cached)], first, stop, outcomes, ahead=ahead)
+                fetch = partial(self._fetch_and_tell, file, first, stop, outcomes, ahead=ahead)
                 team.submit(fetch, (stop - first) * PIECE)
         return count
 
@@ -308,7 +324,9 @@ class Fetcher:
 
     def _read(self, file: RemoteFile, first: int, stop: int) -> Buffer:
         """Read adjacent pieces from the store; StoreError if they are not what was written."""
-        start, end = _span(file, first, stop)
+        if file.joined is not None:
+            return self._read_joined(file, file.joined, first, stop)
+        start, end = file.span(first, stop)
         wrong = 0
         for _ in range(TRIES):
             asked = time.monotonic()
@@ -328,9 +346,32 @@ class Fetcher:
             f"are not those that were written: their checksum differs (tried {TRIES} times)"
         )
 
+    def _read_joined(self, file: RemoteFile, joined: JoinedObjects, first: int, stop: int) -> Buffer:
+        """Read adjacent pieces of one of several objects; raise what `Objects.check` raises if it is another one."""
+        number, start, end = joined.place(first, stop)
+        name, asked = joined.objects.name(number), time.monotonic()
+        try:
+            content = file.store.read(name, start, end)
+        except (StoreUnavailable, AccessDenied):
+            raise
+        except ObjectNotFound:
+            joined.objects.check(number, None)
+            raise
+        except StoreError:  # as of bytes that are no more there
+            joined.objects.check(number, file.store.info(name))
+            raise
+        self._pace.answered(len(content.data), time.monotonic() - asked)
+        joined.objects.check(number, content.info)
+        if len(content.data) != end - start:
+            raise StoreError(
+                f"{file.store.url}/{name}: bytes {start} to {end - 1} were asked for, {len(content.data)} bytes came"
+            )
+        self._count(FetchCounts(end - start, 1))
+        return content.data
+
     def _read_changed(self, file: RemoteFile, first: int, stop: int, changed: ObjectChanged) -> Content:
         """Read pieces of an object that was touched or copied; raise `changed` unless their checksums are the same."""
-        (start, end), before = _span(file, first, stop), file.cached.table.etag
+        (start, end), before = file.span(first, stop), file.cached.table.etag
         if file.is_whole is None or before is None:
             raise changed
         content = file.store.read(file.name, start, end)
@@ -377,14 +418,9 @@ def _verdicts(file: RemoteFile, data: memoryview, first: int, stop: int) -> Iter
         yield None if file.is_whole is None else file.is_whole(number, data[begin : begin + PIECE])
 
 
-def _span(file: RemoteFile, first: int, stop: int) -> tuple[int, int]:
-    """Return the offsets at which adjacent pieces begin and end."""
-    return first * PIECE, min(stop * PIECE, file.cached.table.size)
-
-
 def _in_cache(file: RemoteFile, first: int, stop: int) -> memoryview:
     """Return what the cache's file holds in the place of adjacent pieces."""
-    start, end = _span(file, first, stop)
+    start, end = file.span(first, stop)
     return memoryview(os.pread(file.cached.file, end - start, start))
 
 

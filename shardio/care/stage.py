@@ -83,8 +83,7 @@ def stage(
         _check_room(", ".join(found), shards)
         before = [one.fetched for one in shards]
         items = [(one, number) for dataset, one in found.values() for number in range(len(dataset.manifest.shards))]
-        total = sum(int(dataset.manifest.shards.bytes.sum()) for dataset, _ in found.values())
-        state = _Progress(progress, total)
+        state = _Progress(progress, sum(one.stored_bytes for one in shards))
         problems = [text for text in in_order(lambda item: _stage(*item, state), items, THREADS) if text is not None]
         problems += [
             f"{one.path(number)}: other processes took its room in the cache"

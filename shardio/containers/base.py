@@ -9,9 +9,12 @@ from typing import Any, BinaryIO, Protocol, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cache.joined import JoinedObjects
 from ..errors import BadSample, ConfigError, Option
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
+from ..stores.base import Store
+from ..stores.url import Url
 from ..system import allocation
 from ..system.types import Column, Rows
 from ._writing import Writer
@@ -138,6 +141,14 @@ class Reader(Protocol):
             Their offsets and sizes, int64 [m] each, in any order; None if that may be any bytes of the file.
         """
 
+    def tables(
+        self, rows: Rows, field: str, extent: Extent | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which bytes of the file `spans` itself reads for this, and reading too: tables of where the rest is.
+
+        Returns their offsets and sizes, as `spans` does.
+        """
+
     def locator(self, field: str) -> RowLocator | None:
         """Return a locator of the field's rows, to read rows of many shards in one call; None if only `read` can."""
 
@@ -155,7 +166,8 @@ class Container:
         suffix: the suffix of the shards that its writer makes; "" if it has none.
         index_suffix: the suffix of the index that may lie beside a shard, `.idx.` and more; "" if there never is one.
         on_disk: whether its shards are files.
-        read_where_it_lies: whether its shards are more files than `files` names, which no cache can hold.
+        read_where_it_lies: whether its shards are more files than `files` names, or one that it does not name: a cache
+            joins them to one file.
         options: the writer's options: for each a line of help, with the values that it takes.
         writer_type, reader_type: what `writer` and `reader` make.
     """
@@ -193,12 +205,37 @@ class Container:
         reader: Reader = self.reader_type(path, fields)
         return reader
 
+    def cached_reader(self, path: Path, fields: Mapping[str, Field]) -> Reader:
+        """Open a shard whose file is that of a cache, as `reader` does."""
+        return self.reader(path, fields)
+
+    def joined(self, path: Path, url: Url) -> JoinedObjects:
+        """Return the objects of a shard that are one file in a cache, by the index at `path`'s side.
+
+        Args:
+            path: the file in the cache, where only the index beside it needs to be.
+            url: the shard.
+
+        Raises ShardCorrupt for an index that names no such objects.
+        """
+        raise NotImplementedError
+
     def files(self, path: Path) -> tuple[Path, ...]:
         """Return the paths of all files of the shard at `path`, the shard itself first."""
         return (path,)
 
     def check(self, path: Path) -> None:
         """Raise DatasetError unless what belongs to the shard at `path` beside `files` is as it was."""
+        return
+
+    def check_in_store(self, path: Path, url: Url, store: Store) -> None:
+        """Raise DatasetError unless the objects of a shard in a store are those that were indexed, as `check` does.
+
+        Args:
+            path: a path beside which the index is.
+            url: the shard.
+            store: its store.
+        """
         return
 
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:

@@ -377,6 +377,9 @@ class BaseReader(ABC, Generic[T]):
             return of_blocks(found[0][there], kind.row_shape, kind.row_dtype.itemsize, extent[there])
         return found
 
+    def tables(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans:
+        return NO_BYTES
+
     @abstractmethod
     def locator(self, field: str) -> RowLocator | None:
         """As `Reader.locator`."""

@@ -291,6 +291,10 @@ class DecodedRows:
     field: Field  # of the stored numbers
     decoding: cf.Decoding
 
+    def tables(self, rows: Rows, blocks: Blocks | None) -> FileSpans:
+        found: FileSpans = self.reader.tables(rows, blocks)
+        return found
+
     def spans(self, rows: Rows, blocks: Blocks | None) -> FileSpans | None:
         found: FileSpans | None = self.reader.spans(rows, blocks)
         return found
@@ -314,6 +318,10 @@ class SomeRows:
 
     reader: Any
     taken: NDArray[np.int64]
+
+    def tables(self, rows: Rows, extent: Extent | None) -> FileSpans:
+        found: FileSpans = self.reader.tables(self.taken[rows], extent)
+        return found
 
     def spans(self, rows: Rows, extent: Extent | None) -> FileSpans | None:
         found: FileSpans | None = self.reader.spans(self.taken[rows], extent)

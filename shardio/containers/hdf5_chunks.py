@@ -23,7 +23,7 @@ from ..system.types import Rows
 from ._hdf5_codecs import Bytes, Damaged
 from ._hdf5_filters import FilterPipeline, pipeline_of
 from .base import Blocks, check_value_bytes
-from .file_spans import FileSpans, of_blocks, touched
+from .file_spans import NO_BYTES, FileSpans, of_blocks, touched
 from .files import RawFile, as_rows
 from .row_locator import within
 from .runs import REQUESTED
@@ -155,6 +155,12 @@ class StoredChunks(Protocol):
     def has(self, cell: tuple[int, ...]) -> bool:
         """Return whether a chunk may have been written; its rows are the fill value otherwise."""
 
+    def spans(self, numbers: NDArray[np.int64]) -> FileSpans | None:
+        """Return where chunks, by their places in the flat grid, are in the one file that has all; None without one."""
+
+    def tables(self, numbers: NDArray[np.int64]) -> FileSpans:
+        """Return the bytes of that file that `spans` itself reads: tables of which chunks are where."""
+
     def load(self, cell: tuple[int, ...], row: int, out: Bytes | None = None) -> Bytes | None:
         """Return a chunk's bytes once it is decompressed, in `out` if it is given; None if it was never written.
 
@@ -240,6 +246,9 @@ class FileChunks:
         chunks = self.offsets.reshape(-1)[rows // per_chunk]
         return np.where(chunks < 0, -1, chunks + rows % per_chunk * row_bytes)
 
+    def tables(self, numbers: NDArray[np.int64]) -> FileSpans:
+        return NO_BYTES
+
     def spans(self, numbers: NDArray[np.int64]) -> FileSpans:
         """Return where chunks are in the file, by their places in the flat grid; of those that were written."""
         offsets, sizes = self.offsets.reshape(-1)[numbers], self.sizes.reshape(-1)[numbers]
@@ -283,15 +292,17 @@ class ChunkedRows:
     def spans(self, rows: Rows, blocks: Blocks | None) -> FileSpans | None:
         """Return the bytes of the file that reading rows, or blocks of them, takes; None if chunks are in no file."""
         chunks, shape = self.chunks, self.field.row_shape
-        if not isinstance(chunks, FileChunks):
-            return None
-        if self.chunk[1:] != shape or not chunks.is_raw:
+        if not isinstance(chunks, FileChunks) or self.chunk[1:] != shape or not chunks.is_raw:
             return chunks.spans(touched(rows, self.chunk, chunks.grid, blocks))
         offsets = chunks.row_offsets(rows, self.chunk[0], self.field.row_bytes)
         there = offsets >= 0
         if blocks is not None:
             return of_blocks(offsets[there], shape, self.stored.itemsize, blocks[there])
         return offsets[there], np.full(int(there.sum()), self.field.row_bytes)
+
+    def tables(self, rows: Rows, blocks: Blocks | None) -> FileSpans:
+        """Return the bytes of the file that `spans` itself reads, see `Reader.tables`."""
+        return self.chunks.tables(touched(rows, self.chunk, self.chunks.grid, blocks))
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         """Fill `out` [n, *shape] with the rows.

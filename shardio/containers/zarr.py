@@ -11,26 +11,33 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, BinaryIO, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cache.joined import JoinedObjects, first_pieces
 from ..errors import ShardCorrupt, SourceError
 from ..format import cf
 from ..format.fields import CHECKSUM, Field
+from ..format.pieces import PIECE
+from ..stores.base import ObjectInfo
+from ..stores.folder import modified_ns
+from ..stores.url import Url
 from ..system import strict_json
 from ..system.types import Rows
 from . import _zarr_codecs, zarr_index
 from ._hdf5_codecs import Bytes, Damaged
 from ._hdf5_filters import FilterPipeline
-from .base import Container
+from .base import Container, Extent
+from .file_spans import NO_BYTES, FileSpans
 from .files import RawFile, RawFolder
 from .hdf5 import DecodedRows, OpenShard, RowsReader, SomeRows
 from .hdf5_chunks import CHUNKS, ChunkedRows
+from .runs import REQUESTED
 from .zarr_index import IndexedArray, ZarrIndex
 from .zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array
 
@@ -119,8 +126,11 @@ class FolderChunks:
 
 
 @final
-class ZippedChunks:
-    """Chunks that are members of a zip file: see `ChunkFiles`. The index, or `zip_entries`, says where they are."""
+class PackedChunks:
+    """Chunks in one file: members of a zip, or objects that a cache keeps as one: see `ChunkFiles`.
+
+    What is known of a chunk says where it is; its `state` is an offset.
+    """
 
     def __init__(self, file: RawFile) -> None:
         self.place, self.owner = str(file.path), file
@@ -128,8 +138,7 @@ class ZippedChunks:
     def find(self, key: str, entry: Any) -> Found | None:
         if entry is None:
             return None
-        size, deflated = int(entry["size"]), bool(entry["size"] < 0)
-        size = -1 - size if deflated else size
+        deflated, size = bool(entry["size"] < 0), int(zarr_index.stored_bytes(entry["size"]))
         if not 0 <= int(entry["state"]) <= self.owner.size - size:
             raise Damaged(f"is not within the {self.owner.size} bytes of the file")
         crc = int(entry["crc"]) if "crc" in entry.dtype.names else None
@@ -234,6 +243,46 @@ class ZarrChunks:
                         out[place] = whole[begin : begin + out.shape[1]]
         return written
 
+    def spans(self, numbers: NDArray[np.int64]) -> FileSpans | None:
+        if not isinstance(self.files, PackedChunks) or self.entries is None:
+            return None
+        cells, entries = self._stored(numbers)
+        if self.layout.shard is None:
+            return entries["state"].copy(), zarr_index.stored_bytes(entries["size"])
+        found = []
+        for cell in map(tuple, cells.tolist()):
+            named = self._named(cell)
+            with contextlib.suppress(ShardCorrupt), self._found(named, 0) as shard:  # reading says what is wrong
+                if shard is not None and (inner := self._inner(named, cell, shard)) is not None:
+                    found.append((shard.begin + inner[0], inner[1]))
+        offsets, sizes = np.array(found, np.int64).reshape(-1, 2).T
+        tables = self.tables(numbers)
+        return np.concatenate([tables[0], offsets]), np.concatenate([tables[1], sizes])
+
+    def tables(self, numbers: NDArray[np.int64]) -> FileSpans:
+        shard = self.layout.shard
+        if shard is None or not isinstance(self.files, PackedChunks) or self.entries is None:
+            return NO_BYTES
+        entries = np.unique(self._stored(numbers)[1])
+        entries = entries[entries["size"] >= shard.index_bytes]
+        begins = entries["size"] - shard.index_bytes if shard.at_end else 0
+        return entries["state"] + begins, np.full(len(entries), shard.index_bytes)
+
+    def _stored(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return the cells [m, axes] of those chunks, by their places in the flat grid, that there are, and what is
+        known of the named chunk that each is in.
+        """
+        cells = np.stack(np.unravel_index(numbers, self.grid), axis=1)
+        place = np.empty_like(cells)
+        for column, axis in enumerate(self.axes):
+            place[:, axis] = cells[:, column] // (self.layout.shard.grid[axis] if self.layout.shard else 1)
+        named, known = np.ravel_multi_index(tuple(place.T), self.named), self.entries
+        if known is None or not len(known):
+            return cells[:0], np.empty(0, zarr_index.ENTRY)
+        at = np.minimum(np.searchsorted(known["number"], named), len(known) - 1)
+        there = known["number"][at] == named
+        return cells[there], known[at[there]]
+
     def _named(self, cell: tuple[int, ...]) -> tuple[int, ...]:
         """Return the place in the store's grid of the named chunk that holds a cell."""
         place = [0] * len(cell)
@@ -272,6 +321,7 @@ class ZarrChunks:
                 os.close(found.descriptor)
 
     def _read(self, found: Found, begin: int, out: Bytes) -> None:
+        REQUESTED.add(len(out))
         done = 0
         while done < len(out):
             got = os.preadv(found.descriptor, [out.data[done:]], begin + done)
@@ -376,23 +426,34 @@ class ZarrReader(RowsReader):
         path: the store.
         fields: its fields.
         index: what else the index beside it says.
+        in_cache: whether the path is the file of a cache that has the objects of the store, see `ChunkObjects`.
     """
 
-    def __init__(self, path: Path, fields: Mapping[str, Field], index: ZarrIndex | None = None) -> None:
-        self._index = index
+    def __init__(
+        self, path: Path, fields: Mapping[str, Field], index: ZarrIndex | None = None, *, in_cache: bool = False
+    ) -> None:
+        self._index, self._in_cache = index, in_cache
         super().__init__(path, fields)
+
+    def tables(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans:
+        found: FileSpans = self._shard().readers[field].tables(rows, extent)
+        return found
 
     def _open(self) -> OpenShard:
         index = self._index or zarr_index.read(self._path)
-        zipped = None
-        if index.zipped is not None:
-            zipped = RawFile(self._path)
-            _check_zip(zipped, index.zipped)
+        packed = None
+        if self._in_cache:
+            packed, index = RawFile(self._path), _in_one_file(index)
+        elif index.objects:
+            raise ShardCorrupt(f"{self._path}: was indexed in a bucket, and is on a disk: index it anew here")
+        elif index.zipped is not None:
+            packed = RawFile(self._path)
+            _check_zip(packed, index.zipped)
         readers: dict[str, Any] = {}
         counts: dict[str, int] = {}
         for name, field in self._fields.items():
             if name != CHECKSUM:
-                readers[name], counts[name] = self._open_field(name, field, index, zipped)
+                readers[name], counts[name] = self._open_field(name, field, index, packed)
         if (taken := index.columns.get(zarr_index.ROWS)) is not None:
             if len(taken) and not 0 <= taken.min() <= taken.max() < min(counts.values(), default=0):
                 raise ShardCorrupt(f"{self._path}: its index names rows that are not in {counts}")
@@ -406,7 +467,7 @@ class ZarrReader(RowsReader):
             raise ShardCorrupt(f"{self._path}: fields differ in their number of samples: {counts}")
         return OpenShard(next(iter(counts.values()), 0), readers, {})
 
-    def _open_field(self, name: str, field: Field, index: ZarrIndex, zipped: RawFile | None) -> tuple[Any, int]:
+    def _open_field(self, name: str, field: Field, index: ZarrIndex, packed: RawFile | None) -> tuple[Any, int]:
         """Return the reader of a field, and its number of rows."""
         if (array := index.arrays.get(name)) is None:
             raise ShardCorrupt(f"{self._path}: its index has no field {name!r}")
@@ -414,7 +475,7 @@ class ZarrReader(RowsReader):
             layout = of_array(array.metadata)
             if not 0 <= array.axis < len(layout.shape):
                 raise NotUnderstood(f"has no axis {array.axis}")
-            files = FolderChunks(self._path, array.path) if zipped is None else ZippedChunks(zipped)
+            files = FolderChunks(self._path, array.path) if packed is None else PackedChunks(packed)
             rows = array_rows(files, array.path, layout, array.axis, array.chunks)
             packing = array.packing
             how = None if packing is None else cf.decoding(cf.from_json(packing), rows.field.row_dtype)
@@ -432,6 +493,87 @@ class _Column:
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         out[...] = self.values[rows]
+
+    def spans(self, rows: Rows, extent: Extent | None) -> FileSpans:
+        return NO_BYTES
+
+    tables = spans
+
+
+@final
+class ChunkObjects:
+    """The chunks of a store as objects, in the order of its index; of a zip file that one file: see `Objects`.
+
+    Args:
+        url: the store, in its bucket or folder.
+        index: its index.
+
+    Raises ShardCorrupt for an index of chunks elsewhere.
+    """
+
+    def __init__(self, url: Url, index: ZarrIndex) -> None:
+        self._url, self._index = url, index
+        if index.objects != url.is_remote:
+            where = ("a bucket", "on a disk") if index.objects else ("a folder", "in a bucket")
+            raise ShardCorrupt(f"{url}: was indexed in {where[0]}, and is {where[1]}: index it anew here")
+        self._arrays = [(array.path, of_array(array.metadata), array.chunks) for array in index.arrays.values()]
+        for path, _, chunks in self._arrays:
+            if (path and not _NO_PARTS.isdisjoint(path.split("/"))) or "\0" in path:
+                raise ShardCorrupt(f"{url}: its index names an array {path!r}")
+            if index.zipped is None and len(chunks) and int(chunks["size"].min()) < 0:
+                raise ShardCorrupt(f"{url}: its index names chunks of fewer than 0 bytes")
+        self._ends = np.cumsum([len(chunks) for _, _, chunks in self._arrays])
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes of each object."""
+        return _object_sizes(self._index)
+
+    def name(self, number: int) -> str:
+        path, key, _ = self._chunk(number)
+        return "/".join(part for part in (self._url.path, path, key) if part)
+
+    def check(self, number: int, found: ObjectInfo | None) -> None:
+        path, key, (size, state) = self._chunk(number)
+        told = f"field {path!r}: the chunk {key}" if key else "it"
+        if found is None:
+            raise ShardCorrupt(f"{self._url}, {told} is missing")
+        if (found.size, zarr_index.state_of(found) if self._index.objects else modified_ns(found)) != (size, state):
+            raise ShardCorrupt(
+                f"{self._url}, {told} {_CHANGED}: it has {found.size} bytes"
+                + (f", and had {size}" if size != found.size else ", as before")
+            )
+
+    def _chunk(self, number: int) -> tuple[str, str, tuple[int, int]]:
+        """Return the array and the key of an object, its size and its state; of a zip file, no names."""
+        if self._index.zipped is not None:
+            return "", "", self._index.zipped
+        place = int(np.searchsorted(self._ends, number, "right"))
+        path, layout, chunks = self._arrays[place]
+        entry = chunks[number - int(self._ends[place]) + len(chunks)]
+        key = layout.key(list(map(int, np.unravel_index(int(entry["number"]), layout.grid))))
+        return path, key, (int(entry["size"]), int(entry["state"]))
+
+
+_NO_PARTS = frozenset(("", ".", ".."))
+
+
+def _object_sizes(index: ZarrIndex) -> NDArray[np.int64]:
+    if index.zipped is not None:
+        return np.array([index.zipped[0]])
+    return np.concatenate([np.empty(0, np.int64), *(array.chunks["size"] for array in index.arrays.values())])
+
+
+def _in_one_file(index: ZarrIndex) -> ZarrIndex:
+    """Return an index of chunks that are where a cache has them, see `JoinedObjects`."""
+    if index.zipped is not None:
+        return index
+    offsets, arrays, begin = PIECE * first_pieces(_object_sizes(index)), dict[str, IndexedArray](), 0
+    for name, array in index.arrays.items():
+        chunks = np.array(array.chunks)
+        chunks["state"] = offsets[begin : begin + len(chunks)]
+        arrays[name], begin = replace(array, chunks=chunks), begin + len(chunks)
+    return replace(index, arrays=arrays)
 
 
 def _changes(root: Path, array: IndexedArray) -> Iterator[str]:
@@ -472,6 +614,27 @@ class ZarrContainer(Container):
 
     def files(self, path: Path) -> tuple[Path, ...]:
         return (zarr_index.path_of(path),)  # the store may have any number of files
+
+    def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
+        return (zarr_index.path_of(Path(name)).name,)
+
+    def joined(self, path: Path, url: Url) -> JoinedObjects:
+        objects = ChunkObjects(url, zarr_index.read(path))
+        return JoinedObjects.of(objects, objects.sizes)
+
+    def touch(
+        self,
+        file: BinaryIO,
+        fetch: Callable[[Sequence[int]], None],
+        path: Path,
+        fields: Mapping[str, Field],
+        *,
+        adopted: bool,
+    ) -> bool:
+        return True  # opening it reads nothing but its index
+
+    def cached_reader(self, path: Path, fields: Mapping[str, Field]) -> ZarrReader:
+        return ZarrReader(path, fields, in_cache=True)
 
     def check(self, path: Path) -> None:
         index = zarr_index.read(path)

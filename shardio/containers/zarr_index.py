@@ -8,7 +8,7 @@ arrays in NumPy's .npy, one after the other, each from a multiple of 64 bytes on
   _rows           int64 [samples], if rows are left out: those that are the samples
 ```
 
-A chunk's state is when its file was changed, in ns; in a zip its offset; in a store of objects a hash of its ETag.
+A chunk's state is when its file was changed, in ns; in a zip its offset; in a bucket a hash of its ETag.
 """
 
 import io
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
 from ..format.fields import CHECKSUM
+from ..stores.base import ObjectInfo
 from ..system import npy, strict_json
 from ..system.directory import Directory
 from .files import RawFile
@@ -68,11 +69,13 @@ class ZarrIndex:
         arrays: the arrays by field.
         columns: `CHECKSUM` and `ROWS`, if there are such columns.
         zipped: the size and the time of a zip file; None for a folder.
+        objects: whether the chunks are objects of a bucket.
     """
 
     arrays: Mapping[str, IndexedArray]
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     zipped: tuple[int, int] | None = None
+    objects: bool = False
 
     def to_bytes(self) -> bytes:
         """Return the content of the index."""
@@ -82,7 +85,7 @@ class ZarrIndex:
         }
         head = {
             "format": _FORMAT, "version": _VERSION, "arrays": described, "columns": [*self.columns],
-            "zipped": self.zipped, "checksum": _checksum(self._parts()),
+            "zipped": self.zipped, "objects": self.objects, "checksum": _checksum(self._parts()),
         }  # fmt: skip
         stream = io.BytesIO()
         for array in (np.frombuffer(json.dumps(head).encode(), np.uint8), *self._parts()):
@@ -93,6 +96,17 @@ class ZarrIndex:
 
     def _parts(self) -> Sequence[NDArray[Any]]:
         return *(one.chunks for one in self.arrays.values()), *self.columns.values()
+
+
+def stored_bytes(sizes: Any) -> Any:
+    """Return the bytes that chunks take, by the sizes of their entries."""
+    return np.where(sizes < 0, -1 - sizes, sizes)
+
+
+def state_of(found: ObjectInfo) -> int:
+    """Return the state of an object, by its ETag without what a bucket's listings leave out of it; 0 without one."""
+    etag = (found.etag or "").removeprefix("W/").strip('"')
+    return xxhash.xxh3_64_intdigest(etag.encode()) - (1 << 63) if etag else 0
 
 
 def path_of(shard: Path) -> Path:
@@ -142,7 +156,8 @@ def _checked(data: memoryview) -> ZarrIndex:
     for name in head["columns"]:
         columns[name], begins = _array(data, begins, {CHECKSUM: np.dtype("<u8"), ROWS: np.dtype("<i8")}[name])
     size, time = head["zipped"] or (0, 0)
-    index = ZarrIndex(arrays, columns, None if head["zipped"] is None else (int(size), int(time)))
+    zipped = None if head["zipped"] is None else (int(size), int(time))
+    index = ZarrIndex(arrays, columns, zipped, bool(head.get("objects", False)))
     if head["checksum"] != _checksum(index._parts()):
         raise ValueError("its tables have another checksum than it states")
     return index

@@ -297,8 +297,6 @@ def open(
         raise ManifestError(f"{place / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
     if fetcher is None:
         return Dataset(described, place)
-    if container.read_where_it_lies:
-        raise ConfigError(f"{place}: Zarr stores in place are read without a cache: leave it out, or convert them")
     return Dataset(described, place, RemoteShards(described, in_store, described.stored_fields, store, fetcher))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -42,6 +43,9 @@ FREE_SHARE = 0.25
 _DESCRIPTORS = 8  # of an open shard with its index and its checksums
 _UNIT = 16  # pieces that are fetched together where that costs little
 _WIDER = 2.0  # times as many pieces, at most
+MOST_JOINED = 1 << 42
+"""The most bytes of the objects of one shard: their table takes 37 bytes per piece, and file systems have limits."""
+
 _STAGED_AT_ONCE = 256  # pieces: some requests, of which a file that is staged has several under way
 
 
@@ -106,25 +110,26 @@ class _Files:
     """The files of a shard.
 
     Attributes:
-        shard: the shard itself.
+        shard: the shard itself; None if it is several objects, which its index names.
         companions: its index, if it has one.
         sums: the checksums of the pieces of all of them; None if the dataset has none.
     """
 
-    shard: RemoteFile
+    shard: RemoteFile | None
     companions: Sequence[RemoteFile]
     sums: _Sums | None
 
     @property
-    def all(self) -> "Sequence[RemoteFile]":
-        """The shard and its index, and the checksums that the store has."""
+    def beside(self) -> "Sequence[RemoteFile]":
+        """The index of the shard, and the checksums that the store has."""
         sums = [] if self.sums is None or self.sums.missing else [self.sums.file]
-        return [self.shard, *self.companions, *sums]
+        return [*self.companions, *sums]
 
     @property
     def needed_first(self) -> Wanted:
         """The objects and pieces that opening the shard needs."""
-        return [_whole(file) for file in self.companions] or [(self.shard, np.arange(1))]
+        first = [] if self.shard is None else [(self.shard, np.arange(1))]
+        return [_whole(file) for file in self.companions] or first
 
 
 @final
@@ -154,6 +159,8 @@ class RemoteShards(Shards):
         self._store, self._fetcher = store, fetcher
         self._container, self._table = containers.get(described.container), described.shards
         self._groups, self._total = _groups(described, url), int(self._table.bytes.sum())
+        if self._container.read_where_it_lies:  # the manifest knows the bytes of the indexes alone
+            self._total += described.samples * sum(field.row_bytes for field in described.fields.values())
         # Pending reads keep readers alive that were dropped, and requests have sockets.
         most = min(len(self._table), MOST_OPEN)
         self.limit = max(4, processes.allow_open_files(2 * _DESCRIPTORS * most + 256) // (2 * _DESCRIPTORS))
@@ -164,6 +171,7 @@ class RemoteShards(Shards):
         """Open the shards anew in a forked child: what its parent holds in the cache ends with the parent."""
         self._open: RecentlyUsed[_Shard] = RecentlyUsed(self.limit)
         self._files: RecentlyUsed[_Files] = RecentlyUsed(self.limit)
+        self._joined: RecentlyUsed[RemoteFile] = RecentlyUsed(self.limit)
         self._verified: set[tuple[int, int]] = set()
 
     def __getitem__(self, number: int) -> Reader:
@@ -187,6 +195,18 @@ class RemoteShards(Shards):
             missing = next(name for name in names if f"/{name}: " in f"{error}")
             raise DatasetError(f"{missing.rpartition('/')[2]} is missing") from error
         compare_files(self._table, number, sizes, checksum)
+        if self._container.read_where_it_lies:
+            self._check_objects(number)
+
+    def _check_objects(self, number: int) -> None:
+        """Compare the objects of a shard that is several with those that were indexed."""
+        place = self._url / self._table.names[number]
+        if not place.is_remote:
+            self._container.check(Path(f"{place}"))
+            return
+        index = self._files_of(number).companions[0]
+        with self._fetcher.fetch([_whole(index)]):
+            self._container.check_in_store(index.cached.path.with_name(place.name), place, self._store)
 
     @property
     def fetched(self) -> FetchCounts:
@@ -199,8 +219,20 @@ class RemoteShards(Shards):
         return self._fetcher.cache
 
     @property
+    def stored_bytes(self) -> int:
+        """The bytes of all shards and their indexes, without checksums."""
+        size = int(self._table.bytes.sum())
+        if self._container.read_where_it_lies:
+            every = (self._shard_file(number).joined for number in range(len(self._table)))
+            size += sum(int(joined.sizes.sum()) for joined in every if joined is not None)
+        return size
+
+    @property
     def staged_bytes(self) -> int:
         """The most bytes that the cache takes for all of the dataset: whole pieces, indexes and checksums included."""
+        if self._container.read_where_it_lies:
+            every = (self._all_files(number) for number in range(len(self._table)))
+            return sum(piece_count(file.cached.table.size) * PIECE for files in every for file in files)
         table, pieces = self._table, self._table.bytes // PIECE
         files = 1 + len(self._container.companions("shard", adopted=self._described.adopted))
         sums = sum(piece_count(piece_sums.size_of([size])) + 1 for size in table.bytes.tolist())
@@ -208,22 +240,21 @@ class RemoteShards(Shards):
 
     def stage(self, number: int) -> Iterator[int]:
         """Fetch what the cache lacks of a shard and its indexes, in parts; yield the bytes of each once it is there."""
-        files = self._files_of(number)
-        for file, every in map(_whole, files.all):
+        for file, every in map(_whole, self._all_files(number)):
             for first in range(0, len(every), _STAGED_AT_ONCE):
                 pieces = every[first : first + _STAGED_AT_ONCE]
                 if not (file.cached.table.state[pieces] == PRESENT).all():
                     self._fetcher.fetch([(file, pieces)]).release()
-                yield min(len(pieces) * PIECE, file.cached.table.size - first * PIECE)
+                yield sum(end - start for start, end in (file.span(*run) for run in file.runs(pieces, len(pieces))))
 
     def is_staged(self, number: int) -> bool:
         """Whether all pieces of a shard and its indexes are in the cache."""
-        files = self._files.get(number, self._find)
-        return all(file.cached.table.complete for file in files.all)
+        return all(file.cached.table.complete for file in self._all_files(number))
 
     def close(self) -> None:
         self._open.clear()  # the last user of each lets go of what it holds in the cache
         self._files.clear()
+        self._joined.clear()
 
     @contextmanager
     def fetch(self, parts: Parts, names: Iterable[str]) -> Iterator[None]:
@@ -258,15 +289,16 @@ class RemoteShards(Shards):
 
     def refetch(self, number: int, row: int) -> bool:
         files = self._files_of(number)
-        if (files.sums is not None and not files.sums.missing) or (number, row) in self._verified:
+        has_sums = files.sums is not None and not files.sums.missing
+        if (has_sums and files.shard is not None) or (number, row) in self._verified:
             return False
-        if files.companions and self._fetcher.refetch([_whole(file) for file in files.companions]):
+        if not has_sums and self._fetcher.refetch([_whole(file) for file in files.companions]):
             self._open.drop(number)
             return True
-        wanted = _whole(files.shard)
+        wanted = _whole(self._shard_file(number))
         if number in self._open:
             shard = self._shard(number)
-            wanted = files.shard, self._pieces(shard, np.array([row]), {}, list(self._fields))
+            wanted = shard.file, self._pieces(shard, np.array([row]), {}, list(self._fields))
         differ = self._fetcher.refetch([wanted])
         if not differ:
             self._verified.add((number, row))
@@ -289,9 +321,21 @@ class RemoteShards(Shards):
         else:
             self._fetcher.cache.release_kept()
         # What is fetched of whole values will be read and stay, if there is room for all of it.
-        factor = _WIDER if ahead and self._fits else 1.0
-        pieces = [self._pieces(shard, *part[1:], names, factor) for shard, part in zip(shards, listed, strict=True)]
+        factor = _WIDER if ahead and self._fits and not self._container.read_where_it_lies else 1.0
+        pairs = list(zip(shards, listed, strict=True))
+        first = [(shard.file, some) for shard, part in pairs if len(some := self._tables(shard, *part[1:], names))]
+        with self._fetcher.fetch(first) if first else nullcontext():
+            pieces = [self._pieces(shard, *part[1:], names, factor) for shard, part in pairs]
         return shards, [(shard.file, some) for shard, some in zip(shards, pieces, strict=True) if len(some)], []
+
+    def _tables(
+        self, shard: _Shard, rows: Rows, extents: Mapping[str, Extent], names: Sequence[str]
+    ) -> NDArray[np.int64]:
+        """Return the pieces of a shard that must be there before one can tell which hold some fields of some rows."""
+        if not shard.by_spans:
+            return NO_BYTES[0]
+        tables = [NO_BYTES, *(shard.reader.tables(rows, name, extents.get(name)) for name in names)]
+        return _touched(tables, shard.file.cached.table.size)
 
     def _pieces(
         self, shard: _Shard, rows: Rows, extents: Mapping[str, Extent], names: Sequence[str], factor: float = 1.0
@@ -337,7 +381,7 @@ class RemoteShards(Shards):
 
     def _open_shard(self, number: int) -> _Shard:
         files, samples = self._files_of(number), int(self._table.samples[number])
-        file = files.shard
+        file = self._shard_file(number)
         with ExitStack() as kept:
             if files.companions:
                 kept.enter_context(self._fetcher.keep(files.needed_first))
@@ -348,7 +392,7 @@ class RemoteShards(Shards):
             if by_spans and fetched.pieces:
                 kept.enter_context(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
             with nullcontext() if by_spans else self._fetcher.fetch([_whole(file)]):
-                reader = self._container.reader(file.cached.path, self._fields)
+                reader = self._container.cached_reader(file.cached.path, self._fields)
             if len(reader) != samples:
                 raise ShardCorrupt(f"{self.path(number)}: {len(reader)} samples, but the manifest says {samples}")
             background.call_when_gone(reader, kept.pop_all().close)
@@ -357,8 +401,32 @@ class RemoteShards(Shards):
     def _objects(self, number: int) -> list[str]:
         """Return the names in the store of all files of a shard, the shard itself first."""
         name = self._table.names[number]
-        names = (name, *self._container.companions(name, adopted=self._described.adopted))
+        own = () if self._container.read_where_it_lies else (name,)
+        names = (*own, *self._container.companions(name, adopted=self._described.adopted))
         return [(self._url / one).path for one in names]
+
+    def _all_files(self, number: int) -> list[RemoteFile]:
+        """Return the shard, its index, and the checksums that the store has."""
+        files = self._files_of(number)
+        return [self._shard_file(number), *files.beside]
+
+    def _shard_file(self, number: int) -> RemoteFile:
+        """Return the shard itself; of several objects, the file that has all of them in the cache."""
+        files = self._files_of(number)
+        return files.shard or self._joined.get(number, partial(self._join, files.companions[0]))
+
+    def _join(self, index: RemoteFile, number: int) -> RemoteFile:
+        name = self._table.names[number]
+        path, place = index.cached.path.with_name(name), self._url / name
+        with self._fetcher.fetch([_whole(index)]):
+            joined = self._container.joined(path, place)
+        if joined.size > MOST_JOINED:
+            raise ConfigError(
+                f"{place}: a cache holds at most {format_size(MOST_JOINED)} of one store, it has "
+                f"{format_size(joined.size)}: take fewer fields, or several stores"
+            )
+        cached = self._fetcher.cache.object(path.parent.name, name, joined.size)
+        return RemoteFile(self._store, place.path, cached, joined=joined)
 
     def _files_of(self, number: int) -> _Files:
         """Return the files of a shard, whose pieces can be compared with their checksums."""
@@ -383,14 +451,16 @@ class RemoteShards(Shards):
 
     def _find(self, number: int) -> _Files:
         """Find the places of a shard's files in the cache; the store is asked for sizes that nobody knows."""
-        name, size = self._table.names[number], None
+        name, size, several = self._table.names[number], None, self._container.read_where_it_lies
+        if several:
+            size = int(self._table.bytes[number])  # of its index
         if self._described.container == "tar" and not self._described.adopted:
             size = side_index.size_of(self._fields, int(self._table.samples[number]))
         names = self._container.companions(name, adopted=self._described.adopted)
         group = next((group for end, group in self._groups if number < end), self._groups[-1][1])
         beside = [self._cached(group, companion, size) for companion in names]
-        shard = self._cached(group, name, int(self._table.bytes[number]) - sum(one.table.size for one in beside))
-        cached = [shard, *beside]
+        rest = int(self._table.bytes[number]) - sum(one.table.size for one in beside)
+        cached = beside if several else [self._cached(group, name, rest), *beside]
         sums = None
         if self._described.piece_bytes == PIECE:
             place = self._url / f"{name}{piece_sums.SUFFIX}"
@@ -401,7 +471,7 @@ class RemoteShards(Shards):
             is_whole = None if sums is None else partial(sums.is_whole, first)
             files.append(RemoteFile(self._store, object_name, one, is_whole))
             first += piece_count(one.table.size)
-        return _Files(files[0], files[1:], sums)
+        return _Files(None if several else files[0], files if several else files[1:], sums)
 
     def _cached(self, group: str, name: str, size: int | None) -> CachedObject:
         """Return the place in the cache of a file of the dataset."""

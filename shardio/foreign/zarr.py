@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..containers.files import RawFile
-from ..containers.zarr import ChunkFiles, FolderChunks, ZippedChunks
+from ..containers.zarr import ChunkFiles, FolderChunks, PackedChunks
 from ..containers.zarr_index import ENTRY
 from ..containers.zarr_metadata import ArrayLayout
 from ..errors import ShardCorrupt, SourceError
@@ -210,7 +210,7 @@ class ZipStore:
         return [one for one in found if one is not None]
 
     def chunks(self, path: str) -> ChunkFiles:
-        return ZippedChunks(self._file)
+        return PackedChunks(self._file)
 
     def entries(self, path: str, layout: ArrayLayout) -> NDArray[Any]:
         found = self.live_entries(path, layout)

@@ -35,8 +35,8 @@ _PASSING = frozenset(
 class _File:
     """A file held open, and closed when the last reader drops it."""
 
-    def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, _OPEN)
+    def __init__(self, folder: Path, name: str) -> None:
+        self.descriptor = _opened_below(folder, name)
         weakref.finalize(self, _close, self.descriptor)
         os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # what is asked for is all that is needed
 
@@ -51,9 +51,32 @@ def _close(descriptor: int) -> None:
         os.close(descriptor)
 
 
+def _opened_below(folder: Path, name: str) -> int:
+    """Open a file of a folder; its first part may be a link, and none below that is followed."""
+    first, *inner = name.split("/")
+    if not inner:
+        return os.open(folder / first, _OPEN)
+    opened = os.open(folder / first, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for part in inner:
+        kind = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC if part is not inner[-1] else _OPEN
+        try:
+            below = os.open(part, kind | os.O_NOFOLLOW, dir_fd=opened)
+        finally:
+            os.close(opened)
+        opened = below
+    return opened
+
+
+def modified_ns(found: ObjectInfo) -> int:
+    """Return when a file of a `FolderStore` was modified, in ns."""
+    return int((found.etag or "").partition("-")[0], 16)
+
+
 @final
 class FolderStore:
     """The files of a folder. As for every dataset in a folder, they may be links to others.
+
+    A file `a/b` is one of a folder `a`, which may be a link; below that no link is followed.
 
     The ETag of a file is its size, its time of modification, and its inode where the file system keeps that: those of
     FUSE may number their files anew when they are mounted.
@@ -128,7 +151,7 @@ class FolderStore:
         with self._lock:
             file = self._files.pop(name, None)
         if file is None or not os.path.samestat(file.status, now):
-            file = _File(path)
+            file = _File(self._folder, name)
         with self._lock:
             self._files[name] = file
             while len(self._files) > self._most:
@@ -154,7 +177,7 @@ class FolderStore:
                 self._files.pop(name, None)
             path = self._folder / name
             leads = f"; it is a link to {os.path.realpath(path)}" if path.is_symlink() else ""
-            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 raise ObjectNotFound(f"{path}: there is no such file{leads}") from error
             text = f"{path}: {what}: {error.strerror or error}{leads}"
             if error.errno in (errno.EACCES, errno.EPERM):

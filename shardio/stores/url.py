@@ -43,6 +43,11 @@ class Url:
         return self.path.rpartition("/")[2]
 
     @property
+    def is_remote(self) -> bool:
+        """Whether it is in a store, and not in a `FolderStore`."""
+        return "://" in self.root
+
+    @property
     def parent(self) -> "Url":
         """The place that this one is in."""
         return Url(self.root, self.path.rpartition("/")[0])
