@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sys
 
+import _forked
 import pytest
 from hypothesis import settings
 
@@ -24,3 +26,5 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("HDF5_PLUGIN_PATH", "")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as after `nohup ... &`: tests interrupt themselves and others
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if sys.platform == "linux":
+    _forked.fork_what_is_spawned()
