@@ -4,8 +4,9 @@ import dataclasses
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, Self, TypeVar, final
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Protocol, Self, TypeVar, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,3 +161,41 @@ class OneOpenFile(Generic[_T]):
             self._key = (os.getpid(), number)
         found: _T = self._open
         return found
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+_Reader = TypeVar("_Reader", bound=_Closable)
+
+
+@final
+class JoinedReaders(Generic[_Reader]):
+    """The open readers of a file and of those that are joined to it.
+
+    Args:
+        paths: the file, then the others.
+        columns: the columns to read; `file` of each is the number of its file.
+        opens: returns a reader of columns of a file; SourceError if that fails.
+    """
+
+    def __init__(
+        self, paths: Sequence[Path], columns: Sequence[Any], opens: Callable[[Path, list[Any]], _Reader]
+    ) -> None:
+        self._readers: list[_Reader] = []
+        try:
+            for number, path in enumerate(paths):
+                self._readers.append(opens(path, [column for column in columns if column.file == number]))
+        except SourceError:
+            self.close()
+            raise
+
+    def of(self, column: Any) -> _Reader:
+        """Return the reader of a column."""
+        reader: _Reader = self._readers[column.file]
+        return reader
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()

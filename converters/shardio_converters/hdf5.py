@@ -6,8 +6,8 @@ The format is described at https://support.hdfgroup.org/documentation/hdf5/lates
 import contextlib
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, final
@@ -24,6 +24,7 @@ from shardio.format import cf
 from shardio.format.fields import as_ragged, listed_ragged
 from shardio.source import Sample, check_index, describe_field, label_as_int64
 
+from ._coordinates import Coordinates, check_joined, merged, of_other_axes, read_coordinates, series_hints
 from ._fields import (
     check_same_rows,
     choose_fields,
@@ -37,10 +38,9 @@ from ._fields import (
 )
 from ._files import source_errors
 from ._hdf5_columns import Column, Contents
-from ._hdf5_coordinates import Coordinates, check_joined, of_other_axes, read_coordinates, series_hints
 from ._hdf5_reader import Reader, datasets_of, open_file, try_in_helper
 from ._netcdf3 import ClassicContents, ClassicReader
-from ._source_base import ColumnSource, OneOpenFile
+from ._source_base import ColumnSource, JoinedReaders, OneOpenFile
 
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
 _FEW_ROWS = 1 << 24  # rows that may occupy no bytes in the file: of chunks that were never written
@@ -128,9 +128,10 @@ def hdf5(
     if join and fields is not None:
         choose_fields(fields, available, printable(paths))
     first, *others = series.values()
+    each = list(series.values())
     if join:
-        check_joined([one.coordinates for one in series.values()], [one.counts for one in series.values()])
-    columns = _merged(list(series.values()))
+        check_joined(each)
+    columns = {name: replace(each[n].columns[name], file=n) for name, n in merged(each).items()}
     starts = np.cumsum([0, *first.counts], dtype=np.int64)
     lost = {name: why for one in series.values() for name, why in one.lost.items()}
     no_effect = {path: told for one in series.values() for path, told in one.no_effect.items()}
@@ -141,7 +142,8 @@ def hdf5(
     hints = (*order_hints(first.paths), *series_hints(first.coordinates))
     joined = tuple(zip(*(one.paths for one in others), strict=True))
     files = tuple(first.paths)
-    return Hdf5(files, columns, starts, external_links, read_timeout, remarks, hints, joined).measured()
+    axes = {name: axes for one in series.values() for name, axes in one.axes.items()}
+    return Hdf5(files, columns, starts, external_links, read_timeout, remarks, hints, joined, axes).measured()
 
 
 @final
@@ -163,6 +165,7 @@ class _Series:
         fields: the choice of fields.
         names: the path of each field's column.
         columns: the columns of the first file by field, without an axis along which files may differ.
+        axes: what the axes of the first file's columns are called, by field.
         counts: the number of rows of each file.
         coordinates: those of each file.
         lost, no_effect: why columns are left out, by name, and attributes that have no effect, by path.
@@ -172,6 +175,7 @@ class _Series:
         self.fields, self._options = fields, options
         self.names: dict[str, str] = {}
         self.columns: dict[str, Column] = {}
+        self.axes: dict[str, Sequence[str]] = {}
         self.counts: list[int] = []
         self.coordinates: list[Coordinates] = []
         self.lost: dict[str, str] = {}
@@ -199,6 +203,7 @@ class _Series:
             if name in found and found[name].field.kind == "array":
                 shape = as_ragged(found[name].field.shape, in_all=in_all)
                 found[name] = replace(found[name], field=replace(found[name].field, shape=shape))
+        self.axes = self.axes or {name: contents.scales.get(column.path, ()) for name, column in found.items()}
         self.columns = self.columns or found
         _check_same(self.columns, found, path, first)
         self.counts.append(_count(found, path, options.external_links))
@@ -207,51 +212,13 @@ class _Series:
             try_in_helper(path, options.read_timeout, "open_datasets", names=names, external_links=links)
         opens = partial(_open, path, external_links=options.external_links, read_timeout=options.read_timeout)
         opens(found.values()).close()  # fail now if a filter is missing
-        there = read_coordinates(contents, path, found.values(), opens)
+        scales = [contents.scales.get(column.path, ())[:1] for column in found.values()]
+        rows = [scale[0] for scale in scales if scale]
+        there = read_coordinates(path, _coordinates(contents), contents.columns, rows, opens)
         if self.coordinates and not options.ragged:
-            grid = of_other_axes(contents, found.values())
+            grid = of_other_axes(contents.scales, found.values())
             self.coordinates[0].check_same(there, grid, "files must agree on their grid")
         self.coordinates.append(there)
-
-
-def _merged(series: Sequence[_Series]) -> dict[str, Column]:
-    """The columns of files that are joined; SourceError for one in several of them that is no coordinate."""
-    columns: dict[str, Column] = {}
-    for number, one in enumerate(series):
-        for name, column in one.columns.items():
-            before = columns.setdefault(name, replace(column, file=number))
-            if before.file != number and column.path not in one.coordinates[0].values:
-                raise SourceError(
-                    "{join}: {!r} is in {} and in {}, and is no coordinate, which both may have: choose others with "
-                    "{fields}",
-                    column.path,
-                    printable(series[before.file].paths[0]),
-                    printable(one.paths[0]),
-                )
-    return columns
-
-
-@final
-class _Readers:
-    """The open readers of a file and of those that are joined to it."""
-
-    def __init__(self, paths: Sequence[Path], columns: Sequence[Column], options: tuple[bool, float]) -> None:
-        self._readers: list[Reader | ClassicReader] = []
-        try:
-            for number, path in enumerate(paths):
-                there = [column for column in columns if column.file == number]
-                self._readers.append(_open(path, there, *options))
-        except SourceError:
-            self.close()
-            raise
-
-    def of(self, column: Column) -> Reader | ClassicReader:
-        """Return the reader of a column."""
-        return self._readers[column.file]
-
-    def close(self) -> None:
-        for reader in self._readers:
-            reader.close()
 
 
 @final
@@ -266,6 +233,7 @@ class Hdf5(ColumnSource):
         external_links: whether to read data in other files that they name.
         read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
         joined: for each of `files` the others that are joined to it; () if none are.
+        dimensions: see `shardio.source.HasDimensions`.
     """
 
     files: tuple[Path, ...]
@@ -276,6 +244,7 @@ class Hdf5(ColumnSource):
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     joined: tuple[tuple[Path, ...], ...] = ()
+    dimensions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     source = "hdf5"
     container = "hdf5"
 
@@ -284,11 +253,12 @@ class Hdf5(ColumnSource):
         return int(self.starts[-1])
 
     @cached_property
-    def _readers(self) -> OneOpenFile[_Readers]:
+    def _readers(self) -> OneOpenFile[JoinedReaders[Reader | ClassicReader]]:
         # A closure over self would keep the open file alive in a cycle.
-        files, columns, options = self.files, tuple(self.columns.values()), (self.external_links, self.read_timeout)
+        files, columns = self.files, tuple(self.columns.values())
+        opens = partial(_open, external_links=self.external_links, read_timeout=self.read_timeout)
         joined = self.joined or ((),) * len(files)
-        return OneOpenFile(lambda number: _Readers((files[number], *joined[number]), columns, options))
+        return OneOpenFile(lambda number: JoinedReaders((files[number], *joined[number]), columns, opens))
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -390,7 +360,7 @@ def _take(
     """
     available = contents.all_columns()
     found: dict[str, Column] = {}
-    for field, name in names.items():
+    for called, name in names.items():
         column = available.get(name)
         if column is None:
             raise SourceError(f"files must agree: {printable(path)} has no {name!r}, {printable(first)} has")
@@ -403,7 +373,7 @@ def _take(
             raise SourceError("{}: {}; choose others with {fields}", place, error) from error
         if remark:
             remarks.setdefault(column.path, remark)
-        found[field] = replace(column, field=label_as_int64(field, column.field))
+        found[called] = replace(column, field=label_as_int64(called, column.field))
     check_same_rows({name: available[name] for name in names.values()}, printable(path))
     return found
 
@@ -421,6 +391,18 @@ def _described(column: Column, attributes: Mapping[str, Any], decode_cf: bool) -
     if decode_cf:
         raise SourceError(f"its attributes {cf.told(changes)} are for numbers of one shape, which are no members")
     return column, remark_on_packing(column.path, changes)
+
+
+def _coordinates(contents: Contents | ClassicContents) -> Iterator[Column]:
+    """Yield the columns of numbers with one axis, to be decoded if that is possible."""
+    for column in contents.columns.values():
+        if column.problem or column.members or column.field.kind != "scalar":
+            continue
+        try:
+            field, _ = with_attributes(column.field, contents.attributes.get(column.path, {}), column.path, True)
+            yield replace(column, field=field, decoded=True)
+        except SourceError:  # such as a calendar without leap days
+            yield column
 
 
 def _count(columns: Mapping[str, Column], path: Path, external_links: bool) -> int:

@@ -12,7 +12,7 @@ import struct
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -34,12 +34,14 @@ from shardio.format.limits import MAX_VALUE_BYTES
 from shardio.source import Field, Sample, check_index, describe_field, label_as_int64, load_optional, local_path
 from shardio.system.regular_files import check_regular
 
+from ._coordinates import Coordinates, check_joined, merged, of_other_axes, read_coordinates, series_hints
 from ._fields import (
     array_field,
     check_characters,
     check_same_rows,
     choose_fields,
     dtype_in_words,
+    known_fields,
     measure,
     rename_remarks,
     sample_value,
@@ -47,7 +49,7 @@ from ._fields import (
     with_attributes,
 )
 from ._files import source_errors
-from ._source_base import BlockCache, ColumnSource, OneOpenFile, rows_at_once
+from ._source_base import BlockCache, ColumnSource, JoinedReaders, OneOpenFile, rows_at_once
 
 _DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError, IndexError, AttributeError, EOFError, ArithmeticError),
@@ -70,11 +72,13 @@ def zarr(
     axis: str | None = None,
     decode_cf: bool = False,
     sort: Sort = "name",
+    join: bool = False,
 ) -> "Zarr":
     """A Zarr array or group, of format 2 or 3: the rows along the first axis are the samples.
 
     Takes a directory or a zip file on a local disk, or several: a folder of them, or a pattern such as "months/*.zarr"
-    (quote it), whose arrays must have the same names and rows. A lone array becomes the field `array`; in a group,
+    (quote it), whose arrays must have the same names and rows; coordinates of other axes than the samples', arrays of
+    one axis with its name, must be equal. A lone array becomes the field `array`; in a group,
     every array becomes a field: numbers become scalars or arrays, strings text, raw values of fixed size bytes, and
     values of varying length bytes, or images if they begin like one. Missing chunks hold the fill value, as Zarr
     defines. Arrays of pickled objects are refused, because unpickling can run any code; so are datetimes and
@@ -90,12 +94,16 @@ def zarr(
             and _Unsigned; numbers outside of valid_min, valid_max or valid_range become NaN, and times seconds since
             1970, float64. Without it numbers stay as they are stored.
         sort: `natural` sorts stores by the numbers in their names, so that s_2 comes before s_10.
+        join: take stores of different arrays for the same rows: stores that hold the same arrays make a series, and the
+            first store of each series is joined to those of the others, then the second, and so on. The coordinates
+            that they share must be equal.
 
     Example:
         shardio convert zarr train.zarr data/train --fields image=images,label=labels
         shardio convert zarr train.zarr.zip data/train
         shardio convert zarr era5.zarr data/era5 --fields t2m,time --decode-cf --to hdf5
         shardio convert zarr era5.zarr data/times --axis time
+        shardio convert zarr "wind/*.zarr" data/wind --join --axis time --stack wind=u10,v10 --to hdf5
         shardio convert zarr train.zarr data/half --to hdf5 --dtype float16 --compress gzip
 
     Raises:
@@ -106,27 +114,97 @@ def zarr(
     """
     given = [os.fspath(one) for one in ([src] if isinstance(src, (str, os.PathLike)) else src)]
     roots = find_stores(given, sort) or [local_path(one).absolute() for one in given]
-    stores: list[Mapping[str, _Column]] = []
-    remarks: tuple[str, ...] = ()
-    names: dict[str, str] = {}
+    series: dict[frozenset[str], _Series] = {}
+    available: dict[str, None] = {}
     for root in roots:
-        found, lost = _columns(root, axis)
-        usual = {name: column for name, column in found.items() if column.shape}
-        if not usual:
-            raise SourceError(f"{printable(root)} holds no arrays with rows")
-        names = names or choose_fields(fields, usual, printable(root))
-        chosen, not_applied = _take(names, usual, root, roots[0], decode_cf)
-        stores.append(chosen)
-        if not remarks:
-            left_out = shortened(lost if fields is None else [], "arrays are left out")
-            no_effect = shortened(not_applied, "arrays have such attributes")
-            remarks = (*left_out, *rename_remarks(fields, names), *no_effect)
-        _check_same(stores[0], chosen, root, roots[0])
-    starts = np.cumsum([0, *(next(iter(store.values())).shape[0] for store in stores)], dtype=object)
+        contents = _Contents(root, axis)
+        kind, chosen = frozenset[str](), fields
+        if join:
+            kind = frozenset(contents.columns)
+            available |= dict.fromkeys(contents.usual())
+            chosen = fields if fields is None else known_fields(fields, contents.usual())
+        if kind not in series:
+            series[kind] = _Series(chosen, decode_cf)
+        series[kind].add(contents, compared=len(roots) > 1)
+    if join and fields is not None:
+        choose_fields(fields, available, printable(roots[0]))
+    each = list(series.values())
+    if join:
+        check_joined(each)
+    in_store = merged(each)
+    stores = tuple(
+        {name: replace(each[number].stores[at][name], file=number) for name, number in in_store.items()}
+        for at in range(len(each[0].stores))
+    )
+    starts = np.cumsum([0, *each[0].counts], dtype=object)
     if starts[-1] >= 1 << 62:
         raise SourceError(f"{printable(roots[0])} claims {starts[-1]} rows, which are too many")
-    made = Zarr(tuple(roots), tuple(stores), starts.astype(np.int64), remarks, order_hints(roots, "stores"))
+    lost = list(dict.fromkeys(told for one in each for told in one.lost))
+    no_effect = list(dict.fromkeys(told for one in each for told in one.no_effect))
+    remarks = (
+        *shortened(lost, "arrays are left out"),
+        *dict.fromkeys(told for one in each for told in rename_remarks(one.fields, one.names)),
+        *shortened(no_effect, "arrays have such attributes"),
+    )
+    hints = (*order_hints(each[0].paths, "stores"), *series_hints(each[0].coordinates))
+    joined = tuple(zip(*(one.paths for one in each[1:]), strict=True))
+    made = Zarr(tuple(each[0].paths), stores, starts.astype(np.int64), remarks, hints, joined)
     return made.measured()
+
+
+@final
+class _Series:
+    """Stores of the same arrays, in order.
+
+    Attributes:
+        fields: the choice of fields.
+        names: the path of each field's array.
+        paths: the stores.
+        stores: the chosen columns of each, by field.
+        coordinates: those of each, if they are compared.
+        lost, no_effect: remarks on arrays that are left out, and on attributes that have no effect, of the first store.
+    """
+
+    def __init__(self, fields: str | Mapping[str, str] | None, decode_cf: bool) -> None:
+        self.fields, self._decode_cf = fields, decode_cf
+        self.names: dict[str, str] = {}
+        self.paths: list[Path] = []
+        self.stores: list[Mapping[str, _Column]] = []
+        self.coordinates: list[Coordinates] = []
+        self.lost: list[str] = []
+        self.no_effect: list[str] = []
+
+    @property
+    def columns(self) -> Mapping[str, "_Column"]:
+        return self.stores[0]
+
+    @property
+    def counts(self) -> list[int]:
+        return [next(iter(store.values())).shape[0] for store in self.stores]
+
+    def add(self, contents: "_Contents", *, compared: bool) -> None:
+        """Add the next store; SourceError if it disagrees with the first one. Its coordinates are read to compare."""
+        root, usual = contents.root, contents.usual()
+        first = self.paths[0] if self.paths else root
+        if not usual:
+            raise SourceError(f"{printable(root)} holds no arrays with rows")
+        self.names = self.names or choose_fields(self.fields, usual, printable(root))
+        if self.fields is None and (extra := usual.keys() - self.names.values()):
+            raise SourceError(f"stores must agree: {printable(root)} has {min(extra)!r}, {printable(first)} has not")
+        chosen, no_effect = _take(self.names, usual, root, first, self._decode_cf)
+        if not self.paths:
+            self.lost, self.no_effect = contents.lost if self.fields is None else [], no_effect
+        self.stores.append(chosen)
+        self.paths.append(root)
+        _check_same(self.stores[0], chosen, root, first)
+        if compared:
+            columns, opens = list(chosen.values()), partial(_Reader, root)
+            rows = [axes[0] for column in columns if (axes := contents.scales.get(column.path)) and axes[0]]
+            there = read_coordinates(root, contents.coordinates(), contents.stored, rows, opens)
+            if self.coordinates:
+                grid = of_other_axes(contents.scales, columns)
+                self.coordinates[0].check_same(there, grid, "stores must agree on their grid")
+            self.coordinates.append(there)
 
 
 def _take(
@@ -182,6 +260,8 @@ class _Column:
         axis: the axis that the samples are along.
         layout: how its numbers lie in chunks; None if zarr reads it.
         metadata: the JSON value that this follows from.
+        dimensions: the names of its axes, that of the samples first; () if it has none.
+        file: the number, from 1, of the joined store that it is in; 0 for the store itself.
     """
 
     path: str
@@ -194,6 +274,8 @@ class _Column:
     axis: int = 0
     layout: ArrayLayout | None = None
     metadata: Mapping[str, Any] | None = None
+    dimensions: tuple[str | None, ...] = ()
+    file: int = 0
 
 
 @final
@@ -205,6 +287,7 @@ class Zarr(ColumnSource):
         files: the stores.
         stores: the columns to read of each, by field.
         starts: the number of each store's first sample, followed by the number of samples, `[stores + 1]`.
+        joined: for each of `files` the others that are joined to it; () if none are.
     """
 
     files: tuple[Path, ...]
@@ -212,6 +295,7 @@ class Zarr(ColumnSource):
     starts: NDArray[np.int64]
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    joined: tuple[tuple[Path, ...], ...] = ()
     source = "zarr"
     container = "zarr"
 
@@ -224,14 +308,21 @@ class Zarr(ColumnSource):
         return int(self.starts[-1])
 
     @cached_property
-    def _readers(self) -> "OneOpenFile[_Reader]":
+    def _readers(self) -> "OneOpenFile[JoinedReaders[_Reader]]":
         files, stores = self.files, self.stores  # a closure over self would keep the store open
-        return OneOpenFile(lambda number: _Reader(files[number], stores[number].values()))
+        joined = self.joined or ((),) * len(files)
+        opens: Any = _Reader
+        return OneOpenFile(lambda n: JoinedReaders((files[n], *joined[n]), [*stores[n].values()], opens))
 
     @property
     def names(self) -> Mapping[str, str]:
         """See `shardio.source.HasNames`: the arrays' paths."""
         return {name: column.path for name, column in self.columns.items()}
+
+    @property
+    def dimensions(self) -> Mapping[str, Sequence[str | None]]:
+        """See `shardio.source.HasDimensions`."""
+        return {name: column.dimensions for name, column in self.columns.items()}
 
     @property
     def decode_cf(self) -> bool:
@@ -241,24 +332,26 @@ class Zarr(ColumnSource):
     def changes(self) -> Mapping[str, Any]:
         """The options that change the samples, as JSON values for the conversion's plan, which `--resume` compares."""
         axes = {name: column.axis for name, column in self.columns.items() if column.axis}
-        return {**({"decode_cf": True} if self.decode_cf else {}), **({"axes": axes} if axes else {})}
+        made = {"decode_cf": self.decode_cf, "axes": axes, "join": bool(self.joined)}
+        return {name: value for name, value in made.items() if value}
 
     def zarr_index(self, number: int) -> ZarrIndex:
         """See `shardio.source.HasZarrIndex`."""
-        root, arrays = self.files[number], dict[str, IndexedArray]()
-        store = open_store(root)
+        arrays = dict[str, IndexedArray]()
+        roots = (self.files[number], *(self.joined[number] if self.joined else ()))
+        stores = [open_store(root) for root in roots]
         for name, column in self.stores[number].items():
             if column.layout is None or column.metadata is None:
                 raise SourceError(
                     "{}: {!r} is not read in place, as it holds no numbers, or in codecs that shardio does not know; "
                     "choose others with {fields}, or convert it",
-                    printable(root),
+                    printable(roots[column.file]),
                     column.path or "array",
                 )
             packing = None if column.decoding is None else cf.to_json(column.attributes or {})
-            entries = store.entries(column.path, column.layout)
-            arrays[name] = IndexedArray(column.path, column.metadata, column.axis, packing, entries)
-        return ZarrIndex(arrays, zipped=store.zipped)
+            entries = stores[column.file].entries(column.path, column.layout)
+            arrays[name] = IndexedArray(column.path, column.metadata, column.axis, packing, entries, column.file)
+        return ZarrIndex(arrays, zipped=stores[0].zipped, joined=tuple(store.zipped for store in stores[1:]))
 
     def measured(self) -> "Zarr":
         first = {name: self._measured(column) for name, column in self.columns.items()}
@@ -275,14 +368,15 @@ class Zarr(ColumnSource):
         check_index(index, self._count)
         number = bisect_right(self.starts, index) - 1
         row, reader = index - int(self.starts[number]), self._readers.get(number)
-        return {name: reader.value(column, row) for name, column in self.stores[number].items()}
+        return {name: reader.of(column).value(column, row) for name, column in self.stores[number].items()}
 
     def _fill(self, name: str, out: NDArray[Any]) -> None:
         for number, part in enumerate(np.split(out, self.starts[1:-1])):
-            self._readers.get(number).fill(self.stores[number][name], part)
+            column = self.stores[number][name]
+            self._readers.get(number).of(column).fill(column, part)
 
     def _measured(self, column: _Column) -> Any:
-        return measure(column, int(self.starts[1]), partial(self._readers.get(0).value, column), _MEASURED)
+        return measure(column, int(self.starts[1]), partial(self._readers.get(0).of(column).value, column), _MEASURED)
 
 
 @final
@@ -415,32 +509,69 @@ def _check(path: Path) -> None:
         check_regular(path)
 
 
-def _columns(root: Path, axis: str | None) -> tuple[dict[str, _Column], list[str]]:
-    """All arrays of a store, by path, and a remark for each that is left out; the store itself is called `array`."""
-    store = open_store(root)
-    arrays = store.arrays()
-    if not arrays:
-        raise SourceError(f"{printable(root)} holds no Zarr arrays")
-    lost = [f"left out {path!r}: it is a link, which is not followed" for path in store.links]
-    found: dict[str, _Column] = {}
-    reader = _Reader(root, ())
-    try:
-        for array in arrays:
-            name = array.path or "array"
-            column = _column(array, reader, root)
-            if column.shape and axis is not None:
-                column = _along(column, array, axis)
-            found[name] = column
+@final
+class _Contents:
+    """The arrays of a store.
+
+    Attributes:
+        root: the store.
+        columns: all arrays by path; a store that is one is called `array`. Those without rows, which are left out, have
+            no shape.
+        stored: by path, the arrays of numbers with one axis, whichever that is.
+        scales: by path of an array, those of the coordinates of its axes, that of the samples first; "" for none.
+        lost: a remark for each array that is left out.
+    """
+
+    def __init__(self, root: Path, axis: str | None) -> None:
+        store = open_store(root)
+        arrays = store.arrays()
+        if not arrays:
+            raise SourceError(f"{printable(root)} holds no Zarr arrays")
+        self.root = root
+        self.lost = [f"left out {path!r}: it is a link, which is not followed" for path in store.links]
+        found: dict[str, _Column] = {}
+        reader = _Reader(root, ())
+        try:
+            for array in arrays:
+                found[array.path or "array"] = _column(array, reader, root)
+        finally:
+            reader.close()
+        stated = {column.path: column.attributes or {} for column in found.values()}
+        for bounds, times in cf.inherit_units(stated).items():
+            attributes = cf.with_units_of(stated[bounds], stated[times])
+            name = bounds or "array"
+            found[name] = replace(found[name], attributes=attributes)
+        self.stored = {column.path: column for column in found.values() if _is_lone(column)}
+        self.columns = found if axis is None else {name: _along(column, axis) for name, column in found.items()}
+        for name, column in self.columns.items():
             if not column.shape:
-                lost.append(f"left out {name!r}: it has no {'rows' if axis is None else f'axis {axis!r}'}")
-    finally:
-        reader.close()
-    stated = {column.path: column.attributes or {} for column in found.values()}
-    for bounds, times in cf.inherit_units(stated).items():
-        attributes = cf.with_units_of(stated[bounds], stated[times])
-        name = bounds or "array"
-        found[name] = replace(found[name], attributes=attributes)
-    return found, lost
+                self.lost.append(f"left out {name!r}: it has no {'rows' if axis is None else f'axis {axis!r}'}")
+        self.scales = {
+            column.path: tuple(self._scale(column, name) for name in column.dimensions)
+            for column in self.columns.values()
+        }
+
+    def usual(self) -> dict[str, "_Column"]:
+        """Return the arrays with rows."""
+        return {name: column for name, column in self.columns.items() if column.shape}
+
+    def coordinates(self) -> Iterator["_Column"]:
+        """Yield the arrays of numbers with one axis, to be decoded if that is possible."""
+        for column in self.stored.values():
+            try:
+                yield _described(column, column.path, True)[0]
+            except SourceError:  # such as a calendar without leap days
+                yield column
+
+    def _scale(self, column: "_Column", axis: str | None) -> str:
+        """Return the path of the coordinate of an axis: the array of its name beside the column."""
+        path = "/".join([*column.path.split("/")[:-1], axis or ""])
+        lone = self.stored.get(path)
+        return path if axis and lone is not None and lone.dimensions == (axis,) else ""
+
+
+def _is_lone(column: "_Column") -> bool:
+    return bool(column.layout and column.dimensions) and not column.problem and column.field.kind == "scalar"
 
 
 def _column(found: FoundArray, reader: _Reader, root: Path) -> _Column:
@@ -454,14 +585,23 @@ def _column(found: FoundArray, reader: _Reader, root: Path) -> _Column:
         raise SourceError(f"{printable(root)}: the array {found.path!r} {error}") from error
     except NotUnderstood:
         return _column_of_zarr(reader.array(found.path), found, codecs)
-    column = _Column(found.path, layout.shape, layout=layout, metadata=found.metadata[0])
+    axes = _dimensions(found, len(layout.shape))
+    column = _Column(found.path, layout.shape, layout=layout, metadata=found.metadata[0], dimensions=axes)
     return _of_numbers(column, layout.dtype, layout.chunk, layout.fill, found)
+
+
+def _dimensions(found: FoundArray, count: int) -> tuple[str | None, ...]:
+    """The names of an array's axes; () if it has none."""
+    names = found.metadata[0].get("dimension_names") or found.attributes.get("_ARRAY_DIMENSIONS")
+    if not isinstance(names, list) or len(names) != count:
+        return ()
+    return tuple(name if isinstance(name, str) else None for name in names)
 
 
 def _column_of_zarr(array: Any, found: FoundArray, codecs: set[str]) -> _Column:
     """The column of an array that zarr reads."""
     shape, dtype = tuple(array.shape), array.dtype
-    column, rows = _Column(found.path, shape), shape[1:]
+    column, rows = _Column(found.path, shape, dimensions=_dimensions(found, len(shape))), shape[1:]
     if dtype.kind in "TUS" or "vlen-decode_utf8" in codecs:
         return replace(column, field=Field("json" if rows else "text"))
     if not rows and ((dtype.kind == "V" and dtype.names is None) or "vlen-bytes" in codecs):
@@ -484,22 +624,22 @@ def _of_numbers(column: _Column, dtype: np.dtype[Any], chunks: Sequence[int], fi
         raise SourceError(f"the attributes of the array {found.path!r} cannot be read: {text}") from error
 
 
-def _along(column: _Column, found: FoundArray, axis: str) -> _Column:
+def _along(column: _Column, axis: str) -> _Column:
     """A column whose samples are along another axis; one without a shape if the array has no such axis."""
-    named = column.layout.dimensions if column.layout else ()
-    names = list(named or found.attributes.get("_ARRAY_DIMENSIONS") or ())
+    names = column.dimensions
     place = names.index(axis) if axis in names else int(axis) if axis.isdecimal() else -1
     if not 0 <= place < len(column.shape):
         return replace(column, shape=())
     if not place or column.problem:
         return column
-    if column.layout is None:
+    if (layout := column.layout) is None:
         return replace(column, problem="zarr reads it, and only along its first axis")
     shape = column.shape[place], *column.shape[:place], *column.shape[place + 1 :]
-    moved = replace(column, shape=shape, axis=place)
-    field = array_field(column.layout.dtype, shape[1:])
+    axes = (names[place], *names[:place], *names[place + 1 :]) if names else ()
+    moved = replace(column, shape=shape, axis=place, dimensions=axes)
+    field = array_field(layout.dtype, shape[1:])
     if field is None:
-        return replace(moved, problem=f"no field holds {list(shape[1:])} of {column.layout.dtype}")
+        return replace(moved, problem=f"no field holds {list(shape[1:])} of {layout.dtype}")
     return replace(moved, field=field)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import hdf5_index, side_index
 from ..containers import tar as layout
+from ..containers.joined import joined_files
 from ..conversion import source as sources
 from ..conversion.adopt import rebuild_index
 from ..conversion.stacks import stacked, stacks_of, with_variables
@@ -153,7 +154,7 @@ def _source(folder: Directory, described: manifest.Manifest, name: str) -> Any:
         options["key"] = "key" in described.fields and "key" not in names
     if converter == "hdf5":
         options["decode_cf"] = _decodes(described)
-        if joined := [path.absolute() for path in hdf5_index.joined(folder.path / name)]:
+        if joined := [path.absolute() for path in joined_files(folder.path / name)]:
             paths, options["join"] = [*paths, *joined], True
     return stacked(sources.find(converter)(paths[0] if len(paths) == 1 else paths, **options), stacks)
 

@@ -224,6 +224,10 @@ class Container:
         """Return the paths of all files of the shard at `path`, the shard itself first."""
         return (path,)
 
+    def links(self, path: Path) -> tuple[Path, ...]:
+        """Return the paths of links that belong to the shard at `path`, and lead to what `check` compares."""
+        return ()
+
     def check(self, path: Path) -> None:
         """Raise DatasetError unless what belongs to the shard at `path` beside `files` is as it was."""
         return

@@ -34,8 +34,9 @@ from .files import BaseReader, RawFile, as_rows, check_request, open_hdf5, open_
 from .hdf5_chunks import ChunkedRows, ChunkSpan, chunk_table, chunked_rows
 from .hdf5_index import Layout
 from .hdf5_library import SERVICE, LibraryFile, LibraryRows, Unreadable, library_rows, library_values, resolve
+from .joined import joined_files, joined_name
 from .row_locator import MAPPED_ROW, FileRows, MemoryRows, RowLocator, SpanTable, not_mapped, within
-from .stacked_rows import StackedRows, field_of_variable, variables_of
+from .stacked_rows import StackedRows, stack_readers, stacks_among, with_variables
 
 _MOST_ROUNDS = 256
 """Times that opening an adopted file may ask for more pieces; if it takes more, the file comes whole."""
@@ -129,7 +130,7 @@ class Hdf5Reader(RowsReader):
         if given is None:
             if not hdf5_index.path_of(self._path).exists():
                 return open_shard(self._path, self._fields, Layout({}))
-            joined = hdf5_index.joined(self._path)
+            joined = joined_files(self._path)
         # Another program wrote the file, and damage in it may hold libhdf5: the helper process opens it first.
         described = {
             "fields": fields_to_json(self._fields),
@@ -187,7 +188,7 @@ class Hdf5Container(Container):
 
     def files(self, path: Path) -> tuple[Path, ...]:
         index = hdf5_index.path_of(path)
-        return (path, *hdf5_index.joined(path), index) if index.exists() else (path,)
+        return (path, *joined_files(path), index) if index.exists() else (path,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +364,7 @@ def have_spans(file: BinaryIO, path: Path, fields: Mapping[str, Field], layout: 
     """
     size = file.seek(0, os.SEEK_END)
     with open_hdf5_stream(file) as opened:
-        for name, field in _variables(path, fields, _stacks(fields, layout)).items():
+        for name, field in with_variables(path, fields, stacks_among(fields, layout.names)).items():
             dataset_name, stored = layout.names.get(name, name), field
             if (packed := layout.packing.get(name)) is not None:
                 stored, _ = _stored(packed, field, resolve(opened, dataset_name, path))
@@ -382,20 +383,6 @@ def _in_helper(path: Path, function: str, **arguments: Any) -> str | None:
         return values[0].decode() if values else None
     except UnicodeDecodeError as error:
         raise ShardCorrupt(f"{path}: cannot be opened: its description is not UTF-8: {error}") from error
-
-
-def _stacks(fields: Mapping[str, Field], layout: Layout) -> dict[str, list[str]]:
-    """Return what the variables of stacks are called, by field."""
-    return {name: found for name in fields if (found := variables_of(name, layout.names))}
-
-
-def _variables(path: Path, fields: Mapping[str, Field], stacks: Mapping[str, Sequence[str]]) -> dict[str, Field]:
-    """Return fields with the variables of stacks in the place of these; ShardCorrupt for what is no such stack."""
-    for name, found in stacks.items():
-        if not fields[name].fixed or fields[name].row_shape[:1] != (len(found),):
-            raise ShardCorrupt(f"{path}: field {name!r} is no stack of {len(found)} variables, which its index names")
-    stored = {name: field for name, field in fields.items() if name not in stacks}
-    return stored | {one: field_of_variable(fields[name]) for name, found in stacks.items() for one in found}
 
 
 def _span(reader: Any) -> ChunkSpan | None:
@@ -424,7 +411,7 @@ def open_shard(
     counts: dict[str, int] = {}
     in_file: dict[str, int] = {}
     taken: NDArray[np.int64] | None = None
-    stacks = _stacks(fields, layout)
+    stacks = stacks_among(fields, layout.names)
     if indexed:
         others = {name: field for name, field in fields.items() if name not in layout.names and name not in stacks}
         table, none = hdf5_index.path_of(path), Layout({})
@@ -433,7 +420,7 @@ def open_shard(
             taken = np.empty(counts[hdf5_index.ROWS], np.int64)  # the count stays, to be compared with the others
             reader.read(np.arange(len(taken)), taken, MAX_VALUE_BYTES)
         fields = {name: field for name, field in fields.items() if name not in others}
-    stored = _variables(path, fields, stacks)
+    stored = with_variables(path, fields, stacks)
     beside = frozenset(readers)
     for number, place in enumerate((path, *joined)):
         there = {name: field for name, field in stored.items() if layout.files.get(name, 0) == number}
@@ -441,7 +428,7 @@ def open_shard(
             _open_fields(place, there, layout, readers, in_file)
     if lost := sorted(stored.keys() - in_file.keys()):
         number = layout.files[lost[0]]
-        place = path.with_name(hdf5_index.joined_name(path.name, number))
+        place = path.with_name(joined_name(path.name, number))
         raise ShardCorrupt(f"{place}: there is no such file, which is to have {layout.names[lost[0]]!r}")
     if taken is not None:
         for name, count in in_file.items():
@@ -451,8 +438,7 @@ def open_shard(
     counts |= in_file
     if len(set(counts.values())) > 1:
         raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
-    for name, found in stacks.items():
-        readers[name] = StackedRows(tuple(readers.pop(one) for one in found), len(fields[name].row_shape))
+    stack_readers(readers, fields, stacks)
     contiguous = {n: r for n, r in readers.items() if isinstance(r, (_ContiguousRows, _ContiguousValues))}
     locators = {name: locator for name, reader in contiguous.items() if (locator := reader.locator()) is not None}
     return OpenShard(next(iter(counts.values()), 0), readers, locators, beside)

@@ -8,10 +8,8 @@ out, the dataset `_rows` names those that are the samples.
 
 import importlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, final
 
@@ -47,18 +45,6 @@ class Layout:
 def path_of(shard: Path) -> Path:
     """The path of a file's index: `train.h5` has `train.idx.h5`."""
     return shard.with_name(shard.name.removesuffix(".h5") + SUFFIX)
-
-
-def joined_name(shard: str, number: int) -> str:
-    """Return the name in a dataset of the file that was joined to a shard: `a.nc` has `a.join1.nc`, `a.join2.nc`."""
-    stem, dot, suffix = shard.rpartition(".")
-    return f"{stem}.join{number}{dot}{suffix}" if stem else f"{shard}.join{number}"
-
-
-def joined(shard: Path) -> tuple[Path, ...]:
-    """Return the paths of the files beside a shard that were joined to it."""
-    paths = (shard.with_name(joined_name(shard.name, number)) for number in count(1))
-    return tuple(takewhile(os.path.lexists, paths))
 
 
 def write(directory: Directory, shard: str, layout: Layout, columns: Mapping[str, NDArray[Any]]) -> None:

@@ -1,12 +1,14 @@
 """Rows of several variables stacked: each variable's reader fills its place in the rows, without a copy."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Rows
 from .base import Blocks
@@ -18,13 +20,32 @@ def of_variable(name: str, number: int) -> str:
     return f"{name}/{number}"
 
 
-def variables_of(name: str, names: Iterable[str]) -> list[str]:
-    """Return what the variables of the field `name` are called, of all such names; none if it is no stack."""
-    count = sum(one.startswith(f"{name}/") for one in names)
-    return [of_variable(name, number) for number in range(count)]
+def stacks_among(fields: Iterable[str], names: Iterable[str]) -> dict[str, list[str]]:
+    """Return what the variables of stacks are called, by field, where an index has all these `names`."""
+    counts = dict.fromkeys(fields, 0)
+    for name in names:
+        stack, slash, _ = name.partition("/")
+        if slash and stack in counts:
+            counts[stack] += 1
+    return {name: [of_variable(name, n) for n in range(count)] for name, count in counts.items() if count}
 
 
-def field_of_variable(stack: Field) -> Field:
+def with_variables(path: Path, fields: Mapping[str, Field], stacks: Mapping[str, Sequence[str]]) -> dict[str, Field]:
+    """Return fields with the variables of stacks in the place of these; ShardCorrupt for what is no such stack."""
+    for name, found in stacks.items():
+        if not fields[name].fixed or fields[name].row_shape[:1] != (len(found),):
+            raise ShardCorrupt(f"{path}: field {name!r} is no stack of {len(found)} variables, which its index names")
+    stored = {name: field for name, field in fields.items() if name not in stacks}
+    return stored | {one: _field_of_variable(fields[name]) for name, found in stacks.items() for one in found}
+
+
+def stack_readers(readers: dict[str, Any], fields: Mapping[str, Field], stacks: Mapping[str, Sequence[str]]) -> None:
+    """Put the readers of stacks in the place of those of their variables, which `readers` has by name."""
+    for name, found in stacks.items():
+        readers[name] = StackedRows(tuple(readers.pop(one) for one in found), len(fields[name].row_shape))
+
+
+def _field_of_variable(stack: Field) -> Field:
     """Return the field of each variable of a stack of arrays [variables, *shape]."""
     shape = stack.row_shape[1:]
     return replace(stack, kind="array", shape=shape) if shape else Field("scalar", stack.dtype)
@@ -64,10 +85,12 @@ class StackedRows:
     def spans(self, rows: Rows, blocks: Blocks | None) -> FileSpans | None:
         """Return the bytes that reading takes, see `Reader.spans`."""
         found = [variable.spans(rows[places], inner) for variable, places, inner in self._touched(rows, blocks)]
-        if any(spans is None for spans in found):
-            return None
-        offsets, sizes = (np.concatenate(column) for column in zip(NO_BYTES, *found, strict=True))
-        return offsets, sizes
+        return None if any(spans is None for spans in found) else _together(found)
+
+    def tables(self, rows: Rows, blocks: Blocks | None) -> FileSpans:
+        """Return the bytes that `spans` itself reads, see `Reader.tables`."""
+        touched = self._touched(rows, blocks)
+        return _together([variable.tables(rows[places], inner) for variable, places, inner in touched])
 
     def _touched(self, rows: Rows, blocks: Blocks | None) -> Iterator[tuple[Any, NDArray[np.int64], Blocks | None]]:
         """Yield each variable with the places in `rows` of those that it is read of, and blocks of these."""
@@ -80,3 +103,8 @@ class StackedRows:
             places = np.flatnonzero((first <= number) & (number < first + blocks.size[0]))
             inner = Blocks(blocks.begins[places, 1:], blocks.size[1:])
             yield variable, places, inner if inner.size else None
+
+
+def _together(found: Sequence[FileSpans]) -> FileSpans:
+    offsets, sizes = (np.concatenate(column) for column in zip(NO_BYTES, *found, strict=True))
+    return offsets, sizes

@@ -37,7 +37,9 @@ from .file_spans import NO_BYTES, FileSpans
 from .files import RawFile, RawFolder
 from .hdf5 import DecodedRows, OpenShard, RowsReader, SomeRows
 from .hdf5_chunks import CHUNKS, ChunkedRows
+from .joined import joined_files, joined_name
 from .runs import REQUESTED
+from .stacked_rows import stack_readers, stacks_among, with_variables
 from .zarr_index import IndexedArray, ZarrIndex
 from .zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array
 
@@ -426,13 +428,20 @@ class ZarrReader(RowsReader):
         path: the store.
         fields: its fields.
         index: what else the index beside it says.
+        joined: with `index`, the stores that are joined to this one; else they are beside it.
         in_cache: whether the path is the file of a cache that has the objects of the store, see `ChunkObjects`.
     """
 
     def __init__(
-        self, path: Path, fields: Mapping[str, Field], index: ZarrIndex | None = None, *, in_cache: bool = False
+        self,
+        path: Path,
+        fields: Mapping[str, Field],
+        index: ZarrIndex | None = None,
+        joined: Sequence[Path] = (),
+        *,
+        in_cache: bool = False,
     ) -> None:
-        self._index, self._in_cache = index, in_cache
+        self._index, self._joined, self._in_cache = index, tuple(joined), in_cache
         super().__init__(path, fields)
 
     def tables(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans:
@@ -441,24 +450,29 @@ class ZarrReader(RowsReader):
 
     def _open(self) -> OpenShard:
         index = self._index or zarr_index.read(self._path)
-        packed = None
+        joined = self._joined if self._index else _joined(self._path, index)
         if self._in_cache:
-            packed, index = RawFile(self._path), _in_one_file(index)
+            stores: list[tuple[Path, RawFile | None]] = [(self._path, RawFile(self._path))]
+            index = _in_one_file(index)
+            if index.joined:
+                raise ShardCorrupt(f"{self._path}: stores that are joined are read from a folder, not from a cache")
         elif index.objects:
             raise ShardCorrupt(f"{self._path}: was indexed in a bucket, and is on a disk: index it anew here")
-        elif index.zipped is not None:
-            packed = RawFile(self._path)
-            _check_zip(packed, index.zipped)
+        else:
+            states = zip((self._path, *joined), (index.zipped, *index.joined), strict=True)
+            stores = [(place, _opened_zip(place, state)) for place, state in states]
         readers: dict[str, Any] = {}
         counts: dict[str, int] = {}
-        for name, field in self._fields.items():
-            if name != CHECKSUM:
-                readers[name], counts[name] = self._open_field(name, field, index, packed)
+        fields = {name: field for name, field in self._fields.items() if name != CHECKSUM}
+        stacks = stacks_among(fields, index.arrays)
+        for name, field in with_variables(self._path, fields, stacks).items():
+            readers[name], counts[name] = self._open_field(name, field, index, stores)
         if (taken := index.columns.get(zarr_index.ROWS)) is not None:
             if len(taken) and not 0 <= taken.min() <= taken.max() < min(counts.values(), default=0):
                 raise ShardCorrupt(f"{self._path}: its index names rows that are not in {counts}")
             readers = {name: SomeRows(reader, taken) for name, reader in readers.items()}
             counts = dict.fromkeys(counts, len(taken))
+        stack_readers(readers, fields, stacks)
         if CHECKSUM in self._fields:
             if (column := index.columns.get(CHECKSUM)) is None:
                 raise ShardCorrupt(f"{self._path}: its index has no checksums of samples")
@@ -467,15 +481,18 @@ class ZarrReader(RowsReader):
             raise ShardCorrupt(f"{self._path}: fields differ in their number of samples: {counts}")
         return OpenShard(next(iter(counts.values()), 0), readers, {})
 
-    def _open_field(self, name: str, field: Field, index: ZarrIndex, packed: RawFile | None) -> tuple[Any, int]:
+    def _open_field(
+        self, name: str, field: Field, index: ZarrIndex, stores: Sequence[tuple[Path, RawFile | None]]
+    ) -> tuple[Any, int]:
         """Return the reader of a field, and its number of rows."""
         if (array := index.arrays.get(name)) is None:
             raise ShardCorrupt(f"{self._path}: its index has no field {name!r}")
+        root, packed = stores[array.file]
         try:
             layout = of_array(array.metadata)
             if not 0 <= array.axis < len(layout.shape):
                 raise NotUnderstood(f"has no axis {array.axis}")
-            files = FolderChunks(self._path, array.path) if packed is None else PackedChunks(packed)
+            files = FolderChunks(root, array.path) if packed is None else PackedChunks(packed)
             rows = array_rows(files, array.path, layout, array.axis, array.chunks)
             packing = array.packing
             how = None if packing is None else cf.decoding(cf.from_json(packing), rows.field.row_dtype)
@@ -596,12 +613,20 @@ def _changes(root: Path, array: IndexedArray) -> Iterator[str]:
             os.close(found.descriptor)
 
 
-def _check_zip(file: RawFile, state: tuple[int, int]) -> None:
+def _joined(path: Path, index: ZarrIndex) -> list[Path]:
+    """Return the paths of the links to the stores that are joined to the one at `path`."""
+    return [path.with_name(joined_name(path.name, number)) for number in range(1, len(index.joined) + 1)]
+
+
+def _opened_zip(path: Path, state: tuple[int, int] | None) -> RawFile | None:
+    """Open a zip file; None for a folder. ShardCorrupt unless it has the size and the time that were indexed."""
+    if state is None:
+        return None
+    file = RawFile(path)
     now = os.fstat(file.fd)
     if (now.st_size, now.st_mtime_ns) != state:
-        raise ShardCorrupt(
-            f"{file.path}: was written anew since it was indexed: it has {now.st_size} bytes, had {state[0]}"
-        )
+        raise ShardCorrupt(f"{path}: was written anew since it was indexed: it has {now.st_size} bytes, had {state[0]}")
+    return file
 
 
 class ZarrContainer(Container):
@@ -636,12 +661,16 @@ class ZarrContainer(Container):
     def cached_reader(self, path: Path, fields: Mapping[str, Field]) -> ZarrReader:
         return ZarrReader(path, fields, in_cache=True)
 
+    def links(self, path: Path) -> tuple[Path, ...]:
+        return joined_files(path)
+
     def check(self, path: Path) -> None:
         index = zarr_index.read(path)
-        if index.zipped is not None:
-            _check_zip(RawFile(path), index.zipped)
-            return
-        wrong = [told for array in index.arrays.values() for told in _changes(path, array)]
+        places = [*zip((path, *_joined(path, index)), (index.zipped, *index.joined), strict=True)]
+        for place, state in places:
+            _opened_zip(place, state)
+        folders = [(places[array.file], array) for array in index.arrays.values()]
+        wrong = [told for (place, state), array in folders if state is None for told in _changes(place, array)]
         if wrong:
             more = f", and {len(wrong) - 1} more chunks" if len(wrong) > 1 else ""
             raise ShardCorrupt(f"{path.name}: {wrong[0]}{more}")

@@ -2,7 +2,8 @@
 
 ```text
 arrays in NumPy's .npy, one after the other, each from a multiple of 64 bytes on:
-  JSON, uint8     of each field: its array, the array's metadata, which axis the samples are along, how it is decoded
+  JSON, uint8     of each field: its array, the array's metadata, which axis the samples are along, how it is decoded;
+                  of a stack `x` of each variable, as `x/0`, `x/1` and so on
   for each field  its chunks, structured [chunks]: their number in the grid, bytes, and state; none that is missing
   _checksum       uint64 [samples], unless the samples were not read
   _rows           int64 [samples], if rows are left out: those that are the samples
@@ -51,6 +52,7 @@ class IndexedArray:
         axis: the axis that the samples are along.
         packing: the attributes by which its numbers are decoded, as `format.cf.to_json` gives them; None for none.
         chunks: what is known of its chunks, of `ENTRY` [chunks], their numbers ascending.
+        file: the number, from 1, of the joined store that it is in; 0 for the store itself.
     """
 
     path: str
@@ -58,6 +60,7 @@ class IndexedArray:
     axis: int
     packing: Mapping[str, Any] | None
     chunks: NDArray[Any]
+    file: int = 0
 
 
 @final
@@ -66,26 +69,27 @@ class ZarrIndex:
     """The index of a store.
 
     Attributes:
-        arrays: the arrays by field.
+        arrays: the arrays by field; of a stack those of its variables, `x/0`, `x/1` and so on.
         columns: `CHECKSUM` and `ROWS`, if there are such columns.
         zipped: the size and the time of a zip file; None for a folder.
         objects: whether the chunks are objects of a bucket.
+        joined: the same of each store that is joined to this one.
     """
 
     arrays: Mapping[str, IndexedArray]
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     zipped: tuple[int, int] | None = None
     objects: bool = False
+    joined: tuple[tuple[int, int] | None, ...] = ()
 
     def to_bytes(self) -> bytes:
         """Return the content of the index."""
-        described = {
-            name: {"path": one.path, "metadata": one.metadata, "axis": one.axis, "packing": one.packing}
-            for name, one in self.arrays.items()
-        }
+        keys = "path", "metadata", "axis", "packing", "file"
+        described = {name: {key: getattr(one, key) for key in keys} for name, one in self.arrays.items()}
         head = {
             "format": _FORMAT, "version": _VERSION, "arrays": described, "columns": [*self.columns],
-            "zipped": self.zipped, "objects": self.objects, "checksum": _checksum(self._parts()),
+            "zipped": self.zipped, "objects": self.objects, "joined": self.joined,
+            "checksum": _checksum(self._parts()),
         }  # fmt: skip
         stream = io.BytesIO()
         for array in (np.frombuffer(json.dumps(head).encode(), np.uint8), *self._parts()):
@@ -147,20 +151,28 @@ def _checked(data: memoryview) -> ZarrIndex:
     columns: dict[str, NDArray[Any]] = {}
     for name, one in head["arrays"].items():
         chunks, begins = _array(data, begins, ENTRY)
-        if not isinstance(one["path"], str) or not isinstance(one["metadata"], dict) or type(one["axis"]) is not int:
+        file, joined = one.get("file", 0), head.get("joined", [])  # neither in older indexes
+        numbers_are = type(one["axis"]) is type(file) is int and 0 <= file <= len(joined)
+        if not isinstance(one["path"], str) or not isinstance(one["metadata"], dict) or not numbers_are:
             raise ValueError(f"the field {name!r} is not described")
         numbers = chunks["number"]
         if len(numbers) and (numbers[0] < 0 or not (numbers[1:] > numbers[:-1]).all()):
             raise ValueError(f"the chunks of the field {name!r} are not in order")
-        arrays[name] = IndexedArray(one["path"], one["metadata"], one["axis"], one["packing"], chunks)
+        arrays[name] = IndexedArray(one["path"], one["metadata"], one["axis"], one["packing"], chunks, file)
     for name in head["columns"]:
         columns[name], begins = _array(data, begins, {CHECKSUM: np.dtype("<u8"), ROWS: np.dtype("<i8")}[name])
-    size, time = head["zipped"] or (0, 0)
-    zipped = None if head["zipped"] is None else (int(size), int(time))
-    index = ZarrIndex(arrays, columns, zipped, bool(head.get("objects", False)))
+    joined = tuple(map(_state, head.get("joined", [])))
+    index = ZarrIndex(arrays, columns, _state(head["zipped"]), bool(head.get("objects", False)), joined)
     if head["checksum"] != _checksum(index._parts()):
         raise ValueError("its tables have another checksum than it states")
     return index
+
+
+def _state(zipped: Any) -> tuple[int, int] | None:
+    if zipped is None:
+        return None
+    size, time = zipped
+    return int(size), int(time)
 
 
 def _array(data: memoryview, begin: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from .. import containers
 from ..containers import hdf5, hdf5_index, piece_sums, side_index, zarr_index
 from ..containers.base import Reader
+from ..containers.joined import joined_name
 from ..containers.zarr import ZarrReader
 from ..errors import BadSample, ConfigError, Message, Option, ShardCorrupt, ShardioError, SourceError
 from ..foreign.names import printable
@@ -263,7 +264,7 @@ def _adopt_file(
         return Record(NO_SHARD, found.skipped)
     if links_from is not None:
         out = Path(os.path.realpath(links_from))  # a relative link is resolved from the directory's real path
-        names = (file.name, *(hdf5_index.joined_name(file.name, n) for n in range(1, len(file.joined) + 1)))
+        names = (file.name, *(joined_name(file.name, n) for n in range(1, len(file.joined) + 1)))
         for name, path in zip(names, (file.path, *file.joined), strict=True):
             near = out.parent in path.absolute().parents  # both are likely to be moved together
             folder.unlink(name)
@@ -408,7 +409,7 @@ def _index_of_zarr(
     if unchecked:
         advance(file.count)
         return index, []
-    with contextlib.closing(ZarrReader(file.path, source.fields, index)) as reader:
+    with contextlib.closing(ZarrReader(file.path, source.fields, index, file.joined)) as reader:
         blocks, skipped = _read_all(file, reader, {}, source.fields, skip, advance)
     columns = {CHECKSUM: np.concatenate([np.empty(0, np.uint64), *(one[CHECKSUM] for _, one in blocks)])}
     if skipped:

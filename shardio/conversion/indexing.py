@@ -86,15 +86,16 @@ def index(
         decode_cf: of HDF5 files and Zarr stores: apply the attributes of netCDF that each has (scale_factor,
             add_offset, fill values, valid ranges, units of time) whenever rows are read; `shardio convert hdf5 --help`
             says how.
-        stack: of HDF5 files: fields that are several variables of one shape and dtype, as in x=t2m,u10,v10: arrays
-            [3, ...], which are read straight into their places. These variables are then no fields of their own, unless
-            `fields` names them.
-        join: of HDF5 files: join files of different datasets for the same rows, such as one per variable: files that
-            hold the same datasets make a series, and the first file of each is joined to those of the others, then the
-            second, and so on. The coordinates that they share must be equal.
-        checksums: of Zarr stores: read all samples, for their checksums. Without it no chunk is read: the dataset's
-            digest is of metadata and of the chunks' names, sizes and times, samples are not verified, and a chunk that
-            is lost or written anew later is a bad sample.
+        stack: of HDF5 files and Zarr stores: fields that are several variables of one shape and dtype, as in
+            x=t2m,u10,v10: arrays [3, ...], which are read straight into their places. These variables are then no
+            fields of their own, unless `fields` names them.
+        join: of HDF5 files and Zarr stores: join files of different datasets for the same rows, such as one per
+            variable: files that hold the same datasets make a series, and the first file of each is joined to those of
+            the others, then the second, and so on. The coordinates that they share must be equal.
+        checksums: of Zarr stores: read all samples, for their checksums. Without it no chunk is read, but for the
+            coordinates of several stores, which are compared: the dataset's digest is of metadata and of the chunks'
+            names, sizes and times, samples are not verified, and a chunk that is lost or written anew later is a bad
+            sample.
         workers, dask, world, on_error, max_bad, report, strict, resume, overwrite, progress, tell: see `convert`.
             For URLs, `workers` are threads, and there is no `dask` or `world`.
         store_options: for URLs: options of their store, see `shardio.open`.
@@ -168,8 +169,9 @@ def index(
         )
     else:
         files = find_by_content(given, format, on_error)
-        if stacks and files.kind != "hdf5":
-            raise ConfigError("{stack} is for HDF5 files, {} is {}", printable(files.paths[0]), WORDS[files.kind])
+        if stacks and files.kind not in ("hdf5", "zarr"):
+            told = "{stack} is for HDF5 files and Zarr stores, {} is {}"
+            raise ConfigError(told, printable(files.paths[0]), WORDS[files.kind])
         source, world, place = _source(files, choices, on_error, sort), world or World(), local_path(out)
         source = stacked(source, stacks)
         remarks = remarks_of(source, files.remarks, strict=strict)

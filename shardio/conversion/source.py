@@ -98,6 +98,18 @@ class HasHints(Protocol):
 
 
 @runtime_checkable
+class HasDimensions(Protocol):
+    """A source whose arrays have axes with names, as those of netCDF and Zarr.
+
+    Attributes:
+        dimensions: by field, what its axes are called, that of the samples first; "" or None for one without a name,
+            and nothing for a field without any.
+    """
+
+    dimensions: Mapping[str, Sequence[str | None]]
+
+
+@runtime_checkable
 class Adoptable(Source, Protocol):
     """A source whose files shardio can read in place, without converting them: see `shardio index`.
 

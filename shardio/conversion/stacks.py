@@ -8,16 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..containers.stacked_rows import of_variable
-from ..errors import BadSample, ConfigError
+from ..containers.zarr_index import ZarrIndex
+from ..errors import BadSample, ConfigError, Message
 from ..foreign.names import field_name
 from ..format.fields import Field, Missing, describe, listed_names
 from ..system.types import Sample
-from .source import HasBlocks, HasColumns, Source
+from .source import HasBlocks, HasColumns, HasDimensions, HasZarrIndex, Source
 
 Stacks: TypeAlias = Mapping[str, Sequence[str]]
 """By field, the variables of which it is made."""
 
-_SAME = ("container", "files", "joined", "starts", "remarks", "hints", "threads", "plain_values", "decode_cf")
+_SAME = ("container", "files", "joined", "starts", "remarks", "threads", "plain_values", "decode_cf")
 _VARIABLES = "variables"  # the attribute of a stack that names them
 
 
@@ -53,7 +54,6 @@ def _chosen(name: str, number: int) -> str:
     return f"{name}.variable{number}"
 
 
-@final
 class Stacked:
     """The samples of a source with some of its variables stacked, which then are no fields of their own.
 
@@ -62,7 +62,7 @@ class Stacked:
         stacks: the stacks.
 
     Raises ConfigError for a variable that the source does not have, that is no array or number of one shape, or unlike
-    the others in shape or dtype.
+    the others in shape, dtype or the order of its axes.
     """
 
     def __init__(self, source: Source, stacks: Stacks) -> None:
@@ -74,6 +74,8 @@ class Stacked:
             if name in self.fields:
                 raise ConfigError("{stack}: there is a field {!r} already: give the stack another name", name)
             self.fields[name] = _stack_of(name, stacks[name], [source.fields[part] for part in parts])
+        axes = {name: self._axes(name, stacks[name]) for name in self._parts}
+        self.hints = (*getattr(source, "hints", ()), *(told for found in axes.values() for told in found))
         for name in _SAME:
             if hasattr(source, name):
                 setattr(self, name, getattr(source, name))
@@ -125,6 +127,22 @@ class Stacked:
     def __getitem__(self, index: int) -> Sample:
         return self._stacked(self._source[index])
 
+    def _axes(self, name: str, variables: Sequence[str]) -> Iterator[Message]:
+        """Yield what is to be told of the axes of a stack's variables, whose coordinates may differ."""
+        of_source = self._source.dimensions if isinstance(self._source, HasDimensions) else {}
+        known = [(v, of_source[p]) for v, p in zip(variables, self._parts[name], strict=True) if of_source.get(p)]
+        for variable, axes in known[1:]:
+            first, wanted = known[0]
+            differ = [(one, other) for one, other in zip(wanted, axes, strict=True) if one and other and one != other]
+            told = name, first, ", ".join(map(str, wanted)), variable, ", ".join(map(str, axes))
+            if {one for one, _ in differ} & {other for _, other in differ}:
+                raise ConfigError("{stack} {}: {!r} has the axes {}, and {!r} has {}", *told)
+            if differ:
+                yield Message(
+                    "{stack} {}: {!r} has the axes {}, and {!r} has {}, so their numbers may be of other places", *told
+                )
+                return
+
     def _stacked(self, sample: Sample) -> Sample:
         made: dict[str, Any] = {name: value for name, value in sample.items() if name in self.fields}
         for name, parts in self._parts.items():
@@ -145,9 +163,22 @@ class Stacked:
         return {name: of_source[part] for name, part in (own | renamed).items() if part in of_source}
 
 
+@final
+class StackedStores(Stacked):
+    """A source of Zarr stores with some of its variables stacked, see `Stacked`."""
+
+    def zarr_index(self, number: int) -> ZarrIndex:
+        """See `HasZarrIndex`."""
+        source: Any = self._source
+        index: ZarrIndex = source.zarr_index(number)
+        return replace(index, arrays=self._renamed(index.arrays))
+
+
 def stacked(source: Any, stacks: Stacks) -> Any:
     """Return a source with these stacks."""
-    return Stacked(source, stacks) if stacks else source
+    if not stacks:
+        return source
+    return (StackedStores if isinstance(source, HasZarrIndex) else Stacked)(source, stacks)
 
 
 def stacks_of(names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[str]]]:

@@ -498,7 +498,9 @@ def move_into_place(
     manifest.save(completed, directory)
     # Not every adopted shard has an index, so the names of the files are looked up in both directories.
     folders = (directory.place(), final.place()) if completed.adopted else (Path(),)
-    dataset = {*names, *(file.name for name in names for folder in folders for file in kind.files(folder / name))}
+    dataset = {*names}
+    for path in (folder / name for name in names for folder in folders):
+        dataset |= {file.name for file in (*kind.files(path), *kind.links(path))}
     if completed.piece_bytes is not None:
         dataset |= {piece_sums.path_of(Path(name)).name for name in names}
     # Killed processes leave unfinished shards and temporary files, which go with the folder.

@@ -134,7 +134,9 @@ def _named(final: Directory) -> set[str]:
     kind = containers.get(described.container)
     named = {manifest.FILE_NAME, manifest.table_named_in(final.read(manifest.FILE_NAME)) or ""}
     for name in described.shards.names:
-        named |= {name, piece_sums.path_of(Path(name)).name, *(path.name for path in kind.files(final.place(name)))}
+        path = final.place(name)
+        files = *kind.files(path), *kind.links(path)
+        named |= {name, piece_sums.path_of(Path(name)).name, *(file.name for file in files)}
     return named
 
 

@@ -187,8 +187,8 @@ def test_stacks_are_listed() -> None:
     assert listed_stacks(None) == {}
 
 
-def test_only_hdf5_files_are_stacked_in_place(tmp_path: Path) -> None:
+def test_only_hdf5_and_zarr_are_stacked_in_place(tmp_path: Path) -> None:
     """Files of other formats are refused by name."""
     (tmp_path / "a.tfrecord").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"stack is for HDF5 files, .*a.tfrecord is TFRecord"):
+    with pytest.raises(ConfigError, match=r"stack is for HDF5 files and Zarr stores, .*a.tfrecord is TFRecord"):
         shardio.index(tmp_path / "a.tfrecord", tmp_path / "out", stack="x=a,b")

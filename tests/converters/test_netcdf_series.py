@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import shardio
 from shardio.care.repair import repair
 from shardio.containers import hdf5_index
+from shardio.containers.joined import joined_files
 from shardio.errors import ConfigError, ShardCorrupt, SourceError
 
 GRID = {"lat": np.linspace(90, -90, 5), "lon": np.arange(6.0) * 60}
@@ -143,7 +144,7 @@ def test_a_joined_file_that_changed_or_is_gone(tmp_path: Path) -> None:
     for name in ("u10", "v10"):
         write(tmp_path / f"{name}.nc", name, range(4))
     index([tmp_path / "u10.nc", tmp_path / "v10.nc"], tmp_path / "out", join=True)
-    (joined,) = hdf5_index.joined(tmp_path / "out" / "shard-000000.nc")
+    (joined,) = joined_files(tmp_path / "out" / "shard-000000.nc")
     assert joined.name == "shard-000000.join1.nc"
     with pytest.raises(ConfigError, match=r"joined files .* is read from a folder, and without cache"):
         shardio.open(tmp_path / "out", cache=tmp_path / "cache")

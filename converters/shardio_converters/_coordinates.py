@@ -1,10 +1,10 @@
-"""Coordinates of HDF5 files, which are compared from file to file: of rows, such as times, and of other axes."""
+"""Coordinates of HDF5 files and Zarr stores, compared from file to file: of rows, such as times, and of other axes."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,45 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, Message, SourceError
 from shardio.foreign.names import printable
 from shardio.format import coordinates as steps_of
+from shardio.source import Field
 from shardio.system.units import counted
 
-from ._fields import with_attributes
-from ._hdf5_columns import Column, Contents
-from ._hdf5_reader import Reader
-from ._netcdf3 import ClassicContents, ClassicReader
-
 _MOST_ROWS = 1 << 24  # of a coordinate that is compared
+
+
+class LoneColumn(Protocol):
+    """A column of a file, see `hdf5.Column` and `zarr._Column`."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def field(self) -> Field: ...
+
+
+class FillingReader(Protocol):
+    """A reader of columns of a file."""
+
+    def fill(self, column: Any, out: NDArray[Any]) -> None:
+        """Read a column of numbers; BadSample if that fails."""
+
+    def close(self) -> None: ...
+
+
+class Series(Protocol):
+    """Files of the same columns, in order: see the converters `hdf5` and `zarr`."""
+
+    @property
+    def paths(self) -> Sequence[Path]: ...
+    @property
+    def columns(self) -> Mapping[str, LoneColumn]:
+        """Those of the first file, by field."""
+
+    @property
+    def coordinates(self) -> Sequence["Coordinates"]: ...
+    @property
+    def counts(self) -> Sequence[int]: ...
 
 
 @final
@@ -58,72 +89,91 @@ class Coordinates:
 
 
 def read_coordinates(
-    contents: Contents | ClassicContents,
     path: Path,
-    columns: Iterable[Column],
-    opens: Callable[[Iterable[Column]], Reader | ClassicReader],
+    decoded: Iterable[LoneColumn],
+    stored: Mapping[str, LoneColumn],
+    rows: Iterable[str],
+    opens: Callable[[Iterable[Any]], FillingReader],
 ) -> Coordinates:
-    """Read all coordinates of a file: the datasets of numbers with one axis.
+    """Read the coordinates of a file.
 
     Args:
-        contents: what the file holds.
-        path: its path.
-        columns: the columns that are taken, which tell the coordinate of the rows.
+        path: the file.
+        decoded: the columns of numbers with one axis, which attributes of netCDF decode where that is possible.
+        stored: by path, such columns as they are stored.
+        rows: the paths of what may be the coordinate of the rows, the likeliest first.
         opens: returns a reader of columns of the file.
     """
 
-    def read(wanted: Iterable[Column]) -> dict[str, NDArray[Any]]:
-        taken, values = {column.path: column for column in wanted}, dict[str, NDArray[Any]]()
+    def read(columns: Iterable[LoneColumn]) -> dict[str, NDArray[Any]]:
+        taken, values = {column.path: column for column in columns}, dict[str, NDArray[Any]]()
         with contextlib.closing(opens(taken.values())) as reader:
             for name, column in taken.items():
                 found = np.empty(column.shape[0], column.field.row_dtype)
-                with contextlib.suppress(BadSample):  # whoever takes the dataset is told
+                with contextlib.suppress(BadSample):  # whoever takes the column is told
                     reader.fill(column, found)
                     values[name] = found
         return values
 
-    values = read(column for column in _decoded(contents) if column.shape[0] <= _MOST_ROWS)
-    scales = [contents.scales.get(column.path, ())[:1] for column in columns]
-    rows = next((scale[0] for scale in scales if scale and scale[0] in values), "")
+    values = read(column for column in decoded if column.shape[0] <= _MOST_ROWS)
+    of_rows = next((name for name in rows if name in values), "")
     coarse = 0.0
-    if rows and contents.columns[rows].field.row_dtype in (np.float16, np.float32):
-        stored = read([contents.columns[rows]]).get(rows, np.empty(0, np.float32))
-        apart, steps = steps_of.resolution(stored), np.diff(stored.astype(np.float64))
+    if of_rows and stored[of_rows].field.row_dtype in (np.float16, np.float32):
+        numbers = read([stored[of_rows]]).get(of_rows, np.empty(0, np.float32))
+        apart, steps = steps_of.resolution(numbers), np.diff(numbers.astype(np.float64))
         coarse = apart if steps_of.is_too_coarse(steps[np.isfinite(steps)], apart) else 0.0
-    return Coordinates(path, values, rows, coarse)
+    return Coordinates(path, values, of_rows, coarse)
 
 
-def of_other_axes(contents: Contents | ClassicContents, columns: Iterable[Column]) -> list[str]:
-    """Return the paths of the coordinates that some columns have along other axes than the rows."""
-    found = [scale for column in columns for scale in contents.scales.get(column.path, ())[1:] if scale]
+def of_other_axes(scales: Mapping[str, Sequence[str]], columns: Iterable[LoneColumn]) -> list[str]:
+    """Return the paths of the coordinates that some columns have along other axes than the rows.
+
+    Args:
+        scales: by path of a column, those of the coordinates of its axes; "" for an axis without one.
+        columns: the columns.
+    """
+    found = [scale for column in columns for scale in scales.get(column.path, ())[1:] if scale]
     return list(dict.fromkeys(found))
 
 
-def check_joined(series: Sequence[Sequence[Coordinates]], counts: Sequence[Sequence[int]]) -> None:
-    """Raise SourceError unless the files of several series belong to the same rows, file by file.
-
-    Args:
-        series: the coordinates of each file of each series.
-        counts: their numbers of rows.
-    """
-    first = [printable(files[0].file) for files in series]
+def check_joined(series: Sequence[Series]) -> None:
+    """Raise SourceError unless the files of several series belong to the same rows, file by file."""
+    first = [printable(files.paths[0]) for files in series]
     if len(series) == 1:
         raise SourceError("{join} takes files of different datasets, and all hold those of {}: leave it out", first[0])
     for number, files in enumerate(series[1:], 1):
-        if len(files) != len(series[0]):
+        if len(files.paths) != len(series[0].paths):
             raise SourceError(
                 "{join}: {} with the datasets of {}, and {} with those of {}: each needs one to be joined to",
-                counted(len(series[0]), "file"),
+                counted(len(series[0].paths), "file"),
                 first[0],
-                counted(len(files), "file"),
+                counted(len(files.paths), "file"),
                 first[number],
             )
-        for ours, theirs, rows, other_rows in zip(series[0], files, counts[0], counts[number], strict=True):
+        pairs = zip(series[0].coordinates, files.coordinates, series[0].counts, files.counts, strict=True)
+        for ours, theirs, rows, other_rows in pairs:
             ours.check_same(theirs, ours.values, "files that are joined must have the same coordinates")
             if rows != other_rows:
                 places = printable(ours.file), printable(theirs.file)
                 told = "files that are joined must have the same rows: {} in {}, and {} in {}"
                 raise SourceError(told, rows, places[0], other_rows, places[1])
+
+
+def merged(series: Sequence[Series]) -> dict[str, int]:
+    """Return the number of the series that has each field; SourceError for one in several that is no coordinate."""
+    found: dict[str, int] = {}
+    for number, one in enumerate(series):
+        for name, column in one.columns.items():
+            before = found.setdefault(name, number)
+            if before != number and column.path not in one.coordinates[0].values:
+                raise SourceError(
+                    "{join}: {!r} is in {} and in {}, and is no coordinate, which both may have: choose others with "
+                    "{fields}",
+                    column.path,
+                    printable(series[before].paths[0]),
+                    printable(one.paths[0]),
+                )
+    return found
 
 
 def series_hints(files: Iterable[Coordinates]) -> Iterator[str]:
@@ -156,15 +206,3 @@ def series_hints(files: Iterable[Coordinates]) -> Iterator[str]:
                 )
                 return
         before = file
-
-
-def _decoded(contents: Contents | ClassicContents) -> Iterator[Column]:
-    """Yield the columns of numbers with one axis, to be decoded if that is possible."""
-    for column in contents.columns.values():
-        if column.problem or column.members or column.field.kind != "scalar":
-            continue
-        try:
-            field, _ = with_attributes(column.field, contents.attributes.get(column.path, {}), column.path, True)
-            yield replace(column, field=field, decoded=True)
-        except SourceError:  # such as a calendar without leap days
-            yield column
