@@ -69,13 +69,17 @@ def run(
         return subprocess.CompletedProcess([code, *argv], status, out.read(), err.read())
 
 
+SPAWN = multiprocessing.util.spawnv_passfds
+"""Starts an interpreter: a test of how interpreters start puts it back."""
+
+
 def fork_what_is_spawned() -> None:
     """From now on let multiprocessing take the processes that it spawns from the server."""
-    spawn, lock, own = multiprocessing.util.spawnv_passfds, threading.Lock(), os.getpid()
+    lock, own = threading.Lock(), os.getpid()
 
     def forked(path: bytes, args: Sequence[str], descriptors: Sequence[int]) -> int:
         if "--multiprocessing-fork" not in args or os.getpid() != own:  # that which tracks resources; of a forked child
-            return spawn(path, args, descriptors)
+            return SPAWN(path, args, descriptors)
         code = args[args.index("-c") + 1]
         mask = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
         numbers = [0, 1, 2, *sorted(map(int, descriptors))]

@@ -538,7 +538,7 @@ def test_loaders_go_on_meanwhile(tmp_path: Path) -> None:
     assert {40, 80} <= {*seen[0]} <= {40, 50, 60, 70, 80}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_kill_at_random_moments(tmp_path: Path, more: Path, photo_folder: Path) -> None:
     """Appends that are killed again and again, while Loaders read, end with the bytes of appends in one go."""
     for out in (tmp_path / "out", tmp_path / "once"):

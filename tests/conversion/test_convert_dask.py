@@ -108,6 +108,7 @@ def test_what_dies_is_made_up_for(
     assert verify(shardio.open(out), deep=True).problems == ()
 
 
+@pytest.mark.long
 def test_a_cluster_of_its_own(photos: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
     """`--dask local` starts a cluster on this machine and stops it at the end, beside other clusters."""
     options = ["--to", "hdf5", "--shard-size", "8KB", "--dask", "local", "--workers", "2"]

@@ -105,8 +105,14 @@ def rows_of(batches: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("container", ["memory", *CONTAINERS])
-@pytest.mark.parametrize("options", [{}, {"verify": True, "orient": True}, {"decode": "fast"}])
+@pytest.mark.parametrize(
+    ("container", "options"),
+    [
+        *((container, {"verify": True, "orient": True}) for container in CONTAINERS),
+        ("hdf5", {}),
+        ("memory", {"decode": "fast"}),
+    ],
+)
 def test_the_first_name_gets_what_the_field_alone_gets(
     tmp_path: Path, container: str, options: dict[str, Any], part: str
 ) -> None:

@@ -333,7 +333,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks(each_step: dict[int, Path], tmp_path: Path) -> None:
     """A Loader made before Lightning starts its ranks is refused there; a checkpoint of one rank resumes on two."""
     script = tmp_path / "two_ranks.py"

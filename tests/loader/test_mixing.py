@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from _builders import jpeg
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardio
@@ -97,6 +97,7 @@ def test_what_does_not_count_is_left_alone() -> None:
 
 
 @given(alpha=st.sampled_from([0.1, 0.2, 0.5, 1.0, 2.0, 8.0]), seed=st.integers(0, 9))
+@settings(max_examples=20)
 def test_shares_are_of_the_beta_distribution(alpha: float, seed: int) -> None:
     """Shares have mean 1/2 and variance 1 / (4 (2 alpha + 1)), in [0, 1]."""
     found = RandomGenerator(seed, 0, 0, np.arange(20_000)).beta(alpha)

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import multiprocessing.util
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import _forked
 import numpy as np
 import pytest
 import torch
@@ -273,8 +275,10 @@ def test_worker_processes_start_together(tmp_path: Path, monkeypatch: pytest.Mon
     """
     (tmp_path / "sitecustomize.py").write_text(WAIT_FOR_ANOTHER)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", _forked.SPAWN)
     loader = load(photos(), isolate=True, threads=2, map=functools.partial(sized, blob=bytes(1 << 20)))
     assert [batch["size"] for batch in loader] == [1 << 20] * 7
+    assert len(list(tmp_path.glob("*.started"))) == 2
     assert not (tmp_path / "alone").exists()
 
 

@@ -53,7 +53,7 @@ class Job:
 
 
 @given(ranks=WORLDS, batches=BATCHES, steps=st.lists(st.integers(1, 30), min_size=3, max_size=3), nested=st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_other_weights_go_on(ranks: list[int], batches: list[int], steps: list[int], nested: bool) -> None:
     """70/20/10, then 50/50/0, then 10/10/80, by any ranks: no source repeats or leaves out a sample of its epochs."""
     sources = {"a": numbers(90), "b": numbers(31, 90), "c": numbers(17, 121)}

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -60,6 +61,7 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """The modules of `shardio` that a module imports, anywhere in the file."""
     package = path.relative_to(ROOT).parts[:-1]
