@@ -16,15 +16,17 @@ import importlib
 import math
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
 from ..native import rows as compiled
+from ..native.chunks import Kind, Step
 
 Bytes: TypeAlias = NDArray[np.uint8]
 """uint8 [n], C-contiguous."""
@@ -40,6 +42,18 @@ threads may call it at once.
 
 class Damaged(Exception):
     """A chunk's bytes are not what its filter produces; callers catch it and add the file, field and row."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WithStep:
+    """An `Undo`, and the step of compiled code that gives the same bytes, or fails where this may succeed."""
+
+    undo: Undo
+    step: Step
+
+    def __call__(self, data: Bytes, buffer: Bytes) -> Bytes:
+        return self.undo(data, buffer)
 
 
 Settings: TypeAlias = tuple[int, ...]
@@ -112,15 +126,18 @@ def undo_shuffle(width: int) -> Undo:
             buffer[whole : len(data)] = data[whole:]
         return buffer[: len(data)]
 
-    return undo
+    return WithStep(undo, Step(Kind.SHUFFLE, width))
 
 
-def undo_fletcher32(data: Bytes, buffer: Bytes) -> Bytes:
+def _undo_fletcher32(data: Bytes, buffer: Bytes) -> Bytes:
     """Compare the checksum that the filter has appended, and leave it out."""
     content, stored = data[:-_CHECKSUM_BYTES], int.from_bytes(data[-_CHECKSUM_BYTES:].tobytes(), "little")
     if (actual := fletcher32(content)) != stored:
         raise Damaged(f"{actual:08x} is not {stored:08x}")
     return content
+
+
+undo_fletcher32 = WithStep(_undo_fletcher32, Step(Kind.FLETCHER32))
 
 
 def fletcher32(data: bytes | Bytes) -> int:
@@ -179,7 +196,12 @@ def undo_gzip(_: Settings) -> Undo:
             raise Damaged(f"zlib's error {status}: its stream is wrong or does not end within {len(buffer)} bytes")
         return buffer[: size.value]
 
-    return undo
+    return WithStep(undo, Step(Kind.ZLIB, calls=(call,)))
+
+
+def inflating() -> tuple[Call, ...]:
+    """Return zlib's functions that begin a stream, inflate it and end it, for compiled code."""
+    return tuple(function(_h5py(), name, _INT) for name in ("inflateInit2_", "inflate", "inflateEnd"))
 
 
 def undo_lzf(_: Settings) -> Undo:
@@ -192,7 +214,7 @@ def undo_lzf(_: Settings) -> Undo:
             raise Damaged(f"it is wrong or does not end within {len(buffer)} bytes")
         return buffer[:size]
 
-    return undo
+    return WithStep(undo, Step(Kind.LZF, calls=(call,)))
 
 
 def undo_zstd(_: Settings) -> Undo:
@@ -205,7 +227,9 @@ def undo_zstd(_: Settings) -> Undo:
             raise Damaged(f"its frame is wrong or holds more than {len(buffer)} bytes")
         return buffer[:size]
 
-    return undo
+    library = _plugin("zstd")
+    contexts = (function(library, name, _POINTER) for name in ("ZSTD_createDCtx", "ZSTD_freeDCtx"))
+    return WithStep(undo, Step(Kind.ZSTD, calls=(function(library, "ZSTD_decompressDCtx", _SIZE), *contexts)))
 
 
 def lz4_block() -> Call:
@@ -237,7 +261,7 @@ def undo_lz4(_: Settings) -> Undo:
             position, done = position + 4 + stored, done + part
         return buffer[:size]
 
-    return undo
+    return WithStep(undo, Step(Kind.LZ4_BLOCKS, calls=(call,)))
 
 
 def undo_blosc(_: Settings) -> Undo:
@@ -258,7 +282,7 @@ def undo_blosc(_: Settings) -> Undo:
             raise Damaged(f"it gives {written} of {size.value} bytes")
         return buffer[:written]
 
-    return undo
+    return WithStep(undo, Step(Kind.BLOSC, calls=(validate, call)))
 
 
 def undo_bitshuffle(values: Settings) -> Undo | None:

@@ -1,15 +1,17 @@
 """Undoes all filters of a dataset's chunk, one after the other, in memory that the thread's next chunk reuses."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ..native import chunks as compiled
 from ..system.timing import unpacking
 from . import _hdf5_codecs as codecs
-from ._hdf5_codecs import Bytes, Damaged, Undo
+from ._hdf5_codecs import Bytes, Damaged, Undo, WithStep
 
 Buffers: TypeAlias = tuple[Bytes, Bytes]
 """Two buffers: each filter but the last writes to the one that does not hold its input."""
@@ -29,10 +31,17 @@ class FilterPipeline:
     Attributes:
         filters: the name of each, for messages, and what undoes it, in the order in which the writer applied them.
         size: bytes of a chunk.
+        steps: the filters as compiled code takes them; None if it does not know one of them.
     """
 
     filters: tuple[tuple[str, Undo], ...]
     size: int
+    steps: NDArray[np.int64] | None = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        known = [undo.step for _, undo in self.filters if isinstance(undo, WithStep)]
+        steps = compiled.table(known) if len(known) == len(self.filters) else None
+        object.__setattr__(self, "steps", steps)
 
     def buffers(self, size: int) -> Buffers:
         """Return this thread's buffers for a chunk of `size` bytes in the file. The thread's next chunk reuses them."""
@@ -74,6 +83,21 @@ class FilterPipeline:
         if not np.may_share_memory(data, out):
             out[:] = data
         return out
+
+    def fill(
+        self,
+        chunks: NDArray[np.int64],
+        names: Sequence[bytes] | None,
+        folder: int,
+        cut: compiled.Cut,
+        out: NDArray[Any],
+    ) -> NDArray[np.bool_]:
+        """Read chunks and copy parts of them to `out` by compiled code, with `steps`: see `native.chunks.fill`."""
+        sizes = chunks[:, compiled.SIZE]
+        assert self.steps is not None
+        scratch = self.buffers(int(sizes.max(initial=0)))
+        with unpacking(self.size * int(np.count_nonzero(sizes >= 0))):
+            return compiled.fill(chunks, names, folder, self.steps, (self.size, self._largest()), scratch, cut, out)
 
     def _largest(self) -> int:
         """The most bytes between filters: codecs and checksums add a little to what does not compress."""

@@ -14,7 +14,8 @@ import numpy as np
 
 from ..errors import MissingDependency
 from . import _hdf5_codecs as codecs
-from ._hdf5_codecs import Bytes, Damaged, Undo
+from ..native.chunks import Kind, Step
+from ._hdf5_codecs import Bytes, Damaged, Undo, WithStep
 from ._hdf5_filters import FilterPipeline
 from .zarr_metadata import Codec, NotUnderstood
 
@@ -66,7 +67,7 @@ def _undo_gzip(_: Mapping[str, Any]) -> Undo:
         except zlib.error as error:
             raise Damaged(str(error)) from error
 
-    return undo
+    return WithStep(undo, Step(Kind.GZIP, calls=codecs.inflating()))
 
 
 def _undo_lzma(settings: Mapping[str, Any]) -> Undo:
@@ -101,7 +102,7 @@ def _undo_lz4(_: Mapping[str, Any]) -> Undo:
             raise Damaged(f"its block does not give {size} bytes")
         return buffer[:size]
 
-    return undo
+    return WithStep(undo, Step(Kind.LZ4, calls=(call,)))
 
 
 def _checksum(compute: Callable[[Any], int], usual: str) -> Callable[[Mapping[str, Any]], Undo]:

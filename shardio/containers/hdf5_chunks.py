@@ -3,11 +3,12 @@
 Source: HDF5 File Format Specification, "The Data Layout Message".
 """
 
+import contextlib
 import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple, Protocol, final
@@ -15,12 +16,15 @@ from typing import Any, NamedTuple, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import native
 from ..errors import ShardCorrupt
 from ..format.fields import Field
+from ..native import chunks as compiled
+from ..native.chunks import DATA, END, FILE, MASK, OFFSET, SIZE
 from ..system.background import Departures
 from ..system.forks import reset_in_children
 from ..system.types import Rows
-from ._hdf5_codecs import Bytes, Damaged
+from ._hdf5_codecs import Bytes, Damaged, address
 from ._hdf5_filters import FilterPipeline, pipeline_of
 from .base import Blocks, check_value_bytes
 from .file_spans import NO_BYTES, FileSpans, of_blocks, touched
@@ -31,6 +35,9 @@ from .runs import REQUESTED
 _COPIED_BYTES = 4096
 """Parts of rows of at least this size are copied one by one, because fancy indexing makes a copy of its own first."""
 
+
+_GROUP_BYTES, _GROUP = 8 << 20, 128
+"""Of chunks that one call of compiled code decompresses: bytes, unless one has more, and how many there are."""
 
 MOST_BYTES = 256 << 20
 """The bytes of chunks that a process keeps at most."""
@@ -60,6 +67,19 @@ class _Slot:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.chunk: Bytes | None = None
+
+
+class Claimed(NamedTuple):
+    """Chunks of a `ChunkCache` for one caller.
+
+    Attributes:
+        chunks: the bytes of each chunk; None if it is not kept.
+        made: by the places there of those that the caller makes, what it has made: None before, and if that fails.
+            Those that are neither kept nor here another thread makes.
+    """
+
+    chunks: list[Bytes | None]
+    made: dict[int, Bytes | None]
 
 
 @final
@@ -103,22 +123,52 @@ class ChunkCache:
             slot = self._slots.setdefault(name, _Slot())
             self._slots.move_to_end(name)
         with slot.lock:
-            if slot.chunk is None:
+            if (chunk := slot.chunk) is None:
                 try:
-                    slot.chunk = make()
+                    chunk = make()
                 finally:
-                    self._settle(name, slot)
-            return slot.chunk
+                    self._settle([(name, slot, chunk)])
+            return chunk
 
-    def _settle(self, name: tuple[int, Hashable], slot: _Slot) -> None:
-        """Count a new chunk, and drop those that were used longest ago; drop the slot if there is no chunk."""
+    @contextlib.contextmanager
+    def claimed(self, owner: int, keys: Sequence[Hashable]) -> Iterator["Claimed"]:
+        """Find chunks of an owner, different ones, and let the caller make those that nobody has or makes.
+
+        Other threads that ask for these wait until the block ends, within which the caller asks for no other chunks.
+        """
+        names = [(owner, key) for key in keys]
         with self._lock:
-            if self._slots.get(name) is not slot:
-                return  # so many came after it that it was dropped already
-            if slot.chunk is None:
-                del self._slots[name]
-                return
-            self.used += len(slot.chunk)
+            self._forget(set(self._gone.collect()))
+            slots = []
+            for name in names:
+                slots.append(self._slots.setdefault(name, _Slot()))
+                self._slots.move_to_end(name)
+        found, mine = Claimed([slot.chunk for slot in slots], {}), []
+        try:
+            for number, slot in enumerate(slots):
+                if found.chunks[number] is None and slot.lock.acquire(blocking=False):
+                    mine.append(number)
+                    if slot.chunk is None:
+                        found.made[number] = None
+                    else:  # it was made meanwhile
+                        found.chunks[number] = slot.chunk
+            yield found
+        finally:
+            self._settle([(names[number], slots[number], chunk) for number, chunk in found.made.items()])
+            for number in mine:
+                slots[number].lock.release()
+
+    def _settle(self, made: Sequence[tuple[tuple[int, Hashable], _Slot, Bytes | None]]) -> None:
+        """Keep and count new chunks, and drop those used longest ago; drop the slots for which there are none."""
+        with self._lock:
+            for name, slot, chunk in made:
+                slot.chunk = chunk
+                if self._slots.get(name) is not slot:
+                    continue  # so many came after it that it was dropped already
+                if chunk is None:
+                    del self._slots[name]
+                else:
+                    self.used += len(chunk)
             while self.used > self.most:
                 _, dropped = self._slots.popitem(last=False)
                 self.used -= 0 if dropped.chunk is None else len(dropped.chunk)
@@ -133,8 +183,27 @@ CHUNKS = ChunkCache(MOST_BYTES)
 """The chunks of this process."""
 
 
+class Located(NamedTuple):
+    """Where compiled code finds chunks.
+
+    Attributes:
+        table: int64 [n, 7], whose columns FILE to TIME are those of `native.chunks.fill`; the others are 0. SIZE is -1
+            for a chunk that only `StoredChunks.load` may find.
+        names: the names of the chunks' files below `folder`, where FILE is -1.
+        folder: a descriptor.
+    """
+
+    table: NDArray[np.int64]
+    names: list[bytes] | None = None
+    folder: int = -1
+
+
 class StoredChunks(Protocol):
     """The chunks of a dataset, by their places in its grid, as a file or a store holds them."""
+
+    @property
+    def pipeline(self) -> FilterPipeline:
+        """The filters."""
 
     @property
     def place(self) -> str:
@@ -166,6 +235,9 @@ class StoredChunks(Protocol):
 
         The next call in this thread reuses the memory. Raises ShardCorrupt, which names `row`, for a damaged chunk.
         """
+
+    def located(self, cells: NDArray[np.int64]) -> contextlib.AbstractContextManager[Located]:
+        """Find chunks, int64 [n, axes]; the descriptors are open within the block."""
 
     def read_rows(self, rows: Rows, per_chunk: int, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Fill `out` [n, row bytes] with rows of raw chunks of `per_chunk` whole rows; return which ones were written.
@@ -229,6 +301,15 @@ class FileChunks:
             raise ShardCorrupt(
                 f"{self.file.path}, field {self.name!r}, row {row}: the chunk at byte {offset} is damaged: {error}"
             ) from error
+
+    @contextlib.contextmanager
+    def located(self, cells: NDArray[np.int64]) -> Iterator[Located]:
+        places = tuple(cells.T)
+        table = np.zeros((len(cells), END + 1), np.int64)
+        table[:, FILE], table[:, OFFSET] = self.file.fd, self.offsets[places]
+        table[:, SIZE] = np.where(table[:, OFFSET] < 0, -1, self.sizes[places])
+        table[:, MASK] = self.masks[places]
+        yield Located(table)
 
     def read_rows(self, rows: Rows, per_chunk: int, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
         offsets = self.row_offsets(rows, per_chunk, out.shape[1])
@@ -320,23 +401,28 @@ class ChunkedRows:
             return
         place = f"{self.chunks.place}, field {self.name!r}, row {rows[0]}, its chunk"
         check_value_bytes(self.chunks.size, most, place)
+        if self.chunk[0] == 1 or self.field.row_bytes >= _COPIED_BYTES:
+            begins = np.zeros((len(rows), len(self.chunk)), np.int64)
+            begins[:, 0] = rows
+            self._read_parts(rows, begins, out)
+            return
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
-        parts = block_parts(ordered, self.chunk[0])
-        if whole_rows and self.chunk[0] == 1 and self.order is None:
-            self._read_rows(ordered, order, parts, out)
-        else:
-            for part in parts:
-                self._read_block(ordered[part], order[part], out)
+        for part in block_parts(ordered, self.chunk[0]):
+            self._read_block(ordered[part], order[part], out)
 
     def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
         """Fill `out` with blocks of the rows, and read only the chunks that they touch; raise what `read` raises."""
         begins = np.column_stack([rows, blocks.along(self.field.row_shape)])
-        ends = begins + np.array([1, *out.shape[1:]])
         if self.chunks.is_raw and isinstance(self.chunks, FileChunks):
             self._read_raw_blocks(self.chunks, rows, begins, out)
             return
         check_value_bytes(self.chunks.size, most, f"{self.chunks.place}, field {self.name!r}, row {rows[0]}, its chunk")
+        self._read_parts(rows, begins, out)
+
+    def _read_parts(self, rows: Rows, begins: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Fill `out` with blocks of the rows that begin at `begins` [n, axes], from chunks that are decompressed."""
+        ends = begins + np.array([1, *out.shape[1:]])
         numbers, cells = self._touched(begins, ends)
         firsts = cells * self.chunk
         starts, stops = np.maximum(begins[numbers], firsts), np.minimum(ends[numbers], firsts + self.chunk)
@@ -344,13 +430,26 @@ class ChunkedRows:
         used = np.add.reduceat((stops - starts).prod(axis=1), changes)
         # Of a chunk at an edge, not all is within the dataset.
         extents = np.array([self.chunks.grid[0] * self.chunk[0], *self.field.row_shape])
-        whole = (used >= np.minimum(self.chunk, extents - firsts[changes]).prod(axis=1)).tolist()
+        whole = used >= np.minimum(self.chunk, extents - firsts[changes]).prod(axis=1)
+        ends_of = np.append(changes[1:], len(numbers))
+        if self._is_compiled(out):
+            strides = np.array([self._strides(), out.strides])
+            parts = np.empty((len(numbers), 2 + len(self.chunk)), np.int64)
+            parts[:, 0] = (starts - firsts) @ strides[0]
+            parts[:, 1] = numbers * out.strides[0] + (starts - begins[numbers])[:, 1:] @ strides[1, 1:]
+            parts[:, 2:] = stops - starts
+            step = max(1, min(_GROUP, _GROUP_BYTES // max(self.chunks.size, 1)))
+            for at in range(0, len(changes), step):
+                some = slice(at, at + step)
+                first, end = int(changes[at]), int(ends_of[some][-1])
+                cut = compiled.Cut(strides, out.itemsize, self.stored.byteorder == ">", parts[first:end])
+                of_rows = rows[numbers[changes[some]]]
+                self._fill(cells[changes[some]], whole[some], ends_of[some] - first, of_rows, cut, out)
+            return
         to = [(starts - begins[numbers])[:, 1:].tolist(), (stops - begins[numbers])[:, 1:].tolist()]
         of = [each.tolist() for each in (starts - firsts, stops - firsts)]
         parts = list(zip(numbers.tolist(), *to, *of, strict=True))
-        bounds = zip(
-            changes.tolist(), [*changes.tolist()[1:], len(numbers)], whole, cells[changes].tolist(), strict=True
-        )
+        bounds = zip(changes.tolist(), ends_of.tolist(), whole.tolist(), cells[changes].tolist(), strict=True)
         for first, end, of_one_use, cell in bounds:
             read = self.chunks.load if of_one_use else self._kept_chunk
             data = read(tuple(cell), int(rows[parts[first][0]]))
@@ -408,18 +507,6 @@ class ChunkedRows:
         if self.stored.byteorder == ">":
             out.byteswap(inplace=True)
 
-    def _read_rows(self, rows: Rows, order: NDArray[np.int64], parts: list[slice], out: NDArray[Any]) -> None:
-        """Read chunks of one row each, straight into `out`, then copy rows that were asked for repeatedly."""
-        target, end = as_rows(out, self.field), (0,) * len(self.field.row_shape)
-        for part in parts:
-            row, first = int(rows[part.start]), order[part.start]
-            if self.chunks.load((row, *end), row, target[first]) is None:
-                out[first] = self.fill
-            elif self.stored.byteorder == ">":
-                out[first : first + 1].byteswap(inplace=True)
-            if part.stop - part.start > 1:
-                out[order[part.start + 1 : part.stop]] = out[first]
-
     def _read_block(self, rows: Rows, order: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Read the rows of the chunks along one block of rows into `out[order]`."""
         block = int(rows[0]) // self.chunk[0]
@@ -442,27 +529,84 @@ class ChunkedRows:
                 for target, row in zip(order.tolist(), within.tolist(), strict=True):
                     out[(target, *window)] = values[(row, *used)]
 
+    def _is_compiled(self, out: NDArray[Any]) -> bool:
+        """Return whether compiled code reads parts of the chunks into `out`."""
+        known = self.chunks.pipeline.steps is not None and self.stored.itemsize in compiled.ITEMS
+        same = self.stored.newbyteorder("=") == out.dtype and out.flags.c_contiguous
+        return known and same and self.stored.kind != "c" and native.library() is not None
+
+    def _strides(self) -> NDArray[np.int64]:
+        """Return the strides of a chunk, samples first, in bytes."""
+        strides = self.stored.itemsize * np.cumprod([1, *self._stored_shape()[:0:-1]])[::-1]
+        return strides if self.order is None else strides[[*self.order]]
+
+    def _fill(
+        self,
+        cells: NDArray[np.int64],
+        whole: NDArray[np.bool_],
+        ends: NDArray[np.int64],
+        rows: Rows,
+        cut: compiled.Cut,
+        out: NDArray[Any],
+    ) -> None:
+        """Fill parts of `out` from chunks by compiled code; those that it does not get, `load` gets, or says why.
+
+        Args:
+            cells: the chunks, int64 [k, axes].
+            whole: which of them are used whole and so are not kept.
+            ends: where the parts of each end, int64 [k].
+            rows: a row of each, for messages.
+            cut: the parts.
+            out: the result.
+        """
+        with self.chunks.located(cells) as (table, names, folder):
+            table[:, END] = ends
+            found = table[:, SIZE] >= 0
+            kept = ~whole & found & CHUNKS.holds(self.chunks.size)
+            places = np.flatnonzero(kept)
+            with CHUNKS.claimed(self.kept, list(map(tuple, cells[places].tolist()))) as (chunks, made):
+                new = {number: np.empty(self.chunks.size, np.uint8) for number in made}
+                there = [new.get(number, chunk) for number, chunk in enumerate(chunks)]
+                table[places, DATA] = [0 if chunk is None else address(chunk) for chunk in there]
+                table[np.delete(places, list(made)), SIZE] = -1
+                REQUESTED.add(int(table[table[:, SIZE] > 0, SIZE].sum()))
+                failed = self.chunks.pipeline.fill(table, names, folder, cut, out)
+                made.update((number, chunk) for number, chunk in new.items() if not failed[places[number]])
+            if not failed.any():
+                return
+            table[:, SIZE], table[:, DATA] = -1, 0
+            held = []
+            for place in np.flatnonzero(failed).tolist():
+                cell, row = tuple(cells[place].tolist()), int(rows[place])
+                read = self._kept_chunk if self._is_kept(cell) and not whole[place] else self._own_chunk
+                held.append(read(cell, row))
+                table[place, DATA] = address(held[-1])
+            self.chunks.pipeline.fill(table, names, folder, cut, out)
+
     def _values(self, data: Bytes) -> NDArray[Any]:
         """Return a chunk's elements, samples first."""
-        if self.order is None:
-            return data.view(self.stored).reshape(self.chunk)
-        shape = [0] * len(self.chunk)
-        for axis, place in enumerate(self.order):
-            shape[place] = self.chunk[axis]
-        return data.view(self.stored).reshape(shape).transpose(self.order)
+        values = data.view(self.stored).reshape(self._stored_shape())
+        return values if self.order is None else values.transpose(self.order)
+
+    def _stored_shape(self) -> tuple[int, ...]:
+        order = self.order or range(len(self.chunk))
+        return tuple(self.chunk[axis] for _, axis in sorted(zip(order, range(len(self.chunk)), strict=True)))
 
     def _kept_chunk(self, cell: tuple[int, ...], row: int) -> Bytes | None:
         """Return a chunk's bytes, which others may use as well, as `StoredChunks.load` does, and keep them."""
-        if not self.chunks.has(cell) or not CHUNKS.holds(self.chunks.size):
+        if not self._is_kept(cell):
             return self.chunks.load(cell, row)
+        return CHUNKS.get(self.kept, cell, lambda: self._own_chunk(cell, row))
 
-        def make() -> Bytes:
-            chunk = np.empty(self.chunks.size, np.uint8)
-            if self.chunks.load(cell, row, chunk) is None:
-                chunk.view(self.stored)[:] = self.fill
-            return chunk
+    def _is_kept(self, cell: tuple[int, ...]) -> bool:
+        return CHUNKS.holds(self.chunks.size) and self.chunks.has(cell)
 
-        return CHUNKS.get(self.kept, cell, make)
+    def _own_chunk(self, cell: tuple[int, ...], row: int) -> Bytes:
+        """Return a chunk's bytes in memory of their own; raise what `StoredChunks.load` raises."""
+        chunk = np.empty(self.chunks.size, np.uint8)
+        if self.chunks.load(cell, row, chunk) is None:
+            chunk.view(self.stored)[:] = self.fill
+        return chunk
 
 
 class ChunkTable(NamedTuple):

@@ -24,6 +24,7 @@ from ..errors import ShardCorrupt, SourceError
 from ..format import cf
 from ..format.fields import CHECKSUM, Field
 from ..format.pieces import PIECE
+from ..native.chunks import END, FILE, OFFSET, SIZE, TIME
 from ..stores.base import ObjectInfo
 from ..stores.folder import modified_ns
 from ..stores.url import Url
@@ -36,7 +37,7 @@ from .base import Container, Extent
 from .file_spans import NO_BYTES, FileSpans
 from .files import RawFile, RawFolder
 from .hdf5 import DecodedRows, OpenShard, RowsReader, SomeRows
-from .hdf5_chunks import CHUNKS, ChunkedRows
+from .hdf5_chunks import CHUNKS, ChunkedRows, Located
 from .joined import joined_files, joined_name
 from .runs import REQUESTED
 from .stacked_rows import stack_readers, stacks_among, with_variables
@@ -220,6 +221,38 @@ class ZarrChunks:
             except Damaged as error:
                 raise Damaged(f"is damaged: {error}") from error
 
+    @contextlib.contextmanager
+    def located(self, cells: NDArray[np.int64]) -> Iterator[Located]:
+        table = np.zeros((len(cells), END + 1), np.int64)
+        table[:, SIZE] = -1
+        places = self._places(cells)
+        if isinstance(self.files, FolderChunks) and self.entries is not None and self.layout.shard is None:
+            # Compiled code opens the files, and compares them with what was indexed.
+            entries, there = self._entries_of(places)
+            table[:, FILE] = -1
+            table[there, SIZE], table[there, TIME] = entries["size"], entries["state"]
+            yield Located(table, [self.layout.key(place).encode() for place in places.tolist()], self.files.owner.fd)
+            return
+        with contextlib.ExitStack() as opened:
+            founds: dict[tuple[int, ...], Found | None] = {}
+            for number, (place, cell) in enumerate(zip(map(tuple, places.tolist()), cells.tolist(), strict=True)):
+                # What is wrong with a chunk, `load` says.
+                with contextlib.suppress(Damaged, OSError, ShardCorrupt):
+                    if place not in founds:
+                        entry = self._entry(place)
+                        founds[place] = found = self.files.find(self.layout.key(place), entry)
+                        if found is not None and found.owned:
+                            opened.callback(os.close, found.descriptor)
+                    found = founds[place]
+                    if found is None or found.deflated or (self.entries is not None and self._entry(place) is None):
+                        continue
+                    if self.layout.shard is None:
+                        offset, size = 0, found.size if found.crc is None else -1
+                    else:
+                        offset, size = self._inner(place, tuple(cell), found) or (0, -1)
+                    table[number, [FILE, OFFSET, SIZE]] = found.descriptor, found.begin + offset, size
+            yield Located(table)
+
     def read_rows(self, rows: Rows, per_chunk: int, out: NDArray[np.uint8]) -> NDArray[np.bool_]:
         written = np.ones(len(rows), np.bool_)
         inner = (0,) * (len(self.axes) - 1)
@@ -275,15 +308,17 @@ class ZarrChunks:
         known of the named chunk that each is in.
         """
         cells = np.stack(np.unravel_index(numbers, self.grid), axis=1)
+        if self.entries is None:
+            return cells[:0], np.empty(0, zarr_index.ENTRY)
+        entries, there = self._entries_of(self._places(cells))
+        return cells[there], entries
+
+    def _places(self, cells: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places in the store's grid of the named chunks that hold cells, int64 [n, axes]."""
         place = np.empty_like(cells)
         for column, axis in enumerate(self.axes):
             place[:, axis] = cells[:, column] // (self.layout.shard.grid[axis] if self.layout.shard else 1)
-        named, known = np.ravel_multi_index(tuple(place.T), self.named), self.entries
-        if known is None or not len(known):
-            return cells[:0], np.empty(0, zarr_index.ENTRY)
-        at = np.minimum(np.searchsorted(known["number"], named), len(known) - 1)
-        there = known["number"][at] == named
-        return cells[there], known[at[there]]
+        return place
 
     def _named(self, cell: tuple[int, ...]) -> tuple[int, ...]:
         """Return the place in the store's grid of the named chunk that holds a cell."""
@@ -303,6 +338,18 @@ class ZarrChunks:
             return entry  # all chunks up to this one were there
         at = int(np.searchsorted(self.entries["number"], number))
         return self.entries[at] if at < len(self.entries) and self.entries[at]["number"] == number else None
+
+    def _entries_of(self, places: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return what the index knows of named chunks, int64 [n, axes], and of which of them it does, bool [n]."""
+        known = self.entries
+        if known is None or not len(known):
+            return np.empty(0, zarr_index.ENTRY), np.zeros(len(places), np.bool_)
+        numbers = np.ravel_multi_index(tuple(places.T), self.named)
+        at = np.minimum(numbers, len(known) - 1)
+        if (known["number"][at] != numbers).any():  # not all chunks up to these were there
+            at = np.minimum(np.searchsorted(known["number"], numbers), len(known) - 1)
+        there = known["number"][at] == numbers
+        return known[at[there]], there
 
     @contextlib.contextmanager
     def _found(self, named: tuple[int, ...], row: int) -> Iterator[Found | None]:

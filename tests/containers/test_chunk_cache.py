@@ -10,13 +10,15 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import shardio
-from shardio import World
+from shardio import World, native
 from shardio.containers import hdf5_chunks
 from shardio.containers._hdf5_filters import FilterPipeline
 from shardio.containers.hdf5_chunks import ChunkCache
 from shardio.errors import ShardCorrupt
+from shardio.native.chunks import SIZE
 
 from .test_hdf5_foreign import adopt
 
@@ -24,16 +26,28 @@ CHUNK = 8 * 6 * 400 * 2  # bytes
 VALUES = np.cumsum(np.random.default_rng(0).integers(0, 3, (40, 6, 400)), axis=1).astype(np.uint16)
 
 
+@pytest.fixture(params=["compiled", "Python"], autouse=True)
+def which(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks are decompressed by compiled code, many in a call, or one by one."""
+    if request.param == "Python":
+        monkeypatch.setattr(native, "library", lambda: None)
+
+
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """An item for each chunk that is decompressed."""
-    counted, undo = list[None](), FilterPipeline.undo
+    counted, undo, fill = list[None](), FilterPipeline.undo, FilterPipeline.fill
 
     def counting(*arguments: Any) -> Any:
         counted.append(None)
         return undo(*arguments)
 
+    def counting_all(pipeline: FilterPipeline, chunks: NDArray[np.int64], *arguments: Any) -> Any:
+        counted.extend([None] * np.count_nonzero(chunks[:, SIZE] >= 0))
+        return fill(pipeline, chunks, *arguments)
+
     monkeypatch.setattr(FilterPipeline, "undo", counting)
+    monkeypatch.setattr(FilterPipeline, "fill", counting_all)
     return counted
 
 
@@ -136,14 +150,20 @@ def test_a_damaged_chunk_is_not_kept(tmp_path: Path, cache: ChunkCache) -> None:
 def test_a_fork_while_a_chunk_is_made(tmp_path: Path, cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that is forked while another thread decompresses a chunk reads that chunk itself."""
     reader = adopt(tmp_path / "x.h5", VALUES, chunks=(8, 6, 400), compression="gzip")
-    undo, begun, go_on = FilterPipeline.undo, threading.Event(), threading.Event()
+    begun, go_on = threading.Event(), threading.Event()
 
-    def waiting(*arguments: Any) -> Any:
-        begun.set()
-        go_on.wait()
-        return undo(*arguments)
+    def wait_before(name: str) -> None:
+        whole = getattr(FilterPipeline, name)
 
-    monkeypatch.setattr(FilterPipeline, "undo", waiting)
+        def waiting(*arguments: Any) -> Any:
+            begun.set()
+            go_on.wait()
+            return whole(*arguments)
+
+        monkeypatch.setattr(FilterPipeline, name, waiting)
+
+    wait_before("undo")
+    wait_before("fill")
     thread = threading.Thread(target=reader.read, args=(np.array([3]), "x"))
     thread.start()
     begun.wait()
