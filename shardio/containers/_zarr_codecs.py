@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import MissingDependency
-from . import _hdf5_codecs as codecs
 from ..native.chunks import Kind, Step
+from . import _hdf5_codecs as codecs
 from ._hdf5_codecs import Bytes, Damaged, Undo, WithStep
 from ._hdf5_filters import FilterPipeline
 from .zarr_metadata import Codec, NotUnderstood

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, Protocol, final
 
@@ -448,13 +449,13 @@ class ChunkedRows:
             return
         to = [(starts - begins[numbers])[:, 1:].tolist(), (stops - begins[numbers])[:, 1:].tolist()]
         of = [each.tolist() for each in (starts - firsts, stops - firsts)]
-        parts = list(zip(numbers.tolist(), *to, *of, strict=True))
+        pieces = list(zip(numbers.tolist(), *to, *of, strict=True))
         bounds = zip(changes.tolist(), ends_of.tolist(), whole.tolist(), cells[changes].tolist(), strict=True)
         for first, end, of_one_use, cell in bounds:
             read = self.chunks.load if of_one_use else self._kept_chunk
-            data = read(tuple(cell), int(rows[parts[first][0]]))
+            data = read(tuple(cell), int(rows[pieces[first][0]]))
             values = None if data is None else self._values(data)
-            for number, low, high, (row, *start), (_, *stop) in parts[first:end]:
+            for number, low, high, (row, *start), (_, *stop) in pieces[first:end]:
                 part = self.fill if values is None else values[(row, *map(slice, start, stop))]
                 out[(number, *map(slice, low, high))] = part
 
@@ -575,11 +576,13 @@ class ChunkedRows:
             if not failed.any():
                 return
             table[:, SIZE], table[:, DATA] = -1, 0
-            held = []
+            held: list[Bytes] = []
             for place in np.flatnonzero(failed).tolist():
                 cell, row = tuple(cells[place].tolist()), int(rows[place])
-                read = self._kept_chunk if self._is_kept(cell) and not whole[place] else self._own_chunk
-                held.append(read(cell, row))
+                if whole[place] or not self._is_kept(cell):
+                    held.append(self._own_chunk(cell, row))
+                else:
+                    held.append(CHUNKS.get(self.kept, cell, partial(self._own_chunk, cell, row)))
                 table[place, DATA] = address(held[-1])
             self.chunks.pipeline.fill(table, names, folder, cut, out)
 
@@ -596,7 +599,7 @@ class ChunkedRows:
         """Return a chunk's bytes, which others may use as well, as `StoredChunks.load` does, and keep them."""
         if not self._is_kept(cell):
             return self.chunks.load(cell, row)
-        return CHUNKS.get(self.kept, cell, lambda: self._own_chunk(cell, row))
+        return CHUNKS.get(self.kept, cell, partial(self._own_chunk, cell, row))
 
     def _is_kept(self, cell: tuple[int, ...]) -> bool:
         return CHUNKS.holds(self.chunks.size) and self.chunks.has(cell)
