@@ -4,6 +4,7 @@ Codecs of format 3 have names of their own; those of format 2, and what `zarr` a
 `numcodecs.`. None runs code from data: those for objects, pickles among them, are not here.
 """
 
+import ctypes
 import importlib
 import lzma
 import zlib
@@ -131,6 +132,16 @@ def crc32c(data: Bytes) -> int:
     return int(importlib.import_module("google_crc32c").value(data.tobytes()))
 
 
+def _undo_crc32c(settings: Mapping[str, Any]) -> Undo:
+    undo = _checksum(crc32c, "end")(settings)
+    try:
+        library = ctypes.CDLL(importlib.import_module("google_crc32c._crc32c").__file__ or "")
+        call = codecs.function(library, "crc32c_value", ctypes.c_uint32)
+    except (ImportError, OSError, AttributeError):
+        return undo  # google_crc32c is the one in Python, or has no library beside it
+    return WithStep(undo, Step(Kind.CRC32C, int(settings.get("location", "end") == "start"), (call,)))
+
+
 def _of_numcodecs(name: str, settings: Mapping[str, Any]) -> Undo:
     try:
         codec = importlib.import_module("numcodecs").get_codec({**settings, "id": name})
@@ -167,7 +178,7 @@ _CODECS: dict[str, Callable[[Mapping[str, Any]], Undo]] = {
     "shuffle": lambda settings: codecs.undo_shuffle(_width(settings)),
     "crc32": _checksum(zlib.crc32, "start"),
     "adler32": _checksum(zlib.adler32, "start"),
-    "crc32c": _checksum(crc32c, "end"),
+    "crc32c": _undo_crc32c,
     "fletcher32": lambda _: codecs.undo_fletcher32,
 }
 """By the name of numcodecs."""

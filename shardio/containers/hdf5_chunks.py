@@ -142,8 +142,11 @@ class ChunkCache:
             self._forget(set(self._gone.collect()))
             slots = []
             for name in names:
-                slots.append(self._slots.setdefault(name, _Slot()))
-                self._slots.move_to_end(name)
+                if (slot := self._slots.get(name)) is None:
+                    slot = self._slots[name] = _Slot()  # at the end
+                else:
+                    self._slots.move_to_end(name)
+                slots.append(slot)
         found, mine = Claimed([slot.chunk for slot in slots], {}), []
         try:
             for number, slot in enumerate(slots):
