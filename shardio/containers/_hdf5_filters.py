@@ -45,7 +45,7 @@ class FilterPipeline:
 
     def buffers(self, size: int) -> Buffers:
         """Return this thread's buffers for a chunk of `size` bytes in the file. The thread's next chunk reuses them."""
-        size = max(size, self._largest())
+        size = max(size, self.largest())
         kept: Buffers | None = getattr(_local, "buffers", None)
         if kept is not None and len(kept[0]) >= size:
             return kept
@@ -70,7 +70,7 @@ class FilterPipeline:
         applied = [step for i, step in enumerate(self.filters) if not mask >> i & 1]
         with unpacking(self.size):
             for left, (name, undo) in zip(range(len(applied) - 1, -1, -1), reversed(applied), strict=True):
-                target = buffers[np.may_share_memory(data, buffers[0])][: self._largest() if left else self.size]
+                target = buffers[np.may_share_memory(data, buffers[0])][: self.largest() if left else self.size]
                 try:
                     data = undo(data, target if left or out is None else out)
                 except Damaged as error:
@@ -92,14 +92,16 @@ class FilterPipeline:
         cut: compiled.Cut,
         out: NDArray[Any],
     ) -> NDArray[np.bool_]:
-        """Read chunks and copy parts of them to `out` by compiled code, with `steps`: see `native.chunks.fill`."""
-        sizes = chunks[:, compiled.SIZE]
-        assert self.steps is not None
-        scratch = self.buffers(int(sizes.max(initial=0)))
-        with unpacking(self.size * int(np.count_nonzero(sizes >= 0))):
-            return compiled.fill(chunks, names, folder, self.steps, (self.size, self._largest()), scratch, cut, out)
+        """Read chunks and copy parts of them to `out` by compiled code, with `steps`: see `native.chunks.fill`.
 
-    def _largest(self) -> int:
+        In their files they have at most `largest` bytes.
+        """
+        assert self.steps is not None
+        with unpacking(self.size * int(np.count_nonzero(chunks[:, compiled.SIZE] >= 0))):
+            sizes = self.size, self.largest()
+            return compiled.fill(chunks, names, folder, self.steps, sizes, self.buffers(0), cut, out)
+
+    def largest(self) -> int:
         """The most bytes between filters: codecs and checksums add a little to what does not compress."""
         return self.size + self.size // 8 + 4096
 

@@ -565,6 +565,7 @@ class ChunkedRows:
         """
         with self.chunks.located(cells) as (table, names, folder):
             table[:, END] = ends
+            table[table[:, SIZE] > self.chunks.pipeline.largest(), SIZE] = -1  # of any size, which `load` checks
             found = table[:, SIZE] >= 0
             kept = ~whole & found & CHUNKS.holds(self.chunks.size)
             places = np.flatnonzero(kept)
