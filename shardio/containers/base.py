@@ -59,6 +59,8 @@ class Blocks:
 
     def within(self, other: object) -> bool:
         """Return whether who has fetched another extent has these blocks."""
+        if isinstance(other, Several):
+            return any(self.within(one) for one in other.blocks)
         return isinstance(other, Blocks) and other.size == self.size and np.array_equal(other.begins, self.begins)
 
     def cut(self, rows: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
@@ -86,8 +88,29 @@ class Entries:
         return bool(((self.begins >= other.begins) & (self.ends <= other.ends) | (self.ends <= self.begins)).all())
 
 
-Extent: TypeAlias = Blocks | Entries
-"""The part that is read of each of some values: blocks of arrays, or entries of ragged ones."""
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Several:
+    """Several blocks of each of n rows of a fixed field, as each of its names has blocks of its own."""
+
+    blocks: tuple[Blocks, ...]
+
+    def __getitem__(self, rows: NDArray[Any]) -> "Several":
+        return Several(tuple(one[rows] for one in self.blocks))
+
+    def within(self, other: object) -> bool:
+        """Return whether who has fetched another extent has these blocks."""
+        return all(one.within(other) for one in self.blocks)
+
+
+Extent: TypeAlias = Blocks | Entries | Several
+"""The part that is read of each value: blocks of arrays, or entries of ragged ones. No reader takes `Several`."""
+
+
+def each_extent(extent: Extent | None) -> tuple[Extent | None, ...]:
+    """Return the blocks of an extent one by one; None stands for whole values."""
+    return extent.blocks if isinstance(extent, Several) else (extent,)
+
 
 NO_BLOCKS: Mapping[str, Extent] = MappingProxyType({})
 """No field of which blocks, or entries, are enough."""

@@ -17,7 +17,7 @@ from ..format.fields import Field
 from ..system import helper_process
 from ..system.types import Rows
 from . import files
-from .base import Blocks, check_value_bytes, cut_rows
+from .base import Blocks, check_value_bytes
 from .hdf5_chunks import ChunkSpan, block_parts
 
 SERVICE = "shardio.containers.hdf5_service"
@@ -128,9 +128,7 @@ class LibraryRows:
             ShardCorrupt: h5py cannot read them.
             BadSample: a block of them has more than `most` bytes.
         """
-        if self.block > 1:
-            place = f"{self.library.path}, field {self.name!r}, row {rows[0]}, its chunk"
-            check_value_bytes(self.block * out[0].nbytes, most, place)
+        self._check_chunk(rows, most)
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         parts = block_parts(ordered, self.block)
@@ -142,8 +140,20 @@ class LibraryRows:
             out[order[part]] = np.frombuffer(values, dtype).reshape(-1, *self.field.row_shape)
 
     def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        """Fill `out` with blocks of the rows; raise what `read` raises."""
-        cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
+        """Fill `out` with blocks of the rows, each of which h5py reads alone; raise what `read` raises."""
+        self._check_chunk(rows, most)
+        order, dtype, shape = np.argsort(rows, kind="stable"), self.field.row_dtype, self.field.row_shape
+        wanted, begins = rows[order].tolist(), blocks.along(shape)[order].tolist()
+        asked = {"rows": wanted, "begins": begins, "size": blocks.shape(shape), "dtype": dtype.str}
+        read = _read(self.library, "parts", self.name, [(self.name, row) for row in wanted], **asked)
+        for place, values in zip(order.tolist(), read, strict=True):
+            out[place] = np.frombuffer(values, dtype).reshape(out.shape[1:])
+
+    def _check_chunk(self, rows: Rows, most: int) -> None:
+        """Raise BadSample if what libhdf5 decompresses for one row has more bytes than `most`."""
+        if self.block > 1:
+            place = f"{self.library.path}, field {self.name!r}, row {rows[0]}, its chunk"
+            check_value_bytes(self.block * self.field.row_bytes, most, place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,26 @@ def rows(path: str, inode: Sequence[int], name: str, blocks: Sequence[Sequence[i
         yield found.reshape(-1).view(np.uint8).data
 
 
+def parts(
+    path: str,
+    inode: Sequence[int],
+    name: str,
+    rows: Sequence[int],
+    begins: Sequence[Sequence[int]],
+    size: Sequence[int],
+    dtype: str,
+) -> Iterator[Any]:
+    """Yield, for each row of the dataset at `name`, the block of this size at `begins`, as numbers of `dtype`."""
+    for row, first in zip(rows, begins, strict=True):
+        try:
+            (dataset,) = _datasets(path, inode, name)
+            place = tuple(slice(begin, begin + length) for begin, length in zip(first, size, strict=True))
+            found = np.ascontiguousarray(dataset[(row, *place)], np.dtype(dtype))
+        except DAMAGE as error:
+            raise _damaged(path, name, row, error) from error
+        yield found.reshape(-1).view(np.uint8).data
+
+
 def values(path: str, inode: Sequence[int], name: str, rows: Sequence[int], most: int) -> Iterator[bytes]:
     """Yield each row's bytes: of a dataset of strings or variable-length uint8, or of a group of data and offsets."""
     parts: list[Any] = []

@@ -20,7 +20,7 @@ from ..cache.cached_object import PRESENT, CachedObject
 from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
 from ..cache.node_cache import Hold, Kept, NodeCache
 from ..containers import piece_sums, side_index
-from ..containers.base import Extent, Reader
+from ..containers.base import Extent, Reader, each_extent
 from ..containers.file_spans import NO_BYTES, FileSpans
 from ..containers.row_locator import within
 from ..errors import CacheWarning, ConfigError, DatasetError, Message, ObjectNotFound, ShardCorrupt
@@ -334,7 +334,8 @@ class RemoteShards(Shards):
         """Return the pieces of a shard that must be there before one can tell which hold some fields of some rows."""
         if not shard.by_spans:
             return NO_BYTES[0]
-        tables = [NO_BYTES, *(shard.reader.tables(rows, name, extents.get(name)) for name in names)]
+        wanted = [(name, one) for name in names for one in each_extent(extents.get(name))]
+        tables = [NO_BYTES, *(shard.reader.tables(rows, name, one) for name, one in wanted)]
         return _touched(tables, shard.file.cached.table.size)
 
     def _pieces(
@@ -346,8 +347,8 @@ class RemoteShards(Shards):
         """
         size = shard.file.cached.table.size
         whole, parts = [NO_BYTES], [NO_BYTES]
-        for name in names:
-            spans = shard.reader.spans(rows, name, extents.get(name)) if shard.by_spans else None
+        for name, one in ((each, one) for each in names for one in each_extent(extents.get(each))):
+            spans = shard.reader.spans(rows, name, one) if shard.by_spans else None
             if spans is None:
                 return np.arange(piece_count(size))
             (parts if name in extents else whole).append(spans)

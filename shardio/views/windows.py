@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import NO_BLOCKS, Blocks, Extent, check_blocks, check_out
+from ..containers.base import NO_BLOCKS, Blocks, Extent, Several, check_blocks, check_out, each_extent
 from ..containers.row_locator import Scratch
 from ..errors import ConfigError
 from ..format import coordinates
@@ -301,11 +301,15 @@ class WindowSelection:
         own: dict[str, Extent] = {}
         for name, each in blocks.items():
             axes = len(self._fields[name].row_shape) - 1
-            if isinstance(each, Blocks) and axes:
-                begins = np.repeat(each.begins[:, -axes:], self._rows.shape[1], axis=0)
-                own[name] = Blocks(begins, each.size[-axes:])
+            of_rows = [self._blocks_of_rows(one, axes) for one in each_extent(each) if isinstance(one, Blocks) and axes]
+            if of_rows:
+                own[name] = Several(tuple(of_rows)) if isinstance(each, Several) else of_rows[0]
         every = own and self._overlap
         return self._base.selection(self._rows.reshape(-1), self._most) if every else self._selection, own
+
+    def _blocks_of_rows(self, blocks: Blocks, axes: int) -> Blocks:
+        begins = np.repeat(blocks.begins[:, -axes:], self._rows.shape[1], axis=0)
+        return Blocks(begins, blocks.size[-axes:])
 
     def _with_checked(self, names: Iterable[str]) -> list[str]:
         """Return names, and with the checksums also the fields of the rows that windows leave out."""

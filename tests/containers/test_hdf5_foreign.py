@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import shardio
 from shardio import containers
 from shardio.containers._hdf5_codecs import fletcher32
+from shardio.containers.base import Blocks
 from shardio.errors import MissingDependency, ShardCorrupt
 from shardio.format.fields import Field, as_fields
 
@@ -256,3 +258,21 @@ def test_fletcher32_is_that_of_hdf5(tmp_path: Path, size: int, fill: str) -> Non
         file.flush()
         raw = dataset.id.read_direct_chunk((0,))[1]
     assert int.from_bytes(raw[-4:], "little") == fletcher32(data.tobytes())
+
+
+def test_blocks_that_only_libhdf5_reads(tmp_path: Path) -> None:
+    """Of rows in a filter that shardio does not know, a block reads the chunks that it touches, and no others."""
+    values = np.arange(6 * 8 * 10, dtype="i4").reshape(6, 8, 10)
+    with h5py.File(path := tmp_path / "a.h5", "w") as file:
+        stored = file.create_dataset("x", data=values, chunks=(2, 4, 5), scaleoffset=0, compression="gzip")
+        damaged = stored.id.get_chunk_info_by_coord((2, 4, 0))
+    shardio.index(path, tmp_path / "out")
+    with open(path, "r+b") as raw:
+        raw.seek(damaged.byte_offset)
+        raw.write(b"\xff" * 12)
+    selection = shardio.open(tmp_path / "out").selection(np.array([3, 0, 2, 3]))
+    blocks = Blocks(np.array([[0, 3], [4, 0], [2, 5], [5, 7]]), (2, 3))
+    expected = np.array([values[row][blocks.place(n)] for n, row in enumerate([3, 0, 2, 3])])
+    np.testing.assert_array_equal(selection.blocks("x", blocks), expected)
+    with pytest.raises(ShardCorrupt, match=r"field 'x', row 2: damaged, h5py says"):
+        selection.blocks("x", Blocks(np.array([[0, 3], [4, 0], [4, 1], [5, 7]]), (2, 3)))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...containers.base import Entries, Extent
+from ...containers.base import Blocks, Entries, Extent, Several
 from ...format.fields import length_column
 from ...transforms.arrays import ArrayWindow
 from ...views.readable import SelectedSamples
@@ -32,10 +32,16 @@ def extents(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> di
             for stored in spec.windowed:
                 found[stored] = _entries(spec, stored, selection, keys)
     for stored, names in spec.names.delivered.items():
-        if len(names) == 1 and spec.reads_blocks(names[0]):
-            recipe = spec.arrays[names[0]].recipe
-            found[stored] = blocks_of(array_moves(recipe, keys.draws(spec.names.draws[names[0]]))[0], recipe)
+        if all(spec.reads_blocks(name) for name in names):
+            blocks = tuple(_blocks(spec, name, keys) for name in names)
+            found[stored] = Several(blocks) if len(blocks) > 1 else blocks[0]
     return found
+
+
+def _blocks(spec: BatchSpec, name: str, keys: RandomKeys) -> Blocks:
+    """Return the blocks that a name has of a field."""
+    recipe = spec.arrays[name].recipe
+    return blocks_of(array_moves(recipe, keys.draws(spec.names.draws[name]))[0], recipe)
 
 
 def _entries(spec: BatchSpec, stored: str, selection: SelectedSamples, keys: RandomKeys) -> Entries:
