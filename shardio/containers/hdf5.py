@@ -35,7 +35,7 @@ from .hdf5_chunks import ChunkedRows, ChunkSpan, chunk_table, chunked_rows
 from .hdf5_index import Layout
 from .hdf5_library import SERVICE, LibraryFile, LibraryRows, Unreadable, library_rows, library_values, resolve
 from .joined import joined_files, joined_name
-from .row_locator import MAPPED_ROW, FileRows, MemoryRows, RowLocator, SpanTable, not_mapped, within
+from .row_locator import MAPPED_ROW, FileRows, MemoryRows, RowLocator, SpanTable, StackedLocators, not_mapped, within
 from .stacked_rows import StackedRows, stack_readers, stacks_among, with_variables
 
 _MOST_ROUNDS = 256
@@ -439,9 +439,15 @@ def open_shard(
     if len(set(counts.values())) > 1:
         raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
     stack_readers(readers, fields, stacks)
-    contiguous = {n: r for n, r in readers.items() if isinstance(r, (_ContiguousRows, _ContiguousValues))}
-    locators = {name: locator for name, reader in contiguous.items() if (locator := reader.locator()) is not None}
+    locators = {name: locator for name, reader in readers.items() if (locator := _locator(reader)) is not None}
     return OpenShard(next(iter(counts.values()), 0), readers, locators, beside)
+
+
+def _locator(reader: Any) -> RowLocator | None:
+    if isinstance(reader, StackedRows):
+        found = [locator for variable in reader.variables if (locator := _locator(variable)) is not None]
+        return StackedLocators(tuple(found)) if len(found) == len(reader.variables) else None
+    return reader.locator() if isinstance(reader, (_ContiguousRows, _ContiguousValues)) else None
 
 
 def _open_fields(

@@ -169,7 +169,19 @@ class LmdbKeys:
     map: Callable[[], FileMap] = not_mapped
 
 
-RowLocator: TypeAlias = MemoryRows | FileRows | SpanTable | LmdbKeys
+@final
+@dataclass(frozen=True, slots=True)
+class StackedLocators:
+    """Rows of a stack, each of which is one row of every variable, end to end.
+
+    Attributes:
+        variables: the locator of each variable, all of one kind.
+    """
+
+    variables: "tuple[RowLocator, ...]"
+
+
+RowLocator: TypeAlias = MemoryRows | FileRows | SpanTable | LmdbKeys | StackedLocators
 """The place of the rows of one field of one shard; the kind depends on how the file stores them."""
 
 
@@ -227,6 +239,11 @@ def read_fixed(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows
     Returns:
         False if anything is wrong: `Reader.read` then raises the error that explains it.
     """
+    if isinstance(locators[0], StackedLocators):
+        inner, variables = _variables(locators)
+        which = (shard_of[:, None] * variables + np.arange(variables)).reshape(-1)
+        own = out.reshape(len(which), out.shape[1] // variables)
+        return bool(inner) and read_fixed(inner, which, np.repeat(rows, variables), own)
     count, size = out.shape
     REQUESTED.add(out.size)
     if isinstance(locators[0], MemoryRows):
@@ -261,6 +278,8 @@ def read_runs(
     Returns:
         False if anything is wrong: `Reader.read_blocks` then raises the error that explains it.
     """
+    if isinstance(locators[0], StackedLocators):
+        return _read_stacked_runs(locators, shard_of, rows, row_bytes, runs, out)
     if isinstance(locators[0], MemoryRows):
         places = _entries(locators, shard_of, rows)[:, None] + runs.offsets
         native.gather(places.reshape(-1), runs.size, out)
@@ -275,6 +294,26 @@ def read_runs(
             return False
     REQUESTED.add(out.size)
     return True
+
+
+def _read_stacked_runs(
+    locators: Sequence[RowLocator],
+    shard_of: NDArray[np.int64],
+    rows: Rows,
+    row_bytes: int,
+    runs: Runs,
+    out: NDArray[np.uint8],
+) -> bool:
+    """Do as `read_runs` of rows of stacks: each run is one of a variable, or of several whole ones."""
+    inner, variables = _variables(locators)
+    size = row_bytes // variables
+    offsets = runs.offsets
+    if runs.size > size:
+        whole = runs.size // size
+        offsets = (offsets[..., None] + size * np.arange(whole)).reshape(len(rows), whole * offsets.shape[1])
+    which = (shard_of[:, None] * variables + offsets // size).reshape(-1)
+    own = Runs((offsets % size).reshape(-1, 1), min(runs.size, size))
+    return bool(inner) and read_runs(inner, which, np.repeat(rows, offsets.shape[1]), size, own, out)
 
 
 def read_values(
@@ -377,12 +416,22 @@ def value_sizes(locator: RowLocator, rows: Rows) -> NDArray[np.int64] | None:
 
 def read_ahead(locator: RowLocator, start: int, stop: int) -> None:
     """Ask the kernel to read rows start..stop-1 ahead, with whatever other fields lie between them."""
+    if isinstance(locator, StackedLocators):
+        for variable in locator.variables:
+            read_ahead(variable, start, stop)
+        return
     shard_of = np.zeros(2, np.int64)
     spans = _locate([locator], shard_of, np.array([start, stop - 1]))
     if spans is not None and not isinstance(locator, MemoryRows) and _all_within([locator], shard_of, spans):
         (first, last), size = spans.offsets.tolist(), int(spans.sizes[1])
         if first <= last:
             os.posix_fadvise(locator.file, first, last + size - first, os.POSIX_FADV_WILLNEED)
+
+
+def _variables(locators: Sequence[Any]) -> tuple[list[RowLocator], int]:
+    """Return the locators of all variables of stacks, none if one call cannot read them, and how many a stack has."""
+    inner = [variable for stack in locators for variable in stack.variables]
+    return inner if len(set(map(type, inner))) == 1 else [], len(locators[0].variables)
 
 
 def _column(locators: Sequence[RowLocator], attribute: str, shard_of: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -456,7 +505,7 @@ def _copy(
 
     They come from memory if files are `mapped`; with `ahead`, the kernel is asked for all of them first.
     """
-    in_files = [each for each in locators if not isinstance(each, MemoryRows)]
+    in_files = [each for each in locators if not isinstance(each, MemoryRows | StackedLocators)]
     found = [(each.file, each.map() if mapped else NOT_MAPPED) for each in in_files]
     tables = [(file, each.address, each.most, each.populated) for file, each in found]
     files, maps, most, seen = np.array(tables, np.int64).reshape(-1, 4).T.copy()

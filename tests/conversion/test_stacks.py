@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import shardio
+from shardio import native
 from shardio.care.repair import repair
 from shardio.containers import hdf5_index
 from shardio.containers.base import Blocks
+from shardio.containers.stacked_rows import StackedRows
 from shardio.conversion.stacks import listed_stacks
 from shardio.errors import ConfigError, ShardCorrupt
 
@@ -192,3 +194,34 @@ def test_only_hdf5_and_zarr_are_stacked_in_place(tmp_path: Path) -> None:
     (tmp_path / "a.tfrecord").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"stack is for HDF5 files and Zarr stores, .*a.tfrecord is TFRecord"):
         shardio.index(tmp_path / "a.tfrecord", tmp_path / "out", stack="x=a,b")
+
+
+def test_stacks_of_many_files_are_read_in_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and blocks of plain variables come by locators, over files and joined files, large and small, or none."""
+    rng = np.random.default_rng(0)
+    values = rng.random((3, 4, 5, 40, 50)).astype("f4")
+    small = rng.random((3, 4, 5, 6)).astype("f4")
+    for month in range(4):
+        for number, name in enumerate("abc"):
+            with h5py.File(tmp_path / f"{name}{month}.nc", "w") as file:
+                file[name], file[f"{name}s"] = values[number, month], small[number, month]
+    found = [tmp_path / f"{name}{month}.nc" for name in "abc" for month in range(4)]
+    shardio.index(found, tmp_path / "out", join=True, stack="x=c,a,b,y=as,bs,cs")
+    dataset = shardio.open(tmp_path / "out")
+    if native.library() is not None:
+        monkeypatch.setattr(StackedRows, "read", None)
+        monkeypatch.setattr(StackedRows, "read_blocks", None)
+    wanted = values.reshape(3, 20, 40, 50)[[2, 0, 1]].swapaxes(0, 1)
+    others = small.reshape(3, 20, 6).swapaxes(0, 1)
+    for rows in (rng.integers(0, 20, 13), np.empty(0, np.int64)):
+        selection = dataset.selection(rows)
+        assert np.array_equal(selection.column("x"), wanted[rows])
+        assert np.array_equal(selection.column("y"), others[rows])
+        for size in ((1, 1), (3, 50), (40, 50), (2, 40, 50), (3, 40, 50), (2, 3, 4), (1, 40, 50)):
+            begins = rng.integers(0, np.array(wanted.shape[-len(size) :]) - size + 1, (len(rows), len(size)))
+            blocks = Blocks(begins, size)
+            out = np.empty((len(rows), *blocks.shape((3, 40, 50))), "f4")
+            assert np.array_equal(selection.blocks("x", blocks), blocks.cut(wanted[rows], out))
+        blocks = Blocks(rng.integers(0, 3, (len(rows), 2)) % 2, (2, 5))
+        out = np.empty((len(rows), 2, 5), "f4")
+        assert np.array_equal(selection.blocks("y", blocks), blocks.cut(others[rows], out))
