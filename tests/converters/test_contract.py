@@ -174,7 +174,7 @@ def test_damage_is_refused_or_a_bad_sample(target: Target, tmp_path: Path) -> No
         folder = tmp_path / "other"  # this file system takes only UTF-8 names
     allowed = converted(target.converter, tmp_path / "in" / target.path)
     told, random = [], Random(0)
-    for _ in range({"mds": 300, "zarr": 25}.get(target.converter, 60)):
+    for _ in range({"mds": 300, "zarr": 25}.get(target.converter, 30)):
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(tmp_path / "in", folder)
         damage(folder, random)

@@ -118,8 +118,10 @@ def epochs_of(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*window of shuffle='block'")
-@pytest.mark.parametrize("shuffle", ["global", "block"])
-@pytest.mark.parametrize("limit", [15_000_000, 50_000_000, 250_000_000])
+@pytest.mark.parametrize(
+    ("limit", "shuffle"),
+    [(15_000_000, "global"), (15_000_000, "block"), (50_000_000, "block"), (250_000_000, "global")],
+)
 def test_a_disk_that_holds_less_than_the_limit(large: MemoryStore, tmp_path: Path, limit: int, shuffle: str) -> None:
     """On a disk of 10 MB every epoch is complete, whatever cache_size says, and the cache uses what the disk holds."""
     told = "disk/cache: the disk is full: the cache makes do with 1.* MB in place of"

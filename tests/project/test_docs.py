@@ -29,7 +29,8 @@ BLOCK = re.compile(
     r"(?:\n\n```text\n(?P<printed>.*?)```)?",
     re.DOTALL,
 )
-
+PROGRESS = re.compile(r"^epoch \d+/\d+  step .*\n", re.MULTILINE)
+"""A line of `shardio train` every ten seconds, which a slow machine prints in the middle of an epoch."""
 
 PATH_OF_COMMANDS = f"{Path(sys.executable).parent}:/usr/bin:/bin"
 
@@ -92,7 +93,8 @@ def _run_snippets(document: Path, tmp_path: Path, environment: dict[str, str]) -
         assert done.returncode == 0, f"{block['code']}\n{done.stdout}\n{done.stderr}"
         if block["printed"] is not None:
             flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-            assert doctest.OutputChecker().check_output(block["printed"], done.stdout, flags), done.stdout
+            told = PROGRESS.sub("", done.stdout)
+            assert doctest.OutputChecker().check_output(block["printed"], told, flags), done.stdout
 
 
 @contextmanager
