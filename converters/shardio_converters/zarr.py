@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.containers.zarr import array_rows, check_understood
-from shardio.containers.zarr_index import IndexedArray, ZarrIndex
+from shardio.containers.zarr_index import ENTRY, IndexedArray, ZarrIndex
 from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array
 from shardio.errors import BadSample, Message, ShardCorrupt, SourceError
 from shardio.foreign.files import Sort, order_hints
@@ -335,7 +335,7 @@ class Zarr(ColumnSource):
         made = {"decode_cf": self.decode_cf, "axes": axes, "join": bool(self.joined)}
         return {name: value for name, value in made.items() if value}
 
-    def zarr_index(self, number: int) -> ZarrIndex:
+    def zarr_index(self, number: int, *, listed: bool = True) -> ZarrIndex:
         """See `shardio.source.HasZarrIndex`."""
         arrays = dict[str, IndexedArray]()
         roots = (self.files[number], *(self.joined[number] if self.joined else ()))
@@ -349,7 +349,7 @@ class Zarr(ColumnSource):
                     column.path or "array",
                 )
             packing = None if column.decoding is None else cf.to_json(column.attributes or {})
-            entries = stores[column.file].entries(column.path, column.layout)
+            entries = stores[column.file].entries(column.path, column.layout) if listed else np.empty(0, ENTRY)
             arrays[name] = IndexedArray(column.path, column.metadata, column.axis, packing, entries, column.file)
         return ZarrIndex(arrays, zipped=stores[0].zipped, joined=tuple(store.zipped for store in stores[1:]))
 
@@ -585,6 +585,7 @@ def _column(found: FoundArray, reader: _Reader, root: Path) -> _Column:
         raise SourceError(f"{printable(root)}: the array {found.path!r} {error}") from error
     except NotUnderstood:
         return _column_of_zarr(reader.array(found.path), found, codecs)
+    _check_formats(layout, found, root)
     axes = _dimensions(found, len(layout.shape))
     column = _Column(found.path, layout.shape, layout=layout, metadata=found.metadata[0], dimensions=axes)
     return _of_numbers(column, layout.dtype, layout.chunk, layout.fill, found)
@@ -596,6 +597,20 @@ def _dimensions(found: FoundArray, count: int) -> tuple[str | None, ...]:
     if not isinstance(names, list) or len(names) != count:
         return ()
     return tuple(name if isinstance(name, str) else None for name in names)
+
+
+def _check_formats(layout: ArrayLayout, found: FoundArray, root: Path) -> None:
+    """Raise SourceError if an array has metadata of both formats that look for its chunks elsewhere."""
+    place = [0] * len(layout.shape)
+    for metadata in found.metadata[1:]:
+        with suppress(NotUnderstood):
+            other = of_array(metadata)
+            if (layout.shape, layout.chunk, layout.key(place)) == (other.shape, other.chunk, other.key(place)):
+                continue
+        raise SourceError(
+            f"{printable(root)}: the array {found.path!r} has metadata of format 2 and of format 3, which differ in its "
+            "shape or its chunks: remove those that are not the array's"
+        )
 
 
 def _column_of_zarr(array: Any, found: FoundArray, codecs: set[str]) -> _Column:

@@ -102,6 +102,11 @@ class RowsReader(BaseReader[OpenShard], ABC):
         found: FileSpans | None = shard.readers[field].spans(rows, extent)
         return found
 
+    def chunk_spans(self) -> Mapping[str, ChunkSpan]:
+        """Return the chunk that reading one row decompresses, for each field whose chunks hold several rows."""
+        spans = {name: _span(reader) for name, reader in self._shard().readers.items()}
+        return {name: span for name, span in spans.items() if span is not None}
+
 
 @final
 class Hdf5Reader(RowsReader):
@@ -139,12 +144,6 @@ class Hdf5Reader(RowsReader):
         }
         layout = Layout(**json.loads(_in_helper(self._path, "open_adopted", **described) or '{"names": {}}'))
         return open_shard(self._path, self._fields, layout, joined, indexed=given is None)
-
-    def chunk_spans(self) -> Mapping[str, ChunkSpan]:
-        """Return the chunk that reading one row decompresses, for each field whose chunks hold several rows."""
-        readers = self._shard().readers
-        spans = {name: _span(reader) for name, reader in readers.items()}
-        return {name: span for name, span in spans.items() if span is not None}
 
 
 @final
@@ -387,6 +386,8 @@ def _in_helper(path: Path, function: str, **arguments: Any) -> str | None:
 
 def _span(reader: Any) -> ChunkSpan | None:
     """Return the chunk that reading one row decompresses; of a stack, all of them."""
+    if isinstance(reader, (DecodedRows, SomeRows)):
+        return _span(reader.reader)
     if not isinstance(reader, StackedRows):
         return reader.span if isinstance(reader, (ChunkedRows, LibraryRows)) else None
     spans = [span for variable in reader.variables if (span := _span(variable)) is not None]

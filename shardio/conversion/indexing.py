@@ -25,7 +25,7 @@ from .adopt import adopt
 from .adopt_objects import MOST_THREADS, TEMPORARY, ObjectAdoption
 from .api import Conversion, PathLike, announce
 from .masks import masked
-from .notes import chunk_hints, remarks_of
+from .notes import chunk_hints, remarks_of, unwritten_chunks
 from .pack import OnError, PackOptions
 from .runners import Progress, silent
 from .skipped import write_report
@@ -181,6 +181,10 @@ def index(
         count = cpus.share(world.local_size) if workers is None else workers
         work = {"workers": count, "dask": dask, "world": world, **shared}
         dataset = adopt(source, place, strict=strict, masks=masks, checksums=checksums, **work)
+        if source.container == "zarr" and not world.rank:
+            lacking = unwritten_chunks([place / name for name in dataset.manifest.shards.names])
+            announce(lacking, lacking, tell, world)
+            notes = (*notes, *lacking)
         made = Conversion({"": dataset}, masked(source, masks).fields, notes)
     if report is not None and not (world or World()).rank:
         write_report(Path(report), place, [("", sample) for sample in made.skipped])

@@ -2,16 +2,22 @@
 
 import contextlib
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from ..containers import hdf5
+import numpy as np
+from numpy.typing import NDArray
+
+from ..containers import hdf5, zarr_index
 from ..containers.hdf5_chunks import CHUNKS
 from ..containers.hdf5_index import Layout
+from ..containers.zarr import ZarrReader
+from ..containers.zarr_metadata import ArrayLayout, of_array
 from ..errors import DatasetError, Message, MissingDependency, Option, ShardCorrupt, SourceError
 from ..format import images
 from ..format.fields import Field, describe
-from .source import HasHints, HasRemarks, Source, joined_to
+from .source import HasHints, HasRemarks, HasZarrIndex, Source, joined_to
 
 _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
@@ -63,19 +69,18 @@ def _deep_images(source: Source) -> list[str]:
 
 
 def chunk_hints(source: Any) -> list[str]:
-    """Return a hint if reading rows of adopted HDF5 files at random decompresses many times the bytes of the rows.
+    """Return a hint if reading rows of adopted arrays at random decompresses many times the bytes of the rows.
 
     Args:
-        source: the `Adoptable` source, whose first file is looked at.
+        source: the `Adoptable` source, whose first file or store is looked at.
 
     Raises SourceError if the file holds values that cannot be adopted.
     """
-    if source.container != "hdf5":
+    if source.container not in ("hdf5", "zarr"):
         return []
     fields = {name: field for name, field in source.fields.items() if field.kind != "scalar"}
-    layout = Layout(source.names, files=getattr(source, "in_file", {}))
     try:
-        with contextlib.closing(hdf5.Hdf5Reader(source.files[0], fields, layout, joined_to(source, 0))) as reader:
+        with contextlib.closing(_first_reader(source, fields)) as reader:
             spans = reader.chunk_spans()
     except (ShardCorrupt, MissingDependency):
         return []  # the adoption itself says what is wrong
@@ -93,6 +98,36 @@ def chunk_hints(source: Any) -> list[str]:
         f"{named} in chunks of {rows} samples, each read and decompressed whole: in random order, loading decompresses "
         f"{size / once:.0f} times the bytes that it uses; convert the files{blocks}"
     ]
+
+
+def _first_reader(source: Any, fields: Mapping[str, Field]) -> hdf5.Hdf5Reader | ZarrReader:
+    """Return a reader of an adoptable source's first file or store, which reads how chunks lie, and none of them."""
+    if isinstance(source, HasZarrIndex):
+        return ZarrReader(source.files[0], fields, source.zarr_index(0, listed=False))
+    layout = Layout(source.names, files=getattr(source, "in_file", {}))
+    return hdf5.Hdf5Reader(source.files[0], fields, layout, joined_to(source, 0))
+
+
+def unwritten_chunks(stores: Sequence[Path]) -> list[str]:
+    """Return a note for each field of which indexed Zarr stores lack chunks, whose values are then the fill value."""
+    counts: dict[str, tuple[int, int]] = {}
+    first: dict[str, str] = {}
+    for store in stores:
+        for name, array in zarr_index.read(store).arrays.items():
+            layout = of_array(array.metadata)
+            count, there = math.prod(layout.grid), len(array.chunks)
+            lacking, known = counts.get(name, (0, 0))
+            counts[name] = lacking + count - there, known + count
+            if there < count and name not in first:
+                key = _first_lacking(layout, array.chunks["number"])
+                first[name] = f"the first is {key} of {store.name}: their values are the fill value, {layout.fill}"
+    return [f"field {n!r}: {counts[n][0]} of {counts[n][1]} chunks are not there, {told}" for n, told in first.items()]
+
+
+def _first_lacking(layout: ArrayLayout, numbers: NDArray[np.int64]) -> str:
+    differ = np.flatnonzero(numbers != np.arange(len(numbers)))
+    number = int(differ[0]) if len(differ) else len(numbers)
+    return layout.key(list(map(int, np.unravel_index(number, layout.grid))) if layout.grid else [])
 
 
 def remarks_of(source: Source, others: Sequence[str] = (), *, strict: bool) -> list[str]:

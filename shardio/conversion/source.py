@@ -176,8 +176,10 @@ def joined_to(source: Source, number: int) -> Sequence[Path]:
 class HasZarrIndex(HasNames, Protocol):
     """An adoptable source of Zarr stores; their names are those of arrays."""
 
-    def zarr_index(self, number: int) -> ZarrIndex:
+    def zarr_index(self, number: int, *, listed: bool = True) -> ZarrIndex:
         """The index of store `number`, without columns of its samples; it reads metadata and names, and no chunk.
+
+        Unless `listed` it has no chunks, whose names are then not read.
 
         Raises SourceError for an array that is not read in place.
         """

@@ -2,9 +2,11 @@
 
 import contextlib
 import errno
+import json
 import multiprocessing
 import os
 import pickle
+import re
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -25,12 +27,13 @@ from zarr import codecs
 import shardio
 from shardio.containers import zarr_index
 from shardio.containers.base import Blocks
+from shardio.containers.hdf5_chunks import CHUNKS
 from shardio.conversion.source import find
-from shardio.errors import BadSample, ConfigError, ShardCorrupt, SourceError
+from shardio.errors import BadSample, ConfigError, ShardCorrupt, SourceError, SourceWarning
 from shardio.native import rows as compiled
 from shardio.system.directory import Directory
 
-pytestmark = pytest.mark.filterwarnings("ignore:left out", "ignore:Numcodecs codecs", "ignore:.*fork")
+pytestmark = pytest.mark.filterwarnings("ignore:left out", "ignore:.*chunks are not there", "ignore:Numcodecs codecs", "ignore:.*fork")
 
 TYPES = ["u1", ">i2", "<i4", "i8", ">f4", "<f8", "f2", "?", "c8", ">u8"]
 FILTERS: dict[str, Any] = {
@@ -212,6 +215,46 @@ class TestIndex:
         shardio.index(store, tmp_path, axis="time")
         assert sorted(os.listdir(tmp_path)) == ["a.idx.zarr", "a.zarr", "a.zarr.sums.idx.npy", "shardio.json"]
         assert not shardio.verify(tmp_path, deep=True).found
+
+    @pytest.mark.parametrize("form", [2, 3])
+    def test_chunks_that_are_not_there_are_told(self, tmp_path: Path, form: int) -> None:
+        """A store of which chunks were lost before it was indexed, or never written, or bear other names, is told."""
+        store = grouped(tmp_path / "a.zarr", form)
+        told = shardio.index(store, tmp_path / "d", axis="time").notes
+        assert not [note for note in told if "not there" in note]
+        for name in ("c/1/0/0", "1.0.0", "c/5/1/0", "5.1.0"):
+            (store / "x" / name).unlink(missing_ok=True)
+        key = {2: "1.0.0", 3: "c/1/0/0"}[form]
+        words = "field 'x': 2 of 12 chunks are not there, the first is {} of shard-000000.zarr: their values are the "
+        with pytest.warns(SourceWarning, match=re.escape(f"{words.format(key)}fill value, 0.0")):
+            shardio.index(store, tmp_path / "e", axis="time", checksums=True)
+        if form == 2:
+            path = store / "x" / ".zarray"
+            path.write_text(path.read_text().replace('"."', '"/"'))
+            *_, note = shardio.index(store, tmp_path / "f", axis="time", tell=lambda note: None).notes
+            assert note.startswith("field 'x': 12 of 12 chunks are not there, the first is 0/0/0 of")
+
+    def test_metadata_of_two_formats(self, tmp_path: Path) -> None:
+        """Metadata of both formats beside each other are refused where they name other chunks, and else agree."""
+        one, other = grouped(tmp_path / "a.zarr", 2), grouped(tmp_path / "b.zarr", 3)
+        (one / "x" / "zarr.json").write_bytes((other / "x" / "zarr.json").read_bytes())
+        with pytest.raises(SourceError, match="'x' has metadata of format 2 and of format 3, which differ in its shape"):
+            shardio.index(one, tmp_path / "d", axis="time")
+        text = (other / "x" / "zarr.json").read_text()
+        named = json.loads(text) | {"chunk_key_encoding": {"name": "v2", "configuration": {"separator": "."}}}
+        (one / "x" / "zarr.json").write_text(json.dumps(named))
+        shardio.index(one, tmp_path / "d", axis="time")
+        np.testing.assert_array_equal(column(shardio.open(tmp_path / "d"), [5], "x").ravel(), np.arange(240, 288))
+
+    def test_what_random_order_costs_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Chunks of many rows that are not kept are told, as those of HDF5 files are, packed or not."""
+        monkeypatch.setattr(CHUNKS, "most", 1 << 9)
+        store = grouped(tmp_path / "a.zarr")
+        array = library.open_array(store, path="x")
+        array.attrs["scale_factor"] = 0.5
+        for decode in (True, False):
+            notes = shardio.index(store, tmp_path / f"{decode}", axis="time", decode_cf=decode).notes
+            assert any("'x' is in chunks of 4 samples" in note and "decompresses 4 times" in note for note in notes)
 
     def test_what_is_no_number_is_refused(self, tmp_path: Path) -> None:
         """Texts are not read in place: the error names the array and what to do."""

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+import zarr
 from _datasets import CONTAINERS, packed
 from _device import device as device
 from hypothesis import HealthCheck, given, settings
@@ -85,28 +86,48 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "contiguous": {},
     "chunks": {"chunks": (1, 1, 10, 12), "compression": "gzip"},
 }
+STORES: dict[str, dict[str, Any]] = {
+    "chunks of Zarr": {"chunks": (1, 1, 10, 12)},
+    "shards of Zarr": {"chunks": (1, 1, 10, 12), "shards": (5, 2, 40, 48)},
+}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+def stored_chunks(path: Path, options: dict[str, Any]) -> dict[tuple[int, ...], int]:
+    """Write `ROWS` to an HDF5 file or a Zarr store; return the bytes of each chunk by where it begins; {} for none."""
+    values, sizes = np.stack([row["x"] for row in ROWS]), dict[tuple[int, ...], int]()
+    if path.suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            made = file.create_dataset("x", data=values, **options)
+            if made.chunks:
+                made.id.chunk_iter(lambda info: sizes.update({info.chunk_offset: info.size}))
+        return sizes
+    alone = path.with_name("alone.zarr")  # each chunk in a file of its own
+    for store, how in ((path, options), (alone, {**options, "shards": None})):
+        zarr.open_group(store, mode="w").create_array("x", data=values, **how)
+    for cell in np.ndindex(30, 2, 4, 4):
+        begin = tuple(np.multiply(cell, (1, 1, 10, 12)).tolist())
+        sizes[begin] = (alone / "x" / "c" / "/".join(map(str, cell))).stat().st_size
+    return sizes
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, *STORES])
 def test_bytes_that_are_asked_for(layout: str, tmp_path: Path) -> None:
-    """Readers ask for the runs or the chunks that the crops touch, and little else; values are those of h5py."""
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        made = file.create_dataset("x", data=np.stack([row["x"] for row in ROWS]), **LAYOUTS[layout])
-        sizes = {}
-        if made.chunks:
-            made.id.chunk_iter(lambda info: sizes.update({info.chunk_offset: info.size}))
-        values = made[...]
-    shardio.index(tmp_path / "x.h5", tmp_path / "d", tell=lambda note: None)
+    """Readers ask for the runs or the chunks that the crops touch, and little else; values are those of the file."""
+    options = (LAYOUTS | STORES)[layout]
+    path = tmp_path / ("x.h5" if layout in LAYOUTS else "x.zarr")
+    sizes = stored_chunks(path, options)
+    indexes = 6 * (16 * 5 * 2 * 4 * 4 + 4) if "shards" in options else 0  # of shards, each read once
+    shardio.index(path, tmp_path / "d", tell=lambda note: None)
     CHUNKS.reset_in_child()
     before, touched = REQUESTED.total, dict[int, int]()  # by sample: padding repeats some
     found = batches(shardio.open(tmp_path / "d"), transforms={"x": [T.CenterSpatialCrop((10, 20))]})
     asked = REQUESTED.total - before
     for batch in found:
         for number, crop in zip(batch["index"].tolist(), batch["x"].numpy(), strict=True):
-            np.testing.assert_array_equal(crop, values[number, :, 15:25, 14:34])
+            np.testing.assert_array_equal(crop, ROWS[number]["x"][:, 15:25, 14:34])
             cells = ((number, channel, y, x) for channel in range(2) for y in (10, 20) for x in (12, 24))
             touched[number] = sum(sizes[cell] for cell in cells) if sizes else crop.nbytes
-    assert asked <= 1.1 * sum(touched.values())
+    assert 0.9 * sum(touched.values()) <= asked <= 1.1 * (sum(touched.values()) + indexes)
     assert len(touched) == len(ROWS)
 
 
