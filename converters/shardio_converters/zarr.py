@@ -608,8 +608,8 @@ def _check_formats(layout: ArrayLayout, found: FoundArray, root: Path) -> None:
             if (layout.shape, layout.chunk, layout.key(place)) == (other.shape, other.chunk, other.key(place)):
                 continue
         raise SourceError(
-            f"{printable(root)}: the array {found.path!r} has metadata of format 2 and of format 3, which differ in its "
-            "shape or its chunks: remove those that are not the array's"
+            f"{printable(root)}: the array {found.path!r} has metadata of format 2 and of format 3, which differ in "
+            "its shape or its chunks: remove those that are not the array's"
         )
 
 

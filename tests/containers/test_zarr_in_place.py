@@ -33,7 +33,9 @@ from shardio.errors import BadSample, ConfigError, ShardCorrupt, SourceError, So
 from shardio.native import rows as compiled
 from shardio.system.directory import Directory
 
-pytestmark = pytest.mark.filterwarnings("ignore:left out", "ignore:.*chunks are not there", "ignore:Numcodecs codecs", "ignore:.*fork")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:left out", "ignore:.*chunks are not there", "ignore:Numcodecs codecs", "ignore:.*fork"
+)
 
 TYPES = ["u1", ">i2", "<i4", "i8", ">f4", "<f8", "f2", "?", "c8", ">u8"]
 FILTERS: dict[str, Any] = {
@@ -238,7 +240,9 @@ class TestIndex:
         """Metadata of both formats beside each other are refused where they name other chunks, and else agree."""
         one, other = grouped(tmp_path / "a.zarr", 2), grouped(tmp_path / "b.zarr", 3)
         (one / "x" / "zarr.json").write_bytes((other / "x" / "zarr.json").read_bytes())
-        with pytest.raises(SourceError, match="'x' has metadata of format 2 and of format 3, which differ in its shape"):
+        with pytest.raises(
+            SourceError, match="'x' has metadata of format 2 and of format 3, which differ in its shape"
+        ):
             shardio.index(one, tmp_path / "d", axis="time")
         text = (other / "x" / "zarr.json").read_text()
         named = json.loads(text) | {"chunk_key_encoding": {"name": "v2", "configuration": {"separator": "."}}}

@@ -154,7 +154,7 @@ def test_thin_modules_stay() -> None:
     for module, names in {
         "plan": {"Plan", "Schedule", "PlanSlice"},
         "source": {"Source", "HasColumns", "HasBlocks", "Adoptable", "Field", "Sample"},
-        "testing": {"ContainerContract", "check_source"},
+        "testing": {"ContainerContract", "ReaderContract", "check_source"},
         "errors": {"ShardioError", "ConfigError"},
         "lightning": {"ResumeElastically"},
     }.items():
