@@ -125,7 +125,8 @@ def repair(
         The new manifest and what was repaired, kept and lost of each shard.
 
     Raises NotADataset if the directory holds no shards or none can be opened, ConfigError if the manifest is lost and
-    shardio did not write the shards or nothing states the fields, OSError if a file cannot be read or written.
+    shardio did not write the shards or nothing states the fields, or for Zarr stores, which are indexed anew, OSError if a
+    file cannot be read or written.
     """
     if (url := as_url(directory)) is not None:
         raise ConfigError(
@@ -141,6 +142,14 @@ def repair(
         old = None
     folder = Directory(path)
     described = _described_by_shards(folder, like) if old is None else old
+    if containers.get(described.container).read_where_it_lies:
+        raise ConfigError(
+            "{}: repair makes no index of {} stores: only that of the time when they were indexed tells which chunks "
+            "have changed; `shardio index STORES -o {} --overwrite` makes the dataset anew, and copies nothing",
+            path,
+            described.container,
+            shlex.quote(str(path)),
+        )
     _check_names(path, described)
     _remove_temporary(folder, described)
     notes = _notes(path, old, metadata)

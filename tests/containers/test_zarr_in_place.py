@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from zarr import codecs
 
 import shardio
+from shardio.care.repair import repair
 from shardio.containers import zarr_index
 from shardio.containers.base import Blocks
 from shardio.containers.hdf5_chunks import CHUNKS
@@ -238,7 +239,7 @@ class TestIndex:
 
     def test_metadata_of_two_formats(self, tmp_path: Path) -> None:
         """Metadata of both formats beside each other are refused where they name other chunks, and else agree."""
-        one, other = grouped(tmp_path / "a.zarr", 2), grouped(tmp_path / "b.zarr", 3)
+        one, other = (grouped(tmp_path / f"{form}.zarr", form, compressors=None) for form in (2, 3))
         (one / "x" / "zarr.json").write_bytes((other / "x" / "zarr.json").read_bytes())
         with pytest.raises(
             SourceError, match="'x' has metadata of format 2 and of format 3, which differ in its shape"
@@ -254,7 +255,7 @@ class TestIndex:
         """Chunks of many rows that are not kept are told, as those of HDF5 files are, packed or not."""
         monkeypatch.setattr(CHUNKS, "most", 1 << 9)
         store = grouped(tmp_path / "a.zarr")
-        array = library.open_array(store, path="x")
+        array = library.open_array(store, path="x", mode="r+")
         array.attrs["scale_factor"] = 0.5
         for decode in (True, False):
             notes = shardio.index(store, tmp_path / f"{decode}", axis="time", decode_cf=decode).notes
@@ -389,6 +390,19 @@ class TestChanges:
             .problems[0]
             .endswith("field 't': its metadata are not those that were indexed")
         )
+
+    def test_repair_makes_no_index(self, tmp_path: Path) -> None:
+        """An index that is lost, or whole, is not made anew of stores that may have changed since; index does that."""
+        store = grouped(tmp_path / "a.zarr")
+        shardio.index(store, tmp_path / "d", axis="time")
+        for lose_one in (False, True):
+            if lose_one:
+                (tmp_path / "d" / "shard-000000.idx.zarr").unlink()
+                assert "shard-000000.idx.zarr is missing" in shardio.verify(tmp_path / "d").problems[0]
+            with pytest.raises(ConfigError, match=r"repair makes no index of zarr stores: .* `shardio index STORES -o"):
+                repair(tmp_path / "d")
+        shardio.index(store, tmp_path / "d", axis="time", overwrite=True)
+        assert len(shardio.open(tmp_path / "d")) == 24
 
 
 class TestHostile:
