@@ -125,8 +125,8 @@ def repair(
         The new manifest and what was repaired, kept and lost of each shard.
 
     Raises NotADataset if the directory holds no shards or none can be opened, ConfigError if the manifest is lost and
-    shardio did not write the shards or nothing states the fields, or for Zarr stores, which are indexed anew, OSError if a
-    file cannot be read or written.
+    shardio did not write the shards or nothing states the fields, or for Zarr stores, which are indexed anew, OSError
+    if a file cannot be read or written.
     """
     if (url := as_url(directory)) is not None:
         raise ConfigError(

@@ -190,7 +190,8 @@ class LocalShards(Shards):
         if self._described.piece_bytes == PIECE and not piece_sums.matches(path, table):
             name = piece_sums.path_of(path).name
             wrong = "does not hold the checksums of its pieces" if path.with_name(name).exists() else "is missing"
-            raise DatasetError(f"{name} {wrong}; `shardio repair` writes it anew")
+            command = "index" if self._container.read_where_it_lies else "repair"
+            raise DatasetError(f"{name} {wrong}; `shardio {command}` writes it anew")
         self._container.check(path)
 
     def close(self) -> None:
