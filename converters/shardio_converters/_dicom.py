@@ -79,9 +79,9 @@ def _shape(head: Any) -> tuple[int, ...]:
 
 
 def _dtype(head: Any) -> np.dtype[Any]:
-    """The dtype of a file's values: that of the stored ones, or floats where these are rescaled."""
-    if "ModalityLUTSequence" in head:
-        raise BadSample("has a modality lookup table, which is not applied")
+    """The dtype of a file's values: that of the stored ones or of a lookup table, or floats where they are rescaled."""
+    if table := head.get("ModalityLUTSequence"):
+        return np.dtype(f"uint{int(table[0].LUTDescriptor[2])}")
     bits = int(head.BitsAllocated)
     if "PixelRepresentation" not in head:  # FloatPixelData and DoubleFloatPixelData
         stored = np.dtype(f"f{bits // 8}")
@@ -113,6 +113,8 @@ def _values(stream: Stream) -> NDArray[Any]:
     whole = _pydicom().dcmread(stream)
     values: NDArray[Any] = whole.pixel_array
     dtype, rules = _dtype(whole), _rescaling(whole)
+    if whole.get("ModalityLUTSequence"):
+        return np.asarray(_pydicom().pixels.apply_modality_lut(values.astype(np.int32), whole), dtype)
     if all(rule == (1, 0) for rule in rules):
         return values
     if len(set(rules)) == 1:

@@ -189,6 +189,35 @@ def check_same_rows(columns: Mapping[str, Any], place: str) -> None:
         )
 
 
+def check_same_axes(
+    found: Mapping[str, Sequence[str | None]], expected: Mapping[str, Sequence[str | None]], place: str, first: str
+) -> None:
+    """Raise SourceError if an axis of a field, other than the rows, has another name than in the first file.
+
+    Args:
+        found, expected: by field, the names of its axes, rows first, as far as they are known.
+        place, first: the file, and the first one.
+    """
+    for name, axes in found.items():
+        if any(
+            one and other and one != other for one, other in zip(axes[1:], expected.get(name, ())[1:], strict=False)
+        ):
+            told = [", ".join(axis or "?" for axis in given) for given in (axes, expected[name])]
+            raise SourceError(
+                f"files must agree: field {name!r} has the axes {told[0]} in {place}, and {told[1]} in {first}"
+            )
+
+
+def remark_on_rows(axes: Mapping[str, Sequence[str | None]]) -> tuple[str, ...]:
+    """A remark if the rows of fields are along axes of several names, which are then only as long as each other."""
+    first: dict[str, str] = {}
+    for name, names in axes.items():
+        if names and names[0]:
+            first.setdefault(names[0], name)
+    along = [f"those of {name!r} are along {axis!r}" for axis, name in first.items()]
+    return (f"rows of fields belong to different axes: {', '.join(along)}",) if len(along) > 1 else ()
+
+
 def check_characters(rows: NDArray[Any]) -> NDArray[Any]:
     """Return `rows`; raise BadSample if they are NumPy's strings and hold a number that is no character.
 

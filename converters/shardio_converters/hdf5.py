@@ -26,12 +26,14 @@ from shardio.source import Sample, check_index, describe_field, label_as_int64
 
 from ._coordinates import Coordinates, check_joined, merged, of_other_axes, read_coordinates, series_hints
 from ._fields import (
+    check_same_axes,
     check_same_rows,
     choose_fields,
     known_fields,
     listed_shapes,
     measure,
     remark_on_packing,
+    remark_on_rows,
     rename_remarks,
     shortened,
     with_attributes,
@@ -138,7 +140,8 @@ def hdf5(
     left_out = shortened([f"left out {name!r}: {why}" for name, why in lost.items()], "datasets are left out")
     not_applied = shortened(list(no_effect.values()), "datasets have such attributes")
     renamed = [remark for one in series.values() for remark in rename_remarks(one.fields, one.names)]
-    remarks = (*other_files(src, paths, "HDF5 files"), *left_out, *dict.fromkeys(renamed), *not_applied)
+    rows = remark_on_rows({name: axes for one in series.values() for name, axes in one.axes.items()})
+    remarks = (*other_files(src, paths, "HDF5 files"), *left_out, *dict.fromkeys(renamed), *not_applied, *rows)
     hints = (*order_hints(first.paths), *series_hints(first.coordinates))
     joined = tuple(zip(*(one.paths for one in others), strict=True))
     files = tuple(first.paths)
@@ -203,7 +206,9 @@ class _Series:
             if name in found and found[name].field.kind == "array":
                 shape = as_ragged(found[name].field.shape, in_all=in_all)
                 found[name] = replace(found[name], field=replace(found[name].field, shape=shape))
-        self.axes = self.axes or {name: contents.scales.get(column.path, ()) for name, column in found.items()}
+        axes = {name: contents.scales.get(column.path, ()) for name, column in found.items()}
+        self.axes = self.axes or axes
+        check_same_axes(axes, self.axes, printable(path), printable(first))
         self.columns = self.columns or found
         _check_same(self.columns, found, path, first)
         self.counts.append(_count(found, path, options.external_links))

@@ -145,10 +145,9 @@ def repair(
     if containers.get(described.container).read_where_it_lies:
         raise ConfigError(
             "{}: repair makes no index of {} stores: only that of the time when they were indexed tells which chunks "
-            "have changed; `shardio index STORES -o {} --overwrite` makes the dataset anew, and copies nothing",
+            "have changed; `shardio index STORES -o OUT` makes the dataset anew, and copies nothing",
             path,
             described.container,
-            shlex.quote(str(path)),
         )
     _check_names(path, described)
     _remove_temporary(folder, described)

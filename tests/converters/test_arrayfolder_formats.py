@@ -163,6 +163,21 @@ class TestDicom:
         check_equal(only(tmp_path / "a")["array"], expected)
         check_equal(only(tmp_path / "b")["array"], numbers(6, 5))
 
+    @pytest.mark.parametrize("dtype", ["int16", "uint8"])
+    @pytest.mark.parametrize(("entries", "bits"), [(600, 16), (200, 8)])
+    def test_lookup_tables(self, dtype: str, entries: int, bits: int, tmp_path: Path) -> None:
+        """A table of a file gives its values; numbers before and behind it give its first and its last one."""
+        table, first = Dataset(), -99 if dtype == "int16" else 3
+        table.LUTDescriptor = [entries, first, bits]
+        table.LUTData = np.random.default_rng(2).integers(0, 1 << bits, entries).tolist()
+        table["LUTDescriptor"].VR = table["LUTData"].VR = "SS" if bits < 16 and dtype == "int16" else "US"
+        if dtype == "int16" and bits == 16:
+            table["LUTDescriptor"].VR = "SS"
+        stored = numbers(6, 5, dtype=dtype)
+        write_dicom(tmp_path / "a", stored, ModalityLUTSequence=[table])
+        expected = np.array(table.LUTData, f"u{bits // 8}")[np.clip(stored.astype(int) - first, 0, entries - 1)]
+        check_equal(only(tmp_path)["array"], expected)
+
     def test_rescaling_of_frames(self, tmp_path: Path) -> None:
         """Enhanced files state it for each frame."""
         groups = []

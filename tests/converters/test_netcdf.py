@@ -299,30 +299,6 @@ class TestAsStored:
 class TestInPlace:
     """Files that `index` decodes."""
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {},
-            {"chunks": (2, 4), "compression": "gzip", "shuffle": True},
-            {"chunks": (1, 4), "compression": "lzf"},
-            {"chunks": (3, 3)},
-            {"chunks": (2, 4), "scaleoffset": 0},  # a filter that only libhdf5 undoes
-        ],
-        ids=["contiguous", "gzip", "a row a chunk", "cut rows", "libhdf5"],
-    )
-    @pytest.mark.parametrize("dtype", ["<i2", ">i2", ">f8"])
-    def test_layouts(self, dtype: str, options: dict[str, Any], tmp_path: Path) -> None:
-        """Rows of any layout, filter and byte order are decoded as the converter decodes them."""
-        if "scaleoffset" in options and np.dtype(dtype).kind == "f":
-            options = {**options, "scaleoffset": 2}
-        rows = (np.arange(20).reshape(5, 4) % 7).astype(dtype)
-        attributes = {"scale_factor": 0.25, "_FillValue": np.dtype(dtype).newbyteorder("=").type(3)}
-        path = write(tmp_path / "in" / "a.h5", attributes, rows, **options)
-        shardio.index(path, tmp_path / "out", decode_cf=True)
-        found = shardio.open(tmp_path / "out").selection(np.array([3, 0, 0, 4])).column("x")
-        wanted = np.where(rows == 3, np.nan, rows * 0.25)[[3, 0, 0, 4]]
-        assert np.array_equal(found, wanted.astype(found.dtype), equal_nan=True)
-
     def test_large_rows(self, tmp_path: Path) -> None:
         """Rows that are read one by one are decoded."""
         rows = np.arange(4 * 4096, dtype="<i4").reshape(4, 4096)

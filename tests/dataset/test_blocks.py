@@ -1,11 +1,8 @@
-"""Blocks of rows, read from every container, layout and view, are what cutting whole rows gives."""
+"""Blocks of rows, read from every container and view, are what cutting whole rows gives."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import h5py
-import hdf5plugin
 import numpy as np
 import pytest
 from _datasets import CONTAINERS, packed
@@ -35,35 +32,6 @@ ROWS = [
     }
     for n in range(COUNT)
 ]
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "contiguous": {},
-    "big-endian": {"dtype": ">f4"},
-    "chunks of a row": {"chunks": (1, *SHAPE), "compression": "gzip", "shuffle": True, "fletcher32": True},
-    "chunks of rows": {"chunks": (4, *SHAPE), **hdf5plugin.Zstd()},
-    "parts of rows": {"chunks": (2, 2, 4, 5), "compression": "lzf", "dtype": ">f8"},
-    "parts of a row, unfiltered": {"chunks": (1, 1, 4, 11), "maxshape": (None, *SHAPE)},
-    "rows, unfiltered": {"chunks": (3, *SHAPE), "fillvalue": 7},
-    "left to libhdf5": {"chunks": (2, 3, 5, 5), "scaleoffset": 3},
-    "half of it never written": {"chunks": (5, 2, 4, 4), "compression": "gzip", "fillvalue": -3},
-    "packed": {"dtype": "i2", "chunks": (4, 3, 5, 5), "compression": "gzip"},
-}
-
-
-def foreign(folder: Path, layout: str) -> ReadableDataset:
-    """A file of another program, adopted in place."""
-    folder.mkdir()
-    values, options = np.stack([row["x"] for row in ROWS]), dict(LAYOUTS[layout])
-    dtype = options.pop("dtype", "f4")
-    with h5py.File(folder / "rows.h5", "w") as file:
-        made = file.create_dataset("x", (COUNT, *SHAPE), dtype, **options)
-        made[: COUNT // 2 if "half" in layout else COUNT] = values[: COUNT // 2 if "half" in layout else COUNT] * (
-            1000 if layout == "packed" else 1
-        )
-        if layout == "packed":
-            made.attrs["scale_factor"], made.attrs["add_offset"] = np.float32(0.001), np.float32(-5)
-            made.attrs["_FillValue"] = np.int16(500)
-    shardio.index(folder / "rows.h5", folder / "d", decode_cf=layout == "packed", tell=lambda note: None)
-    return shardio.open(folder / "d")
 
 
 @pytest.fixture(scope="module", params=[*CONTAINERS, "memory"])
@@ -71,12 +39,6 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Several shards in a container."""
     folder = tmp_path_factory.mktemp(request.param)
     return packed(folder / "d", ROWS, FIELDS, container=request.param, shard_samples=5)
-
-
-@pytest.fixture(scope="module", params=LAYOUTS)
-def adopted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ReadableDataset:
-    """One file of h5py in a layout."""
-    return foreign(tmp_path_factory.mktemp("adopted") / "f", request.param)
 
 
 VIEWS: dict[str, Callable[[Any], ReadableDataset]] = {
@@ -140,17 +102,6 @@ def test_blocks_of_containers(dataset: shardio.Dataset, data: Any, view: str, na
         if not compiled:
             patch.setattr(native, "library", lambda: None)
         check(chosen, name, *data.draw(blocks_of(chosen, name)))
-
-
-@EXAMPLES
-@given(data=st.data(), view=st.sampled_from(["itself", "windows", "joined"]), compiled=st.booleans())
-def test_blocks_of_layouts(adopted: ReadableDataset, data: Any, view: str, compiled: bool) -> None:
-    """The same for every layout that h5py writes."""
-    chosen = VIEWS[view](adopted)
-    with pytest.MonkeyPatch.context() as patch:
-        if not compiled:
-            patch.setattr(native, "library", lambda: None)
-        check(chosen, "x", *data.draw(blocks_of(chosen, "x")))
 
 
 def test_blocks_beyond_rows_are_refused(dataset: shardio.Dataset) -> None:

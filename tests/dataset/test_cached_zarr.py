@@ -17,6 +17,8 @@ from shardio.containers.base import Blocks
 from shardio.errors import ShardCorrupt
 from shardio.format.pieces import PIECE
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*chunks are not there")
+
 ROWS, SHAPE, CHUNK = 24, (2, 90, 120), (4, 1, 45, 60)
 LAYOUTS: dict[str, dict[str, Any]] = {
     "format 2": {"zarr_format": 2},

@@ -145,6 +145,10 @@ def _rows(name: str, field: FieldStats) -> Iterator[Row]:
             yield f"fill values{sampled}", f"{values.filled:,} of {fills}, left out"
         if values.nan or values.inf:
             yield f"not finite{sampled}", f"{values.nan:,} NaN, {values.inf:,} infinite, left out"
+            if values.nan and field.field.kind == "array":
+                each = [f"{channel.nan:,}" for channel in field.channels]
+                of_each = f" of each channel: {', '.join(each)};" if 1 < len(each) <= _MOST_CHANNELS else ""
+                yield f"NaN{sampled}", f"{of_each} shardio.FillMissing puts numbers in their place".lstrip()
     for number, (shape, count) in enumerate(field.shapes[:_MOST_COMMON]):
         yield "" if number else "shapes *", f"{list(shape)}: {count:,}"
 
