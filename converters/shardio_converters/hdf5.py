@@ -206,7 +206,7 @@ class _Series:
             if name in found and found[name].field.kind == "array":
                 shape = as_ragged(found[name].field.shape, in_all=in_all)
                 found[name] = replace(found[name], field=replace(found[name].field, shape=shape))
-        axes = {name: contents.scales.get(column.path, ()) for name, column in found.items()}
+        axes: dict[str, Sequence[str]] = {n: contents.scales.get(column.path, ()) for n, column in found.items()}
         self.axes = self.axes or axes
         check_same_axes(axes, self.axes, printable(path), printable(first))
         self.columns = self.columns or found
