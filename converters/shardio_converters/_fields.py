@@ -190,13 +190,18 @@ def check_same_rows(columns: Mapping[str, Any], place: str) -> None:
 
 
 def check_same_axes(
-    found: Mapping[str, Sequence[str | None]], expected: Mapping[str, Sequence[str | None]], place: str, first: str
+    found: Mapping[str, Sequence[str | None]],
+    expected: Mapping[str, Sequence[str | None]],
+    place: str,
+    first: str,
+    what: str = "files",
 ) -> None:
     """Raise SourceError if an axis of a field, other than the rows, has another name than in the first file.
 
     Args:
         found, expected: by field, the names of its axes, rows first, as far as they are known.
         place, first: the file, and the first one.
+        what: what these are.
     """
     for name, axes in found.items():
         if any(
@@ -204,7 +209,7 @@ def check_same_axes(
         ):
             told = [", ".join(axis or "?" for axis in given) for given in (axes, expected[name])]
             raise SourceError(
-                f"files must agree: field {name!r} has the axes {told[0]} in {place}, and {told[1]} in {first}"
+                f"{what} must agree: field {name!r} has the axes {told[0]} in {place}, and {told[1]} in {first}"
             )
 
 

@@ -38,11 +38,13 @@ from ._coordinates import Coordinates, check_joined, merged, of_other_axes, read
 from ._fields import (
     array_field,
     check_characters,
+    check_same_axes,
     check_same_rows,
     choose_fields,
     dtype_in_words,
     known_fields,
     measure,
+    remark_on_rows,
     rename_remarks,
     sample_value,
     shortened,
@@ -145,6 +147,7 @@ def zarr(
         *shortened(lost, "arrays are left out"),
         *dict.fromkeys(told for one in each for told in rename_remarks(one.fields, one.names)),
         *shortened(no_effect, "arrays have such attributes"),
+        *remark_on_rows({name: column.dimensions for name, column in stores[0].items()}),
     )
     hints = (*order_hints(each[0].paths, "stores"), *series_hints(each[0].coordinates))
     joined = tuple(zip(*(one.paths for one in each[1:]), strict=True))
@@ -228,6 +231,8 @@ def _take(
 
 def _check_same(expected: Mapping[str, "_Column"], found: Mapping[str, "_Column"], root: Path, first: Path) -> None:
     """Raise SourceError unless the fields of a store are those of the first one."""
+    axes = [{name: column.dimensions for name, column in store.items()} for store in (found, expected)]
+    check_same_axes(*axes, printable(root), printable(first), "stores")
     for name, column in found.items():
         ours, others = column.field, expected[name].field
         if replace(ours, attributes=None) != replace(others, attributes=None):

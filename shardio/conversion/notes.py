@@ -103,7 +103,7 @@ def chunk_hints(source: Any) -> list[str]:
 def _first_reader(source: Any, fields: Mapping[str, Field]) -> hdf5.Hdf5Reader | ZarrReader:
     """Return a reader of an adoptable source's first file or store, which reads how chunks lie, and none of them."""
     if isinstance(source, HasZarrIndex):
-        return ZarrReader(source.files[0], fields, source.zarr_index(0, listed=False))
+        return ZarrReader(source.files[0], fields, source.zarr_index(0, listed=False), joined_to(source, 0))
     layout = Layout(source.names, files=getattr(source, "in_file", {}))
     return hdf5.Hdf5Reader(source.files[0], fields, layout, joined_to(source, 0))
 

@@ -167,10 +167,10 @@ class Stacked:
 class StackedStores(Stacked):
     """A source of Zarr stores with some of its variables stacked, see `Stacked`."""
 
-    def zarr_index(self, number: int) -> ZarrIndex:
+    def zarr_index(self, number: int, *, listed: bool = True) -> ZarrIndex:
         """See `HasZarrIndex`."""
         source: Any = self._source
-        index: ZarrIndex = source.zarr_index(number)
+        index: ZarrIndex = source.zarr_index(number, listed=listed)
         return replace(index, arrays=self._renamed(index.arrays))
 
 

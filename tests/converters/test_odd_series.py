@@ -19,13 +19,13 @@ PACKED: dict[str, Any] = {"dtype": "i2", "_FillValue": np.int16(-9), "scale_fact
 
 
 def write(
-    path: Path, *, day: int = 1, rows: int = 4, dims: str = "time lat lon", lat: Any = GRID, dtype: str = "f4",
+    path: Path, *, day: int = 1, rows: int = 4, dims: str = "time lat lon", lat: Any = GRID, kind: str = "f4",
     times: Any = None, units: str = "hours", calendar: str = "standard", attributes: Any = None,
     extra: Any = None, **encoding: Any,
 ) -> Path:  # fmt: skip
     """Write a file, or a store, of a variable `a` on a grid as many degrees wide as high."""
-    numbers = np.random.default_rng(day).integers(0, 99, (rows, 6, 6)).astype(dtype) / 2
-    variables = {"a": (dims.split(), numbers.astype(dtype), attributes or {}), **(extra or {})}
+    numbers = np.random.default_rng(day).integers(0, 99, (rows, 6, 6)) / 2
+    variables = {"a": (dims.split(), numbers.astype(kind), attributes or {}), **(extra or {})}
     since = {"units": f"{units} since 2000-01-{day:02}", "calendar": calendar}
     when = np.arange(float(rows)) if times is None else times
     made = xarray.Dataset(variables, coords={"time": ("time", when, since), "lat": lat, "lon": np.arange(6.0)})
@@ -49,8 +49,8 @@ ODD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "other units": ({"attributes": {"units": "K"}}, {"attributes": {"units": "degC"}}, "units is 'degC' in .*'K'"),
     "latitudes reversed": ({}, {"lat": GRID[::-1]}, "on their grid: value 0 of 'lat' is -90.0 in .*, and 90.0"),
     "another grid": ({}, {"lat": GRID / 2}, "on their grid: value 0 of 'lat' is 45.0"),
-    "a variable transposed": ({}, {"dims": "time lon lat"}, "axes time, lon, lat in .*, and time, lat, lon in"),
-    "another dtype": ({}, {"dtype": "f8"}, "field 'a' is array, float64, .* and array, float32"),
+    "a variable transposed": ({}, {"dims": "time lon lat"}, "has the axes time, lon, lat in .*, and time, lat, lon in"),
+    "another dtype": ({}, {"kind": "f8"}, "field 'a' is array, float64, .* and array, float32"),
     "packed in one": ({**PACKED}, {}, "field 'a' is array, float32, .* and array, float64"),
     "a variable more": ({}, {"extra": {"b": ("time", np.zeros(4))}}, "has 'b', .* has not"),
     # told
@@ -74,7 +74,8 @@ def test_a_series(tmp_path: Path, name: str, form: str) -> None:
     notes = [note for note in shardio.index(paths, tmp_path / "out", **options).notes if "does not go on" in note]
     assert len(notes) == bool(message)
     found = shardio.open(tmp_path / "out").read(range(8))
-    parts = [xarray.open_dataset(path, engine={".nc": "h5netcdf", ".zarr": "zarr"}[form]).load() for path in paths]
+    how: dict[str, Any] = {".nc": {"engine": "h5netcdf"}, ".zarr": {"engine": "zarr", "consolidated": False}}[form]
+    parts = [xarray.load_dataset(path, **how) for path in paths]
     np.testing.assert_array_equal(found["a"], np.concatenate([part["a"].values for part in parts]))
     times = np.concatenate([part["time"].values for part in parts]).astype("datetime64[ns]").astype(np.int64)
     np.testing.assert_array_equal(found["time"], times / 1e9)
@@ -116,5 +117,5 @@ def test_groups_of_equal_names(tmp_path: Path) -> None:
     assert shardio.open(tmp_path / "out")[3] == {"x.a": 3.0, "y.a": 6.0}
     with h5py.File(tmp_path / "a.h5", "a") as file:
         file["x.a"] = np.arange(4.0)
-    with pytest.raises(ShardioError, match=r"'x.a' and 'x/a' would both be the field 'x.a'; rename one"):
+    with pytest.raises(ShardioError, match=r"would both be the field 'x.a'; rename one"):
         shardio.index(tmp_path / "a.h5", tmp_path / "out2")
