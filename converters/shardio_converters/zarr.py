@@ -231,16 +231,16 @@ def _take(
 
 def _check_same(expected: Mapping[str, "_Column"], found: Mapping[str, "_Column"], root: Path, first: Path) -> None:
     """Raise SourceError unless the fields of a store are those of the first one."""
-    axes = [{name: column.dimensions for name, column in store.items()} for store in (found, expected)]
-    check_same_axes(*axes, printable(root), printable(first), "stores")
+    ours, others = ({name: column.dimensions for name, column in store.items()} for store in (found, expected))
+    check_same_axes(ours, others, printable(root), printable(first), "stores")
     for name, column in found.items():
-        ours, others = column.field, expected[name].field
-        if replace(ours, attributes=None) != replace(others, attributes=None):
+        our, other = column.field, expected[name].field
+        if replace(our, attributes=None) != replace(other, attributes=None):
             raise SourceError(
-                f"stores must agree: field {name!r} is {describe_field(ours)} in {printable(root)}, and "
-                f"{describe_field(others)} in {printable(first)}"
+                f"stores must agree: field {name!r} is {describe_field(our)} in {printable(root)}, and "
+                f"{describe_field(other)} in {printable(first)}"
             )
-        if difference := cf.difference(ours.attributes, others.attributes):
+        if difference := cf.difference(our.attributes, other.attributes):
             raise SourceError(
                 "stores must agree: of field {!r}, {}{}",
                 name,
