@@ -1,7 +1,6 @@
 """One array in a file that a library reads: what its header states, read without its values, and then the values."""
 
 import contextlib
-import io
 import logging
 import math
 import os
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ShardioError
 from shardio.foreign.files import File
+from shardio.system.seekable import Seekable
 
 _ANY = 64 << 20  # bytes of an array of any file
 _PER_BYTE = 1 << 12  # bytes of an array per byte of its file: deflate makes a byte of a thousand, others of a few more
@@ -76,48 +76,28 @@ class ReadOptions:
 
 
 @final
-class Stream(io.RawIOBase):
+class Stream(Seekable):
     """A file as libraries read it. It has no path and no descriptor, so that none of them finds files beside it."""
 
     def __init__(self, file: File) -> None:
         super().__init__()
-        self.file = file
-        self.mode = "rb"
-        self._at = 0
+        self.file, self.mode = file, "rb"
 
     @property
     def size(self) -> int:
-        """The bytes of the file."""
         return self.file.size
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
-        if base + offset < 0:
-            raise ValueError(f"no byte {base + offset}")
-        self._at = base + offset
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
+    def read_at(self, offset: int, view: memoryview) -> int:
         done = 0
-        while done < len(view) and (count := os.preadv(self.file.fileno(), [view[done:]], self._at)):
-            done, self._at = done + count, self._at + count
+        while done < len(view) and (count := os.preadv(self.file.fileno(), [view[done:]], offset + done)):
+            done += count
         return done
 
     def read(self, size: int | None = -1) -> bytes:
-        left = max(0, self.size - self._at)
+        left = max(0, self.size - self._position)
         wanted = left if size is None or size < 0 else min(size, left)
-        data = self.file.read(self._at, wanted)
-        self._at += len(data)
+        data = self.file.read(self._position, wanted)
+        self._position += len(data)
         return data
 
 

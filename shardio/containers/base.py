@@ -179,6 +179,26 @@ class Reader(Protocol):
         """Close all files; you may call it twice."""
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenedShard:
+    """A shard in a store, as it is opened in a cache.
+
+    Attributes:
+        file: the shard; what is read of it comes from the store.
+        fetch: has pieces of it fetched, all at once, by their numbers.
+        path: the cache's file for it, which has what was read; its companions are whole.
+        fields: its fields, with hidden columns.
+        adopted: whether another program wrote it.
+    """
+
+    file: BinaryIO
+    fetch: Callable[[Sequence[int]], None]
+    path: Path
+    fields: Mapping[str, Field]
+    adopted: bool
+
+
 class Container:
     """A kind of shard, such as `"tar"`; `containers.CONTAINERS` lists all of them.
 
@@ -269,23 +289,8 @@ class Container:
         """Return the names of the other files that a shard has, of a dataset whose files are `adopted` or not."""
         return ()
 
-    def touch(
-        self,
-        file: BinaryIO,
-        fetch: Callable[[Sequence[int]], None],
-        path: Path,
-        fields: Mapping[str, Field],
-        *,
-        adopted: bool,
-    ) -> bool:
+    def touch(self, shard: OpenedShard) -> bool:
         """Read, from a shard in a store, what opening the shard reads, so that a cache has it.
-
-        Args:
-            file: the shard; what is read of it comes from the store.
-            fetch: has pieces of it fetched, all at once, by their numbers.
-            path: the cache's file for it, which has what was read; its companions are whole.
-            fields: its fields, with hidden columns.
-            adopted: whether another program wrote it.
 
         Returns:
             Whether rows of the shard are then read by their spans alone; False if reading them needs the whole file.

@@ -9,7 +9,7 @@ import importlib
 import json
 import os
 from abc import ABC
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +28,7 @@ from ..system.types import Column, Rows
 from . import hdf5_index
 from ._hdf5_writer import Hdf5Writer
 from ._writing import parse_fields
-from .base import Blocks, Container, Entries, Extent, check_out, cut_rows
+from .base import Blocks, Container, Entries, Extent, OpenedShard, check_out, cut_rows
 from .file_spans import NO_BYTES, FileSpans, of_blocks, of_entries
 from .files import BaseReader, RawFile, as_rows, check_request, open_hdf5, open_hdf5_stream, take_mapped
 from .hdf5_chunks import ChunkedRows, ChunkSpan, chunk_table, chunked_rows
@@ -161,19 +161,11 @@ class Hdf5Container(Container):
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
         return (hdf5_index.path_of(Path(name)).name,) if adopted else ()
 
-    def touch(
-        self,
-        file: BinaryIO,
-        fetch: Callable[[Sequence[int]], None],
-        path: Path,
-        fields: Mapping[str, Field],
-        *,
-        adopted: bool,
-    ) -> bool:
-        if adopted:
-            return _touch_adopted(file.seek(0, os.SEEK_END), fetch, path, fields)
+    def touch(self, shard: OpenedShard) -> bool:
+        if shard.adopted:
+            return _touch_adopted(shard)
         try:
-            return have_spans(file, path, fields, Layout({}))
+            return have_spans(shard.file, shard.path, shard.fields, Layout({}))
         except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
             if isinstance(error, StoreError):
                 raise
@@ -334,13 +326,13 @@ class SomeRows:
         self.reader.read_blocks(self.taken[rows], blocks, out, most)
 
 
-def _touch_adopted(size: int, fetch: Callable[[Sequence[int]], None], path: Path, fields: Mapping[str, Field]) -> bool:
+def _touch_adopted(shard: OpenedShard) -> bool:
     """Do as `Hdf5Container.touch`: the helper process reads the cache's file, and says which pieces that lacks."""
-    known = set[int]()
+    known, size = set[int](), shard.file.seek(0, os.SEEK_END)
     for _ in range(_MOST_ROUNDS):
-        described = {"fields": fields_to_json(fields), "pieces": sorted(known)}
+        described = {"fields": fields_to_json(shard.fields), "pieces": sorted(known)}
         try:
-            by_spans, missing = json.loads(_in_helper(path, "touch", **described) or "[false, []]")
+            by_spans, missing = json.loads(_in_helper(shard.path, "touch", **described) or "[false, []]")
         except ShardCorrupt:
             return False  # opening the file itself says what is wrong with it
         if not missing:
@@ -348,7 +340,7 @@ def _touch_adopted(size: int, fetch: Callable[[Sequence[int]], None], path: Path
         known.update(missing)
         if len(known) > piece_count(size) // 4:
             return False
-        fetch(missing)
+        shard.fetch(missing)
     return False
 
 

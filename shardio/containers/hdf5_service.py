@@ -5,7 +5,6 @@ that the caller has open; it yields bytes.
 """
 
 import importlib
-import io
 import json
 import math
 import os
@@ -20,6 +19,7 @@ import numpy as np
 from ..errors import ShardCorrupt
 from ..format.fields import as_field
 from ..format.pieces import pieces_of
+from ..system.seekable import Seekable
 from . import files, hdf5_index
 from ._hdf5_writer import FIELDS_ATTRIBUTE
 from .base import check_value_bytes
@@ -103,7 +103,7 @@ def open_adopted(
 
 
 @final
-class _KnownPieces(io.RawIOBase):
+class _KnownPieces(Seekable):
     """A file of which some pieces are there: reading any other one is an error, after which `missing` has it.
 
     With it come those that the tables of chunks that were read lead to, so that a few errors tell all of them.
@@ -111,32 +111,20 @@ class _KnownPieces(io.RawIOBase):
 
     def __init__(self, path: str, pieces: Sequence[int]) -> None:
         super().__init__()
-        self._file, self._known, self._position = files.RawFile(Path(path)), frozenset(pieces), 0
+        self._file, self._known = files.RawFile(Path(path)), frozenset(pieces)
         self.missing: set[int] = set()
         self._ahead: set[int] = set()
 
-    def readable(self) -> bool:
-        return True
+    @property
+    def size(self) -> int:
+        return self._file.size
 
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = max(0, (0, self._position, self._file.size)[whence] + offset)
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        size = max(0, min(len(view), self._file.size - self._position))
-        pieces = pieces_of(np.array([self._position]), np.array([size])).tolist()
+    def read_at(self, offset: int, view: memoryview) -> int:
+        pieces = pieces_of(np.array([offset]), np.array([len(view)])).tolist()
         if missing := set(pieces) - self._known:
             self.missing |= missing | self._ahead - self._known
             raise OSError("the file has no such piece yet")
-        got = os.preadv(self._file.fd, [view[:size]], self._position)
-        self._position += got
+        got = os.preadv(self._file.fd, [view], offset)
         self._look_ahead(bytes(view[:got]))
         return got
 

@@ -4,20 +4,18 @@
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
-from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
 from . import side_index
-from .base import Container, check_out
+from .base import Container, OpenedShard, check_out
 from .files import BaseReader, RawFile, as_rows, check_request, take_mapped
 from .row_locator import MemoryRows, RowLocator, SpanTable, not_mapped
 
@@ -110,15 +108,7 @@ class IndexedContainer(Container):
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
         return (side_index.path_of(Path(name)).name,)
 
-    def touch(
-        self,
-        file: BinaryIO,
-        fetch: Callable[[Sequence[int]], None],
-        path: Path,
-        fields: Mapping[str, Field],
-        *,
-        adopted: bool,
-    ) -> bool:
+    def touch(self, shard: OpenedShard) -> bool:
         return True  # the index says all
 
     def files(self, path: Path) -> tuple[Path, ...]:

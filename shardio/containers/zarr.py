@@ -11,10 +11,10 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ from ..system.types import Rows
 from . import _zarr_codecs, zarr_index
 from ._hdf5_codecs import Bytes, Damaged
 from ._hdf5_filters import FilterPipeline
-from .base import Container, Extent
+from .base import Container, Extent, OpenedShard
 from .file_spans import NO_BYTES, FileSpans
 from .files import RawFile, RawFolder
 from .hdf5 import DecodedRows, OpenShard, RowsReader, SomeRows
@@ -694,15 +694,7 @@ class ZarrContainer(Container):
         objects = ChunkObjects(url, zarr_index.read(path))
         return JoinedObjects.of(objects, objects.sizes)
 
-    def touch(
-        self,
-        file: BinaryIO,
-        fetch: Callable[[Sequence[int]], None],
-        path: Path,
-        fields: Mapping[str, Field],
-        *,
-        adopted: bool,
-    ) -> bool:
+    def touch(self, shard: OpenedShard) -> bool:
         return True  # opening it reads nothing but its index
 
     def cached_reader(self, path: Path, fields: Mapping[str, Field]) -> ZarrReader:

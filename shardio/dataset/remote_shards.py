@@ -1,7 +1,6 @@
 """Shards in a store, or behind a slow file system: opened in the node's cache, which fetches what is read of them."""
 
 import hashlib
-import io
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from ..cache.cached_object import PRESENT, CachedObject
 from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
 from ..cache.node_cache import Hold, Kept, NodeCache
 from ..containers import piece_sums, side_index
-from ..containers.base import Extent, Reader, each_extent
+from ..containers.base import Extent, OpenedShard, Reader, each_extent
 from ..containers.file_spans import NO_BYTES, FileSpans
 from ..containers.row_locator import within
 from ..errors import CacheWarning, ConfigError, DatasetError, Message, ObjectNotFound, ShardCorrupt
@@ -32,6 +31,7 @@ from ..stores.retrying import RetryingStore
 from ..stores.stream import checksum_of
 from ..stores.url import Url
 from ..system import background, forks, processes
+from ..system.seekable import Seekable
 from ..system.timing import stage_within
 from ..system.types import Rows
 from ..system.units import format_size
@@ -387,9 +387,8 @@ class RemoteShards(Shards):
             if files.companions:
                 kept.enter_context(self._fetcher.keep(files.needed_first))
             fetched: Any = _FetchedFile(file, self._fetcher)
-            by_spans = self._container.touch(
-                fetched, fetched.fetch, file.cached.path, self._fields, adopted=self._described.adopted
-            )
+            opened = OpenedShard(fetched, fetched.fetch, file.cached.path, self._fields, self._described.adopted)
+            by_spans = self._container.touch(opened)
             if by_spans and fetched.pieces:
                 kept.enter_context(self._fetcher.keep([(file, np.array(sorted(fetched.pieces)))]))
             with nullcontext() if by_spans else self._fetcher.fetch([_whole(file)]):
@@ -518,7 +517,7 @@ def _whole(file: RemoteFile) -> tuple[RemoteFile, NDArray[np.int64]]:
 
 
 @final
-class _FetchedFile(io.RawIOBase):
+class _FetchedFile(Seekable):
     """A file in a store, for programs that read it as an open file.
 
     Attributes:
@@ -527,34 +526,21 @@ class _FetchedFile(io.RawIOBase):
 
     def __init__(self, file: RemoteFile, fetcher: Fetcher) -> None:
         super().__init__()
-        self._file, self._fetcher, self._position = file, fetcher, 0
+        self._file, self._fetcher = file, fetcher
         self.pieces: set[int] = set()
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        begin = (0, self._position, self._file.cached.table.size)[whence]
-        self._position = max(0, begin + offset)
-        return self._position
+    @property
+    def size(self) -> int:
+        return self._file.cached.table.size
 
     def fetch(self, pieces: Sequence[int]) -> None:
         """Have pieces fetched, all at once."""
         self._fetcher.fetch([(self._file, np.array(sorted(pieces)))]).release()
         self.pieces.update(pieces)
 
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        size = max(0, min(len(view), self._file.cached.table.size - self._position))
-        pieces = pieces_of(np.array([self._position]), np.array([size]))
+    def read_at(self, offset: int, view: memoryview) -> int:
+        pieces = pieces_of(np.array([offset]), np.array([len(view)]))
         with self._fetcher.fetch([(self._file, pieces)]):
-            got = os.preadv(self._file.cached.file, [view[:size]], self._position)
+            got = os.preadv(self._file.cached.file, [view], offset)
         self.pieces.update(pieces.tolist())
-        self._position += got
         return got
