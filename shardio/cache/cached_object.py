@@ -164,6 +164,11 @@ class CachedObject:
             os.ftruncate(self.file, table.size)
 
     @property
+    def is_gone(self) -> bool:
+        """Whether somebody removed the file."""
+        return os.fstat(self.file).st_nlink == 0
+
+    @property
     def on_disk(self) -> int:
         """The bytes of the pieces that the disk has; those that are being written count in part."""
         there = int(np.count_nonzero(self.table.state >= SUSPECT)) * PIECE

@@ -21,7 +21,7 @@ from ..system.types import Buffer
 from ..system.units import format_size
 from .cached_object import CachedObject, Parts, Pieces
 from .joined import JoinedObjects
-from .node_cache import FULL, Hold, NodeCache
+from .node_cache import FULL, Hold, NodeCache, no_cache
 from .pace import Pace
 
 REQUESTS = 32  # at once and process, for pieces that are fetched ahead; as many more for those that are waited for
@@ -202,7 +202,7 @@ class Fetcher:
         return hold
 
     def refetch(self, wanted: Wanted) -> bool:
-        """Fetch pieces once more, and replace those that are not as the cache has them.
+        """Fetch pieces once more, and replace those that are not as the cache has them; none whose checksum is right.
 
         Returns:
             Whether there were any.
@@ -213,7 +213,8 @@ class Fetcher:
         differ = False
         with self.fetch(wanted):
             for file, pieces in wanted:
-                for first, stop in file.runs(pieces, self._pace.longest_run):
+                doubtful = pieces[[not _is_there(file, number, number + 1) for number in pieces.tolist()]]
+                for first, stop in file.runs(doubtful, self._pace.longest_run):
                     data = self._read(file, first, stop)
                     if _in_cache(file, first, stop) != memoryview(data):
                         self._write(file.cached, data, first * PIECE, ahead=False)
@@ -389,7 +390,7 @@ class Fetcher:
                 written = os.pwrite(cached.file, left, start)
             except OSError as error:
                 if error.errno not in FULL:
-                    raise
+                    raise no_cache(self.cache.folder, error.strerror or f"{error}") from error
                 if not (written := self.cache.write_although_full(cached, left, start, ahead=ahead)):
                     raise _NoRoom(self.cache.full_message) from error
             left, start = left[written:], start + written

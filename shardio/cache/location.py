@@ -5,10 +5,10 @@ import socket
 import sys
 from pathlib import Path
 
-from ..errors import CacheError, ConfigError
+from ..errors import ConfigError
 from ..system.file_systems import file_system
 from ..system.units import format_size, parse_size
-from .node_cache import OTHER_FOLDER, NodeCache
+from .node_cache import NodeCache, no_cache
 
 VARIABLE = "SHARDIO_CACHE"
 SHARE = 0.5
@@ -46,7 +46,7 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
             )
         return NodeCache.shared(place, limit)
     except OSError as error:
-        raise CacheError(f"{place}: cannot hold a cache: {error.strerror or error}: {OTHER_FOLDER}") from error
+        raise no_cache(place, error.strerror or f"{error}") from error
 
 
 def default_folder() -> Path:

@@ -57,6 +57,12 @@ NO_HOLES = "its file system cannot free parts of files"
 OTHER_FOLDER = "give a folder on a local disk with cache=, or cache='/dev/shm/shardio' to keep the pieces in memory"
 """Advice for errors about a folder that cannot hold a cache."""
 
+
+def no_cache(folder: Path, why: str) -> CacheError:
+    """Return the error for a folder that cannot hold a cache, or cannot any more."""
+    return CacheError(f"{folder}: cannot hold a cache: {why}: {OTHER_FOLDER}")
+
+
 LOCK_SECONDS = 60.0
 """Seconds to wait for a process that changes the cache: much longer than a change takes."""
 
@@ -163,7 +169,7 @@ class NodeCache:
         self.folder, self.limit = folder.absolute(), limit
         self.make_folders()
         if not holes.are_possible(self.folder):
-            raise CacheError(f"{folder}: cannot hold a cache: {NO_HOLES}: {OTHER_FOLDER}")
+            raise no_cache(folder, NO_HOLES)
         self._state_file = os.open(self.folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         weakref.finalize(self, os.close, self._state_file).atexit = False  # threads may use it until the very end
         os.posix_fallocate(self._state_file, 0, mmap.PAGESIZE)
@@ -560,7 +566,7 @@ class NodeCache:
             self._wait_for(self._lock, deadline)
             try:
                 if self.removed:
-                    raise self._gone(str(self.folder))
+                    raise self.gone(str(self.folder))
                 if self._state["version"] not in (0, VERSION):
                     raise CacheError(f"{self.folder}: another version of shardio made this cache: remove it")
                 unfinished, self._state["changing"] = self._state["changing"], os.getpid()
@@ -575,7 +581,9 @@ class NodeCache:
             finally:
                 fcntl.flock(self._lock, fcntl.LOCK_UN)
         except FileNotFoundError as error:
-            raise self._gone(str(error.filename or "a part of it")) from error
+            raise self.gone(str(error.filename or "a part of it")) from error
+        except OSError as error:
+            raise no_cache(self.folder, error.strerror or f"{error}") from error
         finally:
             self._thread_lock.release()
 
@@ -591,7 +599,8 @@ class NodeCache:
             time.sleep(nap)
             nap = min(_LONGEST_NAP, 1.5 * nap)
 
-    def _gone(self, what: str) -> CacheError:
+    def gone(self, what: str) -> CacheError:
+        """Return the error for a part of the cache that somebody removed."""
         return CacheError(f"{what} was removed while the cache in {self.folder} was in use: open the dataset anew")
 
     def _locked(self) -> CacheError:

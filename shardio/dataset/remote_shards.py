@@ -289,10 +289,9 @@ class RemoteShards(Shards):
 
     def refetch(self, number: int, row: int) -> bool:
         files = self._files_of(number)
-        has_sums = files.sums is not None and not files.sums.missing
-        if (has_sums and files.shard is not None) or (number, row) in self._verified:
+        if (number, row) in self._verified:
             return False
-        if not has_sums and self._fetcher.refetch([_whole(file) for file in files.companions]):
+        if self._fetcher.refetch([_whole(file) for file in files.companions]):
             self._open.drop(number)
             return True
         wanted = _whole(self._shard_file(number))
@@ -383,6 +382,9 @@ class RemoteShards(Shards):
     def _open_shard(self, number: int) -> _Shard:
         files, samples = self._files_of(number), int(self._table.samples[number])
         file = self._shard_file(number)
+        for one in (file, *files.companions):
+            if one.cached.is_gone:
+                raise self.cache.gone(str(one.cached.path))
         with ExitStack() as kept:
             if files.companions:
                 kept.enter_context(self._fetcher.keep(files.needed_first))

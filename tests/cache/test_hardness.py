@@ -97,6 +97,27 @@ def test_a_full_disk(tmp_path: Path, fill: Fill, monkeypatch: pytest.MonkeyPatch
     assert fetcher.cache.most < 40 * PIECE
 
 
+@pytest.mark.parametrize("call", ["pwrite", "posix_fallocate"])
+def test_a_disk_that_fails(tmp_path: Path, fill: Fill, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that takes no pieces or tables any more, read-only or broken, is an error that names it."""
+    store = fill(objects())
+    fetcher, files = opened(tmp_path, 40, store)
+
+    def failing(*given: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def use() -> bytes:
+        fetcher.cache.object("group", "new", PIECE)
+        return read(fetcher, files["a"], 0, 2)
+
+    words = f"{tmp_path}: cannot hold a cache: Read-only file system: give a folder"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, failing)
+        with pytest.raises(CacheError, match=words):
+            use()
+    assert use() == store.read("a", 0, 2 * PIECE).data
+
+
 def test_a_full_disk_that_others_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the cache has nothing to drop, a full disk is an error in words, and not a wait without end."""
     monkeypatch.setattr("shardio.cache.fetcher.FULL_SECONDS", 0.1)

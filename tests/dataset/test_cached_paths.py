@@ -64,12 +64,28 @@ def test_what_comes_is_what_the_files_hold(place: Path, tmp_path: Path) -> None:
 def test_what_is_there_is_not_read_again(place: Path, tmp_path: Path) -> None:
     """Once all pieces are there, later runs need nothing but the manifest of the slow file system."""
     shutil.copytree(place, tmp_path / "d")
-    for _ in load(cached(tmp_path / "d", tmp_path / "cache"), 8, verify=True):
+    loader = load(cached(tmp_path / "d", tmp_path / "cache"), 6, verify=True)
+    for _ in loader:
         pass
     for path in (tmp_path / "d").iterdir():
         if path.name != "shardio.json":
             path.unlink()
     same(load(cached(tmp_path / "d", tmp_path / "cache"), 8), load(place, 8))
+    shutil.rmtree(tmp_path / "d")  # the file system is gone, and the run goes on
+    assert sorted(n for batch in loader for n in batch["vector"][:, 0].tolist()) == list(range(COUNT))
+
+
+def test_another_dataset_in_its_place(tmp_path: Path) -> None:
+    """A dataset that replaces another one, with files of the same names and sizes, gets no piece of it."""
+    for first in (0, 100):
+        shutil.rmtree(tmp_path / "d", ignore_errors=True)
+        rows = ({"x": np.full(9000, number, np.int32)} for number in range(first, first + COUNT))
+        packed(tmp_path / "d", rows, shard_size="800KB")
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(tmp_path / "d")
+        for place in (tmp_path / "d", tmp_path / "link"):
+            far = cached(place, tmp_path / "cache").selection(np.arange(COUNT)).column("x")
+            assert (far == np.arange(first, first + COUNT)[:, None]).all()
 
 
 def test_no_cache_unless_it_is_named(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

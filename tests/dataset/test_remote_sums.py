@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from _stores import Fill
 
 import shardio
 from shardio.dataset.dataset import Dataset
-from shardio.errors import ObjectNotFound, ShardCorrupt, StoreError
+from shardio.errors import CacheError, ObjectNotFound, ShardCorrupt, StoreError
+from shardio.format.pieces import PIECE
 from shardio.stores.base import Content, Store
 from shardio.testing.stores import Faults, FaultyStore
 
@@ -116,6 +118,37 @@ def test_tables_that_are_missing(objects: dict[str, bytes], fill: Fill, tmp_path
     gone = next(name for name in left if "000001" in name)
     with pytest.raises(ObjectNotFound, match=gone):
         check(opened(fill({n: data for n, data in left.items() if n != gone}), tmp_path / "other", requests=8))
+
+
+@pytest.mark.parametrize("ends", [(".tar", ".h5", ".lmdb"), (".idx.npy",)])
+def test_damage_on_the_disk_of_the_cache(
+    objects: dict[str, bytes], fill: Fill, tmp_path: Path, ends: tuple[str, ...]
+) -> None:
+    """Pieces that the cache's disk damaged are fetched again once a sample is found to be damaged, and no others."""
+    cache, store = tmp_path / "cache", FaultyStore(fill(objects), Faults())
+    check(opened(store, cache))
+    dataset = opened(store, cache)
+    found = [path for path in (cache / "files").rglob("*") if path.name.endswith(ends) and "sums" not in path.name]
+    if not found:
+        pytest.skip("this container has no index")  # only tars have one
+    with open(sorted(found)[0], "r+b") as file:
+        data = file.read()
+        file.seek(data.index(value(3)[:64]) if ends != (".idx.npy",) else len(data) - 8)
+        file.write(b"\xff\x13\xff\xff\x13")
+    options: dict[str, Any] = {"shuffle": None, "world": shardio.World(), "verify": True, "threads": 1}
+    loader = shardio.Loader(dataset, 4, on_bad_sample="replace", **options)
+    assert [blob for batch in loader for blob in batch["blob"]] == [value(number) for number in range(COUNT)]
+    assert 0 < dataset.fetched.bytes <= 3 * PIECE
+
+
+def test_a_cache_whose_files_are_removed(objects: dict[str, bytes], fill: Fill, tmp_path: Path) -> None:
+    """Files that somebody removes from the cache in use are no bad samples: the error names them, and what to do."""
+    dataset = opened(fill(objects), tmp_path / "cache")
+    dataset.read([0])
+    shutil.rmtree(tmp_path / "cache" / "files")
+    dataset.shards.close()
+    with pytest.raises(CacheError, match=r"cache/files/.* was removed while the cache .*: open the dataset anew"):
+        check(dataset)
 
 
 @pytest.mark.parametrize("on_bad_sample", ["raise", "replace"])

@@ -4,32 +4,38 @@ import multiprocessing
 import os
 import threading
 import warnings
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from _datasets import in_store, packed
+from _datasets import files, packed
 from _remote import opened
 from _small_disk import small_disk
+from _stores import Fill
 from _time_limit import wait_until
 
 import shardio
 from shardio.cache.node_cache import NodeCache
 from shardio.errors import CacheWarning
-from shardio.stores.base import Content
-from shardio.testing.stores import MemoryStore
+from shardio.stores.base import Content, Store
+
+
+def objects(folder: Path, rows: Iterable[Mapping[str, Any]], shard_size: str) -> dict[str, bytes]:
+    """The objects of a dataset of some samples."""
+    path = packed(folder / "d", rows, shard_size=shard_size).path
+    return {f"d/{name}": data for name, data in files(path).items()}
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> MemoryStore:
-    """A dataset of 8 MB in a bucket."""
-    rows = ({"x": np.full(100_000, number, np.uint8)} for number in range(80))
-    return in_store(packed(tmp_path / "d", rows, shard_size="1MB").path)
+def store(fill: Fill, tmp_path: Path) -> Store:
+    """A dataset of 8 MB in a store."""
+    return fill(objects(tmp_path, ({"x": np.full(100_000, number, np.uint8)} for number in range(80)), "1MB"))
 
 
-def test_a_window_that_the_cache_cannot_hold_is_told(store: MemoryStore, tmp_path: Path) -> None:
+def test_a_window_that_the_cache_cannot_hold_is_told(store: Store, tmp_path: Path) -> None:
     """A Loader warns, and names a smaller window and a size; one whose window fits does not, nor does another order."""
     dataset = opened(store, tmp_path / "cache", limit=4 << 20)
     given: dict[str, Any] = {"batch_size": 4, "world": shardio.World(), "threads": 1}
@@ -47,7 +53,7 @@ def test_a_window_that_the_cache_cannot_hold_is_told(store: MemoryStore, tmp_pat
 class Holding:
     """A store that answers reads of one object when the test lets it."""
 
-    def __init__(self, store: MemoryStore, held: str) -> None:
+    def __init__(self, store: Store, held: str) -> None:
         self._store, self._held, self.asked, self.go_on = store, held, threading.Event(), threading.Event()
 
     def __getattr__(self, name: str) -> Any:
@@ -60,7 +66,7 @@ class Holding:
         return self._store.read(name, *span, etag=etag)  # type: ignore[arg-type]  # as it was given
 
 
-def test_who_waits_for_a_shard_keeps_no_other(store: MemoryStore, tmp_path: Path) -> None:
+def test_who_waits_for_a_shard_keeps_no_other(store: Store, tmp_path: Path) -> None:
     """A cache that becomes smaller has room for others while a reader waits, whatever shards it had kept whole."""
     holding: Any = Holding(store, "shard-000003.tar")
     dataset = opened(holding, tmp_path / "cache", limit=10 << 20, requests=4)
@@ -80,11 +86,10 @@ SAMPLES, SAMPLE = 384, 100_000
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> MemoryStore:
-    """A dataset of 38 MB in a store: nearly four times what the small disks of these tests hold."""
-    folder = tmp_path_factory.mktemp("large")
+def large(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The objects of a dataset of 38 MB: nearly four times what the small disks of these tests hold."""
     rows = ({"x": values(number), "n": number} for number in range(SAMPLES))
-    return in_store(packed(folder / "d", rows, shard_size="2MB").path)
+    return objects(tmp_path_factory.mktemp("large"), rows, "2MB")
 
 
 def values(number: int) -> np.ndarray:
@@ -98,7 +103,7 @@ def fetching() -> set[threading.Thread]:
 
 
 def epochs_of(
-    store: MemoryStore, cache: Path, limit: int, shuffle: str, world: shardio.World, count: int
+    store: Store, cache: Path, limit: int, shuffle: str, world: shardio.World, count: int
 ) -> list[tuple[list[int], int]]:
     """The samples of some epochs of a rank, checked by their bytes, and the most bytes that the cache's disk had."""
     dataset, before = opened(store, cache, limit=limit, requests=32), fetching()
@@ -119,24 +124,32 @@ def epochs_of(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*window of shuffle='block'")
 @pytest.mark.parametrize(
-    ("limit", "shuffle"),
-    [(15_000_000, "global"), (15_000_000, "block"), (50_000_000, "block"), (250_000_000, "global")],
+    ("limit", "shuffle", "fill"),
+    [
+        (15_000_000, "global", "folder"),
+        (15_000_000, "block", "memory"),
+        (50_000_000, "block", "folder"),
+        (250_000_000, "global", "memory"),
+    ],
+    indirect=["fill"],
 )
-def test_a_disk_that_holds_less_than_the_limit(large: MemoryStore, tmp_path: Path, limit: int, shuffle: str) -> None:
+def test_a_disk_that_holds_less_than_the_limit(
+    large: dict[str, bytes], fill: Fill, tmp_path: Path, limit: int, shuffle: str
+) -> None:
     """On a disk of 10 MB every epoch is complete, whatever cache_size says, and the cache uses what the disk holds."""
     told = "disk/cache: the disk is full: the cache makes do with 1.* MB in place of"
     with small_disk(tmp_path / "disk", "10m") as disk, pytest.warns(CacheWarning, match=told):
-        epochs = epochs_of(large, disk / "cache", limit, shuffle, shardio.World(), 3)
+        epochs = epochs_of(fill(large), disk / "cache", limit, shuffle, shardio.World(), 3)
     assert [sorted(numbers) for numbers, _ in epochs] == 3 * [list(range(SAMPLES))]
     assert min(most for _, most in epochs) > 6_000_000  # what is fetched ahead leaves a quarter of the room
 
 
 @pytest.mark.slow
-def test_ranks_on_a_disk_that_another_program_fills(large: MemoryStore, tmp_path: Path) -> None:
+def test_ranks_on_a_disk_that_another_program_fills(large: dict[str, bytes], fill: Fill, tmp_path: Path) -> None:
     """Ranks that share a cache take each sample once per epoch, although another program takes half of the disk."""
     context = multiprocessing.get_context("fork")
     with small_disk(tmp_path / "disk", "20m") as disk, context.Pool(3) as ranks:
-        given = [(large, disk / "cache", 1 << 30, "block", shardio.World(n, 3, n, 3), 3) for n in range(3)]
+        given = [(fill(large), disk / "cache", 1 << 30, "block", shardio.World(n, 3, n, 3), 3) for n in range(3)]
         found = ranks.starmap_async(quiet_epochs_of, given, 1)
         wait_until(lambda: os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize < 2 << 20)
         with open(disk / "other", "wb", buffering=0) as file:
