@@ -25,7 +25,7 @@ from ..format import cf
 from ..format.fields import CHECKSUM, Field
 from ..format.pieces import PIECE
 from ..native.chunks import END, FILE, OFFSET, SIZE, TIME
-from ..stores.base import ObjectInfo
+from ..stores.base import ObjectInfo, Store
 from ..stores.folder import modified_ns
 from ..stores.url import Url
 from ..system import strict_json
@@ -640,11 +640,16 @@ def _in_one_file(index: ZarrIndex) -> ZarrIndex:
     return replace(index, arrays=arrays)
 
 
+def _metadata_of(array: IndexedArray) -> str:
+    """Return the name of the file of an array's metadata."""
+    return ".zarray" if array.metadata.get("zarr_format") == 2 else "zarr.json"
+
+
 def _changes(root: Path, array: IndexedArray) -> Iterator[str]:
     """Yield what has changed of an array in a folder since it was indexed, without reading its chunks."""
     files, layout = FolderChunks(root, array.path), of_array(array.metadata)
     name = array.path or "array"
-    metadata = files.metadata(".zarray" if array.metadata.get("zarr_format") == 2 else "zarr.json")
+    metadata = files.metadata(_metadata_of(array))
     if json.dumps(metadata, sort_keys=True) != json.dumps(array.metadata, sort_keys=True):
         yield f"field {name!r}: its metadata are not those that were indexed"
     for entry in array.chunks:
@@ -709,7 +714,46 @@ class ZarrContainer(Container):
         for place, state in places:
             _opened_zip(place, state)
         folders = [(places[array.file], array) for array in index.arrays.values()]
-        wrong = [told for (place, state), array in folders if state is None for told in _changes(place, array)]
-        if wrong:
-            more = f", and {len(wrong) - 1} more chunks" if len(wrong) > 1 else ""
-            raise ShardCorrupt(f"{path.name}: {wrong[0]}{more}")
+        _raise_first(
+            path.name, [told for (place, state), array in folders if state is None for told in _changes(place, array)]
+        )
+
+    def check_in_store(self, path: Path, url: Url, store: Store) -> None:
+        index = zarr_index.read(path)
+        objects, listed = ChunkObjects(url, index), {info.name: info for info in store.list(url.path)}
+        wrong = [told for array in index.arrays.values() for told in _metadata_changes(url, array, store, listed)]
+        for number in range(len(objects.sizes)):
+            try:
+                objects.check(number, listed.pop(objects.name(number), None))
+            except ShardCorrupt as error:
+                wrong.append(str(error).removeprefix(f"{url}, "))
+        _raise_first(url.name, [*wrong, *_new_chunks(url, index, listed)])
+
+
+def _metadata_changes(url: Url, array: IndexedArray, store: Store, listed: Mapping[str, ObjectInfo]) -> Iterator[str]:
+    name = _metadata_of(array)
+    place = (url / array.path / name if array.path else url / name).path
+    try:
+        strict_json.check_size(listed[place].size)
+        metadata = strict_json.parse(bytes(store.read(place).data), foreign=True, nan=True)
+    except (KeyError, ValueError):
+        metadata = None
+    if json.dumps(metadata, sort_keys=True) != json.dumps(array.metadata, sort_keys=True):
+        yield f"field {array.path or 'array'!r}: its metadata are not those that were indexed"
+
+
+def _new_chunks(url: Url, index: ZarrIndex, listed: Mapping[str, ObjectInfo]) -> Iterator[str]:
+    """Yield the chunks that a bucket has, and that there were not when it was indexed."""
+    layouts = {f"{(url / array.path if array.path else url).path}/": array for array in index.arrays.values()}
+    for prefix, array in layouts.items():
+        layout = of_array(array.metadata)
+        for name in listed:
+            if name.startswith(prefix) and layout.number(key := name.removeprefix(prefix)) is not None:
+                yield f"field {array.path!r}: the chunk {key} was written since the store was indexed"
+
+
+def _raise_first(place: str, wrong: list[str]) -> None:
+    """Raise ShardCorrupt for the first of what is wrong with a store, if anything is."""
+    if wrong:
+        more = f", and {len(wrong) - 1} more chunks" if len(wrong) > 1 else ""
+        raise ShardCorrupt(f"{place}: {wrong[0]}{more}")

@@ -93,14 +93,7 @@ class ObjectAdoption:
         self._store, self._folder, self._make_source, self._temporary = store, folder, make_source, temporary
         if kind not in (None, *KINDS):
             raise ConfigError(f"format must be webdataset or tfrecord for objects in a store, got {kind!r}")
-        if folder.root.startswith("http"):
-            raise ConfigError(f"{folder}: a file server neither lists nor stores objects: index them on a local disk")
-        for one in given:
-            if one != folder and one.parent != folder:
-                raise ConfigError(
-                    f"out must be the URL that the objects are directly in, {one.parent}, because their indexes and "
-                    f"their manifest lie beside them; got {folder}"
-                )
+        check_places(given, folder)
         there = self._listed()
         self._indexes = {name for name in there if name.endswith(containers.index_suffixes())}
         candidates = [n for n in there if n not in {*self._indexes, manifest.FILE_NAME, manifest.TABLE_NAME}]
@@ -124,9 +117,9 @@ class ObjectAdoption:
             self.names.sort(key=order_key(sort))
         self._check_names()
         self._objects = [there[name] for name in self.names]
-        self._replaces = self._state_of_manifest(overwrite)
+        self._replaces = condition_of(store, folder, overwrite=overwrite)
         self._ends = [self._download(number) for number in sorted({0, len(self.names) - 1})]
-        with self._naming():
+        with naming(self._temporary, folder):
             files = find_by_content([str(path) for path in self._ends], kind)
             if files.kind not in KINDS:
                 raise SourceError(
@@ -189,27 +182,13 @@ class ObjectAdoption:
                         f"{self._folder}: {other} and {name} would have the same index, {path.name}: rename one"
                     )
 
-    def _state_of_manifest(self, overwrite: bool) -> Condition:
-        """Return the state of the manifest that is there; ConfigError unless its dataset may be replaced."""
-        out = StoreOutput(self._folder, self._store)
-        if (state := out.condition(overwrite=overwrite)) == "new":
-            return state
-        rule = "index replaces only a dataset of adopted objects"
-        try:
-            found = out.manifest()
-        except ManifestError as error:
-            raise ConfigError(f"{error}: {rule}: remove it first") from error
-        if found is not None and not found.adopted:
-            raise ConfigError(f"{out.url}: {rule}, and these are shardio's own")
-        return state
-
     def _index(self, context: TaskContext, task: _ObjectTask, folder: Directory, advance: Advance) -> Record:
         """Make the index of an object in a folder; numbers of left-out samples count from its first one."""
         number, name = task.number, self.names[task.number]
         ends = number in (0, len(self.names) - 1)
         path = self._temporary / name if ends else self._download(number)
         try:
-            with self._naming():
+            with naming(self._temporary, self._folder):
                 paths = self._ends if ends else [self._ends[0], path, self._ends[-1]]
                 place = paths.index(path)
                 # The same first and last file mostly give the same fields.
@@ -255,11 +234,39 @@ class ObjectAdoption:
         """Return a message with URLs in place of the paths of temporary files."""
         return text.replace(f"{self._temporary}/", f"{self._folder}/")
 
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        """Name objects by their URLs in the errors of a `with` block."""
-        try:
-            yield
-        except (BadSample, SourceError, ConfigError) as error:
-            error.args = (self._named(str(error)), *error.args[1:])
-            raise
+
+def check_places(given: Sequence[Url], folder: Url) -> None:
+    """Raise ConfigError unless objects, or stores of them, are directly in a folder of a bucket."""
+    if folder.root.startswith("http"):
+        raise ConfigError(f"{folder}: a file server neither lists nor stores objects: index them on a local disk")
+    for one in given:
+        if one != folder and one.parent != folder:
+            raise ConfigError(
+                f"out must be the URL that the objects are directly in, {one.parent}, because their indexes and "
+                f"their manifest lie beside them; got {folder}"
+            )
+
+
+def condition_of(store: Store, folder: Url, *, overwrite: bool) -> Condition:
+    """Return the state of the manifest that is there; ConfigError unless its dataset may be replaced."""
+    out = StoreOutput(folder, store)
+    if (state := out.condition(overwrite=overwrite)) == "new":
+        return state
+    rule = "index replaces only a dataset of adopted objects"
+    try:
+        found = out.manifest()
+    except ManifestError as error:
+        raise ConfigError(f"{error}: {rule}: remove it first") from error
+    if found is not None and not found.adopted:
+        raise ConfigError(f"{out.url}: {rule}, and these are shardio's own")
+    return state
+
+
+@contextmanager
+def naming(temporary: Path, folder: Url) -> Iterator[None]:
+    """Name objects by their URLs, in place of temporary files, in the errors of a `with` block."""
+    try:
+        yield
+    except (BadSample, SourceError, ConfigError) as error:
+        error.args = (str(error).replace(f"{temporary}/", f"{folder}/"), *error.args[1:])
+        raise

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from ..dataset.store_access import StoreAccess
-from ..errors import ConfigError, Message
+from ..errors import ConfigError, Message, SourceError
 from ..foreign.files import Sort, order_hints
 from ..foreign.formats import WORDS, FoundFiles, find_by_content
 from ..foreign.names import printable
@@ -22,7 +22,8 @@ from ..system.local_path import local_path
 from ..system.replacement import remove_abandoned_folders, temporary_folder
 from . import source as sources
 from .adopt import adopt
-from .adopt_objects import MOST_THREADS, TEMPORARY, ObjectAdoption
+from .adopt_objects import KINDS, MOST_THREADS, TEMPORARY, ObjectAdoption, check_places
+from .adopt_zarr_objects import ZarrAdoption, find_stores
 from .api import Conversion, PathLike, announce
 from .masks import masked
 from .notes import chunk_hints, remarks_of, unwritten_chunks
@@ -68,8 +69,9 @@ def index(
     files' own directory, the index is written beside them; otherwise `out` holds symbolic links to them. The files must
     not be changed afterwards.
 
-    Tars and TFRecords may lie in a store: then `out` is the URL that they are directly in, where the index is written,
-    and each of them is streamed once, through a temporary folder that holds a few of them at a time.
+    Tars, TFRecords and Zarr stores may lie in a bucket: then `out` is the URL that they are directly in, where the
+    index is written. Each tar is streamed once, through a temporary folder that holds a few of them at a time; of a
+    Zarr store the objects are listed, and only its metadata read.
 
     Args:
         paths: files, directories of files, or patterns: one or a list, all of one format, whatever their names; or the
@@ -138,24 +140,34 @@ def index(
     if folder is not None and len(objects) == len(given):
         if dask is not None or (world or World.detect()).size > 1:
             raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
-        if decode_cf or stacks or join:
+        check_places(objects, folder)
+        store = open_store(folder, access.store_options or {})
+        zarr = {} if format in KINDS else find_stores(store, objects, folder)
+        if stacks or join or (decode_cf and not zarr):
             rule = "{decode_cf}, {stack} and {join} are for HDF5 files, which are adopted on a local disk"
             raise ConfigError(Message(rule))
+        if zarr and checksums:
+            rule = "{checksums:True} reads Zarr stores on a local disk; in a bucket their chunks have ETags"
+            raise ConfigError(Message(rule))
+        for url in () if zarr else objects:
+            if format == "zarr" or url.name.lower().endswith(".zip"):
+                raise SourceError(
+                    f"{url}: no Zarr store of objects; a zip file of one is adopted on a local disk: copy it there"
+                )
         threads = min(MOST_THREADS, cpus.usable()) if workers is None else workers
         options = PackOptions(workers=threads, threads=True, **shared)
-        store = open_store(folder, access.store_options or {})
         remove_abandoned_folders(TEMPORARY)
         with temporary_folder(TEMPORARY) as temporary:
-            adoption = ObjectAdoption(
-                store,
-                objects,
-                folder,
-                format,
-                lambda files: masked(_source(files, choices, on_error, sort), masks),
-                temporary,
-                overwrite=overwrite or resume,
-                sort=sort,
-            )
+            made_of: dict[str, Any] = {"temporary": temporary, "overwrite": overwrite or resume, "sort": sort}
+
+            def make_source(found: FoundFiles) -> Any:
+                return masked(_source(found, choices, on_error, sort), masks)
+
+            adoption: ObjectAdoption | ZarrAdoption
+            if zarr:
+                adoption = ZarrAdoption(store, zarr, folder, make_source, **made_of)
+            else:
+                adoption = ObjectAdoption(store, objects, folder, format, make_source, **made_of)
             remarks = remarks_of(adoption.source, adoption.remarks, strict=strict)
             notes = (*remarks, *order_hints(adoption.names, "objects"))
             announce(notes, remarks, tell, World())

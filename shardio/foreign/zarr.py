@@ -28,7 +28,10 @@ from .files import Sort, order_key
 from .names import printable
 
 METADATA = ("zarr.json", ".zarray")
-_SIGNS = (*METADATA, ".zgroup", ".zmetadata")
+DESCRIBING = frozenset((*METADATA, ".zattrs", ".zgroup"))
+"""The names of the files that say what a store holds."""
+
+SIGNS = (*METADATA, ".zgroup", ".zmetadata")
 _DEEPEST = 64
 _LOCAL_HEADER = 30  # bytes of a member of a zip, before its name
 _WITH_CRC = np.dtype([*ENTRY.descr, ("crc", "<i8")])
@@ -90,12 +93,12 @@ def open_store(root: Path) -> ZarrStore:
 def is_store(path: Path) -> bool:
     """Return whether a folder is a store, or a group or an array of one, or a zip file has one."""
     if path.is_dir():
-        return any(os.path.lexists(path / name) for name in _SIGNS)
+        return any(os.path.lexists(path / name) for name in SIGNS)
     if path.suffix != ".zip" or not path.is_file():
         return False
     try:
         with open(path, "rb", opener=open_regular) as whole, zipfile.ZipFile(whole) as file:
-            return any(name.rpartition("/")[2] in _SIGNS for name in file.namelist())
+            return any(name.rpartition("/")[2] in SIGNS for name in file.namelist())
     except (OSError, zipfile.BadZipFile, ValueError):
         return False
 
@@ -153,7 +156,7 @@ class FolderStore:
                     )
                 status = entry.stat(follow_symlinks=False)
                 found.append((number, status.st_size, status.st_mtime_ns))
-        return _table(found, ENTRY)
+        return entries_of(found, ENTRY)
 
     def live_entries(self, path: str, layout: ArrayLayout) -> NDArray[Any] | None:
         return None
@@ -231,7 +234,7 @@ class ZipStore:
             size, deflated = info.compress_size, info.compress_type == zipfile.ZIP_DEFLATED
             begin = self._begin(info)
             found.append((number, -1 - size if deflated else size, begin, info.CRC))
-        return _table(found, _WITH_CRC)
+        return entries_of(found, _WITH_CRC)
 
     def _begin(self, info: zipfile.ZipInfo) -> int:
         """Return where the content of a member begins: its local header is as long as it states itself."""
@@ -279,7 +282,7 @@ def _object(place: str, data: bytes) -> Metadata:
     return metadata
 
 
-def _table(found: Sequence[tuple[int, ...]], dtype: np.dtype[Any]) -> NDArray[Any]:
+def entries_of(found: Sequence[tuple[int, ...]], dtype: np.dtype[Any] = ENTRY) -> NDArray[Any]:
     """Return entries in the order of their numbers; of a name that occurs twice in a zip, the last one."""
     ordered = sorted({entry[0]: entry for entry in found}.values())
     if ordered and ordered[-1][0] >= _HIGHEST:

@@ -8,7 +8,8 @@ photos/.converting/run-1a2b3c4d/        an unfinished conversion, or the sign of
   writing           written anew with each shard of a writer of `create`
   plan.json         describes the conversion; a conversion with another plan does not resume this one
   000012.done       the record of shard 12, written on the condition that there is none, after its objects
-  000012.idx.npy    the index of object 12, where objects are adopted, until all have one; and 000012.sums.idx.npy
+  000012.idx.npy    the index of object 12, where objects are adopted, until all have one; and 000012.sums.idx.npy;
+                    of a Zarr store 000012.idx.zarr
   rank-00003        written anew every few seconds as long as that rank works
   rank-00003.over   written when it has finished its part
   rank-00003.failed the error that ended it
@@ -170,7 +171,7 @@ def _adopts(directory: Directory) -> bool:
 
 WRITING = "writing"
 RANK_NAME = re.compile(r"rank-[0-9]{5,9}(\.over|\.failed)?")
-_OF_A_RUN = (RECORD_NAME, RANK_NAME, re.compile(r"[0-9]{6,18}(\.sums)?\.idx\.npy"))
+_OF_A_RUN = (RECORD_NAME, RANK_NAME, re.compile(r"[0-9]{6,18}((\.sums)?\.idx\.npy|\.idx\.zarr)"))
 _SHARD_OBJECT = re.compile(r"(shard-[0-9]{6,}-[0-9a-f]{8})(\.[a-z0-9]+)+")
 
 

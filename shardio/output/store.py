@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, final
 
 from .. import containers
-from ..containers import piece_sums, side_index
+from ..containers import piece_sums
 from ..errors import ConfigError, NotADataset, ObjectChanged, ObjectNotFound, ShardioError, StoreError
 from ..format import manifest
 from ..format.manifest import Manifest
@@ -48,9 +48,6 @@ POLL_SECONDS = 2.0
 _BEAT_SECONDS = 15.0
 _LEADERS_BEAT_SECONDS = 2.0  # others wait for it
 _READERS = 16  # requests at once, while many records or indexes are read or written
-_INDEX_FILES = {side_index.SUFFIX: side_index.path_of, piece_sums.SUFFIX: piece_sums.path_of}
-"""The files that are written beside an adopted object, by what their names in the journal end with."""
-
 _READ_ONLY = ("http", "https")
 
 
@@ -127,7 +124,7 @@ class StoreOutput:
             )
         if self.expects not in (None, condition):
             raise self.overtaken()
-        run = StoreRun(self, name or f"run-{self.writer}", beside)
+        run = StoreRun(self, name or f"run-{self.writer}", beside, container)
         run.write_plan(plan, condition, anew=not name)
         return StoreLead(run, condition, anew=not name)
 
@@ -190,7 +187,7 @@ class StoreOutput:
 
     def run(self, name: str, container: str, *, beside: bool) -> "StoreRun":
         remove_abandoned_folders(STAGING)
-        return StoreRun(self, name, beside)
+        return StoreRun(self, name, beside, container)
 
     def finished(self, plan: Mapping[str, Any]) -> Manifest | None:
         if (found := self.manifest()) is not None and self.grows:
@@ -285,10 +282,11 @@ class StoreOutput:
 
     def _check_there(self, completed: Manifest) -> None:
         """Look up what a manifest names: other programs may have removed it, such as a bucket's lifecycle rule."""
-        listed = {found.name: found.size for found in self.store.list(self.url.path)}
         kind, shards = containers.get(completed.container), completed.shards
+        several = kind.read_where_it_lies  # objects, of which the indexes alone count here
+        listed = {} if several else {found.name: found.size for found in self.store.list(self.url.path)}
         for shard, expected in zip(shards.names, shards.bytes, strict=True):
-            files = (shard, *kind.companions(shard, adopted=completed.adopted))
+            files = (*(() if several else (shard,)), *kind.companions(shard, adopted=completed.adopted))
             sums = () if completed.piece_bytes is None else (f"{shard}{piece_sums.SUFFIX}",)
             sizes = []
             for name in (*files, *sums):
@@ -392,12 +390,14 @@ class StoreRun:
         out: the output.
         name: the run.
         beside: whether the shards are objects that other programs wrote, so that only their indexes are put.
+        container: what reads the shards.
         etags: of the records that this process has read, by number.
     """
 
     out: StoreOutput
     name: str
     beside: bool = False
+    container: str = "tar"
     etags: dict[int, str | None] = field(default_factory=dict, repr=False)
 
     @property
@@ -425,17 +425,22 @@ class StoreRun:
         if not self.beside:
             uploaded, objects = self.out.upload(shard, folder.path)
             return replace(record, shard=uploaded, objects=tuple(objects))
-        for suffix, path_of in _INDEX_FILES.items():
-            data = folder.read(path_of(Path(shard.name)).name)
-            self.out.store.write(self._name(f"{number:06d}{suffix}"), data)
+        for suffix, name in self._index_files(shard.name).items():
+            self.out.store.write(self._name(f"{number:06d}{suffix}"), folder.read(name))
         return record
+
+    def _index_files(self, name: str) -> dict[str, str]:
+        """Return the files that are written beside an adopted object, by what their names in the journal end with."""
+        kind = containers.get(self.container)
+        (index,) = kind.companions(name, adopted=True)
+        return {kind.index_suffix: index, piece_sums.SUFFIX: piece_sums.path_of(Path(name)).name}
 
     def copy_index(self, one: tuple[int, str]) -> None:
         """Copy what was put of an adopted object, by its number and name, to where loaders look for it."""
-        number, name = one
-        for suffix, path_of in _INDEX_FILES.items():
+        number, shard = one
+        for suffix, name in self._index_files(shard).items():
             data = read_unharmed(self.out.store, self._name(f"{number:06d}{suffix}"))
-            self.out.store.write(self.out.name(path_of(Path(name)).name), data)
+            self.out.store.write(self.out.name(name), data)
 
     def record(self, number: int, record: Record) -> Record:
         before = self.etags.get(number, "new")
@@ -467,7 +472,8 @@ class StoreRun:
     def is_whole(self, number: int, record: Record) -> bool:
         """Return whether a shard's objects are as they were written, by size and ETag."""
         if self.beside and record.shard.samples:
-            return all(self.state(f"{number:06d}{suffix}") is not None for suffix in _INDEX_FILES)
+            suffixes = self._index_files(record.shard.name)
+            return all(self.state(f"{number:06d}{suffix}") is not None for suffix in suffixes)
         try:
             found = [self.out.store.info(self.out.name(name)) for name, _, _ in record.objects]
         except ObjectNotFound:

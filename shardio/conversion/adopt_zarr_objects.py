@@ -1,0 +1,193 @@
+"""Adoption of Zarr stores that lie in a bucket: their objects are listed, their metadata read, and no chunk is.
+
+The metadata are copied to a temporary folder, where they make stores without chunks: what is found in these is what is
+found in local stores. The indexes and the manifest are written beside the stores, as those of other objects are.
+"""
+
+import fnmatch
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import xxhash
+
+from ..containers import zarr_index
+from ..containers.zarr_metadata import ArrayLayout, of_array
+from ..errors import ConfigError, ObjectNotFound, ShardCorrupt, SourceError
+from ..foreign.files import Sort, expanded, order_key
+from ..foreign.formats import FoundFiles
+from ..foreign.zarr import DESCRIBING, SIGNS, entries_of
+from ..format import checksums
+from ..output.own_files import stem_of
+from ..output.records import Record
+from ..output.store import StoreOutput
+from ..stores.base import ObjectInfo, Store
+from ..stores.stream import download
+from ..stores.url import Url
+from ..system import strict_json
+from ..system.directory import Directory
+from ..system.threads import in_order
+from .adopt import PLAIN, AdoptTask, FileIndex, shard_of
+from .adopt_objects import condition_of, naming
+from .masks import plan_of
+from .pack import PackOptions, WrittenDataset, pack
+from .runners import Advance
+from .tasks import TaskContext
+
+_REQUESTS = 16  # at once, for metadata
+_UNSAFE = frozenset(("", ".", ".."))
+_PATTERN = frozenset("*?[")
+
+Objects: TypeAlias = Mapping[str, ObjectInfo]
+"""The objects of a store by their names in it."""
+
+
+def find_stores(store: Store, given: Sequence[Url], folder: Url) -> dict[str, Objects]:
+    """Return the Zarr stores in a bucket that URLs name, by their names in `folder`, which they are directly in.
+
+    Each store is listed once, or the folder for a pattern. None, if one of the URLs names something else.
+    """
+    found: dict[str, Objects] = {}
+    in_folder: dict[str, Objects] | None = None
+    for one in given:
+        stores: dict[str, Objects] = {}
+        for name in ["*"] if one == folder else expanded(one.name):
+            if _PATTERN.isdisjoint(name):
+                objects = store.list((folder / name).path)
+                stores[name] = {info.name.removeprefix(f"{(folder / name).path}/"): info for info in objects}
+                continue
+            in_folder = _in_folder(store, folder) if in_folder is None else in_folder
+            stores |= {each: in_folder[each] for each in fnmatch.filter(in_folder, name)}
+        stores = {name: objects for name, objects in stores.items() if not objects.keys().isdisjoint(SIGNS)}
+        if not stores:
+            return {}
+        found |= stores
+    return found
+
+
+def _in_folder(store: Store, folder: Url) -> dict[str, Objects]:
+    prefix, found = f"{folder.path}/" if folder.path else "", dict[str, dict[str, ObjectInfo]]()
+    for info in store.list(folder.path):
+        name, _, inner = info.name.removeprefix(prefix).partition("/")
+        if inner:
+            found.setdefault(name, {})[inner] = info
+    return dict(found)
+
+
+@final
+class ZarrAdoption:
+    """The adoption of Zarr stores in a bucket; see `ObjectAdoption` for the arguments and attributes.
+
+    Raises ConfigError for a dataset that is there and for names that no shard can have, SourceError for metadata that
+    cannot be read, and what the store raises.
+    """
+
+    remarks: Sequence[str] = ()
+
+    def __init__(
+        self,
+        store: Store,
+        stores: Mapping[str, Objects],
+        folder: Url,
+        make_source: Callable[[FoundFiles], Any],
+        temporary: Path,
+        *,
+        overwrite: bool,
+        sort: Sort,
+    ) -> None:
+        self._store, self._folder, self._temporary, self._stores = store, folder, temporary, stores
+        self.names = sorted(stores) if sort == "name" else sorted(stores, key=order_key(sort))
+        for name in self.names:
+            if not PLAIN.fullmatch(name):
+                raise ConfigError(f"{folder}: a shard's name is letters, digits, '_', '-' and '.', got {name!r}")
+            if stem_of(name) is not None:
+                raise ConfigError(f"{folder / name}: shardio calls its own shards so: copy the store to another name")
+        self._replaces = condition_of(store, folder, overwrite=overwrite)
+        for name in self.names:
+            if self._replaces == "new":
+                self._check_index(zarr_index.path_of(Path(name)).name)
+            self._copy_metadata(name)
+        with naming(temporary, folder):
+            self.source = make_source(FoundFiles("zarr", tuple(temporary / name for name in self.names), ()))
+
+    def run(self, options: PackOptions) -> WrittenDataset:
+        """Write the indexes, and then the manifest; raises what `pack` raises."""
+        source = self.source
+        context = TaskContext(source, "zarr", make_shard=self._index, adopted=True, unchecked=True, beside=True)
+        states = [[info.name, info.size, info.etag] for name in self.names for info in self._stores[name].values()]
+        plan = {
+            "adopted": True,
+            "container": "zarr",
+            "names": dict(source.names),
+            **source.changes,
+            "fields": checksums.Digest(source.fields).text(),
+            "objects": len(states),
+            "their sizes and ETags": xxhash.xxh3_128_hexdigest(repr(states).encode()),
+            **plan_of(source.fields),
+        }
+        tasks = [
+            AdoptTask.of(source, number, range(*source.starts[number : number + 2].tolist()), name)
+            for number, name in enumerate(self.names)
+        ]
+        return pack(StoreOutput(self._folder, self._store, expects=self._replaces), context, tasks, plan, options)
+
+    def _check_index(self, name: str) -> None:
+        """Raise ConfigError if there is an object where an index belongs, and shardio did not write it."""
+        path = self._temporary / name
+        try:
+            download(self._store, self._store.info((self._folder / name).path), path)
+            zarr_index.read(path.with_name(name.replace(zarr_index.SUFFIX, ".zarr")))
+        except ObjectNotFound:
+            return
+        except ShardCorrupt as error:
+            raise ConfigError(
+                f"{self._folder / name}: not an index that shardio wrote, and it would be replaced: remove it first"
+            ) from error
+        path.unlink()
+
+    def _copy_metadata(self, store: str) -> None:
+        """Copy the metadata of a store to the temporary folder."""
+        objects = {name: info for name, info in self._stores[store].items() if name.rpartition("/")[2] in DESCRIBING}
+
+        def copy(name: str) -> None:
+            if not _UNSAFE.isdisjoint(name.split("/")) or "\0" in name:
+                return  # no path of an array
+            strict_json.check_size(objects[name].size)
+            path = self._temporary / store / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            download(self._store, objects[name], path)
+
+        try:
+            for _ in in_order(copy, objects, _REQUESTS):
+                pass
+        except (ValueError, FileExistsError, NotADirectoryError) as error:
+            raise SourceError(f"{self._folder / store}: metadata that cannot be read: {error}") from error
+
+    def _index(self, context: TaskContext, task: AdoptTask, folder: Directory, advance: Advance) -> Record:
+        with naming(self._temporary, self._folder):
+            index = self.source.zarr_index(task.number)
+        layouts = {array.path: of_array(array.metadata) for array in index.arrays.values()}
+        chunks = self._chunks(task.name, layouts)
+        arrays = {name: replace(array, chunks=chunks[array.path]) for name, array in index.arrays.items()}
+        zarr_index.write(folder, task.name, replace(index, arrays=arrays, objects=True))
+        result = FileIndex(task.count, np.empty(0, np.uint64), {}, (), 0)
+        advance(task.count)
+        return Record(shard_of("zarr", task, folder, result), ())
+
+    def _chunks(self, store: str, layouts: Mapping[str, ArrayLayout]) -> dict[str, Any]:
+        """Return what there is of the chunks of arrays, of `ENTRY` [chunks] each."""
+        found: dict[str, list[tuple[int, ...]]] = {path: [] for path in layouts}
+        for name, info in self._stores[store].items():
+            path = name
+            while path:
+                path = path.rpartition("/")[0]
+                if (layout := layouts.get(path)) is not None:
+                    key = name[len(path) + 1 :] if path else name
+                    if (number := layout.number(key)) is not None:
+                        if not (state := zarr_index.state_of(info)):
+                            raise SourceError(f"{self._folder / store}/{name}: its bucket gives no ETag to know it by")
+                        found[path].append((number, info.size, state))
+                    break
+        return {path: entries_of(entries) for path, entries in found.items()}
