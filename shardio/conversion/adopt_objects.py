@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
@@ -55,13 +56,31 @@ class _ObjectTask:
 
 
 @final
+class Listing:
+    """The objects in a folder of a bucket, listed once, with one request for a thousand of them."""
+
+    def __init__(self, store: Store, folder: Url) -> None:
+        self.store, self.folder = store, folder
+
+    @cached_property
+    def objects(self) -> dict[str, ObjectInfo]:
+        """All objects by their names from the folder on."""
+        prefix = f"{self.folder.path}/" if self.folder.path else ""
+        return {info.name.removeprefix(prefix): info for info in self.store.list(self.folder.path)}
+
+    @property
+    def direct(self) -> dict[str, ObjectInfo]:
+        """The objects directly in the folder."""
+        return {name: info for name, info in self.objects.items() if "/" not in name}
+
+
+@final
 class ObjectAdoption:
     """The adoption of objects in a store: the first and the last one are downloaded at once, all others by `run`.
 
     Args:
-        store: the store.
+        listing: the objects in the folder.
         given: objects, patterns of their names, or the folder itself, for what names tell to be tars or TFRecords.
-        folder: the URL that they are directly in, which becomes that of the dataset.
         kind: the format; None lets the names in the folder and the content decide.
         make_source: returns the source of some local files.
         temporary: a folder for objects that are read, empty.
@@ -80,9 +99,8 @@ class ObjectAdoption:
 
     def __init__(
         self,
-        store: Store,
+        listing: "Listing",
         given: Sequence[Url],
-        folder: Url,
         kind: str | None,
         make_source: Callable[[FoundFiles], Any],
         temporary: Path,
@@ -90,11 +108,13 @@ class ObjectAdoption:
         overwrite: bool,
         sort: Sort,
     ) -> None:
-        self._store, self._folder, self._make_source, self._temporary = store, folder, make_source, temporary
+        self._store = store = listing.store
+        self._folder = folder = listing.folder
+        self._make_source, self._temporary = make_source, temporary
         if kind not in (None, *KINDS):
             raise ConfigError(f"format must be webdataset or tfrecord for objects in a store, got {kind!r}")
         check_places(given, folder)
-        there = self._listed()
+        there = listing.direct
         self._indexes = {name for name in there if name.endswith(containers.index_suffixes())}
         candidates = [n for n in there if n not in {*self._indexes, manifest.FILE_NAME, manifest.TABLE_NAME}]
         self.names: list[str] = []
@@ -157,12 +177,6 @@ class ObjectAdoption:
         tasks = [_ObjectTask(number) for number in range(len(self.names))]
         return pack(out, context, tasks, plan, options, check=self._check_unchanged)
 
-    def _listed(self) -> dict[str, ObjectInfo]:
-        """Return the objects directly in the folder by their names in it, with one request for a thousand of them."""
-        prefix = f"{self._folder.path}/" if self._folder.path else ""
-        found = {info.name.removeprefix(prefix): info for info in self._store.list(self._folder.path)}
-        return {name: info for name, info in found.items() if "/" not in name}
-
     def _check_names(self) -> None:
         """Raise ConfigError for objects that cannot be shards under their names, SourceError if one is given twice."""
         beside: dict[str, str] = {}
@@ -223,7 +237,7 @@ class ObjectAdoption:
         return path
 
     def _check_unchanged(self) -> None:
-        now = self._listed()
+        now = Listing(self._store, self._folder).direct
         for name, before in zip(self.names, self._objects, strict=True):
             if name not in now:
                 raise ObjectNotFound(f"{self._folder / name}: was removed while it was indexed")

@@ -30,7 +30,7 @@ from ..system import strict_json
 from ..system.directory import Directory
 from ..system.threads import in_order
 from .adopt import PLAIN, AdoptTask, FileIndex, shard_of
-from .adopt_objects import condition_of, naming
+from .adopt_objects import Listing, condition_of, naming
 from .masks import plan_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
@@ -44,13 +44,14 @@ Objects: TypeAlias = Mapping[str, ObjectInfo]
 """The objects of a store by their names in it."""
 
 
-def find_stores(store: Store, given: Sequence[Url], folder: Url) -> dict[str, Objects]:
-    """Return the Zarr stores in a bucket that URLs name, by their names in `folder`, which they are directly in.
+def find_stores(given: Sequence[Url], listing: Listing) -> dict[str, Objects]:
+    """Return the Zarr stores in a bucket that URLs name, by their names in the folder that they are directly in.
 
     Each store is listed once, or the folder for a pattern. None, if one of the URLs names something else.
     """
     found: dict[str, Objects] = {}
     in_folder: dict[str, Objects] | None = None
+    store, folder = listing.store, listing.folder
     for one in given:
         stores: dict[str, Objects] = {}
         for name in ["*"] if one == folder else expanded(one.name):
@@ -58,7 +59,7 @@ def find_stores(store: Store, given: Sequence[Url], folder: Url) -> dict[str, Ob
                 objects = store.list((folder / name).path)
                 stores[name] = {info.name.removeprefix(f"{(folder / name).path}/"): info for info in objects}
                 continue
-            in_folder = _in_folder(store, folder) if in_folder is None else in_folder
+            in_folder = _in_folder(listing) if in_folder is None else in_folder
             stores |= {each: in_folder[each] for each in fnmatch.filter(in_folder, name)}
         stores = {name: objects for name, objects in stores.items() if not objects.keys().isdisjoint(SIGNS)}
         if not stores:
@@ -67,10 +68,10 @@ def find_stores(store: Store, given: Sequence[Url], folder: Url) -> dict[str, Ob
     return found
 
 
-def _in_folder(store: Store, folder: Url) -> dict[str, Objects]:
-    prefix, found = f"{folder.path}/" if folder.path else "", dict[str, dict[str, ObjectInfo]]()
-    for info in store.list(folder.path):
-        name, _, inner = info.name.removeprefix(prefix).partition("/")
+def _in_folder(listing: Listing) -> dict[str, Objects]:
+    found = dict[str, dict[str, ObjectInfo]]()
+    for path, info in listing.objects.items():
+        name, _, inner = path.partition("/")
         if inner:
             found.setdefault(name, {})[inner] = info
     return dict(found)

@@ -22,7 +22,7 @@ from ..system.local_path import local_path
 from ..system.replacement import remove_abandoned_folders, temporary_folder
 from . import source as sources
 from .adopt import adopt
-from .adopt_objects import KINDS, MOST_THREADS, TEMPORARY, ObjectAdoption, check_places
+from .adopt_objects import KINDS, MOST_THREADS, TEMPORARY, Listing, ObjectAdoption, check_places
 from .adopt_zarr_objects import ZarrAdoption, find_stores
 from .api import Conversion, PathLike, announce
 from .masks import masked
@@ -142,7 +142,8 @@ def index(
             raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
         check_places(objects, folder)
         store = open_store(folder, access.store_options or {})
-        zarr = {} if format in KINDS else find_stores(store, objects, folder)
+        listing = Listing(store, folder)
+        zarr = {} if format in KINDS else find_stores(objects, listing)
         if stacks or join or (decode_cf and not zarr):
             rule = "{decode_cf}, {stack} and {join} are for HDF5 files, which are adopted on a local disk"
             raise ConfigError(Message(rule))
@@ -167,7 +168,7 @@ def index(
             if zarr:
                 adoption = ZarrAdoption(store, zarr, folder, make_source, **made_of)
             else:
-                adoption = ObjectAdoption(store, objects, folder, format, make_source, **made_of)
+                adoption = ObjectAdoption(listing, objects, format, make_source, **made_of)
             remarks = remarks_of(adoption.source, adoption.remarks, strict=strict)
             notes = (*remarks, *order_hints(adoption.names, "objects"))
             announce(notes, remarks, tell, World())
