@@ -39,8 +39,8 @@ def opened(dataset: str | os.PathLike[str] | Dataset, access: StoreAccess) -> Ab
 
 def blocks(dataset: BaseDataset, indices: Indices, most: int = BLOCK_SAMPLES) -> Iterator[Indices]:
     """Cut ascending sample indices into blocks of at most `most` samples and about 32 MiB, of a dataset's one shard."""
+    known = sum(field.row_bytes for field in dataset.fields.values() if field.fixed)
     if not isinstance(dataset, Dataset):
-        known = sum(field.row_bytes for field in dataset.fields.values() if field.fixed)
         step = max(1, min(most, BLOCK_BYTES // max(1, known)))
         yield from (indices[first : first + step] for first in range(0, len(indices), step))
         return
@@ -50,7 +50,7 @@ def blocks(dataset: BaseDataset, indices: Indices, most: int = BLOCK_SAMPLES) ->
         if first == last:
             continue
         shard = int(shard_of[first])
-        sample_bytes = int(shards.bytes[shard]) // int(shards.samples[shard])
+        sample_bytes = max(known, int(shards.bytes[shard]) // int(shards.samples[shard]))
         step = max(1, min(most, BLOCK_BYTES // max(1, sample_bytes)))
         for start in range(first, last, step):
             yield indices[start : min(start + step, last)]

@@ -10,6 +10,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, final
 
+from .. import containers
 from ..cache.pace import LONGEST_RUN
 from ..containers import side_index
 from ..errors import ConfigError, Option
@@ -69,6 +70,10 @@ def epoch_cost(
     for name, value in (("nodes", nodes), ("block", block)):
         if value < 1:
             raise ConfigError("{} must be at least 1, got {}", Option(name), value)
+    if containers.get(described.container).read_where_it_lies:
+        raise ConfigError(
+            "the manifest of files read where they lie knows no sizes of their chunks: no cost is estimated"
+        )
     shards, samples = described.shards, described.samples
     total, indexes, files = int(shards.bytes.sum()), 0, max(1, len(shards))
     if described.container in ("tar", "indexed"):  # whose indexes are objects of their own, read whole

@@ -10,6 +10,7 @@ from statistics import median
 from ..bench.storage import StorageRates, file_rates
 from ..cache.location import default_folder, usual_limit
 from ..cache.node_cache import NO_HOLES
+from ..containers import CONTAINERS
 from ..dataset.store_access import StoreAccess, folder_of, load_manifest
 from ..errors import ShardioError
 from ..format import manifest
@@ -144,7 +145,10 @@ def _store(url: Url, loaded: manifest.Manifest, access: StoreAccess) -> Finding:
     opened = open_store(url, access.store_options or {})
     shards = loaded.shards
     largest = int(shards.bytes.argmax()) if len(shards) else 0
-    place = (url / (shards.names[largest] if len(shards) else manifest.FILE_NAME)).path
+    name, kind = shards.names[largest] if len(shards) else manifest.FILE_NAME, CONTAINERS.get(loaded.container)
+    if len(shards) and kind is not None and kind.read_where_it_lies:  # no object is called so
+        (name,) = kind.companions(name, adopted=True)
+    place = (url / name).path
     taken = []
     try:
         for _ in range(1 + _SMALL_REQUESTS):  # the first one makes the connection

@@ -157,6 +157,10 @@ def test_several_stores_and_a_command(s3: S3Server, tmp_path: Path) -> None:
         assert done.exit_code == 0, f"{line}: {done.output}{done.exception}"
     done = CliRunner().invoke(app, ["info", url, "--json", *options])
     assert json.loads(done.stdout)["container"] == "zarr"
+    done = CliRunner().invoke(app, ["info", url, "--cost", *options])
+    assert "no cost is estimated" in f"{done.exception}"
+    done = CliRunner().invoke(app, ["doctor", url, "--json", *more])
+    assert "answers in" in done.output
     np.testing.assert_array_equal(column(shardio.open(tmp_path / "copy"), [9]), column(far, [9]))
 
 
