@@ -105,6 +105,8 @@ class ZarrAdoption:
                 raise ConfigError(f"{folder}: a shard's name is letters, digits, '_', '-' and '.', got {name!r}")
             if stem_of(name) is not None:
                 raise ConfigError(f"{folder / name}: shardio calls its own shards so: copy the store to another name")
+            if name.endswith(".zarr") and name.removesuffix(".zarr") in stores:
+                raise ConfigError(f"{folder}: {name} and {name[:-5]} would have the same index: rename one")
         self._replaces = condition_of(store, folder, overwrite=overwrite)
         for name in self.names:
             if self._replaces == "new":

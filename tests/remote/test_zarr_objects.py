@@ -148,7 +148,9 @@ def test_several_stores_and_a_command(s3: S3Server, tmp_path: Path) -> None:
     for pattern in (f"{url}/*.zarr", url):
         done = CliRunner().invoke(app, ["index", pattern, "-o", url, "--axis", "time", "--overwrite", *options])
         assert done.exit_code == 0, f"{done.output}{done.exception}"
+    again = shardio.index(url, url, axis="time", resume=True, store_options=s3.options)
     far = opened(s3, url, tmp_path / "cache")
+    assert again.manifest.digest == far.digest
     assert column(far, [7, 8, 23], "t").tolist() == [7, 0, 15]
     far.close()
     more = options_of(s3, tmp_path / "cache")
@@ -250,6 +252,9 @@ def test_what_is_refused(s3: S3Server, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="out must be the URL that the objects are directly in"):
         shardio.index(f"{url}/a.zarr", "s3://zarrs/other", **given)
     store = open_store(as_url(url), s3.options)
+    store.write("refused/a/zarr.json", b"{}")
+    with pytest.raises(ConfigError, match=r"a.zarr and a would have the same index"):
+        shardio.index([f"{url}/a.zarr", f"{url}/a"], url, **given)
     store.write("refused/a.idx.zarr", b"mine")
     with pytest.raises(ConfigError, match=r"a.idx.zarr: not an index that shardio wrote"):
         shardio.index(f"{url}/a.zarr", url, **given)
