@@ -1,11 +1,12 @@
 """Adoption of Zarr stores that lie in a bucket: their objects are listed, their metadata read, and no chunk is.
 
 The metadata are copied to a temporary folder, where they make stores without chunks: what is found in these is what is
-found in local stores. The indexes and the manifest are written beside the stores, as those of other objects are.
+found in local stores. Of several stores the coordinates are copied too, by which they are compared. The indexes and the
+manifest are written beside the stores, as those of other objects are.
 """
 
 import fnmatch
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -18,7 +19,7 @@ from ..containers.zarr_metadata import ArrayLayout, of_array
 from ..errors import ConfigError, ObjectNotFound, ShardCorrupt, SourceError
 from ..foreign.files import Sort, expanded, order_key
 from ..foreign.formats import FoundFiles
-from ..foreign.zarr import DESCRIBING, SIGNS, entries_of
+from ..foreign.zarr import DESCRIBING, METADATA, SIGNS, entries_of
 from ..format import checksums
 from ..output.own_files import stem_of
 from ..output.records import Record
@@ -151,8 +152,26 @@ class ZarrAdoption:
         path.unlink()
 
     def _copy_metadata(self, store: str) -> None:
-        """Copy the metadata of a store to the temporary folder."""
-        objects = {name: info for name, info in self._stores[store].items() if name.rpartition("/")[2] in DESCRIBING}
+        """Copy the metadata of a store to the temporary folder; of several ones coordinates too, which are compared."""
+        objects = self._stores[store]
+        described = [name for name in objects if name.rpartition("/")[2] in DESCRIBING]
+        self._copy(store, described)
+        if len(self.names) == 1:
+            return
+        lone = {name.rpartition("/")[0] for name in described if self._has_one_axis(self._temporary / store / name)}
+        size = sum(info.size for name, info in objects.items() if _array_of(name, lone) is not None)
+        strict_json.check_size(size)  # as much as metadata may have
+        self._copy(store, [name for name in objects.keys() - described if _array_of(name, lone) is not None])
+
+    def _has_one_axis(self, path: Path) -> bool:
+        try:
+            shape = strict_json.parse(path.read_bytes(), foreign=True, nan=True)["shape"]
+            return path.name in METADATA and len(shape) == 1
+        except (OSError, ValueError, LookupError, TypeError):
+            return False
+
+    def _copy(self, store: str, names: Sequence[str]) -> None:
+        objects = self._stores[store]
 
         def copy(name: str) -> None:
             if not _UNSAFE.isdisjoint(name.split("/")) or "\0" in name:
@@ -163,7 +182,7 @@ class ZarrAdoption:
             download(self._store, objects[name], path)
 
         try:
-            for _ in in_order(copy, objects, _REQUESTS):
+            for _ in in_order(copy, names, _REQUESTS):
                 pass
         except (ValueError, FileExistsError, NotADirectoryError) as error:
             raise SourceError(f"{self._folder / store}: metadata that cannot be read: {error}") from error
@@ -183,14 +202,19 @@ class ZarrAdoption:
         """Return what there is of the chunks of arrays, of `ENTRY` [chunks] each."""
         found: dict[str, list[tuple[int, ...]]] = {path: [] for path in layouts}
         for name, info in self._stores[store].items():
-            path = name
-            while path:
-                path = path.rpartition("/")[0]
-                if (layout := layouts.get(path)) is not None:
-                    key = name[len(path) + 1 :] if path else name
-                    if (number := layout.number(key)) is not None:
-                        if not (state := zarr_index.state_of(info)):
-                            raise SourceError(f"{self._folder / store}/{name}: its bucket gives no ETag to know it by")
-                        found[path].append((number, info.size, state))
-                    break
+            if (path := _array_of(name, layouts)) is None:
+                continue
+            if (number := layouts[path].number(name[len(path) + 1 :] if path else name)) is not None:
+                if not (state := zarr_index.state_of(info)):
+                    raise SourceError(f"{self._folder / store}/{name}: its bucket gives no ETag to know it by")
+                found[path].append((number, info.size, state))
         return {path: entries_of(entries) for path, entries in found.items()}
+
+
+def _array_of(name: str, paths: Container[str]) -> str | None:
+    """Return which of some arrays, by their paths, an object below a store is of; None if it is of no such array."""
+    while name:
+        name = name.rpartition("/")[0]
+        if name in paths:
+            return name
+    return None

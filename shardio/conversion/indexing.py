@@ -144,8 +144,8 @@ def index(
         store = open_store(folder, access.store_options or {})
         listing = Listing(store, folder)
         zarr = {} if format in KINDS else find_stores(objects, listing)
-        if stacks or join or (decode_cf and not zarr):
-            rule = "{decode_cf}, {stack} and {join} are for HDF5 files, which are adopted on a local disk"
+        if join or ((stacks or decode_cf) and not zarr):
+            rule = "{join}, and {stack} and {decode_cf} of HDF5 files, are for files that are adopted on a local disk"
             raise ConfigError(Message(rule))
         if zarr and checksums:
             rule = "{checksums:True} reads Zarr stores on a local disk; in a bucket their chunks have ETags"
@@ -162,7 +162,7 @@ def index(
             made_of: dict[str, Any] = {"temporary": temporary, "overwrite": overwrite or resume, "sort": sort}
 
             def make_source(found: FoundFiles) -> Any:
-                return masked(_source(found, choices, on_error, sort), masks)
+                return masked(stacked(_source(found, choices, on_error, sort), stacks), masks)
 
             adoption: ObjectAdoption | ZarrAdoption
             if zarr:

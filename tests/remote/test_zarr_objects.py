@@ -166,6 +166,25 @@ def test_several_stores_and_a_command(s3: S3Server, tmp_path: Path) -> None:
     np.testing.assert_array_equal(column(shardio.open(tmp_path / "copy"), [9]), column(far, [9]))
 
 
+def test_a_series_with_coordinates_and_stacks(s3: S3Server, tmp_path: Path) -> None:
+    """The coordinates of several stores are compared, also in a bucket, and variables are stacked."""
+    expected = []
+    for month, lat in ((1, [0.0, 1.0, 2.0]), (2, [0.0, 1.0, 2.0]), (3, [0.0, 1.0, 3.0])):
+        group = zarr.open_group(tmp_path / f"d/{month}.zarr", mode="w")
+        for number, name in enumerate("uv"):
+            array = group.create_array(name, shape=(4, 3), chunks=(2, 3), dtype="f4", dimension_names=("time", "lat"))
+            array[...] = np.arange(12).reshape(4, 3) + 100 * month + 1000 * number
+        group.create_array("lat", data=np.array(lat), dimension_names=("lat",))
+        expected.append(np.stack([group["u"][...], group["v"][...]], axis=1))
+    url = upload(s3, tmp_path / "d", "s3://zarrs/series")
+    given: dict[str, Any] = {"axis": "time", "stack": "x=u,v", "store_options": s3.options}
+    with pytest.raises(SourceError, match="stores must agree on their grid"):
+        shardio.index(f"{url}/*.zarr", url, **given)
+    shardio.index([f"{url}/1.zarr", f"{url}/2.zarr"], url, **given)
+    far = opened(s3, url, tmp_path / "cache")
+    np.testing.assert_array_equal(column(far, np.arange(8)), np.concatenate(expected[:2]))
+
+
 def lose(store: Any, name: str) -> None:
     store.delete([name])
 
