@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Message, SourceError
 from ..foreign.files import Sort, order_hints
-from ..foreign.formats import WORDS, FoundFiles, find_by_content
+from ..foreign.formats import WORDS, FoundFiles, find_by_content, named_kind
 from ..foreign.names import printable
 from ..format.fields import listed_names
 from ..order.world import World
@@ -143,7 +143,8 @@ def index(
         check_places(objects, folder)
         store = open_store(folder, access.store_options or {})
         listing = Listing(store, folder)
-        zarr = {} if format in KINDS else find_stores(objects, listing)
+        are_files = format in KINDS or any(named_kind(url.name) for url in objects)
+        zarr = {} if are_files else find_stores(objects, listing)
         if join or ((stacks or decode_cf) and not zarr):
             rule = "{join}, and {stack} and {decode_cf} of HDF5 files, are for files that are adopted on a local disk"
             raise ConfigError(Message(rule))
