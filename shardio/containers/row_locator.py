@@ -287,10 +287,9 @@ def read_runs(
         spans = _locate(locators, shard_of, rows)
         if spans is None or (spans.sizes != row_bytes).any() or not _all_within(locators, shard_of, spans):
             return False
-        places = (spans.offsets[:, None] + runs.offsets).reshape(-1)
-        each = _Spans(places, np.full(len(places), runs.size))
-        targets = np.arange(0, out.size, runs.size)
-        if not _copy(locators, np.repeat(shard_of, runs.offsets.shape[1]), each, targets, out, ahead=True):
+        first = _Spans(spans.offsets + runs.begins, np.full(len(rows), runs.size))
+        targets = np.arange(0, out.size, runs.size * len(runs.steps))
+        if not _copy(locators, shard_of, first, targets, out, steps=runs.steps, ahead=True):
             return False
     REQUESTED.add(out.size)
     return True
@@ -312,7 +311,7 @@ def _read_stacked_runs(
         whole = runs.size // size
         offsets = (offsets[..., None] + size * np.arange(whole)).reshape(len(rows), whole * offsets.shape[1])
     which = (shard_of[:, None] * variables + offsets // size).reshape(-1)
-    own = Runs((offsets % size).reshape(-1, 1), min(runs.size, size))
+    own = Runs((offsets % size).reshape(-1), np.zeros(1, np.int64), min(runs.size, size))
     return bool(inner) and read_runs(inner, which, np.repeat(rows, offsets.shape[1]), size, own, out)
 
 
@@ -498,12 +497,14 @@ def _copy(
     targets: NDArray[np.int64],
     out: NDArray[np.uint8],
     *,
+    steps: NDArray[np.int64] | None = None,
     mapped: bool = True,
     ahead: bool = False,
 ) -> bool:
     """Read spans that are within their field's data to `out[targets[i]:]`; False if any cannot be read.
 
-    They come from memory if files are `mapped`; with `ahead`, the kernel is asked for all of them first.
+    With `steps`, each span is the first of several: see `native.read`. They come from memory if files are `mapped`;
+    with `ahead`, the kernel is asked for all of them first.
     """
     in_files = [each for each in locators if not isinstance(each, MemoryRows | StackedLocators)]
     found = [(each.file, each.map() if mapped else NOT_MAPPED) for each in in_files]
@@ -512,5 +513,5 @@ def _copy(
     columns = shard_of, spans.offsets, spans.sizes, targets
     which, offsets, sizes, starts = (np.ascontiguousarray(column, np.int64) for column in columns)
     if ahead:
-        native.read_ahead(which, files.astype(np.int32), seen, offsets, sizes)
-    return native.read(which, files.astype(np.int32), maps, most, seen, offsets, sizes, starts, out)
+        native.read_ahead(which, files.astype(np.int32), seen, offsets, sizes, steps)
+    return native.read(which, files.astype(np.int32), maps, most, seen, offsets, sizes, starts, out, steps)

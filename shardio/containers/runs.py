@@ -11,41 +11,38 @@ from ..system.forks import reset_in_children
 
 
 class Runs(NamedTuple):
-    """The runs of one block of each of n arrays."""
+    """The runs of one block of each of n arrays, which all lie alike."""
 
-    offsets: NDArray[np.int64]
-    """Where each run begins, in bytes from the beginning of its array, int64 [n, runs]."""
+    begins: NDArray[np.int64]
+    """Where the first run of each block begins, in bytes from the beginning of its array, int64 [n]."""
+    steps: NDArray[np.int64]
+    """How far behind the first run each begins, in bytes, int64 [runs]."""
     size: int
     """The bytes of each run."""
 
-
-def run_axes(shape: Sequence[int], size: Sequence[int]) -> int:
-    """Return how many of the last axes a run of a block goes along: all that are whole, and the one before them."""
-    axes = 1
-    while axes < len(shape) and size[-axes] == shape[-axes]:
-        axes += 1
-    return axes
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each run begins, in bytes from the beginning of its array, int64 [n, runs]."""
+        return self.begins[:, None] + self.steps
 
 
-def block_runs(
-    shape: Sequence[int], begins: NDArray[np.int64], size: Sequence[int], item_bytes: int, axes: int | None = None
-) -> Runs:
-    """Return the runs of blocks, which lie within arrays in C order.
+def block_runs(shape: Sequence[int], begins: NDArray[np.int64], size: Sequence[int], item_bytes: int) -> Runs:
+    """Return the runs of blocks, which lie within arrays in C order; they are as long as possible.
 
     Args:
         shape: the shape of the arrays.
         begins: where each block begins, int64 [n, axes of the arrays].
         size: the shape of a block.
         item_bytes: the bytes of an element.
-        axes: along how many of the last axes a run goes; as many as possible by default.
     """
-    axes = run_axes(shape, size) if axes is None else axes
+    axes = 1
+    while axes < len(shape) and size[-axes] == shape[-axes]:
+        axes += 1
     strides = np.cumprod([item_bytes, *shape[:0:-1]], dtype=np.int64)[::-1]
-    offsets = begins @ strides
+    steps = np.zeros(1, np.int64)
     for length, stride in zip(size[:-axes], strides.tolist(), strict=False):
-        offsets = offsets[..., None] + stride * np.arange(length)
-    count, length = (int(np.prod(part, dtype=np.int64)) for part in (size[:-axes], size[-axes:]))
-    return Runs(offsets.reshape(len(begins), count), item_bytes * length)
+        steps = (steps[:, None] + stride * np.arange(length)).reshape(-1)
+    return Runs(begins @ strides, steps, item_bytes * int(np.prod(size[-axes:], dtype=np.int64)))
 
 
 @final

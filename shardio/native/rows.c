@@ -101,23 +101,45 @@ static int populate(int file, const uint8_t *map, uint8_t *seen, int64_t offset,
     return 1;
 }
 
-/* Reads spans of files. A file that is also mapped into memory, at `maps[f]`, has spans of up to `most[f]` bytes copied
- * from there: small ones without further ado, larger ones once all their pages are mapped. */
-static int64_t read_spans(int64_t count, const int64_t *file_of, const int32_t *files, const uint8_t *const *maps,
-                          const int64_t *most, uint8_t *const *seen, const int64_t *offsets, const int64_t *sizes,
-                          const int64_t *places, uint8_t *out) {
-    for (int64_t i = 0, next; i < count; i = next) {
-        int64_t file = file_of[i], offset = offsets[i], size = sizes[i], done = 0;
-        uint8_t *to = out + places[i];
-        for (next = i + 1; next < count; next++) {
-            if (sizes[next] <= 0) continue;
-            if (file_of[next] != file || offsets[next] != offset + size || places[next] != places[i] + size) break;
-            size += sizes[next];
+/* Spans of files, `steps` of each row: the j-th of row i has `sizes[i]` bytes at `offsets[i] + step[j]` of its file. */
+struct spans {
+    int64_t count, steps;
+    const int64_t *step, *file_of, *offsets, *sizes;
+};
+struct at {
+    int64_t row, step;
+};
+
+static struct at after(const struct spans *spans, struct at at) {
+    return ++at.step < spans->steps ? at : (struct at){at.row + 1, 0};
+}
+
+static int64_t offset_of(const struct spans *spans, struct at at) {
+    return spans->offsets[at.row] + spans->step[at.step];
+}
+
+/* Reads spans of files, those of row i end to end from `places[i]` on. A file that is also mapped into memory, at
+ * `maps[f]`, has spans of up to `most[f]` bytes copied from there: small ones without further ado, larger ones once all
+ * their pages are mapped. */
+static int64_t read_spans(const struct spans *spans, const int32_t *files, const uint8_t *const *maps,
+                          const int64_t *most, uint8_t *const *seen, const int64_t *places, uint8_t *out) {
+    const int64_t *file_of = spans->file_of, *sizes = spans->sizes;
+    for (struct at at = {0, 0}, next; at.row < spans->count; at = next) {
+        int64_t file = file_of[at.row], offset = offset_of(spans, at), size = sizes[at.row], done = 0;
+        int64_t place = places[at.row] + at.step * size;
+        uint8_t *to = out + place;
+        for (next = after(spans, at); next.row < spans->count; next = after(spans, next)) {
+            int64_t more = sizes[next.row];
+            if (more <= 0) continue;
+            if (file_of[next.row] != file || offset_of(spans, next) != offset + size ||
+                places[next.row] + next.step * more != place + size)
+                break;
+            size += more;
         }
         if (size > 0 && size <= most[file]) {
             const uint8_t *from = maps[file] + offset;
-            if (next < count) {
-                uintptr_t later = (uintptr_t)maps[file_of[next]] + (uintptr_t)offsets[next];
+            if (next.row < spans->count) {
+                uintptr_t later = (uintptr_t)maps[file_of[next.row]] + (uintptr_t)offset_of(spans, next);
                 for (int line = 0; line < 4; line++) __builtin_prefetch((const void *)(later + (uintptr_t)line * LINE));
             }
             if (size <= SMALL) {
@@ -132,10 +154,10 @@ static int64_t read_spans(int64_t count, const int64_t *file_of, const int32_t *
         while (done < size) {
             ssize_t got = pread(files[file], to + done, (size_t)(size - done), offset + done);
             if (got > 0) done += got;
-            else if (got == 0 || errno != EINTR) return i;
+            else if (got == 0 || errno != EINTR) return at.row;
         }
     }
-    return count;
+    return spans->count;
 }
 
 /* Whether the page at an offset of a file is in memory, as far as that can be told without waiting. */
@@ -145,14 +167,17 @@ static int in_memory(int file, int64_t offset) {
 }
 
 /* Asks the kernel to read spans of files from disk ahead, all at once, with what lies between neighbours that are
- * SMALL bytes apart at most; those whose ends are in memory are taken to be there already. Where `seen[f]` is no null pointer, a group of pages is asked for once. */
-int64_t shardio_read_ahead(int64_t count, const int64_t *file_of, const int32_t *files, uint8_t *const *seen,
-                           const int64_t *offsets, const int64_t *sizes) {
-    for (int64_t i = 0, next; i < count; i = next) {
-        int64_t file = file_of[i], start = offsets[i], end = start + sizes[i];
-        for (next = i + 1; next < count; next++) {
-            if (file_of[next] != file || offsets[next] < end || offsets[next] - end > SMALL) break;
-            end = offsets[next] + sizes[next];
+ * SMALL bytes apart at most; those whose ends are in memory are taken to be there already. Where `seen[f]` is no null
+ * pointer, a group of pages is asked for once. */
+int64_t shardio_read_ahead(int64_t count, int64_t steps, const int64_t *step, const int64_t *file_of,
+                           const int32_t *files, uint8_t *const *seen, const int64_t *offsets, const int64_t *sizes) {
+    const struct spans spans = {count, steps, step, file_of, offsets, sizes};
+    for (struct at at = {0, 0}, next; at.row < count; at = next) {
+        int64_t file = file_of[at.row], start = offset_of(&spans, at), end = start + sizes[at.row];
+        for (next = after(&spans, at); next.row < count; next = after(&spans, next)) {
+            int64_t later = offset_of(&spans, next);
+            if (file_of[next.row] != file || later < end || later - end > SMALL) break;
+            end = later + sizes[next.row];
         }
         if (end <= start) continue;
         int known = seen[file] != NULL;
@@ -166,11 +191,11 @@ int64_t shardio_read_ahead(int64_t count, const int64_t *file_of, const int32_t 
     return count;
 }
 
-/* Reads `sizes[i]` bytes at `offsets[i]` of file number `file_of[i]` into `out + places[i]`, for each i; those that are
- * neighbours there and here in one go. Returns `count`, or the first i that fails: its file ends early, or errno says
- * why; or GONE. */
-int64_t shardio_read(int64_t count, const int64_t *file_of, const int32_t *files, const uint8_t *const *maps,
-                     const int64_t *most, uint8_t *const *seen, const int64_t *offsets, const int64_t *sizes,
-                     const int64_t *places, uint8_t *out) {
-    return GUARDED(read_spans(count, file_of, files, maps, most, seen, offsets, sizes, places, out));
+/* Reads spans of files into `out`, see `struct spans` and `read_spans`; those that are neighbours there and here in one
+ * go. Returns `count`, or the first row that fails: its file ends early, or errno says why; or GONE. */
+int64_t shardio_read(int64_t count, int64_t steps, const int64_t *step, const int64_t *file_of, const int32_t *files,
+                     const uint8_t *const *maps, const int64_t *most, uint8_t *const *seen, const int64_t *offsets,
+                     const int64_t *sizes, const int64_t *places, uint8_t *out) {
+    const struct spans spans = {count, steps, step, file_of, offsets, sizes};
+    return GUARDED(read_spans(&spans, files, maps, most, seen, places, out));
 }

@@ -18,6 +18,7 @@ SMALL, GROUP = 16 << 10, 64 << 10
 """Bytes: of pieces of mapped files that are copied without further ado, and of pages that are mapped together."""
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+_ONE_STEP = np.zeros(1, np.int64)
 
 
 @cache
@@ -86,6 +87,7 @@ def read(
     sizes: NDArray[np.int64],
     places: NDArray[np.int64],
     out: NDArray[np.uint8],
+    steps: NDArray[np.int64] | None = None,
 ) -> bool:
     """Read `sizes[i]` bytes at `offsets[i]` of file number `file_of[i]` into `out[places[i]:]`, for each i.
 
@@ -97,12 +99,15 @@ def read(
         seen: the address of a flag byte for each `GROUP` bytes of the file, int64 [files]: 0 until a piece of more than
             `SMALL` bytes is first copied from there.
         out: receives the bytes.
+        steps: how far behind `offsets[i]` each of several spans of that size begins, int64 [steps]; they come end to
+            end. None for one.
 
     Returns False if any read fails. Raises MappedFileLost if a mapped file is lost.
     """
-    call = _function("shardio_read", _LONG, *[_POINTER] * 9, result=_LONG)
-    columns = (column.ctypes.data for column in (file_of, files, maps, most, seen, offsets, sizes, places, out))
-    return _all(call(len(file_of), *columns), len(file_of))
+    call = _function("shardio_read", _LONG, _LONG, *[_POINTER] * 10, result=_LONG)
+    steps = _ONE_STEP if steps is None else steps
+    columns = (column.ctypes.data for column in (steps, file_of, files, maps, most, seen, offsets, sizes, places, out))
+    return _all(call(len(file_of), len(steps), *columns), len(file_of))
 
 
 def read_ahead(
@@ -111,13 +116,15 @@ def read_ahead(
     seen: NDArray[np.int64],
     offsets: NDArray[np.int64],
     sizes: NDArray[np.int64],
+    steps: NDArray[np.int64] | None = None,
 ) -> None:
     """Ask the kernel to read spans of files ahead, all at once; the arguments are those of `read`.
 
     Groups that `seen` knows are not asked for again; 0 instead of an address means that all are.
     """
-    call = _function("shardio_read_ahead", _LONG, *[_POINTER] * 5, result=_LONG)
-    call(len(file_of), *(column.ctypes.data for column in (file_of, files, seen, offsets, sizes)))
+    call = _function("shardio_read_ahead", _LONG, _LONG, *[_POINTER] * 6, result=_LONG)
+    steps = _ONE_STEP if steps is None else steps
+    call(len(file_of), len(steps), *(column.ctypes.data for column in (steps, file_of, files, seen, offsets, sizes)))
 
 
 def find_lmdb_values(
