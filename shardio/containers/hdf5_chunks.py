@@ -43,6 +43,8 @@ _GROUP_BYTES, _GROUP = 8 << 20, 128
 MOST_BYTES = 256 << 20
 """The bytes of chunks that a process keeps at most."""
 
+_RARE = 4  # with four times as many bytes as are kept, a row in random order finds its chunk once in four times
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class ChunkCache:
         self.most = most
         self._numbers = count()
         self._gone: Departures[int] = Departures()
+        self._sizes: dict[int, int] = {}
+        self._known = 0
         self.reset_in_child()
         reset_in_children(self)
 
@@ -103,13 +107,24 @@ class ChunkCache:
         self._slots: OrderedDict[tuple[int, Hashable], _Slot] = OrderedDict()
         self.used = 0
 
-    def holds(self, size: int) -> bool:
-        """Return whether chunks of `size` bytes are kept."""
-        return size <= self.most // 2
+    def holds(self, size: int, rows: int = 2) -> bool:
+        """Return whether chunks of `size` bytes, which hold parts of so many rows, are kept.
 
-    def number_of(self, owner: object) -> int:
-        """Return a number for an owner of chunks, which are forgotten once it is gone."""
+        Those of one row are not if all owners together have many times what is kept: rows in random order find so few
+        that keeping costs more.
+        """
+        if size > self.most // 2 or rows > 1:
+            return size <= self.most // 2
+        with self._lock:
+            self._forget(set(self._gone.collect()))
+            return self._known <= _RARE * self.most
+
+    def number_of(self, owner: object, size: int) -> int:
+        """Return a number for an owner of chunks, `size` bytes in all, which are forgotten once it is gone."""
         number = next(self._numbers)
+        with self._lock:
+            self._sizes[number] = size
+            self._known += size
         self._gone.watch(owner, number)
         return number
 
@@ -178,6 +193,7 @@ class ChunkCache:
                 self.used -= 0 if dropped.chunk is None else len(dropped.chunk)
 
     def _forget(self, owners: set[int]) -> None:
+        self._known -= sum(self._sizes.pop(owner, 0) for owner in owners)
         for name in [name for name in self._slots if name[0] in owners] if owners else ():
             dropped = self._slots.pop(name)
             self.used -= 0 if dropped.chunk is None else len(dropped.chunk)
@@ -567,7 +583,7 @@ class ChunkedRows:
             table[:, END] = ends
             table[table[:, SIZE] > self.chunks.pipeline.largest(), SIZE] = -1  # of any size, which `load` checks
             found = table[:, SIZE] >= 0
-            kept = ~whole & found & CHUNKS.holds(self.chunks.size)
+            kept = ~whole & found & CHUNKS.holds(self.chunks.size, self.chunk[0])
             places = np.flatnonzero(kept)
             with CHUNKS.claimed(self.kept, list(map(tuple, cells[places].tolist()))) as (chunks, made):
                 new = {number: np.empty(self.chunks.size, np.uint8) for number in made}
@@ -606,7 +622,7 @@ class ChunkedRows:
         return CHUNKS.get(self.kept, cell, partial(self._own_chunk, cell, row))
 
     def _is_kept(self, cell: tuple[int, ...]) -> bool:
-        return CHUNKS.holds(self.chunks.size) and self.chunks.has(cell)
+        return CHUNKS.holds(self.chunks.size, self.chunk[0]) and self.chunks.has(cell)
 
     def _own_chunk(self, cell: tuple[int, ...], row: int) -> Bytes:
         """Return a chunk's bytes in memory of their own; raise what `StoredChunks.load` raises."""
@@ -658,8 +674,8 @@ def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> Chunke
     if not pipeline.filters and (short := sizes[written & (sizes < pipeline.size)]).size:
         raise ShardCorrupt(f"{file.path}, field {name!r}: a chunk has {short[0]} of {pipeline.size} bytes")
     fill = np.asarray(dataset.fillvalue, field.row_dtype)
-    kept = CHUNKS.number_of(file)
     chunks = FileChunks(file, name, *table)
+    kept = CHUNKS.number_of(file, math.prod(chunks.grid) * pipeline.size)
     return ChunkedRows(chunks, name, field, dataset.chunks, dataset.dtype, fill, kept)
 
 

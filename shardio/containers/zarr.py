@@ -438,7 +438,7 @@ def array_rows(
         raise Impossible(f"has rows in {count} chunks each, more than {_MOST_CHUNKS}")
     field = Field("array", dtype=native.name, shape=shape) if shape else Field("scalar", dtype=native.name)
     pipeline = _zarr_codecs.pipeline(layout.codecs, math.prod(layout.chunk) * layout.dtype.itemsize)
-    kept = CHUNKS.number_of(files.owner)
+    kept = CHUNKS.number_of(files.owner, math.prod(layout.shape) * layout.dtype.itemsize)
     order = tuple(layout.order[a] for a in axes)
     chunks = ZarrChunks(files, name, layout, axes, pipeline, entries, kept, layout.grid)
     return ChunkedRows(

@@ -16,6 +16,7 @@ import shardio
 from shardio import World, native
 from shardio.containers import hdf5_chunks
 from shardio.containers._hdf5_filters import FilterPipeline
+from shardio.containers.base import Blocks
 from shardio.containers.hdf5_chunks import ChunkCache
 from shardio.errors import ShardCorrupt
 from shardio.native.chunks import SIZE
@@ -91,6 +92,22 @@ def test_what_was_used_last_is_kept(tmp_path: Path, made: list[None], cache: Chu
         np.testing.assert_array_equal(reader.read(np.array([row]), "x"), many[[row]])
         assert len(made) == expected
     assert cache.used == cache.most
+
+
+def test_chunks_of_one_row_of_large_data(tmp_path: Path, cache: ChunkCache) -> None:
+    """Chunks of one row are kept only while all open data have at most four times the bytes that are kept."""
+    one = {"chunks": (1, 6, 200), "compression": "gzip"}
+    small = adopt(tmp_path / "small.h5", VALUES, **one)
+    blocks = Blocks(np.array([[2, 30]]), (3, 40))
+    np.testing.assert_array_equal(small.read_blocks(np.array([7]), "x", blocks), VALUES[7:8, 2:5, 30:70])
+    assert cache.used == 6 * 200 * 2
+    large = adopt(tmp_path / "large.h5", np.concatenate([VALUES] * 4), **one)
+    np.testing.assert_array_equal(large.read_blocks(np.array([9]), "x", blocks), VALUES[9:10, 2:5, 30:70])
+    assert cache.used == 6 * 200 * 2
+    large.close()
+    del large
+    small.read_blocks(np.array([8]), "x", blocks)
+    assert cache.used > 6 * 200 * 2
 
 
 def test_threads_that_need_one_chunk(tmp_path: Path, made: list[None], cache: ChunkCache) -> None:
