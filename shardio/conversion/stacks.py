@@ -134,13 +134,12 @@ class Stacked:
         for variable, axes in known[1:]:
             first, wanted = known[0]
             differ = [(one, other) for one, other in zip(wanted, axes, strict=True) if one and other and one != other]
-            told = name, first, ", ".join(map(str, wanted)), variable, ", ".join(map(str, axes))
+            own, others = (", ".join(map(str, each)) for each in (wanted, axes))
+            told = Message("{stack} {}: {!r} has the axes {}, and {!r} has {}", name, first, own, variable, others)
             if {one for one, _ in differ} & {other for _, other in differ}:
-                raise ConfigError("{stack} {}: {!r} has the axes {}, and {!r} has {}", *told)
+                raise ConfigError(told)
             if differ:
-                yield Message(
-                    "{stack} {}: {!r} has the axes {}, and {!r} has {}, so their numbers may be of other places", *told
-                )
+                yield told + ", so their numbers may be of other places"
                 return
 
     def _stacked(self, sample: Sample) -> Sample:
