@@ -208,7 +208,7 @@ def webdataset(root: Path) -> None:
 
 
 def zarrs(root: Path) -> None:
-    """Images with labels, in a folder and in a zip file."""
+    """Images with labels, in a folder and in a zip file; a series of one store, and one of two variables."""
     for store in (root / "train.zarr", zarr.storage.ZipStore(root / "train.zarr.zip", mode="w")):
         group = zarr.create_group(store)
         for name, data in (("images", np.zeros((20, 4, 4), np.float32)), ("labels", np.arange(20))):
@@ -219,6 +219,10 @@ def zarrs(root: Path) -> None:
     t2m, time = np.zeros((20, 4), np.int16), np.arange(20)
     group.create_array("t2m", data=t2m, attributes={"scale_factor": 0.5}, dimension_names=("time", "place"))
     group.create_array("time", data=time, attributes={"units": "hours since 2000-01-01"}, dimension_names=("time",))
+    for variable in ("u10", "v10"):
+        group = zarr.create_group(root / "wind" / f"{variable}.zarr")
+        group.create_array(variable, data=np.zeros((20, 4), np.float32), dimension_names=("time", "place"))
+        group.create_array("time", data=time, dimension_names=("time",))
 
 
 DATA: dict[str, Callable[[Path], None]] = {
