@@ -168,7 +168,8 @@ def run(name: str, folder: Path, seconds: float = SECONDS) -> str:
     plant = PLANTS[name]
     with ExitStack() as stack:
         place = stack.enter_context(plant.around(folder)) or folder
-        config = replace(plant.config(place), seconds=seconds, warmup=seconds / 3, cache=str(folder / "cache"))
+        cache = None if place is folder else str(folder / "cache")  # files of a folder would come from there, too
+        config = replace(plant.config(place), seconds=seconds, warmup=seconds / 3, cache=cache)
         result = measure(config)
     print(f"{name:16} {result.verdict.bottleneck:16} {result.verdict.sentence}", file=sys.stderr, flush=True)
     return result.verdict.bottleneck

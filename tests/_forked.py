@@ -78,7 +78,8 @@ def fork_what_is_spawned() -> None:
     lock, own = threading.Lock(), os.getpid()
 
     def forked(path: bytes, args: Sequence[str], descriptors: Sequence[int]) -> int:
-        if "--multiprocessing-fork" not in args or os.getpid() != own:  # that which tracks resources; of a forked child
+        tracks_resources, of_a_forked_child = "--multiprocessing-fork" not in args, os.getpid() != own
+        if tracks_resources or of_a_forked_child or "LD_PRELOAD" in os.environ:  # which takes a new program
             return SPAWN(path, args, descriptors)
         code = args[args.index("-c") + 1]
         mask = [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
