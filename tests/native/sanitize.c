@@ -53,9 +53,9 @@ int64_t shardio_lmdb_find(int64_t count, const uint8_t *const *maps, const int64
 int64_t shardio_gather(int64_t count, const uint8_t *const *addresses, int64_t size, uint8_t *out);
 int64_t shardio_copy(int64_t count, const uint8_t *const *addresses, uint8_t *const *seen, const int32_t *files,
                      const int64_t *ends, int64_t size, uint8_t *out);
-int64_t shardio_read(int64_t count, const int64_t *file_of, const int32_t *files, const uint8_t *const *maps,
-                     const int64_t *most, uint8_t *const *seen, const int64_t *offsets, const int64_t *sizes,
-                     const int64_t *places, uint8_t *out);
+int64_t shardio_read(int64_t count, int64_t steps, const int64_t *step, const int64_t *file_of, const int32_t *files,
+                     const uint8_t *const *maps, const int64_t *most, uint8_t *const *seen, const int64_t *offsets,
+                     const int64_t *sizes, const int64_t *places, uint8_t *out);
 void shardio_read_files(int64_t count, const char *const *paths, const int64_t *rooms, uint8_t *to, int64_t *got);
 int32_t shardio_unshuffle(int64_t width, int64_t count, const uint8_t *apart, uint8_t *joined);
 void shardio_permute(int64_t count, uint64_t *numbers, uint64_t n, int32_t high, int32_t low, int32_t rounds,
@@ -282,15 +282,17 @@ static void rows(const Input *input) {
     int64_t file_of[ROWS], most[ROWS] = {0}, within[ROWS];
     const uint8_t *maps[ROWS] = {0};
     for (int i = 0; i < ROWS; i++) file_of[i] = i;
-    done = shardio_read(ROWS, file_of, files, maps, most, seen, offsets, sizes, places, out);
+    int64_t step[] = {0, row / 2};
+    done = shardio_read(ROWS, 1, step, file_of, files, maps, most, seen, offsets, sizes, places, out);
     require(done >= 0 && done <= ROWS, "read more rows than there are");
     for (int i = 0; i < ROWS; i++) {
         file_of[i] = i % 4 / 2;
         maps[i] = map;
         most[i] = input->parameters[1] & 4 ? row : 1 << 20;
         within[i] = places[i];
+        if (sizes[i] > 0) sizes[i] /= 2; /* each row in two spans */
     }
-    done = shardio_read(ROWS, file_of, files, maps, most, seen, within, sizes, places, out);
+    done = shardio_read(ROWS, 2, step, file_of, files, maps, most, seen, within, sizes, places, out);
     require(done >= -1 && done <= ROWS, "read more rows than there are");
     char name[32];
     snprintf(name, sizeof name, "/proc/self/fd/%d", file);
