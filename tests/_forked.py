@@ -98,7 +98,7 @@ def fork_what_is_spawned() -> None:
 
 
 def _task(code: str, argv: Sequence[str]) -> dict[str, Any]:
-    """What the server is asked for: code in a process that is like this one."""
+    """Return a request to the server: it runs code in a process that is like this one."""
     cores = sorted(os.sched_getaffinity(0))
     return {"code": code, "argv": ["-c", *argv], "folder": os.getcwd(), "environ": dict(os.environ), "cores": cores}
 

@@ -45,7 +45,7 @@ class Series(Protocol):
     def paths(self) -> Sequence[Path]: ...
     @property
     def columns(self) -> Mapping[str, LoneColumn]:
-        """Those of the first file, by field."""
+        """The columns of the first file, by field."""
 
     @property
     def coordinates(self) -> Sequence["Coordinates"]: ...

@@ -253,7 +253,9 @@ class Container:
         return self.reader(path, fields)
 
     def joined(self, path: Path, url: Url) -> JoinedObjects:
-        """Return the objects of a shard that are one file in a cache, by the index at `path`'s side.
+        """Return the objects of a shard that are one file in a cache, by the index beside `path`.
+
+        Only of containers with `read_where_it_lies`, which override this.
 
         Args:
             path: the file in the cache, where only the index beside it needs to be.
@@ -261,7 +263,7 @@ class Container:
 
         Raises ShardCorrupt for an index that names no such objects.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"container {self.name!r} has shards of one object, which need no joining")
 
     def files(self, path: Path) -> tuple[Path, ...]:
         """Return the paths of all files of the shard at `path`, the shard itself first."""

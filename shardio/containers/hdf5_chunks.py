@@ -38,7 +38,7 @@ _COPIED_BYTES = 4096
 
 
 _GROUP_BYTES, _GROUP = 8 << 20, 128
-"""Of chunks that one call of compiled code decompresses: bytes, unless one has more, and how many there are."""
+"""One call of compiled code decompresses at most so many chunks, and so many bytes of them, unless one has more."""
 
 MOST_BYTES = 256 << 20
 """The bytes of chunks that a process keeps at most."""

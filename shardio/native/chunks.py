@@ -21,7 +21,7 @@ ITEMS = (1, 2, 4, 8)
 
 
 class Kind(IntEnum):
-    """What a step undoes."""
+    """The filter that a step undoes."""
 
     ZLIB = 1
     GZIP = 2

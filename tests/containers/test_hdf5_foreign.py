@@ -261,7 +261,7 @@ def test_fletcher32_is_that_of_hdf5(tmp_path: Path, size: int, fill: str) -> Non
 
 
 def test_blocks_that_only_libhdf5_reads(tmp_path: Path) -> None:
-    """Of rows in a filter that shardio does not know, a block reads the chunks that it touches, and no others."""
+    """A block of rows that only libhdf5 decompresses reads the chunks that it touches, and no others."""
     values = np.arange(6 * 8 * 10, dtype="i4").reshape(6, 8, 10)
     with h5py.File(path := tmp_path / "a.h5", "w") as file:
         stored = file.create_dataset("x", data=values, chunks=(2, 4, 5), scaleoffset=0, compression="gzip")

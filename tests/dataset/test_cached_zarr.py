@@ -82,7 +82,7 @@ def test_values_are_those_of_the_files(tmp_path: Path, layout: str, checksums: b
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "zipped"])
 def test_nothing_but_the_chunks_of_blocks_comes(tmp_path: Path, layout: str) -> None:
-    """Of crops the chunks that they touch are asked for, ahead too: those of shards by pieces, all others exactly."""
+    """Crops ask for the chunks that they touch, ahead too: for those of shards by pieces, for all others exactly."""
     made(tmp_path, layout)
     far, near = cached(tmp_path), shardio.open(tmp_path / "d")
     column(far, [23])  # opens it

@@ -27,7 +27,7 @@ FILTERS: dict[str, dict[str, Any]] = {
 
 
 def outcome(reader: Reader, rows: list[int], blocks: Blocks | None) -> Any:
-    """What reading gives: numbers, or the text of an error."""
+    """Return the numbers that reading gives, or the text of its error."""
     try:
         if blocks is None:
             return np.asarray(reader.read(np.array(rows), "x")).tolist()

@@ -121,7 +121,7 @@ def test_what_local_stores_give(s3: S3Server, tmp_path: Path, layout: str, monke
 
 
 def test_crops_ask_for_the_chunks_that_they_touch(s3: S3Server, tmp_path: Path) -> None:
-    """What is asked for, ahead too, are the bytes of the chunks touched, in a request each; opening lists nothing."""
+    """Crops ask for the bytes of the chunks that they touch, ahead too, in a request each; opening lists nothing."""
     grouped(tmp_path / "d/a.zarr")
     url = upload(s3, tmp_path / "d", "s3://zarrs/counted")
     shardio.index(f"{url}/a.zarr", url, fields="x", store_options=s3.options)
