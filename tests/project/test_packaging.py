@@ -1,15 +1,20 @@
 """How the compiled part gets into a wheel: the build hook's rules, and what the packaging names."""
 
 import importlib.util
+import re
 import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+
+import shardio
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CONDA, SPACK = "recipes/conda-forge/recipe.yaml", "recipes/spack/spack_repo/shardio/packages/py_shardio_data/package.py"
 
 
 class Build:
@@ -75,6 +80,47 @@ def test_every_c_file_is_compiled() -> None:
 def test_what_the_release_names_exists() -> None:
     """The scripts and tests that cibuildwheel runs are there."""
     settings = PROJECT["tool"]["cibuildwheel"]
-    for word in shlex.split(" ".join([settings["test-command"], settings["before-all"], *settings["test-sources"]])):
+    before = settings["before-all"], settings["linux"]["before-all"]
+    for word in shlex.split(" ".join([settings["test-command"], *before, *settings["test-sources"]])):
         if "/" in word or word == "pyproject.toml":
             assert (ROOT / word).exists(), word
+
+
+@pytest.mark.parametrize("name", ["mkdocs.yml", "CITATION.cff", CONDA, SPACK])
+def test_every_file_names_the_same_home(name: str) -> None:
+    """Whoever publishes the repository changes pyproject.toml, and this names what else has its address."""
+    homes = {url.removesuffix("latest/") for url in PROJECT["project"]["urls"].values()}
+    text = (ROOT / name).read_text()
+    named = re.findall(r"https://[\w./-]*shardio/shardio\b[\w./-]*|https://shardio\.[\w./-]*", text)
+    assert named
+    assert {url.removesuffix("latest/") for url in named} <= homes
+
+
+@pytest.mark.parametrize("name", ["CITATION.cff", CONDA, SPACK])
+def test_every_file_names_the_same_version(name: str) -> None:
+    """The citation and the recipes are of the version that the package has; scripts/release refuses others."""
+    text = (ROOT / name).read_text().partition("\n")[2]  # the first line names the format's
+    assert re.findall(r"""(?<!_)version(?:: |\()"?(\d[\w.]*)""", text) == [shardio.__version__]
+
+
+def test_recipes_ask_for_what_the_package_requires() -> None:
+    """conda-forge's and Spack's recipes have every dependency, under their names, with the same floors."""
+    conda = yaml.safe_load((ROOT / CONDA).read_text())["requirements"]["run"]
+    spack = re.findall(r'depends_on\("([^"]+)"', (ROOT / SPACK).read_text())
+    names = {  # where they are not the name on PyPI, or on PyPI behind `py-`
+        "docstring-parser": ("docstring_parser", "py-docstring-parser"),
+        "lmdb": ("python-lmdb", "py-lmdb"),
+        "opencv-python-headless": ("py-opencv", "opencv"),
+        "torch": ("pytorch", "py-torch"),
+        "xxhash": ("python-xxhash", "py-xxhash"),
+    }
+    for requirement in PROJECT["project"]["dependencies"]:
+        name, floor = requirement.split(">=")
+        in_conda, in_spack = names.get(name, (name, f"py-{name}"))
+        assert f"{in_conda} >={floor}" in conda
+        assert f"{in_spack}@{floor}:" in {part.split(" ")[0] for part in spack}
+    assert len(conda) == 1 + len(PROJECT["project"]["dependencies"])  # Python itself
+    assert f"python {PROJECT['project']['requires-python']}" in conda
+    assert f"python@{PROJECT['project']['requires-python'][2:]}:" in spack
+    (hatchling,) = PROJECT["build-system"]["requires"]
+    assert f"py-hatchling@{hatchling.split('>=')[1]}:" in spack
