@@ -1,5 +1,5 @@
 """transformers' Trainer takes the Loader from `get_train_dataloader`; a callback saves its state in each checkpoint, so
-that `--resume` continues in the middle of an epoch. Another Loader evaluates.
+that `--resume` continues in the middle of an epoch, on any number of ranks. Another Loader evaluates.
 
 shardio convert idx examples/fashion-mnist/train data/fashion/train --to hdf5
 shardio convert idx examples/fashion-mnist/test data/fashion/test --to hdf5
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed.nn.functional  # if imported later, it keeps the group's threads alive after its end
 from torch import nn
-from transformers import EvalPrediction, Trainer, TrainerCallback, TrainingArguments
+from transformers import EvalPrediction, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 import shardio
@@ -80,6 +80,18 @@ class SaveState(TrainerCallback):
             path.write_text(json.dumps(self.loader.state_dict()))
 
 
+def resume(trainer: LoaderTrainer, checkpoint: Path) -> Path:
+    """Have the Loader go on where a checkpoint stands, and Trainer count its steps as this job's ranks would have."""
+    loader, counted = trainer.loader, str(checkpoint / "trainer_state.json")
+    loader.load_state_dict(json.loads((checkpoint / STATE).read_text()))
+    with trainer.args.main_process_first():
+        if trainer.is_world_process_zero():
+            state = TrainerState.load_from_json(counted)
+            state.global_step = (loader.epoch + 1) * len(loader) - loader.steps_left
+            state.save_to_json(counted)
+    return checkpoint
+
+
 class PrintLoss(TrainerCallback):
     """Prints the mean loss of each epoch."""
 
@@ -118,9 +130,7 @@ def main() -> None:
     loader = shardio.Loader(args.dataset, batch_size=50, transforms=NORMALIZE, seed=0)
     trainer = LoaderTrainer(loader, args.val, model=Classifier(), args=options)
     checkpoint = get_last_checkpoint(args.output) if args.resume else None
-    if checkpoint is not None:
-        loader.load_state_dict(json.loads(Path(checkpoint, STATE).read_text()))
-    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train(resume_from_checkpoint=checkpoint and resume(trainer, Path(checkpoint)))
     if args.val is not None:
         found = trainer.evaluate()
         if trainer.is_world_process_zero():

@@ -356,7 +356,7 @@ class Loader:
         raise AttributeError(
             "a Loader divides the samples among the ranks itself, and instead of skipping batches it resumes with "
             "load_state_dict(state). Give it to no DataLoader and no skip_first_batches; transformers' Trainer leaves "
-            "resuming to the Loader with ignore_data_skip=True, see docs/loading.md"
+            "resuming to the Loader with ignore_data_skip=True, see docs/frameworks.md"
         )
 
     def __getitem__(self, index: object) -> NoReturn:
@@ -385,9 +385,10 @@ class Loader:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
 
         `global_batch` is the number of samples per step of all ranks, or with `bucket_by` of batches, which `position`
-        counts, too; `buckets` then says in words what makes them. The state of a weighted mixture also has
-        `sources`, a digest of them; `turns`, the samples taken of each one since epoch 0, in their order; and, once
-        weights were changed at a resume, `since`, the number of all samples before that.
+        counts, too; `buckets` then says in words what makes them, and is "none" otherwise. The state of a weighted
+        mixture also has `sources`, a digest of them; `turns`, the samples taken of each one since epoch 0, in their
+        order; and `since`, the number of all samples before weights were last changed at a resume. All values are
+        numbers, texts and lists of numbers, as checkpoints of any library keep them.
 
         After an epoch's last batch it is the beginning of the next epoch. The first batch of a loop counts while the
         iterator lives: save the state inside the loop, as a loop that is left after one batch counts as a peek.

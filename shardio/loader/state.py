@@ -218,12 +218,9 @@ class LoaderState:
         place, order, own_batch = self.place, _samples(self._order), self._schedule.global_batch
         unfinished = self._unfinished_at(place.epoch)
         more: dict[str, Any] = {}
-        if self.buckets is not None:
-            more["buckets"] = str(self.buckets)
         if isinstance(order, MixedPlan):
             turns = order.turns(self._reached(place.epoch, place.position))
-            since = {"since": order.since} if order.since else {}
-            more |= {"sources": order.sources_digest, "turns": [*turns], **since}
+            more = {"sources": order.sources_digest, "turns": [*turns], "since": order.since}
         return {
             "version": VERSION,
             "digest": self._digest if unfinished is None else unfinished.digest,
@@ -233,6 +230,7 @@ class LoaderState:
             "epoch": place.epoch,
             "position": place.position,
             "global_batch": (self._saved_batch if place.resumed else None) or own_batch,
+            "buckets": str(self.buckets or _NO_BUCKETS),
             **more,
         }
 
@@ -283,7 +281,7 @@ class LoaderState:
         if differing and strict:
             raise StateMismatch(
                 f"{message}{why}. loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; "
-                "docs/resuming.md tells more, also of Lightning's checkpoints"
+                "docs/frameworks.md tells how within other libraries' checkpoints"
             )
         if restarts:
             position, unfinished = 0, None

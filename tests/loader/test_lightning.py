@@ -245,7 +245,7 @@ def test_resuming_loaders_that_are_repeated(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_order(each_step: dict[int, Path]) -> None:
     """A state of another seed is refused with what to call, and the way that the documentation shows takes it."""
-    with pytest.raises(StateMismatch, match=r"loader\.load_state_dict\(state, strict=False\).*docs/resuming\.md"):
+    with pytest.raises(StateMismatch, match=r"loader\.load_state_dict\(state, strict=False\).*docs/frameworks\.md"):
         fit(train(seed=1), checkpoint=each_step[2])
 
     class Forgiving(Model):

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed.checkpoint as dcp
 from _datasets import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,6 +101,25 @@ def test_weights_change_at_the_very_sample() -> None:
     loader.set_epoch(1)
     assert loader.state_dict()["turns"] == [21, 179]
     assert loader.state_dict()["since"] == 21
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+def test_a_distributed_checkpoint_keeps_all_of_a_state(tmp_path: Path) -> None:
+    """`dcp.load` asks for the names that a new Loader's state has: these are those of any state, with plain values."""
+    sources = {"a": numbers(100), "b": numbers(100, 100)}
+    changed = shardio.mix(sources, {"a": 0, "b": 1})
+    resumed = Job(changed, 1, 7, Job(shardio.mix(sources, {"a": 1, "b": 0}), 1, 7).run(3))
+    bucketed = Job(numbers(100), 1, 7, bucket_by="number")
+    for job, other in ((resumed, Job(changed, 1, 7)), (bucketed, Job(numbers(100), 1, 7, bucket_by="number"))):
+        state, (saved,), (new,) = job.run(2), job.loaders, other.loaders
+        path = tmp_path / state["digest"]
+        dcp.save({"loader": saved}, checkpoint_id=path)
+        dcp.load({"loader": new}, checkpoint_id=path)
+        assert new.state_dict() == saved.state_dict() == state
+        torch.save(state, tmp_path / "state.pt")
+        assert torch.load(tmp_path / "state.pt", weights_only=True) == state
+    with pytest.raises(StateMismatch, match=r"the state's buckets is '7 samples by number.*', this loader's is 'none'"):
+        dcp.load({"loader": Job(numbers(100), 1, 7).loaders[0]}, checkpoint_id=path)
 
 
 def test_a_state_is_small() -> None:

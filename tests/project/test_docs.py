@@ -43,6 +43,7 @@ def documents() -> list[Path]:
 LONG = (
     "bench.md",
     "converting.md",
+    "frameworks.md",
     "install.md",
     "months.md",
     "remote.md",

@@ -1,0 +1,48 @@
+"""Each framework keeps a Loader's state in its own checkpoints: two ranks save, one and three go on, exactly."""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import _forked
+import _loops
+import pytest
+
+PATHS = [str(Path(__file__).parents[2] / "examples"), str(Path(__file__).parent)]
+ELASTIC = [name for name in _loops.IMPORTS if name != "torchdata_torch_dataset"]
+
+
+def seen(folder: Path, ranks: int) -> list[int]:
+    """The samples that the ranks of a job got, in no order."""
+    each = [json.loads((folder / f"seen-{ranks}-{rank}.json").read_text()) for rank in range(ranks)]
+    return [number for numbers in each for number in numbers]
+
+
+def run(name: str, folder: Path, *resumed: int) -> None:
+    """Run a framework's loop on two ranks, and go on with other numbers of ranks."""
+    if importlib.util.find_spec(_loops.IMPORTS[name].split(".")[0]) is None:
+        pytest.skip(f"{name} is not installed")
+    code = f"import sys; sys.path[:0] = {PATHS}; import _loops; _loops.main({name!r}, {str(folder)!r}, {[*resumed]})"
+    done = _forked.run(code, environ=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"})
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ELASTIC)
+def test_one_and_three_ranks_go_on_where_two_stopped(name: str, tmp_path: Path) -> None:
+    """The samples of two ranks before, and of one or three after, are the epoch: none twice, and none left out."""
+    run(name, tmp_path, 1, 3)
+    before = seen(tmp_path, 2)
+    assert len(before) == 2 * _loops.BATCH * _loops.STEPS
+    for ranks in (1, 3):
+        assert sorted(before + seen(tmp_path / f"on-{ranks}", ranks)) == list(range(_loops.N))
+
+
+@pytest.mark.long
+def test_a_torch_dataset_goes_on_with_the_same_ranks(tmp_path: Path) -> None:
+    """StatefulDataLoader skips what its sampler has named, so the same ranks get the rest of the epoch."""
+    run("torchdata_torch_dataset", tmp_path, 2)
+    both = seen(tmp_path, 2) + seen(tmp_path / "on-2", 2)
+    assert sorted(both) != list(range(_loops.N))  # the sampler repeats a sample to make the ranks equal
+    assert (len(both), set(both)) == (_loops.N + 1, set(range(_loops.N)))
