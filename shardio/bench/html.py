@@ -2,29 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from html import escape
-from importlib.resources import files
 from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..dataset.store_access import without_secrets
+from ..system.html import STYLE, WIDTH, escaped, histogram
 from .config import BenchConfig
 from .result import BenchResult, Timeline
 from .text import summary
 
-_WIDTH = 900
 _BINS = 300
 _MOST_BARS = 20  # of rates; of more, every second, third, ... is drawn
 _KINDS = ("wait", "compute", "barrier")
-_STYLE = files(__package__).joinpath("report.css").read_text()
 
 
 def page(result: BenchResult) -> str:
     """Return the report of a measurement as HTML."""
     config = result.config
-    title = f"shardio bench: {escape(f'{config.dataset}')}"
+    title = f"shardio bench: {escaped(f'{config.dataset}')}"
     parts = [
         f"<h1>{title}</h1>",
         f'<p class="soft">{config.ranks} rank(s) of {config.samples_per_step} samples per step</p>',
@@ -33,14 +30,14 @@ def page(result: BenchResult) -> str:
         _section("Where the workers' time went", _stages(result)),
         _section("Wait for a batch, per step", _histogram(result.timelines)),
         _section("Rate", _rates(result)),
-        _section("All figures", f"<pre>{escape(summary(result))}</pre>"),
+        _section("All figures", f"<pre>{escaped(summary(result))}</pre>"),
         _section("Settings", _table(_settings(config))),
         _section("Machine", _table(result.machine)),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{_STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n"
+        f"<title>{title}</title><style>{STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
 
 
@@ -49,8 +46,8 @@ def _section(heading: str, body: str) -> str:
 
 
 def _verdict(result: BenchResult) -> str:
-    change = "" if result.verdict.change is None else f"<br>Change: {escape(str(result.verdict.change))}"
-    return f'<p class="verdict" id="verdict">{escape(result.verdict.sentence)}{change}</p>'
+    change = "" if result.verdict.change is None else f"<br>Change: {escaped(str(result.verdict.change))}"
+    return f'<p class="verdict" id="verdict">{escaped(result.verdict.sentence)}{change}</p>'
 
 
 def _legend() -> str:
@@ -68,7 +65,7 @@ def _strip(rank: int, timeline: Timeline) -> str:
     edges = np.linspace(0, total, _BINS + 1)
     height, left = 44, 56
     shares = [_share(first, value, edges) for first, value in zip(firsts, values, strict=False)]
-    scale = (_WIDTH - left) / _BINS
+    scale = (WIDTH - left) / _BINS
     paths = []
     base = np.zeros(_BINS)
     for kind, share in zip(_KINDS, shares, strict=True):
@@ -80,14 +77,14 @@ def _strip(rank: int, timeline: Timeline) -> str:
         )
         paths.append(f'<path class="{kind}" d="{rectangles}"/>')
         base = top
-    counted = begun[min(timeline.counted_from, len(begun) - 1)] / total * (_WIDTH - left) + left
+    counted = begun[min(timeline.counted_from, len(begun) - 1)] / total * (WIDTH - left) + left
     marks = f'<line class="axis" x1="{counted:.1f}" x2="{counted:.1f}" y1="0" y2="{height + 16}"/>'
     if timeline.counted_from:
         marks += f'<text x="{counted - 4:.1f}" y="{height + 14}" text-anchor="end">warm-up</text>'
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {height + 20}" role="img" aria-label="steps of rank {rank}">'
+        f'<svg viewBox="0 0 {WIDTH} {height + 20}" role="img" aria-label="steps of rank {rank}">'
         f'<text x="0" y="{height / 2 + 4:.0f}">rank {rank}</text>{"".join(paths)}{marks}'
-        f'<text x="{_WIDTH}" y="{height + 14}" text-anchor="end">{total:.1f} s</text></svg>'
+        f'<text x="{WIDTH}" y="{height + 14}" text-anchor="end">{total:.1f} s</text></svg>'
     )
 
 
@@ -102,12 +99,12 @@ def _bars(label: str, rows: dict[str, tuple[float, str]]) -> str:
     """A picture of rows with a bar each: its length, of 1, and the text behind it."""
     bars = []
     for number, (name, (length, text)) in enumerate(rows.items()):
-        y, width = 26 * number, (_WIDTH - 230) * length
+        y, width = 26 * number, (WIDTH - 230) * length
         bars.append(
-            f'<text x="0" y="{y + 16}">{escape(name)}</text><rect class="bar" x="110" y="{y + 3}" '
+            f'<text x="0" y="{y + 16}">{escaped(name)}</text><rect class="bar" x="110" y="{y + 3}" '
             f'width="{width:.1f}" height="18"/><text x="{116 + width:.1f}" y="{y + 16}">{text}</text>'
         )
-    return f'<svg viewBox="0 0 {_WIDTH} {26 * len(rows)}" role="img" aria-label="{label}">{"".join(bars)}</svg>'
+    return f'<svg viewBox="0 0 {WIDTH} {26 * len(rows)}" role="img" aria-label="{label}">{"".join(bars)}</svg>'
 
 
 def _stages(result: BenchResult) -> str:
@@ -119,17 +116,12 @@ def _histogram(timelines: Sequence[Timeline]) -> str:
     low, high = max(float(waits.min()), 0.001), max(float(waits.max()), 0.01)
     edges = np.geomspace(low, max(high, 1.01 * low), 41)
     counts, _ = np.histogram(np.maximum(waits, low), edges)
-    height, scale = 120, _WIDTH / len(counts)
-    bars = "".join(
-        f'<rect class="bar" x="{n * scale + 1:.1f}" width="{scale - 2:.1f}" y="{height * (1 - c / counts.max()):.1f}" '
-        f'height="{height * c / counts.max():.1f}"><title>{c} steps of {a:.3g} to {b:.3g} ms</title></rect>'
-        for n, (c, a, b) in enumerate(zip(counts.tolist(), edges.tolist(), edges[1:].tolist(), strict=False))
-    )
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {height + 18}" role="img" aria-label="histogram of waits">{bars}'
-        f'<text x="0" y="{height + 14}">{edges[0]:.3g} ms</text>'
-        f'<text x="{_WIDTH}" y="{height + 14}" text-anchor="end">{edges[-1]:.3g} ms (logarithmic)</text></svg>'
-    )
+    titles = [
+        f"{c} steps of {a:.3g} to {b:.3g} ms"
+        for c, a, b in zip(counts.tolist(), edges.tolist(), edges[1:].tolist(), strict=False)
+    ]
+    ends = f"{edges[0]:.3g} ms", f"{edges[-1]:.3g} ms (logarithmic)"
+    return histogram(counts.tolist(), titles, *ends, label="histogram of waits")
 
 
 def _rates(result: BenchResult) -> str:
@@ -153,7 +145,7 @@ def _settings(config: BenchConfig) -> dict[str, object]:
 
 def _table(values: dict[str, object]) -> str:
     rows = "".join(
-        f"<tr><td>{escape(str(name))}</td><td>{escape(str(value))}</td></tr>"
+        f"<tr><td>{escaped(str(name))}</td><td>{escaped(str(value))}</td></tr>"
         for outer, inner in values.items()
         for name, value in (inner if isinstance(inner, dict) else {outer: inner}).items()
     )

@@ -133,7 +133,7 @@ def contact_sheet(
         prefetch=1,
     )
     with closing(iter(loader)) as batches:
-        cards, _ = _cards(next(batches), _Context.of(loader), samples)
+        cards, _ = cards_of(next(batches), Context.of(loader.dataset, loader.normalized), samples)
     _write(path, [Block("", cards)], columns)
     return len(cards)
 
@@ -163,15 +163,13 @@ def ranks_at(
     """
     if world < 1:
         raise ConfigError("{world} must be at least 1, got {}", world)
-    # A Loader without fields reads nothing on its way to the step, and its state is that of every rank.
-    walker = Loader(dataset, batch_size, world=World(0, world), fields=[], threads=1, **order)
-    walker.set_epoch(epoch)
-    if not 0 <= step < len(walker):
-        raise ConfigError("{step} must be in [0, {}), the steps of an epoch, got {}", len(walker), step)
-    with closing(iter(walker)) as batches:
-        for _ in itertools.islice(batches, step):
-            pass
-        state = walker.state_dict()
+    first = Loader(dataset, batch_size, world=World(0, world), fields=[], threads=1, **order)
+    first.set_epoch(epoch)
+    if not 0 <= step < len(first):
+        raise ConfigError("{step} must be in [0, {}), the steps of an epoch, got {}", len(first), step)
+    # The state of every rank at the step, without the turns of a mixture's sources: its weights have not changed.
+    state = {name: value for name, value in first.state_dict().items() if name not in ("sources", "turns", "since")}
+    state["position"] = step * state["global_batch"]
     loaders = []
     for rank in range(min(world, MOST_BATCHES)):
         place = World(rank, world)
@@ -181,7 +179,7 @@ def ranks_at(
 
 
 @dataclass(frozen=True, slots=True)
-class _Context:
+class Context:
     """What a batch does not tell: the fields, the names of classes and sources, and normalizations by field."""
 
     fields: Mapping[str, Field] = field(default_factory=dict)
@@ -190,9 +188,8 @@ class _Context:
     normalized: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, loader: Loader) -> _Context:
-        dataset = loader.dataset
-        return cls(dataset.fields, names_in(dataset.metadata.get(KEY)), dataset.id_columns, loader.normalized)
+    def of(cls, dataset: ReadableDataset, normalized: Mapping[str, NDArray[np.float32]]) -> Context:
+        return cls(dataset.fields, names_in(dataset.metadata.get(KEY)), dataset.id_columns, normalized)
 
 
 def _check(path: str | os.PathLike[str], **counts: int) -> None:
@@ -213,19 +210,19 @@ def _blocks(given: Loader | Batch, steps: int, most: int) -> list[Block]:
     """Return a block for each of the next batches of a Loader, or for a batch."""
     if isinstance(given, Loader):
         return list(_delivered(given, steps, most))
-    cards, left_out = _cards(given, _Context(), most)
+    cards, left_out = cards_of(given, Context(), most)
     return [Block(f"{_extent(len(cards), _rows(given))}{left_out}", cards)]
 
 
 def _delivered(loader: Loader, steps: int, most: int) -> Iterator[Block]:
-    context, world = _Context.of(loader), loader.world
+    context, world = Context.of(loader.dataset, loader.normalized), loader.world
     loader = copy.copy(loader)  # which begins where the other one stands, and does not move it
     if not loader.steps_left:
         loader.set_epoch(loader.epoch + 1)
     first, epoch = len(loader) - loader.steps_left, loader.epoch
     with closing(iter(loader)) as batches:
         for step, batch in enumerate(itertools.islice(batches, steps), first):
-            cards, left_out = _cards(batch, context, most)
+            cards, left_out = cards_of(batch, context, most)
             place = f"epoch {epoch}, step {step} of {len(loader)}, rank {world.rank} of {world.size}"
             yield Block(f"{place}: {_extent(len(cards), _rows(batch))}{left_out}", cards)
 
@@ -238,7 +235,7 @@ def _rows(batch: Batch) -> int:
     return len(next(iter(batch.values()), ()))
 
 
-def _cards(batch: Batch, context: _Context, most: int) -> tuple[list[Card], str]:
+def cards_of(batch: Batch, context: Context, most: int) -> tuple[list[Card], str]:
     """Return a card for each of the first samples of a batch, and in words the fields that they do not show."""
     rows = range(min(most, _rows(batch)))
     own = {*context.id_columns, "label", "valid", *map(presence, batch)}
@@ -277,7 +274,7 @@ def _valid(batch: Batch, row: int) -> bool:
     return "valid" not in batch or bool(batch["valid"][row])
 
 
-def _caption(batch: Batch, row: int, context: _Context) -> str:
+def _caption(batch: Batch, row: int, context: Context) -> str:
     index = f"#{int(batch['index'][row])}" if "index" in batch else ""
     label = _value(batch, "label", row) if "label" in batch else None
     words = [index, *([] if label is None else [_label(label, context.classes, alone=not index)])]
@@ -300,7 +297,7 @@ def _named(number: int, classes: Sequence[str]) -> str:
     return classes[number] if number < len(classes) else f"{number}"
 
 
-def _origin(batch: Batch, row: int, context: _Context) -> list[str]:
+def _origin(batch: Batch, row: int, context: Context) -> list[str]:
     """Return the line that says where a sample comes from: the column, and a name or number; [] if nothing does."""
     words = []
     for column, names in context.id_columns.items():
@@ -323,7 +320,7 @@ def _number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float | complex) else f"{value}"
 
 
-def _picture(name: str, value: Any, context: _Context) -> tuple[str, NDArray[Any]] | None:
+def _picture(name: str, value: Any, context: Context) -> tuple[str, NDArray[Any]] | None:
     """Return the picture of a value and its name, which says which slice it is; None if it cannot be drawn."""
     if not isinstance(value, torch.Tensor) or value.ndim < 2 or not value.numel():
         return None
@@ -338,7 +335,7 @@ def _picture(name: str, value: Any, context: _Context) -> tuple[str, NDArray[Any
     place = [0] * (array.ndim - 3) + [array.shape[-3] // 2] if array.ndim > 2 else []
     numbers = array[tuple(place)]
     numbers = np.abs(numbers) if numbers.dtype.kind == "c" else numbers
-    return f"{name}{place or ''}", _stretched(numbers.astype(np.float64))[..., None]
+    return f"{name}{place or ''}", stretched(numbers.astype(np.float64))[..., None]
 
 
 def _pixels(values: NDArray[Any], normalization: NDArray[np.float32] | None) -> NDArray[np.uint8]:
@@ -346,12 +343,12 @@ def _pixels(values: NDArray[Any], normalization: NDArray[np.float32] | None) -> 
     if normalization is not None:
         values = values * normalization[:, 1] + normalization[:, 0]
     elif not (values.min() >= 0 and values.max() <= 1):
-        return _stretched(values.astype(np.float64))
+        return stretched(values.astype(np.float64))
     pixels: NDArray[np.uint8] = np.rint(np.clip(values, 0, 1) * 255).astype(np.uint8)
     return pixels
 
 
-def _stretched(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+def stretched(values: NDArray[np.float64]) -> NDArray[np.uint8]:
     """Return numbers as bytes, 0 for the smallest and 255 for the largest; what is not finite is 0."""
     finite = np.isfinite(values)
     low, high = (values[finite].min(), values[finite].max()) if finite.any() else (0.0, 0.0)

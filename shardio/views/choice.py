@@ -1,7 +1,7 @@
 """The choices that a view can make of a dataset: a slice, samples by number, those for which a condition holds."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..system.types import Indices
-from .columns import categories, in_parts
+from .columns import AT_ONCE, categories, in_parts
 from .expression import Condition, Expression
 from .index_map import IndexMap, NumberMap, RangeMap, of_mask
 from .readable import ReadableDataset
@@ -106,14 +106,17 @@ class Where:
             base.field(name)  # says why it is not there
         return expression.bind(base.fields, base.metadata)
 
-    def index_map(self, base: ReadableDataset) -> IndexMap:
+    def masks(self, base: ReadableDataset, first: int = 0) -> Iterator[NDArray[np.bool_]]:
+        """Return whether the condition holds for each sample from `first` on, bool [n], in consecutive parts."""
         condition = self.bound(base)
 
         def holds(numbers: Indices) -> NDArray[np.bool_]:
             return condition.of(base.selection(numbers), len(numbers))
 
-        parts = in_parts(holds, len(base), _TEXTS_AT_ONCE) if condition.texts else in_parts(holds, len(base))
-        return of_mask(parts)
+        return in_parts(holds, len(base), _TEXTS_AT_ONCE if condition.texts else AT_ONCE, first)
+
+    def index_map(self, base: ReadableDataset) -> IndexMap:
+        return of_mask(self.masks(base))
 
     def description(self) -> dict[str, Any]:
         return {"where": self.condition}

@@ -17,17 +17,19 @@ from .readable import ReadableDataset, SelectedSamples, decoded
 _COUNTED = 1 << 24  # whole numbers
 _MOST_BYTES = 1 << 40  # of a value
 _MOST_ENTRIES = 1 << 62  # of all values together
-_AT_ONCE = 1 << 18  # samples that one thread reads together
+AT_ONCE = 1 << 18
+"""The samples that one thread reads together."""
 
 T = TypeVar("T")
 
 
-def in_parts(function: Callable[[Indices], T], count: int, at_once: int = _AT_ONCE) -> Iterator[T]:
-    """Yield the results of a function of consecutive numbers from 0 to count - 1, in order; threads call it.
+def in_parts(function: Callable[[Indices], T], count: int, at_once: int = AT_ONCE, first: int = 0) -> Iterator[T]:
+    """Yield the results of a function of consecutive numbers from `first` to count - 1, in order; threads call it.
 
-    Each call gets at most `at_once` numbers.
+    Each call gets at most `at_once` numbers. Whoever closes the iterator waits for the calls that run, and no others
+    begin.
     """
-    parts = [range(first, min(first + at_once, count)) for first in range(0, count, at_once)]
+    parts = [range(begin, min(begin + at_once, count)) for begin in range(first, count, at_once)]
     with ThreadPoolExecutor(cpus.usable(), "shardio column") as threads:
         yield from threads.map(lambda part: function(np.arange(part.start, part.stop)), parts)
 

@@ -5,28 +5,23 @@ escaped, and pictures are data within the HTML.
 """
 
 import base64
-import html
-import io
 import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from ..format import images
 from ..format.fields import Field, describe
-from ..format.mask_colors import colored
 from ..system import helper_process
+from ..system.html import escaped
 from .readable import ReadableDataset, decoded
+from .thumbnail import MOST_PIXELS, thumbnail
 
 _SAMPLES = 4
 _MOST_TEXT = 100  # characters
 _SIDE = 96  # pixels of a picture's longer side
-_MOST_PIXELS = 1 << 25  # of an image that is decoded, and bytes of a stored one; of other values:
-_MOST_BYTES = 1 << 16
+_MOST_BYTES = 1 << 16  # of a value that is no image
 _SECONDS = 3.0  # after which no further value is read
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 
 
 def to_html(dataset: ReadableDataset, facts: str, classes: Sequence[str] | None) -> str:
@@ -42,16 +37,16 @@ def to_html(dataset: ReadableDataset, facts: str, classes: Sequence[str] | None)
     rows = [["field", "kind", *(f"sample {index}" for index in chosen)]]
     for name, field in dataset.fields.items():
         cells = [_cell(dataset, name, field, index, classes, deadline) for index in chosen]
-        rows.append([_escaped(name), _escaped(describe(field)), *cells])
+        rows.append([escaped(name), escaped(describe(field)), *cells])
     table = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<div><strong>{_escaped(dataset.path)}</strong><br>{_escaped(facts)}<table>{table}</table></div>"
+    return f"<div><strong>{escaped(dataset.path)}</strong><br>{escaped(facts)}<table>{table}</table></div>"
 
 
 def _cell(
     dataset: ReadableDataset, name: str, field: Field, index: int, classes: Sequence[str] | None, deadline: float
 ) -> str:
     """Return one value as HTML, or the reason why it cannot be shown; "…" for what may take long."""
-    most = _MOST_PIXELS if field.is_image else _MOST_BYTES
+    most = MOST_PIXELS if field.is_image else _MOST_BYTES
     if field.kind == "bytes" or (field.fixed and field.row_bytes > most) or time.monotonic() > deadline:
         return "…"
     try:
@@ -67,30 +62,11 @@ def _cell(
             return "".join(_picture(file, Field("image")) for file in value[:_SAMPLES])
         if field.kind == "scalar" and name == "label" and classes and 0 <= value < len(classes):
             value = f"{value} ({classes[value]})"
-        return _escaped(value, _MOST_TEXT)
+        return escaped(value, _MOST_TEXT)
     except Exception as error:  # noqa: BLE001  # a notebook shows its cell's result whatever a sample holds
-        return f"<em>cannot be shown: {_escaped(f'{type(error).__name__}: {error}', _MOST_TEXT)}</em>"
+        return f"<em>cannot be shown: {escaped(f'{type(error).__name__}: {error}', _MOST_TEXT)}</em>"
 
 
 def _picture(value: Any, field: Field) -> str:
-    """Return an image, a file or pixels [height, width, channels], as HTML with a small JPEG; a mask in colours."""
-    mode = "L" if field.channels == 1 and field.role is None else "RGB"
-    if isinstance(value, np.ndarray):
-        image = Image.fromarray(value if field.channels == 3 else value[..., 0])
-    else:
-        images.check_pixels(value, _MOST_PIXELS)
-        image = Image.open(io.BytesIO(value), formats=_FORMATS)
-        image.draft(mode, (_SIDE, _SIDE))  # has libjpeg decode fewer pixels; other formats ignore it
-    if field.role == "mask":
-        image = Image.fromarray(colored(np.asarray(image).astype(np.uint16)))
-    image = image.convert(mode)
-    image.thumbnail((_SIDE, _SIDE), Image.Resampling.BICUBIC if field.role is None else Image.Resampling.NEAREST)
-    encoded = io.BytesIO()
-    image.save(encoded, "JPEG", quality=90)
-    return f'<img src="data:image/jpeg;base64,{base64.b64encode(encoded.getvalue()).decode()}">'
-
-
-def _escaped(value: object, most: int | None = None) -> str:
-    """Return text for HTML, cut off after `most` characters; halves of characters become question marks."""
-    text = str(value)
-    return html.escape(f"{text[:most]}{'…' * (text[:most] != text)}".encode(errors="replace").decode())
+    """Return an image as HTML with a small JPEG."""
+    return f'<img src="data:image/jpeg;base64,{base64.b64encode(thumbnail(value, field, _SIDE)).decode()}">'
