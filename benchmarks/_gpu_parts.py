@@ -15,13 +15,21 @@ from shardio.transforms import Precision, Transform
 
 SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-WARM = 6
+WARM = 8
 """Batches before the clock starts: pipelines fill, and kernels are chosen."""
+REPEATS = 32
+"""How often an epoch has each sample."""
 
 
 def _sync(device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize()
+
+
+def long_epochs(dataset: str) -> shardio.View:
+    """A dataset whose epochs are far longer than what is under way at once: at an epoch's end, all threads wait."""
+    data = shardio.open(dataset)
+    return data.select(np.tile(np.arange(len(data)), REPEATS))
 
 
 def rate(batches: Iterator[Any], batch_size: int, device: str, seconds: float) -> float:
@@ -47,7 +55,7 @@ def loader(
         shardio.Normalize(MEAN, STD, dtype=dtype),
     ]
     return shardio.Loader(
-        dataset,
+        long_epochs(dataset),
         batch_size,
         transforms=transforms,
         engine=engine,
@@ -112,13 +120,14 @@ def decode(
 def overlap(arrays: str, device: str, seconds: float) -> dict[str, float]:
     """The share of the copy time that is hidden behind the consumer's work on the device."""
     batch_size = 16
-    batches = endless(shardio.Loader(arrays, batch_size, device=device, world=shardio.World(), prefetch=4))
+    batches = endless(shardio.Loader(long_epochs(arrays), batch_size, device=device, world=shardio.World(), prefetch=4))
     size = next(batches)["array"].nbytes
     host = torch.empty(size, dtype=torch.uint8).pin_memory()
     copy = _each(lambda: host.to(device, non_blocking=True), device, 0.5)
+    feed = _each(lambda: next(batches), device, seconds / 3)
     square = torch.randn(4096, 4096, device=device, dtype=torch.bfloat16)
     one = _each(lambda: square @ square, device, 0.5)
-    times = max(1, round(2 * copy / one))
+    times = max(1, round(2 * max(copy, feed) / one))  # a consumer that input keeps up with
 
     def work() -> None:
         for _ in range(times):
@@ -132,7 +141,8 @@ def overlap(arrays: str, device: str, seconds: float) -> dict[str, float]:
 
     together = _each(both, device, seconds)
     hidden = (alone + copy - together) / copy
-    return {"copy_ms": 1e3 * copy, "work_ms": 1e3 * alone, "both_ms": 1e3 * together, "hidden": min(1.0, hidden)}
+    times_ms = {"copy_ms": copy, "feed_ms": feed, "work_ms": alone, "both_ms": together}
+    return {name: 1e3 * spent for name, spent in times_ms.items()} | {"hidden": min(1.0, hidden)}
 
 
 def _each(call: Callable[[], Any], device: str, seconds: float) -> float:
@@ -153,8 +163,7 @@ def _each(call: Callable[[], Any], device: str, seconds: float) -> float:
 def tensors(arrays: str, device: str, seconds: float) -> dict[str, float]:
     """GB/s of HDF5 arrays to the device, and of copies of pinned memory of that size; medians of alternating runs."""
     batch_size = 16
-    made = shardio.Loader(arrays, batch_size, device=device, world=shardio.World(), prefetch=6)
-    batches = endless(made)
+    batches = endless(shardio.Loader(long_epochs(arrays), batch_size, device=device, world=shardio.World(), prefetch=6))
     size = next(batches)["array"].nbytes
     pinned = device != "cpu"
     host = [torch.empty(size, dtype=torch.uint8, pin_memory=pinned) for _ in range(3)]
@@ -166,6 +175,7 @@ def tensors(arrays: str, device: str, seconds: float) -> dict[str, float]:
         there[turn % 3].copy_(host[turn % 3], non_blocking=True)
         turn += 1
 
+    _each(lambda: next(batches), device, seconds / 3)  # the number of threads is tuned meanwhile
     ours, limit = [], []
     for _ in range(3):
         ours.append(size / _each(lambda: next(batches), device, seconds / 6) / 1e9)

@@ -28,3 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as after `nohup ... &`:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if sys.platform == "linux":
     _forked.fork_what_is_spawned()
+if device := os.environ.get("SHARDIO_TEST_DEVICE"):
+    import _on_device  # imports torch
+
+    _on_device.deliver_to(device)

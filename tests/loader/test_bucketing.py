@@ -402,7 +402,7 @@ def test_memory_is_as_large_as_the_batches(monkeypatch: pytest.MonkeyPatch) -> N
     empty = allocation.empty
     monkeypatch.setattr(allocation, "empty", lambda shape, dtype: [empty(shape, dtype), made.append(shape[0])][0])
     rows = [{"length": 1 + 63 * (n % 50 == 0), "array": np.full(1 << 18, n, np.uint8)} for n in range(200)]
-    loader = load(shardio.from_samples(rows), bucket_by="length", max_tokens=64, threads=1, prefetch=1)
+    loader = load(shardio.from_samples(rows), bucket_by="length", max_tokens=64, threads=1, prefetch=1, device="cpu")
     for _ in range(3):
         for batch in loader:
             assert batch["array"][:, 0].tolist() == batch["index"].tolist()

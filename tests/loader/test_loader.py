@@ -494,7 +494,7 @@ def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> N
 def test_stats_add_up() -> None:
     """Statistics hold samples, bytes, waiting time and time by stage of the current epoch."""
     ds = photos(60)
-    loader = load(ds, transforms=TRAIN, fields=["image"])
+    loader = load(ds, transforms=TRAIN, fields=["image"], device="cpu")
     assert loader.stats().samples == 0
     delivered = [index for batch in loader for index in batch["index"].tolist()]
     stats = loader.stats()

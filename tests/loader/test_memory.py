@@ -60,7 +60,8 @@ def test_large_memory_is_made_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """After the first batch, all memory that a loop will need is made in the background, and none later."""
     made: list[int] = []
     watch_allocation(monkeypatch, made.append)
-    loader = shardio.Loader(arrays(tmp_path / "d", LARGE, 64), 16, threads=1, prefetch=2, world=shardio.World())
+    data, one = arrays(tmp_path / "d", LARGE, 64), shardio.World()
+    loader = shardio.Loader(data, 16, threads=1, prefetch=2, world=one, device="cpu")
     in_use = 2 + 1 + 2  # prefetched, being made, and with the consumer
     batches = iter(loader)
     next(batches)
@@ -98,7 +99,8 @@ def test_waits_for_new_memory_are_not_measured(tmp_path: Path, monkeypatch: pyte
     windows = measured(monkeypatch)
     made: list[int] = []
     watch_allocation(monkeypatch, made.append, seconds=1.0)
-    loader = shardio.Loader(arrays(tmp_path / "d", LARGE // 2, 320), 16, threads=1, prefetch=1, world=shardio.World())
+    data, one = arrays(tmp_path / "d", LARGE // 2, 320), shardio.World()
+    loader = shardio.Loader(data, 16, threads=1, prefetch=1, world=one, device="cpu")
     begun = time.monotonic()
     for _ in loader:
         pass

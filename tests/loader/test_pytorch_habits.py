@@ -273,7 +273,7 @@ def test_small_batches_are_made_together() -> None:
     for batch_size, together in ((2, 16), (32, 4), (128, 1)):
         calls.clear()
         jobs = [min(2**number, together) for number in range(9)]
-        batches = iter(load(dataset, batch_size=batch_size, prefetch=1, map=count))
+        batches = iter(load(dataset, batch_size=batch_size, prefetch=1, map=count, device="cpu"))
         for taken in range(1, together + 1):
             next(batches)
             # Two jobs are open at a time, and one more begins for each whose batches the consumer has come to.
