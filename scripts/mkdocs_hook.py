@@ -1,4 +1,4 @@
-"""Give the site what its pages need of the repository outside docs/: README as the home page, and every linked file.
+"""Give the site what its pages need of the repository outside docs/: every linked file.
 
 A file outside docs/ that a page links to becomes a part of the site, under `repository/`: Markdown becomes a page,
 code a page that shows it, a folder a page that lists its files; anything else is copied. So links need no address of a
@@ -17,12 +17,11 @@ ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)\s#]+)(?=[)#])")
 LANGUAGES = {".py": "python", ".sbatch": "bash", ".c": "c", ".h": "c"}
 UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n\n"
-HOME = "README.md"
-SEEDS = (HOME, "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+SEEDS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add README as the home page, and the files that pages link to, directly or through each other."""
+    """Add the files that pages link to, directly or through each other."""
     waiting = [*SEEDS, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
     seen = set(waiting)
     for path in waiting:  # grows meanwhile
@@ -55,8 +54,6 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
 def _site_path(path: str) -> str:
     """Return the name that a file of the repository has in the site."""
-    if path == HOME:
-        return "index.md"
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     is_page = Path(path).suffix in LANGUAGES or (ROOT / path).is_dir()
@@ -65,8 +62,6 @@ def _site_path(path: str) -> str:
 
 def _repository_path(src_uri: str) -> str:
     """The file from which the links of a page of the site are counted."""
-    if src_uri == "index.md":
-        return HOME
     return src_uri.removeprefix("repository/") if src_uri.startswith("repository/") else f"docs/{src_uri}"
 
 
