@@ -13,6 +13,7 @@ from ..system.os_errors import naming
 from . import (
     append,
     bench,
+    browse,
     clean,
     convert,
     doctor,
@@ -70,6 +71,7 @@ for command in (
     repair.repair,
     clean.clean,
     show.show,
+    browse.browse,
     bench.bench,
     plan.plan,
     train.train,

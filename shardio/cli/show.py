@@ -1,29 +1,18 @@
 """`shardio show`: draw samples, or the batches that ranks get."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from ..bench.read_plan import read_plan
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Option
-from ..format.fields import Field
-from ..transforms import Transform
-from ._options import Shown, options_of, with_options
+from ._batch_options import as_in_training, batch_options
+from ._options import with_options
 from ._store_options import with_store_options
 from ._view_options import DATASET, ViewChoice, with_view_options
 
-OPTIONS = options_of(
-    read_plan,
-    {"With --batches": "world batch_size epoch shuffle block window tail assign"},
-    {
-        "world": Shown(default=(1,)),
-        "batch_size": Shown(default=(32,)),
-        "shuffle": Shown(kind=Literal["global", "block", "none"]),
-    },
-)
+OPTIONS = batch_options("With --batches")
 _OF_BATCHES = {option.name: option.default for option in OPTIONS} | {"step": 0, "steps": 1}
 
 
@@ -79,9 +68,7 @@ def show(
     for name in () if batches else (name for name, default in _OF_BATCHES.items() if given[name] != default):
         raise ConfigError("{} goes with {}", Option(name), Option("batches", True))
     opened = choice.opened(dataset, stores)
-    transforms = _as_in_training(opened.fields) if augment else {}
-    if augment and not transforms:
-        raise ConfigError("{} transforms images, and {} has none", Option("augment", True), dataset)
+    transforms = as_in_training(opened.fields, dataset) if augment else {}
     if not batches:
         count = contact_sheet(opened, output, samples=samples, columns=columns, transforms=transforms, seed=seed)
         print(f"{output}: {count} samples of {dataset}")
@@ -90,16 +77,3 @@ def show(
     loaders = ranks_at(opened, step=step, transforms=transforms, seed=seed, **options)
     count = show_batches(loaders, output, steps=steps, samples=samples, columns=columns)
     print(f"{output}: {count} samples of {dataset}, as ranks get them")
-
-
-def _as_in_training(fields: Mapping[str, Field]) -> dict[str, Sequence[Transform]]:
-    """Return the transforms that `shardio train` has for images, by field; masks move with their images."""
-    from ..train.image_classification import ImageClassification
-
-    images = {name: field for name, field in fields.items() if field.is_image}
-    listed = {}
-    for name, field in images.items():
-        size = next((image.image_size for image in images.values() if image.role is None), field.image_size)
-        training, _ = ImageClassification(outputs=2, channels=field.channels or 3, stored_size=size).transforms()
-        listed[name] = training if field.role is None else training[:-1]  # a mask's numbers aren't normalized
-    return listed

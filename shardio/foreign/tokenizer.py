@@ -80,3 +80,9 @@ class TextEncoder:
         except Exception as error:  # the library raises no other type
             raise BadSample(f"the tokenizer refuses it: {error}") from error
         return np.array([*encoded.ids, *self._end], self.dtype)
+
+    def decode(self, tokens: NDArray[Any]) -> str:
+        """Return the text of tokens `[n]`, with special ones such as ends; unknown ones have no text."""
+        known = tokens[(tokens >= 0) & (tokens < self.vocabulary)].tolist()
+        found: str = self._tokenizer.decode(known, skip_special_tokens=False)
+        return found

@@ -1,0 +1,128 @@
+"""Pictures of values for a page: small ones for the grid, images as they are, and numbers as grey levels."""
+
+import base64
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import BadSample
+from ...format import images
+from ...format.fields import Field, describe, present_column
+from ...format.mask_colors import colored
+from ...system import helper_process
+from ...system.html import escaped
+from ...views.readable import ReadableDataset
+from ...views.thumbnail import MOST_PIXELS, thumbnail
+from ..show import stretched
+from .arrays import read, usual_cut
+
+SIDE = 160  # pixels of a small picture's longer side
+LARGEST = 1024  # and of a picture of numbers
+SECONDS = 10.0  # that reading one value may take in the library of HDF5
+
+
+def picturable(field: Field) -> bool:
+    """Return whether values of a field come as a small picture."""
+    return field.is_image or field.kind == "images" or (field.kind == "array" and len(field.shape or ()) > 1)
+
+
+def small(dataset: ReadableDataset, name: str, index: int) -> bytes:
+    """Return a sample's value as a JPEG of at most `SIDE` pixels; of a list of images the first, of arrays a slice.
+
+    Raises what reading and decoding raises, BadSample for a value that is missing or too large.
+    """
+    field = dataset.field(name)
+    if not picturable(field):
+        raise BadSample(f"field {name!r} has no pictures: {describe(field)}")
+    if field.kind == "array":
+        shown = read(dataset, name, index, usual_cut)
+        numbers = shown.values if shown.values.ndim == 2 else shown.values.reshape(1, -1)
+        return thumbnail(grey(numbers, SIDE)[..., None], Field("image", channels=1), SIDE)
+    value = image(dataset, name, index)
+    return thumbnail(value, field if field.is_image else Field("image"), SIDE)
+
+
+def image(dataset: ReadableDataset, name: str, index: int, number: int = 0) -> Any:
+    """Return an image: its file, or its pixels [height, width, channels]; of a list that of some number.
+
+    Raises what reading raises, BadSample for one that is missing.
+    """
+    field = dataset.field(name)
+    with helper_process.time_limit(SECONDS):
+        selection = dataset.selection(np.array([index]), MOST_PIXELS)
+        if missing(dataset, name, index):
+            raise BadSample("no value")
+        if field.fixed:
+            if field.row_bytes > 3 * MOST_PIXELS:
+                raise BadSample(f"its pixels take {field.row_bytes} bytes, too many to show")
+            return selection.column(name)[0]
+        (stored,) = selection.values(name)
+    if field.kind == "images":
+        listed = field.decode(stored)
+        if not 0 <= number < len(listed):
+            raise BadSample(f"no image {number} in a list of {len(listed)}")
+        return listed[number]
+    return bytes(stored)
+
+
+def missing(dataset: ReadableDataset, name: str, index: int) -> bool:
+    """Return whether a sample lacks the value of an optional field."""
+    if not dataset.field(name).optional:
+        return False
+    return not dataset.selection(np.array([index])).column(present_column(name))[0]
+
+
+def whole(value: Any, field: Field) -> tuple[bytes, str]:
+    """Return an image in full size as a file that a browser shows, and its type; masks in colours.
+
+    Raises BadSample for a file that is no image, or of too many pixels.
+    """
+    if isinstance(value, np.ndarray):
+        return png(colored(value[..., 0].astype(np.uint16)) if field.role == "mask" else value), "image/png"
+    images.check_pixels(value, MOST_PIXELS)
+    if field.role == "mask":
+        levels = cv2.imdecode(np.frombuffer(value, np.uint8), cv2.IMREAD_UNCHANGED)
+        if levels is None or levels.ndim != 2:
+            return value, f"image/{images.sniff(value)}"
+        return png(colored(levels.astype(np.uint16))), "image/png"
+    return value, f"image/{images.sniff(value)}"
+
+
+def grey(numbers: NDArray[Any], most: int = LARGEST) -> NDArray[np.uint8]:
+    """Return numbers [height, width] as grey levels from the smallest to the largest, of at most so many a side."""
+    rows, columns = (max(1, -(-size // most)) for size in numbers.shape)
+    fewer = numbers[::rows, ::columns]
+    return stretched((np.abs(fewer) if fewer.dtype.kind == "c" else fewer).astype(np.float64))
+
+
+def png(pixels: NDArray[Any]) -> bytes:
+    """Return pixels, uint8 [height, width] or [height, width, 1 or 3] of RGB, as a PNG."""
+    in_order = pixels[..., ::-1] if pixels.ndim == 3 and pixels.shape[2] == 3 else pixels
+    return cv2.imencode(".png", np.ascontiguousarray(in_order))[1].tobytes()
+
+
+def inline(pixels: NDArray[Any], label: str, kind: str = "") -> str:
+    """Return pixels as an `img` whose data are within the HTML."""
+    data = base64.b64encode(png(pixels)).decode()
+    height, width = pixels.shape[:2]
+    return (
+        f'<img class="{kind}" width="{width}" height="{height}" alt="{escaped(label, 200)}" '
+        f'src="data:image/png;base64,{data}">'
+    )
+
+
+def as_error(text: str) -> bytes:
+    """Return a text as a picture, SVG, that stands where a small picture cannot be."""
+    words = escaped(" ".join(text.split()), 220)
+    style = "font:11px sans-serif;color:#c2410c;overflow-wrap:anywhere;padding:6px"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{SIDE}" height="{SIDE}"><foreignObject width="100%" '
+        f'height="100%"><div xmlns="http://www.w3.org/1999/xhtml" style="{style}">{words}</div></foreignObject></svg>'
+    ).encode()
+
+
+def colored_levels(picture: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the picture of a card: an image as it is, the whole numbers of a mask, [height, width], in colours."""
+    return colored(picture.astype(np.int64)) if picture.ndim == 2 else picture.astype(np.uint8, copy=False)

@@ -1,0 +1,303 @@
+"""The page of one sample: where it is stored, and the value of every field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import ConfigError
+from ...foreign.tokenizer import TextEncoder
+from ...format import images
+from ...format.fields import Field, describe
+from ...system import helper_process
+from ...system.html import WIDTH, escaped, histogram
+from ...system.units import format_size
+from ...views.classes import names_by_field
+from ...views.readable import ReadableDataset, decoded
+from . import arrays
+from .arrays import Cut, Empty, Part, asked_cut, is_tokens, usual_cut
+from .grid import Samples
+from .page import error, framed, hidden, link
+from .pictures import SECONDS, grey, image, inline, missing
+from .scan import Scans
+
+_MOST_TEXT = 20_000  # characters
+_MOST_HEX = 512  # bytes
+_MOST_NUMBERS = 256
+_MOST_STORED = 1 << 25  # bytes of a value of any size
+_MOST_WHOLE = 1 << 24  # bytes of an array whose figures are of all its numbers
+_MOST_IMAGES = 32  # of a list
+_BINS = 40
+
+
+def sample(
+    dataset: ReadableDataset, scans: Scans, number: int, query: Mapping[str, str], tokenizer: TextEncoder | None
+) -> str:
+    """Return the page of a sample. `query` has `where`, `field`, and for each array field `at.NAME`, its slice.
+
+    Raises IndexError for a number that no sample has.
+    """
+    if not 0 <= number < dataset.numbers:
+        raise IndexError(f"there are samples 0 to {dataset.numbers - 1:,}, got {number}")
+    condition, field = query.get("where", "").strip(), query.get("field", "")
+    samples = Samples(dataset, scans, condition)
+    before, after = samples.around(number)
+    keep = {"where": condition, "field": field}
+
+    def step(to: int | None, text: str, rel: str) -> str:
+        return (
+            f'<a rel="{rel}" href="{link(f"/sample/{to}", **keep)}">{text}</a>'
+            if to is not None
+            else (f'<span class="soft">{text}</span>')
+        )
+
+    up = link("/", **keep)
+    parts = [
+        f'<p class="pager">{step(before, "◀ previous", "prev")} <a rel="up" href="{up}">all samples</a> '
+        f"{step(after, 'next ▶', 'next')}</p>",
+        f"<h1>Sample {number:,}</h1>",
+        _place(dataset, number),
+        error(samples.error) if samples.error else "",
+    ]
+    for name, kind in dataset.fields.items():
+        parts.append(
+            f'<section id="{escaped(name)}"><h2>{escaped(name)} <small>{escaped(describe(kind))}</small></h2>'
+            f"{_value(dataset, name, kind, number, query, keep, tokenizer)}</section>"
+        )
+    return framed(f"Sample {number}", "\n".join(parts))
+
+
+def _place(dataset: ReadableDataset, number: int) -> str:
+    """Return where a sample is stored, as HTML."""
+    try:
+        place = dataset.locate(number)
+    except Exception as failed:  # noqa: BLE001  # a page shows whatever a sample holds
+        return error(failed)
+    key = "" if place.key is None else f"<dt>key</dt><dd><bdi>{escaped(place.key, 400)}</bdi></dd>"
+    return (
+        f'<dl class="facts"><dt>shard</dt><dd>{escaped(place.shard, 400)}</dd><dt>row</dt><dd>{place.row:,}</dd>'
+        f"{key}<dt>dataset</dt><dd>{escaped(dataset.path, 400)}</dd></dl>"
+    )
+
+
+def _value(
+    dataset: ReadableDataset,
+    name: str,
+    field: Field,
+    number: int,
+    query: Mapping[str, str],
+    keep: Mapping[str, object],
+    tokenizer: TextEncoder | None,
+) -> str:
+    """Return a value as HTML, or why it cannot be shown."""
+    try:
+        if missing(dataset, name, number):
+            return '<p class="soft">This sample has no value.</p>'
+        if field.kind == "array":
+            return _array(dataset, name, field, number, query, keep, tokenizer)
+        if field.is_image:
+            return _image(dataset, name, field, number)
+        with helper_process.time_limit(SECONDS):
+            selection = dataset.selection(np.array([number]), _MOST_STORED)
+            if field.fixed:
+                return _scalar(dataset, name, field, selection.column(name)[0].item())
+            stored = selection.values(name)
+            if field.kind == "bytes":
+                return _bytes(bytes(stored[0][:_MOST_HEX]), len(stored[0]))
+            (value,) = decoded(dataset, name, stored, np.array([number]))
+        if field.kind == "images":
+            shown = "".join(
+                f'<figure><img loading="lazy" alt="" src="{link(f"/image/{name}/{number}", n=place)}">'
+                f"<figcaption>{place}: {_header(file)}</figcaption></figure>"
+                for place, file in enumerate(value[:_MOST_IMAGES])
+            )
+            more = f'<p class="soft">{len(value) - _MOST_IMAGES} more</p>' if len(value) > _MOST_IMAGES else ""
+            return f'<p class="soft">{len(value)} images</p><div class="images">{shown}</div>{more}'
+        text = value if field.kind == "text" else json.dumps(value, indent=2, ensure_ascii=False)
+        return _text(text)
+    except Empty as empty:
+        return f'<p class="soft">{escaped(empty)}</p>'
+    except Exception as failed:  # noqa: BLE001  # a page shows whatever a sample holds
+        return error(f"{failed}" or type(failed).__name__)
+
+
+def _image(dataset: ReadableDataset, name: str, field: Field, number: int) -> str:
+    value = image(dataset, name, number)
+    facts = _header(value) if isinstance(value, bytes) else f"{value.shape[0]} x {value.shape[1]}, stored as pixels"
+    if isinstance(value, bytes):
+        images.check_pixels(value, _MOST_STORED)
+    source = link(f"/image/{name}/{number}")
+    shown = "its numbers of classes in colours" if field.role == "mask" else f"{escaped(name)}, as it is stored"
+    return f'<p class="soft">{facts}</p><a href="{source}"><img class="whole" alt="{shown}" src="{source}"></a>'
+
+
+def _header(file: bytes) -> str:
+    """Return what an image file's header states, as HTML."""
+    try:
+        info = images.probe(file)
+        channels = {1: "grey", 3: "RGB", 4: "4 channels"}.get(info.channels, f"{info.channels} channels")
+        facts = [info.format.upper(), f"{info.height} x {info.width}", channels, format_size(len(file))]
+        if info.format == "jpeg":
+            coding = images.jpeg_coding(file)
+            process = {0: "baseline", 1: "extended", 2: "progressive"}.get(coding.process, f"process {coding.process}")
+            facts.append(f"{process}, {coding.bits} bits, {coding.colors}")
+            facts.append(f"blocks of {coding.unit[0]} x {coding.unit[1]}")
+            if coding.restart_interval:
+                facts.append(f"restart markers every {coding.restart_interval} blocks")
+        if (orientation := images.orientation(file)) != 1:
+            facts.append(f"EXIF orientation {orientation}")
+        return escaped(", ".join(facts))
+    except Exception as failed:  # noqa: BLE001  # a page shows whatever a sample holds
+        return f'<em class="error">{escaped(failed, 300)}</em>'
+
+
+def _scalar(dataset: ReadableDataset, name: str, field: Field, value: Any) -> str:
+    classes = names_by_field(dataset.metadata, dataset.fields).get(name, ())
+    known = isinstance(value, int) and 0 <= value < len(classes)
+    words = f": <b><bdi>{escaped(classes[value], 400)}</bdi></b>" if known else ""
+    units = (field.attributes or {}).get("units")
+    unit = f' <span class="soft">{escaped(units, 80)}</span>' if isinstance(units, str) else ""
+    return f'<p class="scalar">{escaped(value)}{unit}{words}</p>'
+
+
+def _text(text: str) -> str:
+    more = f", of which the first {_MOST_TEXT:,} are shown" if len(text) > _MOST_TEXT else ""
+    return f'<p class="soft">{len(text):,} characters{more}</p><pre dir="auto">{escaped(text, _MOST_TEXT)}</pre>'
+
+
+def _bytes(data: bytes, size: int) -> str:
+    lines = []
+    for first in range(0, len(data), 16):
+        part = data[first : first + 16]
+        letters = "".join(chr(code) if 32 <= code < 127 else "." for code in part)
+        lines.append(f"{first:08x}  {part.hex(' '):<47}  {letters}")
+    more = f", of which the first {len(data)} are shown" if size > len(data) else ""
+    return f'<p class="soft">{size:,} bytes{more}</p><pre>{escaped(chr(10).join(lines))}</pre>'
+
+
+def _array(
+    dataset: ReadableDataset,
+    name: str,
+    field: Field,
+    number: int,
+    query: Mapping[str, str],
+    keep: Mapping[str, object],
+    tokenizer: TextEncoder | None,
+) -> str:
+    asked = query.get(f"at.{name}", "").strip()
+    parts = []
+    try:
+        part = arrays.read(dataset, name, number, asked_cut(asked) if asked else usual_cut)
+    except ConfigError as wrong:
+        parts.append(error(wrong))
+        part = arrays.read(dataset, name, number, usual_cut)
+    parts.append(f'<p class="soft">shape {_shape(part.shape)}, {escaped(field.row_dtype.name)}</p>')
+    if part.shape:
+        parts.append(_form(name, part, number, keep))
+    if tokenizer is not None and is_tokens(field):
+        parts.append(f'<pre dir="auto">{escaped(tokenizer.decode(part.values[:_MOST_TEXT]), _MOST_TEXT)}</pre>')
+    parts.append(_drawn(name, field, part))
+    every = arrays.whole(dataset, name, number, _MOST_WHOLE)
+    of = "of the whole array" if every is not None or part.values.size == np.prod(part.shape) else "of what is shown"
+    parts.append(_figures(part.values if every is None else every, of))
+    return "".join(parts)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(f"{size:,}" for size in shape) or "none: one number"
+
+
+def _form(name: str, part: Part, number: int, keep: Mapping[str, object]) -> str:
+    """Return the form that chooses a slice, with links to its neighbours along each axis that is not shown."""
+    cut, place = part.cut, f"/sample/{number}"
+
+    def to(other: Cut, text: str) -> str:
+        return f'<a href="{link(place, **keep, **{f"at.{name}": other})}#{escaped(name)}">{text}</a>'
+
+    steps = []
+    for axis, length in enumerate(part.shape):
+        if axis in cut.kept or length == 1:
+            continue
+        at = cut.begins[axis]
+        before = to(cut.moved(axis, at - 1), "◀") if at > 0 else '<span class="soft">◀</span>'
+        after = to(cut.moved(axis, at + 1), "▶") if at + 1 < length else '<span class="soft">▶</span>'
+        steps.append(f"<span>axis {axis}: {before} {at:,} of {length:,} {after}</span>")
+    return (
+        f'<form action="{place}#{escaped(name)}" class="slice">{hidden(**keep)}<label>slice '
+        f'<input name="at.{escaped(name)}" value="{escaped(cut)}" spellcheck="false" '
+        f'title="a number for each axis, : or 10:20 along one or two"></label><button>Show</button> {" ".join(steps)}'
+        "</form>"
+    )
+
+
+def _drawn(name: str, field: Field, part: Part) -> str:
+    """Return a part of an array as a picture, a line or numbers."""
+    values = part.values
+    if values.ndim == 2:
+        pixels = grey(values)
+        fewer = (
+            "" if pixels.shape == values.shape else f", every {-(-values.shape[0] // pixels.shape[0])}th row or column"
+        )
+        size = "small" if max(values.shape) < 320 else ""
+        label = f"{name}[{part.cut}]"
+        return f'{inline(pixels, label, f"numbers {size}")}<p class="soft">{escaped(label)}{fewer}</p>'
+    if values.ndim == 0:
+        return f'<p class="scalar">{escaped(values.item())}</p>'
+    listed = values[:_MOST_NUMBERS].tolist()
+    more = f" … ({values.size - len(listed):,} more)" if values.size > len(listed) else ""
+    numbers = " ".join(f"{v:.6g}" if isinstance(v, float) else f"{v}" for v in listed)
+    drawn = "" if is_tokens(field) or values.size < 2 else _line(values, f"{name}[{part.cut}]")
+    return f'{drawn}<pre class="wrapped">{escaped(numbers)}{more}</pre>'
+
+
+def _line(values: NDArray[Any], label: str) -> str:
+    """Return numbers along one axis as a line."""
+    every = -(-len(values) // WIDTH)
+    heights = _real(values[::every]).astype(np.float64)
+    finite = np.isfinite(heights)
+    if not finite.any():
+        return ""
+    low, high = heights[finite].min(), heights[finite].max()
+    across = WIDTH / max(1, len(heights) - 1)
+    path, pen = [], "M"
+    for place, (height, there) in enumerate(zip(heights.tolist(), finite.tolist(), strict=True)):
+        if there:
+            path.append(f"{pen}{place * across:.1f} {116 - 112 * (height - low) / ((high - low) or 1):.1f}")
+        pen = "L" if there else "M"
+    return (
+        f'<svg viewBox="0 0 {WIDTH} 120" role="img" aria-label="{escaped(label)}">'
+        f'<path class="line" d="{"".join(path)}"/></svg>'
+    )
+
+
+def _real(values: NDArray[Any]) -> NDArray[Any]:
+    return np.abs(values) if values.dtype.kind == "c" else values
+
+
+def _figures(values: NDArray[Any], of: str) -> str:
+    """Return smallest, largest, mean and a histogram of numbers, without those that are NaN or infinite."""
+    flat = _real(values).reshape(-1)
+    numbers = flat.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    nan, infinite = int(np.isnan(numbers).sum()), int(np.isinf(numbers).sum())
+    facts = {"numbers": f"{numbers.size:,}", "NaN": f"{nan:,}", "infinite": f"{infinite:,}"}
+    drawn = ""
+    if finite.size:
+        low, high = flat[np.isfinite(numbers)].min().item(), flat[np.isfinite(numbers)].max().item()
+        facts |= {"min": f"{low:.6g}" if isinstance(low, float) else f"{low}"}
+        facts |= {"max": f"{high:.6g}" if isinstance(high, float) else f"{high}"}
+        with np.errstate(all="ignore"):
+            facts |= {"mean": f"{finite.mean():.6g}"}
+            if np.isfinite(finite.max() - finite.min()):
+                counts, edges = np.histogram(finite, _BINS)
+                titles = [
+                    f"{count:,} from {a:.4g} to {b:.4g}"
+                    for count, a, b in zip(counts.tolist(), edges.tolist(), edges[1:].tolist(), strict=False)
+                ]
+                drawn = histogram(counts.tolist(), titles, facts["min"], facts["max"], label="histogram of the numbers")
+    listed = "".join(f"<dt>{name}</dt><dd>{escaped(value)}</dd>" for name, value in facts.items())
+    return f'<details open><summary>Figures {of}</summary><dl class="facts">{listed}</dl>{drawn}</details>'

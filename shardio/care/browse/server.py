@@ -1,0 +1,187 @@
+"""The server: pages by path, errors as pages, on the loopback interface until Ctrl-C."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ...errors import ConfigError, ShardioError
+from ...foreign.tokenizer import TextEncoder
+from ...system.html import STYLE, escaped
+from ...system.optional import load
+from ...transforms import Transform
+from ...views.readable import ReadableDataset
+from .batch_page import batch_page
+from .batches import Job
+from .grid import classes, grid, state_of
+from .guard import Guard
+from .page import error, framed, whole_number
+from .pictures import as_error, image, small, whole
+from .sample import sample
+from .scan import Scans
+
+HOST = "127.0.0.1"
+_THREADS = 6  # pages and pictures that are made at once
+_TOLD = (ShardioError, OSError, MemoryError)  # which a page tells; others are told on the terminal, too
+_OWN = files(__package__)
+
+
+def serve(
+    dataset: ReadableDataset,
+    *,
+    job: Job | None = None,
+    transforms: Mapping[str, Sequence[Transform]] | None = None,
+    tokenizer: TextEncoder | None = None,
+    port: int = 0,
+    open_browser: bool = True,
+    told: Callable[[str], None] = print,
+) -> None:
+    """Show a dataset to the browser of this machine until KeyboardInterrupt.
+
+    Args:
+        dataset: the dataset or view.
+        job: the batch that is shown first.
+        transforms: the transforms of batches, by field.
+        tokenizer: the tokenizer that made the tokens, to show them as a text.
+        port: the port to listen on; 0 takes a free one.
+        open_browser: open a graphical browser, if there is one.
+        told: gets the address, with the token that it takes.
+
+    Raises MissingDependency without the extra `browse`, ConfigError if the port cannot be had.
+    """
+    uvicorn = load("uvicorn", purpose="shardio browse", extra="browse")
+    load("starlette", purpose="shardio browse", extra="browse")
+    token, scans = secrets.token_urlsafe(32), Scans()
+    try:
+        listener = socket.create_server((HOST, port))
+    except (OSError, OverflowError) as failed:
+        raise ConfigError("{port} must be a free port of {}, got {}: {}", HOST, port, failed) from failed
+    with listener, ExitStack() as stack:
+        stack.callback(scans.stop)
+        own = listener.getsockname()[1]
+        app = Guard(pages(dataset, scans, job or Job(), transforms or {}, tokenizer), token, own)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=1,
+        )
+        address = f"http://{HOST}:{own}/?token={token}"
+        told(address)
+        if open_browser:
+            _open(address, stack)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def pages(
+    dataset: ReadableDataset,
+    scans: Scans,
+    job: Job,
+    transforms: Mapping[str, Sequence[Transform]],
+    tokenizer: TextEncoder | None,
+) -> Any:
+    """Return the pages of a dataset as an ASGI application, which guards nothing by itself."""
+    from anyio import CapacityLimiter, to_thread
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import HTMLResponse, JSONResponse, Response
+    from starlette.routing import Route
+
+    limiter = CapacityLimiter(_THREADS)
+
+    def answers(make: Callable[[Request], Response]) -> Callable[[Request], Any]:
+        """Return an endpoint that makes its answer on one of a few threads."""
+
+        async def endpoint(request: Request) -> Response:
+            return await to_thread.run_sync(make, request, limiter=limiter)
+
+        return endpoint
+
+    def html(make: Callable[[Request], str]) -> Callable[[Request], Any]:
+        def answer(request: Request) -> Response:
+            return HTMLResponse(make(request))
+
+        return answers(answer)
+
+    def place(request: Request) -> tuple[str, int]:
+        """Return the field and the number of a sample that a path names."""
+        name, number = request.path_params.get("field", ""), whole_number(request.path_params["number"], -1)
+        if not 0 <= number < dataset.numbers or (name and name not in dataset.fields):
+            raise HTTPException(404)
+        return name, number
+
+    def of_sample(request: Request) -> str:
+        _, number = place(request)
+        return sample(dataset, scans, number, request.query_params, tokenizer)
+
+    def picture(request: Request) -> Response:
+        name, number = place(request)
+        try:
+            return Response(small(dataset, name, number), media_type="image/jpeg")
+        except Exception as failed:  # noqa: BLE001  # a page shows whatever a sample holds
+            return Response(as_error(f"{failed}" or type(failed).__name__), media_type="image/svg+xml")
+
+    def full(request: Request) -> Response:
+        name, number = place(request)
+        try:
+            value = image(dataset, name, number, whole_number(request.query_params.get("n", ""), 0))
+            data, kind = whole(value, dataset.fields[name])
+            return Response(data, media_type=kind)
+        except Exception as failed:  # noqa: BLE001  # a page shows whatever a sample holds
+            return Response(as_error(f"{failed}" or type(failed).__name__), media_type="image/svg+xml")
+
+    async def failed(request: Request, exception: Exception) -> Response:
+        status = exception.status_code if isinstance(exception, HTTPException) else 422
+        words = "There is no such page." if status == 404 else f"{exception}" or type(exception).__name__
+        return HTMLResponse(framed("shardio", f"<h1>{status}</h1>{error(words)}"), status)
+
+    style = STYLE + (_OWN / "browse.css").read_text()
+    script = (_OWN / "browse.js").read_text()
+
+    async def css(request: Request) -> Response:
+        return Response(style, media_type="text/css")
+
+    async def javascript(request: Request) -> Response:
+        return Response(script, media_type="text/javascript")
+
+    routes = [
+        Route("/", html(lambda request: grid(dataset, scans, request.query_params))),
+        Route("/classes", html(lambda request: classes(dataset, scans, request.query_params))),
+        Route("/batches", html(lambda request: batch_page(dataset, job, transforms, request.query_params))),
+        Route("/sample/{number}", html(of_sample)),
+        Route("/small/{field}/{number}", answers(picture)),
+        Route("/image/{field}/{number}", answers(full)),
+        Route("/progress", answers(lambda request: JSONResponse(state_of(dataset, scans, request.query_params)))),
+        Route("/static/browse.css", css),
+        Route("/static/browse.js", javascript),
+    ]
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys((HTTPException, *_TOLD), failed))
+
+
+def _open(address: str, stack: ExitStack) -> None:
+    """Open a graphical browser, by way of a file of this user alone: other users see the arguments of processes."""
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return
+    if type(browser) is webbrowser.GenericBrowser:  # one of the terminal
+        return
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shardio-browse-")))
+    page = folder / "open.html"
+    page.write_text(
+        f'<!doctype html><meta http-equiv="refresh" content="0;url={escaped(address)}"><title>shardio</title>'
+    )
+    threading.Thread(target=browser.open, args=(page.as_uri(),), daemon=True).start()
