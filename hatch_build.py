@@ -8,6 +8,7 @@ holds; without it, the C part needs the shared library that it was compiled with
 import os
 import shlex
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,11 @@ class NativeBuild(BuildHookInterface):  # type: ignore[type-arg, misc]
             self.app.display_warning(f"shardio runs without its C part, so that JPEG decoding is slower: {problem}")
 
 
+def _hidden(library: str) -> list[str]:
+    """Link a static library whose functions stay hidden: the process may hold others, of Pillow or OpenCV."""
+    return [f"-Wl,-load_hidden,{library}"] if sys.platform == "darwin" else [library, "-Wl,--exclude-libs,ALL"]
+
+
 def compile_library(folder: Path, target: Path, jpeg_root: str | None = None) -> str | None:
     """Build `target`, with the static libjpeg-turbo in `jpeg_root` if it is given; return None, or what went wrong."""
     compiler, flags = shlex.split(os.environ.get("CC", "cc")), shlex.split(os.environ.get("CFLAGS", ""))
@@ -69,8 +75,7 @@ def compile_library(folder: Path, target: Path, jpeg_root: str | None = None) ->
         "-o",
         str(target),
         *sources,
-        # Its functions stay hidden: the process may hold other versions of them, of Pillow or OpenCV.
-        *([f"{jpeg_root}/lib/libjpeg.a", "-Wl,--exclude-libs,ALL"] if jpeg_root else ["-ljpeg"]),
+        *(_hidden(f"{jpeg_root}/lib/libjpeg.a") if jpeg_root else ["-ljpeg"]),
         "-lm",
         "-pthread",
     ]

@@ -1,5 +1,6 @@
 """Documents in text files: whole files, paragraphs, or the lines of JSON lines (https://jsonlines.org)."""
 
+import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from shardio.foreign.names import printable
 from shardio.source import Field, Missing, Sample, check_index
 
 from ._files import parse_json, source_errors
+from ._opened_array import Stream
 from ._source_base import OneOpenFile
 from ._text_tables import Types
 
@@ -141,7 +143,7 @@ def scan(path: Path, kind: Kind) -> Scan:
 @contextmanager
 def _lines(file: File) -> Iterator[IO[bytes]]:
     """The lines of a file, from its beginning, whatever else reads it."""
-    with open(f"/proc/self/fd/{file.fileno()}", "rb", buffering=_BUFFER) as lines:
+    with io.BufferedReader(Stream(file), _BUFFER) as lines:
         yield lines
 
 

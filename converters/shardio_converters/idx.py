@@ -105,7 +105,8 @@ class _File:
             raise SourceError(f"{self} must hold {expected} bytes of numbers {list(self.shape)}, it holds {size}")
         if not expected:
             return np.empty(self.shape, self.dtype)
-        return np.memmap(f"/proc/self/fd/{file.fileno()}", self.dtype, "r", start, self.shape)
+        with os.fdopen(os.dup(file.fileno()), "rb") as opened:
+            return np.memmap(opened, self.dtype, "r", start, self.shape)
 
 
 @final

@@ -17,6 +17,7 @@ from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import File, open_file
 from shardio.foreign.names import printable
 from shardio.source import load_optional, local_path
+from shardio.system.portable import path_of
 
 from ._files import parse_json, plain_name, read_json
 from ._source_base import DataclassSource, OneOpenFile
@@ -146,7 +147,7 @@ class _Chunk:
         spec = _package("litdata.utilities._pytree").treespec_loads(config["data_spec"])
         self._file = file
         # LitData unpacks chunks into their own directory, and removes the packed ones, so it gets no path of these.
-        self._path = f"/proc/self/fd/{self._file.fileno()}"
+        self._path = path_of(self._file.fileno())
         self._loader = _package("litdata.streaming.item_loader").PyTreeLoader()
         self._loader.setup({**config, "data_spec": spec}, [dict(chunk)], serializers)
         self._loader.set_mmap_allowed_chunks({0})

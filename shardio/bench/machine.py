@@ -18,7 +18,7 @@ def describe() -> dict[str, Any]:
     """Return processor, usable cores, memory in bytes, Python version, whether shardio is compiled, and packages."""
     return {
         "processor": cpus.model(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(cpus.affinity()),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": platform.python_version(),
         "compiled": native.library() is not None,

@@ -1,7 +1,6 @@
 """Measures input throughput: it starts a process per rank, samples what they use, and sums up what they report."""
 
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,7 +55,7 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
     workers = sum(rank.threads for rank in ranks)
     busy = sampler.machine_busy(begun, end)
     own = sum(record.cpu_seconds for record in records)
-    capacity = max(len(os.sched_getaffinity(0)) * seconds, 1e-9)
+    capacity = max(len(cpus.affinity()) * seconds, 1e-9)
     others = min(1.0, max(0.0, (busy - own) / capacity))
     starved = sum(rank.starved for rank in ranks) / len(ranks)
     waited = max(1e-9, sum(float(record.waits.sum()) for record in records))

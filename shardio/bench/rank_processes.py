@@ -1,7 +1,6 @@
 """The rank processes of a configuration: started together, answering together, with a barrier between their steps."""
 
 import contextlib
-import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from .config import BenchConfig
 
 START_LIMIT = 300.0  # seconds that ranks wait for each other
 NEVER = 1 << 62  # a step that does not come
-_PR_SET_TIMERSLACK = 29
 
 
 @final
@@ -159,7 +157,7 @@ def _carry_out(run: Run, config: Shared, rank: int, meeting: Meeting, pipe: "Con
     """Be a rank, in its own process; send the error that ends it."""
     processes.die_with_parent()
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)  # sleeps end on time
+        processes.wake_on_time()
         run(config.load(), rank, meeting, pipe)
     except BaseException as error:
         pipe.send(error)  # the parent ends the other ranks, which may wait at the barrier

@@ -15,6 +15,7 @@ from pathlib import Path
 from ..dataset.opening import Place, as_dataset, at_bottom
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
+from ..system import portable
 
 SECONDS = 2.0  # for each of the rates
 _ALIGNED = 4096
@@ -76,12 +77,14 @@ def _drop_cache(files: list[Path]) -> None:
     for path in files:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            portable.advise(descriptor, 0, 0, "dontneed")
         finally:
             os.close(descriptor)
 
 
 def _allows_direct(path: Path) -> bool:
+    if not hasattr(os, "O_DIRECT"):  # not Linux
+        return False
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
     except OSError as error:

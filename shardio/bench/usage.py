@@ -11,6 +11,8 @@ from typing import final
 
 import numpy as np
 
+from ..system import cpus
+
 PROC = Path("/proc")
 INTERVAL = 0.2  # seconds between two samples
 _MEMORY_EVERY = 1.0  # seconds at least
@@ -152,7 +154,7 @@ def machine_busy() -> float:
 
     Time that a hypervisor gave to other machines counts as busy.
     """
-    ours = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    ours = {f"cpu{number}" for number in cpus.affinity()}
     busy = 0
     for line in _lines(PROC / "stat"):
         name, *ticks = line.split()

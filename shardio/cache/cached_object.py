@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import CacheError
 from ..format.pieces import PIECE, piece_count, runs
-from ..system import holes
+from ..system import holes, portable
 from . import leases
 
 ABSENT, SUSPECT, PRESENT = 0, 254, 255
@@ -78,7 +78,7 @@ class PieceTable:
         """
         descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         try:
-            os.posix_fallocate(descriptor, 0, _offsets(piece_count(size))[-1])
+            portable.allocate(descriptor, _offsets(piece_count(size))[-1])
             os.pwrite(descriptor, size.to_bytes(8, "little"), 0)
         finally:
             os.close(descriptor)

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from ..errors import CacheError, CacheWarning
 from ..format.pieces import PIECE
-from ..system import background, forks, holes
+from ..system import background, forks, holes, portable
 from ..system.types import Buffer
 from ..system.units import format_size
 from . import eviction, leases
@@ -49,7 +49,6 @@ _STATE = np.dtype(
     [("version", "<i8"), ("changing", "<i8"), ("clock", "<i8"), ("used", "<i8"),
      ("leases", "<u8", leases.WORDS), ("limits", "<i8", leases.MOST), ("boot", "S36"), ("room", "<i8")]
 )  # fmt: skip
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """The error numbers of a full disk, or of a user's exhausted quota."""
 
@@ -172,7 +171,7 @@ class NodeCache:
             raise no_cache(folder, NO_HOLES)
         self._state_file = os.open(self.folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         weakref.finalize(self, os.close, self._state_file).atexit = False  # threads may use it until the very end
-        os.posix_fallocate(self._state_file, 0, mmap.PAGESIZE)
+        portable.allocate(self._state_file, mmap.PAGESIZE)
         self._state = np.frombuffer(mmap.mmap(self._state_file, mmap.PAGESIZE), _STATE, 1)[0]
         self._lock: int | None = None
         self._begin()
@@ -573,7 +572,7 @@ class NodeCache:
                 if unfinished or self._state["version"] != VERSION:
                     self._recover()
                 if self._lease is None:
-                    if bytes(self._state["boot"]) != _boot():
+                    if bytes(self._state["boot"]) != portable.boot():
                         self._recover()
                     self._take_lease()
                 yield
@@ -613,7 +612,7 @@ class NodeCache:
     def _recover(self) -> None:
         """Count anew what is there, because a process was killed, or failed, in a change, or the machine stopped."""
         self._state["version"] = VERSION
-        if doubt := bytes(self._state["boot"]) != _boot():
+        if doubt := bytes(self._state["boot"]) != portable.boot():
             self._state["leases"] = 0
         used = 0
         for path, table in list(self._places()):
@@ -629,7 +628,7 @@ class NodeCache:
             one.drop(np.flatnonzero(one.table.state == ABSENT))
         self._state["used"] = used
         self._forget_dead()
-        self._state["boot"] = _boot()
+        self._state["boot"] = portable.boot()
 
     def _forget_dead(self, dead: int = 0) -> None:
         """Forget what processes that have died needed, and drop what they were fetching.
@@ -661,11 +660,3 @@ def _to_fetch(parts: Parts) -> Parts:
     """Return the pieces that are not there, or may not be, without those that somebody fetches."""
     found = [(one, pieces[np.isin(one.table.state[pieces], (ABSENT, SUSPECT))]) for one, pieces in parts]
     return [(one, pieces) for one, pieces in found if len(pieces)]
-
-
-def _boot() -> bytes:
-    """Return what names this start of the machine; empty if the system does not say."""
-    try:
-        return _BOOT.read_bytes().strip()[:36]
-    except OSError:
-        return b""

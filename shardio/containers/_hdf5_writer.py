@@ -10,8 +10,9 @@ import numpy as np
 
 from ..errors import ConfigError, Message, MissingDependency
 from ..format.fields import Field
+from ..system.portable import copy_file
 from ..system.types import Stored
-from ._writing import Writer, copy_file, fields_text, size_of
+from ._writing import Writer, fields_text, size_of
 
 Compression: TypeAlias = Literal["gzip", "lzf", "zstd"] | None
 

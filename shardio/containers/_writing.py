@@ -1,7 +1,6 @@
 """The base of all writers: checks before anything is written, and files that no failure leaves open."""
 
 import contextlib
-import errno
 import json
 import os
 import tempfile
@@ -18,9 +17,6 @@ from ..system.types import Stored
 
 _BUFFER = 1 << 20
 """Bytes of a file's buffer. Each flush releases the GIL, for which threads that write shards contend: few are best."""
-
-# Errors of file systems, old kernels and sandboxes without copy_file_range; sendfile is tried then.
-_NO_COPIES = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM)
 
 
 def fields_text(fields: Mapping[str, Field]) -> str:
@@ -40,19 +36,6 @@ def parse_fields(text: str | bytes, path: Path) -> dict[str, Field]:
 def size_of(value: Any) -> int:
     """Return the bytes in a buffer, which may be a memoryview, whose `len` counts elements."""
     return value.nbytes if isinstance(value, memoryview) else len(value)
-
-
-def copy_file(source: int, size: int, target: int, offset: int) -> None:
-    """Copy `size` bytes of a file to `offset` of another within the kernel, by reference where the file system can."""
-    done = 0
-    while done < size:
-        try:
-            done += os.copy_file_range(source, target, size - done, done, offset + done)
-        except OSError as error:
-            if error.errno not in _NO_COPIES:
-                raise
-            os.lseek(target, offset + done, os.SEEK_SET)
-            done += os.sendfile(target, source, done, size - done)
 
 
 class Writer(ABC):

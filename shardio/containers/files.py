@@ -24,7 +24,7 @@ from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
-from ..system import allocation, npy
+from ..system import allocation, npy, portable
 from ..system.regular_files import check_regular, open_regular
 from ..system.types import Column, Rows
 from . import row_locator
@@ -297,12 +297,12 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 def _below(folder: int, names: Sequence[str]) -> int:
     """Open a folder some levels below another one, without following links."""
-    opened = os.open(".", os.O_PATH | _FOLDER, dir_fd=folder)
+    opened = os.open(".", portable.O_PATH | _FOLDER, dir_fd=folder)
     for name in names:
         try:
             if name in _NO_NAMES:
                 raise OSError(errno.EINVAL, "not the name of a folder", name)
-            inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | _FOLDER, dir_fd=opened)
+            inner = os.open(name, portable.O_PATH | os.O_NOFOLLOW | _FOLDER, dir_fd=opened)
         finally:
             os.close(opened)
         opened = inner

@@ -27,6 +27,7 @@ from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
+from ..system import portable
 from ..system.types import Column, Rows, Stored
 from . import row_locator
 from ._writing import Writer, fields_text, parse_fields, size_of
@@ -60,7 +61,7 @@ class LmdbWriter(Writer):
         options = {"subdir": False, "lock": False, "sync": False, "metasync": False, "map_size": self._map_size}
         self._file = self._create(path)
         with _disk_errors():  # LMDB would follow a link at `path`: it gets the file that was created there
-            opened = importlib.import_module("lmdb").open(f"/proc/self/fd/{self._file.fileno()}", **options)
+            opened = importlib.import_module("lmdb").open(portable.path_of(self._file.fileno()), **options)
         self._environment = opened
         # The library knows an environment by its inode, which another file may have once this one is closed and gone.
         self._users.append(opened.close)

@@ -4,7 +4,6 @@ Each `RowLocator` describes one field of one shard. The functions here take the 
 of one kind, and for each row the index of its shard's locator (`shard_of`) and its number in that shard (`rows`).
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, final
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..native import rows as native
+from ..system import portable
 from ..system.types import Rows
 from .runs import REQUESTED, Runs
 
@@ -424,7 +424,7 @@ def read_ahead(locator: RowLocator, start: int, stop: int) -> None:
     if spans is not None and not isinstance(locator, MemoryRows) and _all_within([locator], shard_of, spans):
         (first, last), size = spans.offsets.tolist(), int(spans.sizes[1])
         if first <= last:
-            os.posix_fadvise(locator.file, first, last + size - first, os.POSIX_FADV_WILLNEED)
+            portable.advise(locator.file, first, last + size - first, "willneed")
 
 
 def _variables(locators: Sequence[Any]) -> tuple[list[RowLocator], int]:

@@ -74,7 +74,7 @@ def machine() -> list[Finding]:
     """Return processor, limits, memory and GPUs."""
     limit = control_groups.cpu_limit()
     quota = "no limit of time" if math.isinf(limit) else f"time for {limit:g}"
-    affinity = len(os.sched_getaffinity(0))
+    affinity = len(cpus.affinity())
     cores = f"{cpus.usable()} usable: {os.cpu_count()} online, affinity to {affinity}, {quota}"
     physical = _physical_memory()
     limited = "no limit" if memory() == physical else f"limited to {format_size(memory())}"

@@ -4,7 +4,6 @@ It is the lightweight GPU engine. nvImageCodec decodes only the region that is n
 decoder where there is one. Resizing, flipping and all changes of values are a few torch operations per batch.
 """
 
-import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from ..errors import ConfigError
+from ..system import cpus
 from ..system.optional import load
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps, fuse
@@ -193,7 +193,7 @@ def _create_decoder(
         backends = [codec.Backend(codec.BackendKind.CPU_ONLY)]
         options = {"device_id": codec.NVIMGCODEC_DEVICE_CPU_ONLY, "backends": backends}
         # It uses one thread less than there are processors, and warns if asked for more.
-        threads = max(1, min(threads, len(os.sched_getaffinity(0)) - 1))
+        threads = max(1, min(threads, len(cpus.affinity()) - 1))
         return codec.Decoder(max_num_cpu_threads=threads, options=settings, **options)
     options = {"device_id": device.index or 0, "max_num_cpu_threads": threads}
     if hw_decoder_load is not None:

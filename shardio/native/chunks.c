@@ -4,12 +4,11 @@
  * _hdf5_codecs.py or _zarr_codecs.py, which the caller asks where a chunk fails: it succeeds where this does not know
  * better, or names what is wrong. */
 #define _GNU_SOURCE
+#include "status.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 int32_t shardio_open_below(int32_t folder, const char *name);
@@ -218,11 +217,9 @@ static int read_stored(const Chunk *chunk, int32_t folder, const char *name, uin
     if (chunk->file >= 0) return read_all((int)chunk->file, to, chunk->size, chunk->offset);
     int32_t file = shardio_open_below(folder, name);
     if (file < 0) return -1;
-    struct statx status; // not fstat, see rows.c
-    int wrong = statx(file, "", AT_EMPTY_PATH, STATX_TYPE | STATX_SIZE | STATX_MTIME, &status) ||
-                !S_ISREG(status.stx_mode) || (int64_t)status.stx_size != chunk->size ||
-                status.stx_mtime.tv_sec * 1000000000 + status.stx_mtime.tv_nsec != chunk->time ||
-                read_all(file, to, chunk->size, 0);
+    struct file_status status;
+    int wrong = file_status(file, &status) || !status.regular || status.size != chunk->size ||
+                status.time != chunk->time || read_all(file, to, chunk->size, 0);
     close(file);
     return wrong ? -1 : 0;
 }

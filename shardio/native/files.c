@@ -2,11 +2,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
+#ifdef __linux__
+#include <sys/syscall.h>
 #ifndef SYS_openat2
 #define SYS_openat2 437 /* the same number on all processors; Linux 5.6 and later */
+#endif
 #endif
 
 /* Reads up to `rooms[i]` bytes of the file at `paths[i]`, for each i, into consecutive regions of `to` of those sizes.
@@ -32,9 +33,14 @@ void shardio_read_files(int64_t count, const char *const *paths, const int64_t *
 /* Opens the file `name`, `a/b/c`, below an open folder for reading, through no symbolic link; no part of it is `..`.
  * Returns its descriptor, or -errno: -ENOSYS, or -EPERM in some containers, where the system has no such call. */
 int32_t shardio_open_below(int32_t folder, const char *name) {
+#ifdef __linux__
     const struct {
         uint64_t flags, mode, resolve;
     } how = {O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0, 0x04 /* RESOLVE_NO_SYMLINKS */};
     const long file = syscall(SYS_openat2, folder, name, &how, sizeof how);
     return file < 0 ? -errno : (int32_t)file;
+#else
+    (void)folder, (void)name;
+    return -ENOSYS;
+#endif
 }

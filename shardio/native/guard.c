@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <string.h>
 
-__thread sigjmp_buf *shardio_escape __attribute__((tls_model("initial-exec")));
+__thread sigjmp_buf *shardio_escape AT_ONCE;
 
 static struct sigaction before;
 

@@ -10,8 +10,14 @@
 
 enum { GONE = -1 };
 
+#ifdef __ELF__ /* a signal handler must find it without a call that allocates */
+#define AT_ONCE __attribute__((tls_model("initial-exec")))
+#else
+#define AT_ONCE
+#endif
+
 /* Where this thread continues after a fault; NULL outside GUARDED. */
-extern __thread sigjmp_buf *shardio_escape __attribute__((tls_model("initial-exec")));
+extern __thread sigjmp_buf *shardio_escape AT_ONCE;
 void shardio_catch(void);
 
 #define GUARDED(call)                                                                                                  \

@@ -3,7 +3,9 @@
 #ifndef SHARDIO_PROCESSORS_H
 #define SHARDIO_PROCESSORS_H
 
+#ifdef __linux__
 #include <features.h>
+#endif
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__) && !defined(SHARDIO_ONE_PROCESSOR)
 #if __GNUC__ >= 12
 #define EVERY_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "avx2", "default")))

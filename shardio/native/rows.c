@@ -1,20 +1,19 @@
 /* Copying many rows from memory, or reading them from files, in one call. */
 #define _GNU_SOURCE
 #include "guard.h"
+#include "status.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-#ifndef MADV_POPULATE_READ
+#if defined(__linux__) && !defined(MADV_POPULATE_READ)
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */
 #endif
 enum { AHEAD = 8, LINE = 64, SMALL = 16 << 10, GROUP = 64 << 10 };
@@ -63,6 +62,16 @@ static void copy_bytes(uint8_t *out, const uint8_t *from, size_t size) {
     memcpy(out, from, size);
 }
 
+/* Maps all pages of some memory of a mapped file, and reads them from disk if necessary; returns whether it could. */
+static int map_pages(const void *start, size_t size) {
+#ifdef MADV_POPULATE_READ
+    return !madvise((void *)start, size, MADV_POPULATE_READ);
+#else
+    (void)start, (void)size;
+    return 0;
+#endif
+}
+
 /* Copies large rows of mapped files, `size` bytes each, end to end. The first copy of a row, which `seen` records, maps
  * all its pages at once, and reads them from disk if necessary. A file shorter than `ends[i]`, where row i ends, is not
  * touched. Returns `count`, or the first row that cannot be copied in this way, or GONE. */
@@ -70,11 +79,11 @@ static int64_t copy(int64_t count, const uint8_t *const *addresses, uint8_t *con
                     const int64_t *ends, int64_t size, uint8_t *out) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     for (int64_t i = 0; i < count; i++, out += size) {
-        struct statx status;  // not fstat, which is new in glibc 2.33: a wheel that uses it runs on no older system
-        if (statx(files[i], "", AT_EMPTY_PATH, STATX_SIZE, &status) || (int64_t)status.stx_size < ends[i]) return i;
+        struct file_status status;
+        if (file_status(files[i], &status) || status.size < ends[i]) return i;
         if (!*seen[i]) {
             uintptr_t start = (uintptr_t)addresses[i] & ~(page - 1), end = (uintptr_t)addresses[i] + (uintptr_t)size;
-            if (madvise((void *)start, end - start, MADV_POPULATE_READ)) return i;
+            if (!map_pages((const void *)start, end - start)) return i;
             *seen[i] = 1;
         }
         copy_bytes(out, addresses[i], (size_t)size);
@@ -90,12 +99,12 @@ int64_t shardio_copy(int64_t count, const uint8_t *const *addresses, uint8_t *co
 /* Maps all pages of the groups that hold `size` bytes at `offset` of a file, unless `seen` tells that this was done.
  * Returns whether all are mapped; the file is not touched if it is shorter than that. */
 static int populate(int file, const uint8_t *map, uint8_t *seen, int64_t offset, int64_t size) {
-    struct statx status;
-    if (statx(file, "", AT_EMPTY_PATH, STATX_SIZE, &status) || (int64_t)status.stx_size < offset + size) return 0;
+    struct file_status status;
+    if (file_status(file, &status) || status.size < offset + size) return 0;
     for (int64_t group = offset / GROUP; group <= (offset + size - 1) / GROUP; group++) {
         if (seen[group] & MAPPED) continue;
-        int64_t rest = (int64_t)status.stx_size - group * GROUP;
-        if (madvise((void *)(map + group * GROUP), (size_t)(rest < GROUP ? rest : GROUP), MADV_POPULATE_READ)) return 0;
+        int64_t rest = status.size - group * GROUP;
+        if (!map_pages(map + group * GROUP, (size_t)(rest < GROUP ? rest : GROUP))) return 0;
         seen[group] |= MAPPED;
     }
     return 1;
@@ -162,8 +171,22 @@ static int64_t read_spans(const struct spans *spans, const int32_t *files, const
 
 /* Whether the page at an offset of a file is in memory, as far as that can be told without waiting. */
 static int in_memory(int file, int64_t offset) {
+#ifdef RWF_NOWAIT
     uint8_t byte;
     return preadv2(file, &(struct iovec){&byte, 1}, 1, offset, RWF_NOWAIT) == 1;
+#else
+    (void)file, (void)offset;
+    return 0;
+#endif
+}
+
+/* Asks the kernel to read a span of a file from disk ahead. */
+static void read_later(int file, int64_t offset, int64_t size) {
+#ifdef __APPLE__
+    fcntl(file, F_RDADVISE, &(struct radvisory){offset, size < INT32_MAX ? (int)size : INT32_MAX});
+#else
+    posix_fadvise(file, offset, size, POSIX_FADV_WILLNEED);
+#endif
 }
 
 /* Asks the kernel to read spans of files from disk ahead, all at once, with what lies between neighbours that are
@@ -186,7 +209,7 @@ int64_t shardio_read_ahead(int64_t count, int64_t steps, const int64_t *step, co
             seen[file][group] |= ASKED;
         }
         if (known || (in_memory(files[file], start) && in_memory(files[file], end - 1))) continue;
-        posix_fadvise(files[file], start, end - start, POSIX_FADV_WILLNEED);
+        read_later(files[file], start, end - start);
     }
     return count;
 }

@@ -14,7 +14,7 @@ from typing import NoReturn, final
 import numpy as np
 
 from ..errors import AccessDenied, ObjectChanged, ObjectNotFound, StoreError, StoreUnavailable
-from ..system import forks, processes
+from ..system import forks, portable, processes
 from ..system.file_systems import file_system
 from ..system.types import Buffer
 from .base import Condition, Content, ObjectInfo
@@ -25,7 +25,7 @@ MOST_OPEN = 256
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would wait for its other end
 _PASSING = frozenset(
     (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.ENOMEM, errno.ENFILE, errno.EMFILE,
-     errno.ENOTCONN, errno.ESHUTDOWN, errno.EREMOTEIO, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED,
+     errno.ENOTCONN, errno.ESHUTDOWN, portable.EREMOTEIO, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED,
      errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH)
 )  # fmt: skip
 """The error numbers of servers that are away for a while, and of a machine that is short of something."""
@@ -38,7 +38,7 @@ class _File:
     def __init__(self, folder: Path, name: str) -> None:
         self.descriptor = _opened_below(folder, name)
         weakref.finalize(self, _close, self.descriptor)
-        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # what is asked for is all that is needed
+        portable.advise(self.descriptor, 0, 0, "random")  # what is asked for is all that is needed
 
     @property
     def status(self) -> os.stat_result:
@@ -56,9 +56,9 @@ def _opened_below(folder: Path, name: str) -> int:
     first, *inner = name.split("/")
     if not inner:
         return os.open(folder / first, _OPEN)
-    opened = os.open(folder / first, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    opened = os.open(folder / first, portable.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for part in inner:
-        kind = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC if part is not inner[-1] else _OPEN
+        kind = portable.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC if part is not inner[-1] else _OPEN
         try:
             below = os.open(part, kind | os.O_NOFOLLOW, dir_fd=opened)
         finally:

@@ -8,6 +8,13 @@ from pathlib import Path
 from . import control_groups
 
 
+def affinity() -> frozenset[int]:
+    """Return the numbers of the CPUs that this process may use; where the system has no affinities, of all."""
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
 def usable() -> int:
     """Return the number of CPUs that this process may use at once.
 
@@ -22,8 +29,8 @@ def share(local_size: int) -> int:
     If the affinities of all ranks together fit the node, the launcher has bound each rank to CPUs of its own, and the
     share is the whole affinity. Otherwise the ranks divide it. They always divide a time limit.
     """
-    affinity = len(os.sched_getaffinity(0))
-    part = affinity if affinity * local_size <= _node_cpus() else affinity // local_size
+    bound = len(affinity())
+    part = bound if bound * local_size <= _node_cpus() else bound // local_size
     return max(1, math.ceil(min(part, control_groups.cpu_limit() / local_size)))
 
 

@@ -16,6 +16,7 @@ from typing import IO, Literal, NoReturn, TypeAlias, final
 
 from ..errors import ConfigError
 from .os_errors import naming
+from .portable import path_of
 
 Kind: TypeAlias = Literal["file", "directory", "link", "other"]
 
@@ -179,9 +180,10 @@ class Directory:
     def place(self, name: str = "") -> Path:
         """Return a path in this process to this directory or an entry, for libraries that open files by path.
 
-        It leads to this directory whatever `path` leads to, but a link called `name` is followed: create exclusively.
+        It leads to this directory whatever `path` leads to, see `path_of`, but a link called `name` is followed:
+        create exclusively.
         """
-        return Path(f"/proc/self/fd/{self._descriptor}") / name
+        return Path(path_of(self._descriptor)) / name
 
     @contextlib.contextmanager
     def _entry(self, name: str) -> Iterator[None]:

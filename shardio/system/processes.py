@@ -8,8 +8,10 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
@@ -20,7 +22,8 @@ T = TypeVar("T")
 CONTEXT = multiprocessing.get_context("spawn")
 """The context in which shardio starts processes: spawn, since a forked child may inherit locks that never open."""
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
+_LOOK_SECONDS = 1.0
 
 
 def script_advice() -> str:
@@ -42,16 +45,38 @@ def is_of_a_session(thing: Any) -> bool:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this child process when its parent ends, however that happens."""
+    """Have this child process end when its parent does, however that happens."""
     parent = multiprocessing.parent_process()
     die_with(os.getppid() if parent is None or parent.pid is None else parent.pid)
 
 
 def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent, the process `parent`, ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Ask the kernel to kill this process when its parent, the process `parent`, ends; elsewhere look every second."""
+    if not _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
+        threading.Thread(target=_outlive, args=(parent,), name="shardio-parent", daemon=True).start()
     if os.getppid() != parent:  # it ended before the call
         os._exit(1)
+
+
+def _outlive(parent: int) -> None:
+    """End this process soon after its parent."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
+
+
+def wake_on_time() -> None:
+    """Have sleeps of this thread end on time, where the system can do that, rather than together with others."""
+    _prctl(_PR_SET_TIMERSLACK, 1)
+
+
+def _prctl(option: int, value: int) -> bool:
+    """Set an option of this process; return False on a system that has none."""
+    try:
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    except AttributeError:  # not Linux
+        return False
+    return True
 
 
 @contextmanager
@@ -97,7 +122,8 @@ def limit_memory(most: int) -> None:
     """Let this process allocate at most `most` bytes, where the system can limit that."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard == resource.RLIM_INFINITY or most < hard:
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        with suppress(OSError, ValueError):  # macOS
+            resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def allow_open_files(wanted: int) -> int:
@@ -111,5 +137,8 @@ def allow_open_files(wanted: int) -> int:
         return wanted
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if target > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        except (OSError, ValueError):  # macOS allows less than its hard limit says
+            return soft
     return max(soft, target)

@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from multiprocessing.reduction import DupFd
 from typing import Any, final
 
+from .portable import anonymous_file
+
 _ALIGN = 64
 _sharing: ContextVar[bool] = ContextVar("sharing", default=False)
 
@@ -19,7 +21,7 @@ def is_sharing() -> bool:
 
 @final
 class Shared:
-    """A value to pass to processes as they start, through anonymous memory (memfd) that all of them map.
+    """A value to pass to processes as they start, through an anonymous file (memfd) that all of them map.
 
     The mapping is copy-on-write: a process keeps its changes to itself. This matters because a source of a hundred
     million files has gigabytes of names and sizes. And a process that starts gets a few bytes: an argument larger than
@@ -36,7 +38,7 @@ class Shared:
             pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         finally:
             _sharing.reset(before)
-        self._handle = os.memfd_create("shardio", os.MFD_CLOEXEC)
+        self._handle = anonymous_file("shardio")
         weakref.finalize(self, os.close, self._handle)
         spans: list[tuple[int, int]] = []
         with os.fdopen(os.dup(self._handle), "wb") as file:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...system.background import call_when_gone
+from ...system.portable import anonymous_file
 
 _PAGE = 4096
 _ALIGN = 64  # bytes; tensors begin at multiples of this
@@ -69,7 +70,7 @@ class ProgressNote:
 
 def new_shared_buffer(name: str) -> SharedBuffer:
     """Return a new, empty buffer; /proc shows it as `name`."""
-    return SharedBuffer(os.memfd_create(name.replace(" ", "-"), os.MFD_CLOEXEC))
+    return SharedBuffer(anonymous_file(name.replace(" ", "-")))
 
 
 def _attach(handle: Any) -> SharedBuffer:
