@@ -2,7 +2,8 @@
 
 `SHARDIO_NATIVE=require` raises an error if they are not, and `SHARDIO_NATIVE=off` leaves the C part out.
 `SHARDIO_JPEG_ROOT` names a folder with `include/jpeglib.h` and `lib/libjpeg.a`, a libjpeg-turbo that the C part then
-holds; without it, the C part needs the shared library that it was compiled with. `CC` and `CFLAGS` are honoured.
+holds; without it, the C part needs the shared library that it was compiled with. `CC`, `CFLAGS` and `LDFLAGS` are
+honoured.
 """
 
 import os
@@ -75,6 +76,7 @@ def compile_library(folder: Path, target: Path, jpeg_root: str | None = None) ->
         "-o",
         str(target),
         *sources,
+        *shlex.split(os.environ.get("LDFLAGS", "")),
         *(_hidden(f"{jpeg_root}/lib/libjpeg.a") if jpeg_root else ["-ljpeg"]),
         "-lm",
         "-pthread",

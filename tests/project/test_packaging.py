@@ -40,7 +40,7 @@ class Build:
 @pytest.fixture
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Build:
     """A build without settings of its own."""
-    for name in ("SHARDIO_NATIVE", "SHARDIO_JPEG_ROOT", "CFLAGS"):
+    for name in ("SHARDIO_NATIVE", "SHARDIO_JPEG_ROOT", "CFLAGS", "LDFLAGS"):
         monkeypatch.delenv(name, raising=False)
     return Build(tmp_path)
 
