@@ -20,7 +20,7 @@ from ...views.classes import names_by_field
 from ...views.readable import ReadableDataset, decoded
 from . import arrays
 from .arrays import Cut, Empty, Part, asked_cut, is_tokens, usual_cut
-from .grid import Samples
+from .grid import Samples, progress
 from .page import error, framed, hidden, link
 from .pictures import SECONDS, grey, image, inline, missing
 from .scan import Scans
@@ -62,6 +62,7 @@ def sample(
         f"<h1>Sample {number:,}</h1>",
         _place(dataset, number),
         error(samples.error) if samples.error else "",
+        progress(samples.scan, "Looking for its neighbours", True, where=condition),
     ]
     for name, kind in dataset.fields.items():
         parts.append(

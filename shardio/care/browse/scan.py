@@ -95,7 +95,7 @@ class Scan(ABC):
 
 @final
 class Chosen(Scan):
-    """The samples for which a condition holds: one bit for each sample that was looked at.
+    """The samples for which a condition holds: at most one bit for each sample that was looked at.
 
     Raises ConfigError for text that is no condition on the dataset.
     """
@@ -115,9 +115,10 @@ class Chosen(Scan):
         return self._where.masks(self._dataset, first)
 
     def _take(self, part: NDArray[np.bool_]) -> int:
-        self._bits.append(np.packbits(part))
+        found = int(np.count_nonzero(part))
+        self._bits.append(np.packbits(part[: len(part) if found else 0]))  # nothing where nothing is found
         self._firsts.append(self._firsts[-1] + len(part))
-        self._found.append(self._found[-1] + int(np.count_nonzero(part)))
+        self._found.append(self._found[-1] + found)
         return len(part)
 
     @property
