@@ -64,6 +64,7 @@ PACKAGES = (
     Package("zarr", "zarr", ("zarr",), "Zarr arrays"),
     Package("Dask", "distributed", ("distributed",), "conversion on a Dask cluster", "'dask[distributed]'"),
     Package("pytorch_optimizer", "pytorch_optimizer", ("pytorch_optimizer",), "LARS, LARC and LAMB in shardio train"),
+    Package("Starlette", "starlette", ("starlette",), "shardio browse", "starlette uvicorn"),
     Package("TensorBoard", "tensorboard", ("tensorboard",), "shardio train --tensorboard"),
 )
 

@@ -353,7 +353,8 @@ def test_a_hundred_million_samples(large: shardio.Dataset, monkeypatch: pytest.M
     monkeypatch.setattr("shardio.care.browse.grid.WAIT", 0.05)
     scans = Scans()
     last = (10**8 - 1) // PER_PAGE + 1
-    assert f"#{10**8 - 1}<" in grid(large, scans, {"page": f"{last}"})
+    for page in (f"{last}", "9" * 18):  # a page behind the last one is the last one
+        assert f"#{10**8 - 1}<" in grid(large, scans, {"page": page})
     page = grid(large, scans, {"where": "label == 3"})
     assert re.search(r"looked at [\d,]+ of 100,000,000 samples", page)
     assert 'href="/sample/99999999' not in page
@@ -515,6 +516,26 @@ def test_every_kind_of_value(data: shardio.Dataset) -> None:
         ("numbers", "768"), ("NaN", "1"), ("infinite", "0"), ("min", "10"), ("max", "776"), ("mean", "393"),
     ]  # fmt: skip
     assert figures[0].count("<title>") == 40
+
+
+def test_numbers_at_their_limits() -> None:
+    """Figures and pictures of infinite, missing and huge numbers, and of arrays of any shape, come without an error."""
+    values = {
+        "huge": np.array([np.nan, np.inf, -np.inf, 1e308, -1e308]),
+        "complex": np.array([[1 + 2j, 3], [np.nan, 0]], np.complex64),
+        "unsigned": np.array([2**64 - 1, 0], np.uint64),
+        "truths": np.array([[True, False]]),
+        "none": np.zeros((2, 0, 2), np.int8),
+        "deep": np.zeros((2, 2, 2, 2, 2)),
+        "equal": np.ones(5),
+        "nan": np.full(3, np.nan),
+    }
+    data = shardio.from_samples([values], {name: (value.dtype, value.shape) for name, value in values.items()})
+    page = sample_page(data, Scans(), 0, {}, None)
+    assert 'class="error"' not in page
+    assert not re.search(r'\sd="[^"]*(nan|inf)', page)
+    figures = re.findall(r"<dt>(?:min|max)</dt><dd>([^<]*)</dd>", page)
+    assert figures[:6] == ["-1e+308", "1e+308", "0", "3", "0", f"{2**64 - 1}"]
 
 
 def test_tokens_as_a_text(tmp_path: Path) -> None:

@@ -114,13 +114,14 @@ def grid(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) -> st
     condition, page = query.get("where", "").strip(), whole_number(query.get("page", ""), 1) or 1
     samples, first = Samples(dataset, scans, condition), (page - 1) * PER_PAGE
     samples.await_some(first + PER_PAGE)
+    scan, pages = samples.scan, max(1, -(-len(samples) // PER_PAGE))
+    if scan is None and page > pages:
+        page, first = pages, (pages - 1) * PER_PAGE
     numbers = samples.numbers(first, first + PER_PAGE)
     picture = pictured_field(dataset.fields, query.get("field", ""))
     shown = query.get("field") or None
     names = [name for name, field in dataset.fields.items() if picturable(field)]
     facts = f"{len(dataset):,} samples" + (f", {len(samples):,} chosen" if condition else "")
-    pages = max(1, -(-len(samples) // PER_PAGE))
-    scan = samples.scan
     menu = choice("field", names, picture or "", "picture") if len(names) > 1 else ""
     body = [
         f'<h1>{escaped(dataset.path, 300)}</h1><p class="soft">{escaped(facts)}</p>',

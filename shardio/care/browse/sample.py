@@ -262,6 +262,7 @@ def _line(values: NDArray[Any], label: str) -> str:
     finite = np.isfinite(heights)
     if not finite.any():
         return ""
+    heights /= np.abs(heights[finite]).max() or 1  # so that no difference overflows
     low, high = heights[finite].min(), heights[finite].max()
     across = WIDTH / max(1, len(heights) - 1)
     path, pen = [], "M"
