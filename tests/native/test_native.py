@@ -2,7 +2,6 @@
 
 import io
 import itertools
-import os
 import struct
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from shardio import native
 from shardio.containers.lmdb_pages import Pages
 from shardio.engines.fused_images import FusedImages
 from shardio.native import rows
+from shardio.system import portable
 from shardio.transforms.fuse import FusedSteps
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="not compiled here")
@@ -256,7 +256,7 @@ def test_damaged_lmdb_files_do_no_harm(lmdb_file: tuple[Path, dict[bytes, bytes]
                 struct.pack_into("<H", data, at // 2 * 2, int(number))
         if attempt % 10 == 0:
             data = data[: int(rng.integers(len(data)))]
-        with open(os.memfd_create("damaged"), "w+b", buffering=0) as file:
+        with open(portable.anonymous_file("damaged"), "w+b", buffering=0) as file:
             file.write(data.data)
             pages = Pages(file.fileno(), len(data))
             for key in keys[attempt % 20 :: 20]:
