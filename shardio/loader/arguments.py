@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any, Literal, ParamSpec
+from typing import Any, Literal, ParamSpec, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from ..format.manifest import FILE_NAME
 from ..order.world import World, rank_in_torch_distributed
 from ..system.did_you_mean import did_you_mean, for_paths
 from ..views.readable import ReadableDataset
+from .batch.as_numpy import To
 
 _P = ParamSpec("_P")
 
@@ -35,12 +36,23 @@ def refuses_foreign_keywords(function: Callable[_P, None]) -> Callable[_P, None]
     return checked
 
 
-def torch_device(device: torch.device | str | None) -> torch.device:
-    """Return the device, which is the host for None; raise ConfigError if torch does not know it, or finds no GPU."""
+def torch_device(device: torch.device | str | None, to: To) -> torch.device:
+    """Return the device, which is the host for None, for batches of tensors or arrays.
+
+    Raises ConfigError if torch does not know the device, or finds no GPU, and for arrays on another one than the host.
+    """
+    if to not in get_args(To):
+        raise ConfigError("{to} must be 'torch' or 'numpy', got {!r}", to)
     try:
         chosen = torch.device("cpu" if device is None else device)
     except RuntimeError as error:
         raise ConfigError("{device}: {}", str(error).splitlines()[0]) from error
+    if to == "numpy" and chosen.type != "cpu":
+        raise ConfigError(
+            "{to:numpy} delivers arrays in host memory: leave out {device}, which is {!r}, and let the framework that "
+            "takes the arrays move them",
+            str(chosen),
+        )
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError("{device} is {!r}, but torch finds no GPU", str(chosen))
     if chosen.type == "cuda" and chosen.index is None:  # engines must use the GPU that torch uses

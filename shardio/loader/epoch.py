@@ -18,6 +18,7 @@ from ..errors import PipelineClosed
 from ..order.plan import Order, Schedule
 from ..system import background
 from ..system.at_exit import close_at_exit
+from .batch.as_numpy import To, with_arrays
 from .batch.field_warnings import FirstBatch
 from .batch.host_batch import Batch, BatchResult, HostBatch
 from .batch.quarantine import Quarantine
@@ -41,6 +42,7 @@ class EpochIterator(Iterator[Batch]):
         quarantine: counts the bad samples.
         first_batch: looks at the first batch.
         source_names: the sources of a mixture, whose samples are counted separately; () for a single dataset.
+        to: whether batches are delivered with tensors or arrays.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class EpochIterator(Iterator[Batch]):
         quarantine: Quarantine,
         first_batch: FirstBatch,
         source_names: Sequence[str],
+        to: To,
     ) -> None:
+        self._to: To = to
         self._workers, self._prefetcher, self._quarantine = workers, prefetcher, quarantine
         self._first_batch, self._source_names = first_batch, source_names
 
@@ -125,7 +129,7 @@ class EpochIterator(Iterator[Batch]):
         self._meter.count(len(result.batch["index"]), result.stored_bytes, self._sources.popleft())
         self._workers.record_step(self._pipeline)
         self._first_batch.look(result.batch)
-        return result.batch
+        return with_arrays(result.batch) if self._to == "numpy" else result.batch
 
     def _send(self) -> None:
         """Send the next batch to the device, and the batches after it that are ready."""

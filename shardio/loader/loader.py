@@ -33,6 +33,7 @@ from .arguments import (
     time_limit,
     torch_device,
 )
+from .batch.as_numpy import To
 from .batch.field_names import Fields
 from .batch.field_warnings import FirstBatch
 from .batch.map_function import MapBy, UserFunction, map_function
@@ -59,11 +60,11 @@ class Loader:
     `next(iter(loader))` leaves the epoch where it was (if that batch was not the epoch's last), so the next peek
     delivers the same batch. For loops that are left early, begin each with `loader.set_epoch(epoch)`.
 
-    A batch is a dict. Each field is a tensor `[B, ...]` if it holds scalars, arrays of one shape or images of one size,
-    and a list of B values otherwise, unless PadTo, Ragged or Tokenize says what to make of them. `index`, int64 [B],
-    holds the samples' numbers. `valid`, bool [B], is False for repeated and masked samples; batches have it with
-    `tail="pad"` or `on_bad_sample="mask"`. `source`, int64 [B], holds the number of each sample's source; batches of a
-    mixture have it. Images are uint8 `[B, H, W, C]`, or float32
+    A batch is a dict. Each field is a tensor, or with `to="numpy"` an array, `[B, ...]` if it holds scalars, arrays of
+    one shape or images of one size, and a list of B values otherwise, unless PadTo, Ragged or Tokenize says what to
+    make of them. `index`, int64 [B], holds the samples' numbers. `valid`, bool [B], is False for repeated and masked
+    samples; batches have it with `tail="pad"` or `on_bad_sample="mask"`. `source`, int64 [B], holds the number of each
+    sample's source; batches of a mixture have it. Images are uint8 `[B, H, W, C]`, or float32
     `[B, C, H, W]` after ToFloat or Normalize, masks int64 `[B, H, W]`; arrays have the stored dtype, float32 after
     these, or int64 after ToInt64. You may keep a batch without copying it: its memory is reused only when nothing
     refers to the batch, or to a tensor or view of it, any more.
@@ -97,6 +98,9 @@ class Loader:
             small batches several at a time, up to 16, so that more may be ahead than you asked for. Neither `threads`
             nor `prefetch` changes samples or their order.
         device: the torch device, or its name, that batches go to; None leaves them in host memory.
+        to: `"numpy"` delivers NumPy arrays in place of tensors, in the same memory and under the same rule, for JAX
+            and whatever else takes arrays; `map` gets arrays, too. Batches then stay in host memory. Arrays of bfloat16
+            need ml_dtypes.
         decode: how images are decoded. `"exact"` gives, on the CPU engine, the pixels that Pillow gives, and so those
             of torchvision's transforms of PIL images; other engines come near. `"fast"` repeats chroma samples, and
             has the CPU engine's decoder shrink a JPEG where its crop is at least twice as large as its target. See
@@ -165,6 +169,7 @@ class Loader:
         threads: int | Literal["auto"] = "auto",
         prefetch: int | Literal["auto"] = "auto",
         device: torch.device | str | None = None,
+        to: To = "torch",
         decode: Decode = "exact",
         orient: bool = False,
         engine: EngineName = "auto",
@@ -192,8 +197,9 @@ class Loader:
         self.world = rank_and_size(world)
         self._world_detected = world is None
         order = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
+        self._to: To = to
         target = DeviceOptions(
-            device=torch_device(device),
+            device=torch_device(device, to),
             engine=engine,
             engine_options=dict(engine_options or {}),
             channels_last=channels_last,
@@ -208,12 +214,13 @@ class Loader:
                 decode=decode,
                 orient=orient,
                 mixing=mixing,
-                map_function=map_function(map, map_by),
+                map_function=map_function(map, map_by, to),
                 on_bad_sample=on_bad_sample,
                 verify=verify,
                 limits=Limits(max_image_pixels, max_value_bytes),
                 # A value is read again alone, and its replacement after it: all of that within the time for a batch.
                 read_limit=time_limit(timeout, "timeout") / 4,
+                to=to,
             ),
             target,
             isolate=isolate,
@@ -253,7 +260,7 @@ class Loader:
         self._sources = self.dataset.id_columns.get("source", ())
         self._state = LoaderState(order, schedule, self.dataset.digest, self._sources, self.dataset.earlier)
         self._meters = Meters()
-        arrays = [name for name, kind in spec.fields.items() if kind.kind == "array"]
+        arrays = [name for name, kind in spec.fields.items() if kind.kind == "array" and to == "torch"]
         first_of_node = self.world.local_rank == 0
         self._first_batch = FirstBatch(
             self.dataset, spec.drawn_alike, spec.names, spec.options.limits, arrays if first_of_node else ()
@@ -333,6 +340,7 @@ class Loader:
             quarantine=self._quarantine,
             first_batch=self._first_batch,
             source_names=self._sources,
+            to=self._to,
         )
         self._begin(loop, order, schedule, progress)
         return loop

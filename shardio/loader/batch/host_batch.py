@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar, final
+from typing import Any, TypeAlias, final
 
 import torch
 
@@ -11,8 +11,6 @@ from ...transforms.steps import Sizes, Step
 from .mixing import BatchFunction
 from .quarantine import BadSampleRecord
 from .rows import Rows
-
-T = TypeVar("T")
 
 Batch: TypeAlias = dict[str, Any]
 """A batch as the consumer gets it: for each field a tensor `[B, ...]` or a list of B values, and the columns `index`,
@@ -78,14 +76,3 @@ BatchResult: TypeAlias = HostBatch | Exception
 
 RefusedRows: TypeAlias = Mapping[str, Sequence[int]]
 """The rows whose images an engine could not make, by image field."""
-
-
-def map_nested(value: Any, kind: type[T], function: Callable[[T], Any]) -> Any:
-    """Return `value` with `function(x)` in place of every `x` of type `kind` in its dicts, lists and tuples."""
-    if isinstance(value, kind):
-        return function(value)
-    if isinstance(value, dict):
-        return {name: map_nested(item, kind, function) for name, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map_nested(item, kind, function) for item in value)
-    return value

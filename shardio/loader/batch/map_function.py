@@ -10,6 +10,7 @@ import torch
 
 from ...errors import ConfigError, MapError
 from ...transforms import Collation, PadTo
+from .as_numpy import To, as_tensor, with_arrays, with_tensors
 from .collate import as_array, cut, joined
 from .random_params import RandomKeys, map_generator
 
@@ -28,6 +29,7 @@ class MapFunction:
     Attributes:
         function: takes a dict and returns one.
         by: whether the dict is a `"batch"` of tensors and lists or one `"sample"`.
+        to: whether the dict that the function takes and returns has tensors, or arrays in their place.
         extras: which of `rng`, `seed` and `epoch` the function takes beside the dict.
 
     Raises ConfigError unless `function` can be called with a dict and these.
@@ -35,6 +37,7 @@ class MapFunction:
 
     function: UserFunction
     by: MapBy
+    to: To = "torch"
     extras: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,19 +62,20 @@ class MapFunction:
         if "rng" in self.extras:
             extras["rng"] = map_generator(keys)
         try:
-            result = self.function(argument, **{extra: extras[extra] for extra in self.extras})
+            given = with_arrays(argument) if self.to == "numpy" else argument
+            result = self.function(given, **{extra: extras[extra] for extra in self.extras})
         except Exception as error:
             raise MapError(f"map function {name}, {described}: {type(error).__name__}: {error}") from error
         if not isinstance(result, Mapping):
             raise MapError(f"map function {name}, {described}: it must return a dict, got {type(result).__name__}")
-        return result
+        return with_tensors(result) if self.to == "numpy" else result
 
 
-def map_function(function: UserFunction | None, by: MapBy) -> MapFunction | None:
+def map_function(function: UserFunction | None, by: MapBy, to: To) -> MapFunction | None:
     """Return the function of a Loader's options `map` and `map_by`, if it has one; ConfigError for another `map_by`."""
     if by not in get_args(MapBy):
         raise ConfigError("{map_by} must be 'batch' or 'sample', got {!r}", by)
-    return None if function is None else MapFunction(function, by)
+    return None if function is None else MapFunction(function, by, to)
 
 
 def _extras(function: UserFunction, by: MapBy) -> frozenset[str]:
@@ -163,8 +167,8 @@ def _zero_like(value: Any, *, empty: bool) -> Any:
 def _collate_column(values: list[Any]) -> Any:
     if all(isinstance(value, (bool, int, float, np.generic)) for value in values):
         return torch.as_tensor(np.array(values))
-    if not all(isinstance(value, (torch.Tensor, np.ndarray)) for value in values):
+    tensors = [as_tensor(value) if isinstance(value, np.ndarray) else value for value in values]
+    if not all(isinstance(value, torch.Tensor) for value in tensors):
         return values
-    tensors = [torch.as_tensor(value) for value in values]
     same_shape = len({(tensor.shape, tensor.dtype) for tensor in tensors}) == 1
     return torch.stack(tensors) if same_shape else tensors

@@ -37,7 +37,8 @@ from ...transforms.arrays import ArrayCut, Size
 from ...transforms.ragged import tokenizing
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
-from .collate import added_name, missing_name, offset_name, padding
+from .as_numpy import To, bfloat16
+from .collate import added_name, missing_name, nested_names, offset_name, padding
 from .field_names import FieldNames, Fields
 from .field_warnings import UnmarkedMasks, drawn_alike, warn_of_unpaired
 from .map_function import MapFunction
@@ -66,6 +67,7 @@ class BatchOptions:
     verify: bool = False
     limits: Limits = field(default_factory=Limits)
     read_limit: float = READ_SECONDS
+    to: To = "torch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +397,7 @@ def batch_spec(
         channels_last=target.channels_last,
     )
     _check_added(spec)
+    _check_numpy(spec)
     return spec
 
 
@@ -411,6 +414,21 @@ def _check_added(spec: BatchSpec) -> None:
                 f"transforms for {name!r}: {transform} adds the column {added!r}, which the batch has "
                 f"already: deliver {spec.names.stored[name]!r} under another name"
             )
+
+
+def _check_numpy(spec: BatchSpec) -> None:
+    """Raise ConfigError or MissingDependency if batches are to hold arrays, and NumPy has none for a field."""
+    if spec.options.to != "numpy":
+        return
+    for name in nested_names(spec.collations):
+        raise ConfigError(
+            f"transforms for {name!r}: Ragged(nested=True) makes a nested tensor, which NumPy lacks: with to='numpy' "
+            "take Ragged(), which delivers the values and their offsets"
+        )
+    images = [image.recipe.dtype for image in (*spec.images.values(), *spec.image_lists.values())]
+    arrays = [array.recipe.conversion.dtype for array in spec.arrays.values() if array.recipe.conversion is not None]
+    if "bfloat16" in (*images, *arrays):
+        bfloat16()
 
 
 def _image_list_spec(listed: Sequence[Transform], options: BatchOptions, target: DeviceOptions) -> ImageSpec:

@@ -5,7 +5,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from ..batch.host_batch import Batch, map_nested
+from ..batch.host_batch import Batch
+from ..batch.nested import map_nested
 
 
 class DeviceCopier:

@@ -29,9 +29,9 @@ from ..batch.host_batch import (
     EncodedImages,
     HostBatch,
     RefusedRows,
-    map_nested,
 )
 from ..batch.host_fallback import make_refused_images
+from ..batch.nested import map_nested
 from ..batch.spec import BatchSpec, DeviceOptions
 from .copier import DeviceCopier, copier_to
 

@@ -22,7 +22,8 @@ from ...system.at_exit import close_at_exit
 from ...system.background import Departures, call_on_lasting_thread, call_when_gone
 from ...system.shared_memory import Shared
 from ...system.timing import StageClock
-from ..batch.host_batch import Batch, BatchResult, HostBatch, map_nested
+from ..batch.host_batch import Batch, BatchResult, HostBatch
+from ..batch.nested import map_nested
 from ..batch.spec import BatchSpec
 from .shared_buffers import ProgressNote, TensorLocation, new_shared_buffer
 from .worker_process import BatchReady, BufferFree, FromWorker, StartEpoch, ToWorker, WorkerFailed, run_worker

@@ -23,8 +23,9 @@ from ...order.plan import Order, Schedule
 from ...system import processes
 from ...system.shared_memory import Shared
 from ...system.timing import StageClock
-from ..batch.host_batch import HostBatch, map_nested
+from ..batch.host_batch import HostBatch
 from ..batch.job import BatchJob, job_size
+from ..batch.nested import map_nested
 from ..batch.rows import Rows
 from ..batch.spec import BatchSpec
 from .shared_buffers import ProgressNote, SharedBuffer, TensorLocation

@@ -1,0 +1,59 @@
+"""Batches of NumPy arrays in place of tensors, in the same memory: `to="numpy"` of a loader.
+
+Inside the loader batches hold tensors. They become arrays where somebody else gets them: the consumer and `map`, whose
+arrays become tensors again.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...errors import MissingDependency
+from .nested import map_nested
+
+To: TypeAlias = Literal["torch", "numpy"]
+"""What batches hold: tensors, or NumPy arrays."""
+
+
+def bfloat16() -> np.dtype[Any]:
+    """Return NumPy's dtype of bfloat16, which ml_dtypes defines; MissingDependency if that is not installed."""
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise MissingDependency("arrays of bfloat16 need ml_dtypes: pip install ml_dtypes") from error
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
+
+
+def with_arrays(value: Any) -> Any:
+    """Return a batch, or a sample, with an array in place of each tensor, in its memory."""
+    return map_nested(value, torch.Tensor, _array)
+
+
+def with_tensors(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a batch, or a sample, with `as_tensor` of each array in place of it."""
+    found: dict[str, Any] = map_nested(dict(value), np.ndarray, as_tensor)
+    return found
+
+
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    if tensor.dtype == torch.bfloat16:
+        return _array(tensor.detach().view(torch.uint16)).view(bfloat16())
+    found: NDArray[Any] = tensor.numpy(force=True)
+    return found
+
+
+def as_tensor(array: NDArray[Any]) -> Any:
+    """Return an array as a tensor in its memory, or in a copy if it is read-only or reversed along an axis.
+
+    An array of a dtype that torch lacks, such as texts, is returned itself.
+    """
+    if array.dtype.name == "bfloat16":
+        return as_tensor(array.view(np.uint16)).view(torch.bfloat16)
+    try:
+        return torch.from_numpy(array if array.flags.writeable and min(array.strides, default=0) >= 0 else array.copy())
+    except TypeError:
+        return array
