@@ -234,6 +234,37 @@ def torchtitan(folder: Path, steps: int | None) -> list[int]:
     return seen
 
 
+def jax(folder: Path, steps: int | None) -> list[int]:
+    """JAX, whose processes make one array of their batches; it keeps all arrays, which may be the Loader's memory."""
+    import jax as j
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    rank, ranks = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    j.distributed.initialize(f"127.0.0.1:{os.environ['MASTER_PORT']}", ranks, rank)
+    along_batch = NamedSharding(j.make_mesh((j.device_count(),), ("batch",)), PartitionSpec("batch"))
+    batches, path, seen, kept = loader(to="numpy", world=shardio.World(rank, ranks)), folder / "state.json", [], []
+    if steps is None:
+        batches.load_state_dict(json.loads(path.read_text()))
+    for step, batch in enumerate(batches, 1):
+        array = j.make_array_from_process_local_data(along_batch, batch["x"])
+        assert array.shape == (BATCH * ranks,)
+        kept.append((array.sum(), j.device_put(batch["x"]), batch["index"].tolist()))
+        seen += numbers(batch)
+        if step == steps:
+            if rank == 0:
+                path.write_text(json.dumps(batches.state_dict()))
+            break
+    del array, batch
+    order = batches.dataset.plan(3, "global", 64, 16).lookup(np.arange(N))[0]
+    start = 0 if steps else 2 * BATCH * STEPS
+    for step, (total, own, index) in enumerate(kept):
+        assert own.tolist() == index
+        if start + (step + 1) * BATCH * ranks <= N:  # the samples of all ranks
+            assert float(total) == order[start + step * BATCH * ranks :][: BATCH * ranks].sum()
+    j.distributed.shutdown()
+    return seen
+
+
 IMPORTS = {
     "torch_checkpoint": "torch.distributed.checkpoint",
     "torchdata": "torchdata.stateful_dataloader",
@@ -241,6 +272,7 @@ IMPORTS = {
     "lightning": "lightning",
     "accelerate": "accelerate",
     "transformers": "transformers.trainer",
+    "jax": "jax",
     "torchtitan": "torchtitan.components.dataloader",
 }
 """The module that each loop needs."""

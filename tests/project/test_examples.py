@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -167,6 +168,32 @@ def test_transformers(fashion: Path, val: Path, tmp_path: Path) -> None:
     found = r"val loss 0\.\d+, accuracy 0\.[5-9]\d+: \d+ of 405\n"
     two = output(tmp_path, *TORCHRUN, *resume, "part")  # whose last checkpoint is the end of the training
     assert re.findall(found, two) == re.findall(found, alone) != []
+
+
+@pytest.mark.long
+def test_jax_on_two_devices_and_in_two_processes(fashion: Path, tmp_path: Path) -> None:
+    """A run on two devices that was stopped and goes on has the weights of one that was not, to the last bit.
+
+    So have two processes that go on, to rounding.
+    """
+    pytest.importorskip("jaxlib")
+    words = [EXAMPLES / "train_jax.py", fashion, "--devices", "2", "--checkpoint"]
+    first, second = run(tmp_path, *words, "whole.npz")
+    assert second < first < 2.0
+    assert run(tmp_path, *words, "part.npz", "--stop-after", "70") == [first]
+    shutil.copy(tmp_path / "part.npz", tmp_path / "processes.npz")
+    run(tmp_path, *words, "part.npz")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    several = [*words[:2], "--coordinator", f"127.0.0.1:{port}", "--checkpoint", "processes.npz", "--process"]
+    commands = [[sys.executable, *several, str(number), "2"] for number in range(2)]
+    processes = [subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT) for command in commands]
+    assert [process.wait(timeout=200) for process in processes] == [0, 0]
+    whole, part, other = (np.load(tmp_path / f"{name}.npz") for name in ("whole", "part", "processes"))
+    assert whole["loader"] == part["loader"]
+    for name in ("in", "out"):
+        assert np.array_equal(whole[name], part[name])
+        assert np.allclose(whole[name], other[name], atol=1e-5)
 
 
 @pytest.mark.long
