@@ -88,7 +88,7 @@ class Feed(Protocol):
         """Yield the numbers of the samples of each step."""
 
     def save(self, path: Path) -> None:
-        """Write the state of this rank after the steps that were taken."""
+        """Write the state of this rank after the steps that were taken; raise NotImplementedError if it has none."""
 
     def load(self, path: Path) -> None:
         """Take the state that a rank of this number has written; call it before iterating."""
@@ -103,8 +103,6 @@ class Chooser(Protocol):
     """For each task that the library offers, what does it."""
     IMPORTS: tuple[str, ...]
     """Modules to import before jobs are forked."""
-    RESUMES: bool
-    """Whether it keeps and takes a state at all."""
     ELASTIC: str
     """What the library has for another number of ranks, if it isn't what it uses otherwise."""
 
@@ -217,6 +215,7 @@ def _mixed(later: Sequence[int]) -> Asked:
 
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
+        "all": Task("every sample once", _once(A)),
         "where": Task("choose by a condition", _once([i for i in A if is_wanted(row(i))])),
         "select": Task("choose by numbers", _once(CHOSEN.tolist())),
         "repeat": Task("2.5 times the samples", _shares(np.full(SAMPLES, 2.5), SAMPLES * 5 // 2)),
@@ -255,6 +254,7 @@ class Delivered:
 
 
 EXACT = "exact"
+NO_STATE = "no state"
 
 
 ASKED_WORDS = ("missing", "too many")

@@ -16,7 +16,7 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks._choosing import Chooser, Place
+from benchmarks._choosing import NO_STATE, Chooser, Place
 from benchmarks._run_peer import versions
 
 JOB_SECONDS = 60.0
@@ -49,6 +49,8 @@ def in_a_process(module: Chooser, order: dict[str, Any], job: dict[str, Any], ou
         try:
             os.environ["MASTER_PORT"] = str(job["port"])
             result = run(module, order, job)
+        except NotImplementedError:
+            result = {"error": NO_STATE}
         except Exception as error:  # noqa: BLE001 - any error is a result here
             text = " ".join(str(error).split()).partition(". ")[0]
             result = {"error": f"{type(error).__name__}: {text}"[:ERROR_LENGTH]}

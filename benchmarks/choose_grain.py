@@ -28,9 +28,9 @@ from benchmarks._choosing import (
 REQUIREMENTS = bench_grain.REQUIREMENTS
 VERSIONS = ("grain", "array-record")
 IMPORTS = ("grain",)
-RESUMES = True
 ELASTIC = "ElasticIterator"
 HOW = {
+    "all": "MapDataset.shuffle",
     "where": "MapDataset.filter",
     "select": "select_from_datasets with a map of your own",
     "repeat": "shuffle().repeat(3)[:2560]",

@@ -25,9 +25,9 @@ REQUIREMENTS = bench_litdata.REQUIREMENTS
 VERSIONS = ("litdata", "torch")
 IMPORTS = ("litdata",)
 ENVIRONMENT = bench_litdata.ENVIRONMENT
-RESUMES = True
 ELASTIC = ""
 HOW = {
+    "all": "StreamingDataset",
     "select": "StreamingDataset.subset",
     "repeat": "StreamingDataset(subsample=2.5)",
     "balanced": "a dataset per class with subsample, CombinedStreamingDataset",
@@ -77,6 +77,8 @@ def feed(task: str, place: Place) -> Feed:
 def _dataset(task: str, folder: Path) -> Any:
     import litdata
 
+    if task == "all":
+        return _stream(folder / "a")
     if task == "select":
         return _stream(folder / "a").subset(CHOSEN.tolist())
     if task == "repeat":

@@ -20,9 +20,9 @@ from benchmarks._choosing import (
 REQUIREMENTS = ("spdl-core==0.8.0", "numpy==2.4.6")  # its samplers; spdl-io, which decodes, needs FFmpeg
 VERSIONS = ("spdl-core",)
 IMPORTS = ("spdl.source",)
-RESUMES = False
 ELASTIC = ""
 HOW = {
+    "all": "DistributedRandomSampler",
     "weighted": "DistributedRandomSampler with weights",
     "balanced": "DistributedRandomSampler with weights",
     "mix": "MergeIterator with weights",
@@ -42,6 +42,8 @@ def feed(task: str, place: Place) -> Feed:
     """A sampler for a task."""
     if task == "mix":
         return _Feed(_merged(place), place)
+    if task == "all":
+        return _Feed(_sampled(SAMPLES, place, None, None), place)
     if task == "balanced":
         weights = [1 / CLASS_SIZES[label] for label in LABELS]
         return _Feed(_sampled(SAMPLES, place, weights, PER_CLASS * len(CLASS_SIZES)), place)

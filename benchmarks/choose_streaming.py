@@ -27,9 +27,9 @@ WITHOUT_DEPENDENCIES = bench_streaming.WITHOUT_DEPENDENCIES
 STAND_INS = bench_streaming.STAND_INS
 VERSIONS = ("mosaicml-streaming", "torch")
 IMPORTS = ("streaming",)
-RESUMES = True
 ELASTIC = ""
 HOW = {
+    "all": "StreamingDataset",
     "repeat": "Stream(repeat=2.5)",
     "balanced": "a Stream per class with choose",
     "mix": "Streams with proportion, and epoch_size",
@@ -83,6 +83,8 @@ def feed(task: str, place: Place) -> Feed:
 def _data(task: str, folder: Path) -> dict[str, Any]:
     from streaming import Stream
 
+    if task == "all":
+        return {"local": str(folder / "a")}
     if task == "repeat":
         return {"streams": [Stream(local=str(folder / "a"), repeat=2.5)]}
     if task == "balanced":

@@ -44,7 +44,6 @@ from shardio.bench.machine import describe
 
 KIND = "choose"
 COLUMNS = ("epoch", f"{RANKS} ranks", "resumed", f"on {FEWER_RANKS} ranks")
-NO_STATE = "no state"
 MARKS = ("<!-- what benchmarks/choosing.py found -->", "<!-- end of what it found -->")
 
 
@@ -158,17 +157,15 @@ def _deliveries(runner: Runner, module: Chooser, tasks: Sequence[str]) -> Found:
             found[mode, world, elastic, name] = delivered
 
     ways = _ways(module)
-    if module.RESUMES:
-        for elastic in ways:
-            go("stop", RANKS, elastic, tasks)
+    for elastic in ways:
+        go("stop", RANKS, elastic, tasks)
     if "grow" in tasks:
         runner.do("grow")
     go("epoch", 1, False, [*tasks, *(task + REST for task in tasks if TASKS[task].asked is None)])
     for elastic in ways:
         go("epoch", RANKS, elastic, tasks)
-    if module.RESUMES:
-        go("resume", RANKS, False, tasks)
-        go("resume", FEWER_RANKS, ways[-1], tasks)
+    go("resume", RANKS, False, tasks)
+    go("resume", FEWER_RANKS, ways[-1], tasks)
     return found
 
 
@@ -186,8 +183,6 @@ def _cells(task: str, module: Chooser, found: Found) -> list[str]:
     else:
         cells = [_judged(asked, one)]
     cells.append(_judged(asked, found["epoch", RANKS, False, task]))
-    if not module.RESUMES:
-        return [*cells, NO_STATE, NO_STATE]
     for world, elastic in ((RANKS, False), (FEWER_RANKS, _ways(module)[-1])):
         whole = found["epoch", RANKS, elastic, task]
         stopped, rest = found["stop", RANKS, elastic, task], found["resume", world, elastic, task]
