@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks._processes import run
 from benchmarks._results import finish, options
+from shardio.bench.accelerators import ACCELERATORS
 from shardio.bench.config import BenchConfig
 from shardio.bench.measurement import measure
 
@@ -44,7 +45,8 @@ class Shape:
         files: the number of files.
         sample_bytes: bytes of a sample in memory.
         batch_size: samples per rank and step.
-        accelerator_step: the seconds of a step on an H100, by MLPerf Storage's figures: unet3d, and resnet50.
+        accelerator_step: the seconds of a step on an H100, by MLPerf Storage's figures: unet3d (v2.0), and resnet50
+            (v3.0, what-if).
         threads: threads per rank. With one, a batch of the volumes takes long enough for the oversleeping of a step,
             which DLIO counts as computing, to be a small part of it.
     """
@@ -58,9 +60,10 @@ class Shape:
     threads: int
 
 
+UNET3D, RESNET50 = ACCELERATORS["unet3d-h100"], ACCELERATORS["resnet50-h100"]
 SHAPES = {
-    "volumes": Shape("npz", "numpy", 84, 24 << 20, 7, 0.323, 1),
-    "photos": Shape("jpeg", "imagefolder", 960, 640 * 640, 64, 0.224 * 64 / 400, 2),
+    "volumes": Shape("npz", "numpy", 84, 24 << 20, 7, UNET3D.step_seconds, 1),
+    "photos": Shape("jpeg", "imagefolder", 960, 640 * 640, 64, 64 / RESNET50.samples_per_second, 2),
 }
 
 

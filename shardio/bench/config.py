@@ -37,7 +37,9 @@ class BenchConfig:
         threads: worker threads per rank; auto divides the cores among the ranks.
         prefetch: batches made ahead.
         isolate: use worker processes instead of threads.
-        emulate: stand in for a model on an accelerator; the result is MLPerf-style.
+        emulate: stand in for a model on an accelerator, by MLPerf Storage v3.0 (mlcommons/storage ce28a98); the result
+            is MLPerf-style. Closed and open workloads are unet3d-b200, retinanet-b200 and retinanet-mi355; the others
+            are what-if.
         step_time: seconds of computation to simulate per step. With `emulate`, in place of that accelerator's.
         seed: seed of the order and the crops.
         engine: what decodes and transforms images.

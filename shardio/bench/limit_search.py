@@ -50,7 +50,9 @@ class Limit:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values."""
-        return without_secrets({"schema": "shardio-bench-limit/1", **asdict(self)})
+        accelerator = self.config.accelerator
+        follows = None if accelerator is None else accelerator.follows
+        return without_secrets({"schema": "shardio-bench-limit/1", **asdict(self), "follows": follows})
 
 
 def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = None) -> Limit:
@@ -69,7 +71,7 @@ def find_limit(config: BenchConfig, probed: Callable[[Probe], None] | None = Non
     accelerator = config.accelerator
     if accelerator is None:
         raise ConfigError(
-            Message("{find_limit} needs an accelerator: give {emulate:resnet50-h100} or another one, or {step_time}")
+            Message("{find_limit} needs an accelerator: give {emulate:retinanet-b200} or another one, or {step_time}")
         )
     seconds = _SECONDS if config.seconds is None else config.seconds
     sample_bytes = mean_sample_bytes(config)

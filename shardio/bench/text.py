@@ -80,6 +80,8 @@ def _accelerator(result: BenchResult) -> list[tuple[str, str]]:
             f"{accelerator.pass_mark:.0%}: {reached}",
         )
     ]
+    if accelerator.follows is not None:
+        rows.append(("follows", accelerator.follows))
     if result.ceiling is not None:
         rows.append(("ceiling", f"{result.ceiling:,.0f} samples/s per rank with a batch that is always there"))
     return rows
@@ -129,6 +131,8 @@ def limit_text(limit: Limit) -> str:
         lines.append(f"this machine feeds  {_not_this_workload(accelerator, limit.sample_bytes)}")
     elif limit.accelerators is not None:
         lines.append(f"this machine feeds  {limit.accelerators:.2f} x {limit.config.emulate} (MLPerf-style)")
+    if accelerator is not None and accelerator.follows is not None:
+        lines.append(f"follows             {accelerator.follows}")
     return "\n".join(lines)
 
 

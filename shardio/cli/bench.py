@@ -88,9 +88,9 @@ def bench(
 
       shardio bench data/photos --image-size 224 --seconds 10
 
-      shardio bench data/photos --image-size 224 --ranks 2 --emulate resnet50-a100 --html report.html
+      shardio bench data/photos --image-size 224 --ranks 2 --emulate retinanet-b200 --html report.html
 
-      shardio bench data/photos --image-size 224 --emulate resnet50-h100 --find-limit
+      shardio bench data/photos --image-size 224 --emulate retinanet-b200 --find-limit
 
       shardio bench data/photos --image-size 224 --versus decode=fast
 

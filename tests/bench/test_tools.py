@@ -19,7 +19,7 @@ from _datasets import tensors
 import shardio
 from shardio.bench import limit_search
 from shardio.bench import versus as versus_module
-from shardio.bench.accelerators import ACCELERATORS, utilisation
+from shardio.bench.accelerators import ACCELERATORS, SUBMITTABLE, utilisation
 from shardio.bench.config import BenchConfig
 from shardio.bench.html import page
 from shardio.bench.limit_search import PRECISION, Limit, bisect, find_limit
@@ -58,7 +58,38 @@ def test_utilisation_counts_nominal_steps() -> None:
     assert utilisation(np.array([0.5, 0.6, 0.7, 5.0, 5.1]), two, 0.1) == pytest.approx(1)
     assert utilisation(np.array([0.5, 0.6, 0.7, 5.0, 5.4]), two, 0.1) == pytest.approx(0.5)
     assert utilisation(np.array([0.5, 0.6]), np.array([0, 1]), 0.1) is None
-    assert ACCELERATORS["unet3d-h100"].pass_mark == 0.9
+
+
+def test_workloads_follow_a_named_release() -> None:
+    """The closed and open workloads are those of MLPerf Storage v3.0; every other one is what-if, and each says so."""
+    submittable = {name: known for name, known in ACCELERATORS.items() if known.follows == SUBMITTABLE}
+    assert {name: (known.batch_size, known.step_seconds, known.pass_mark) for name, known in submittable.items()} == {
+        "unet3d-b200": (7, 0.162, 0.90),
+        "retinanet-b200": (24, 0.04755, 0.85),
+        "retinanet-mi355": (32, 0.0634, 0.85),
+    }
+    for name, known in ACCELERATORS.items():
+        assert known.name == name
+        assert known.follows is not None
+        assert known.follows.startswith("MLPerf Storage v")
+        assert known.follows.endswith("closed and open" if name in submittable else "what-if")
+    assert {"resnet50-h100", "cosmoflow-h100"} <= ACCELERATORS.keys() - submittable.keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "follows"),
+    [({"emulate": "retinanet-b200"}, SUBMITTABLE), ({"step_time": 0.1}, None), ({}, None)],
+    ids=["emulate", "step", "none"],
+)
+def test_results_name_what_they_follow(measured: BenchResult, options: Any, follows: str | None) -> None:
+    """Report and JSON of a measurement and of a search name the release; those of a step of any length name none."""
+    config = replace(measured.config, **options)
+    shown = replace(measured, config=config, utilisation=0.97, utilisation_of_slowest=0.96, sample_bytes=3e5)
+    assert shown.to_json()["follows"] == follows
+    assert (SUBMITTABLE in summary(shown)) is (follows is not None)
+    limit = Limit(config, 0.85, 0.1, 4000.0, 2.2, [], sample_bytes=3e5)
+    assert limit.to_json()["follows"] == follows
+    assert (SUBMITTABLE in limit_text(limit)) is (follows is not None)
 
 
 @pytest.mark.parametrize("limit", [0.01, 0.099, 0.1, 0.13, 1.0, 1e6])

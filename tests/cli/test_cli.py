@@ -175,7 +175,7 @@ def test_show_batches(dataset: Path, tmp_path: Path) -> None:
         (("bench", "nowhere", "--json", "no/x.json"), "--json must be a file in a writable folder, got no/x.json", 2),
         (("bench", "nowhere", "--html", "a/x.png/y"), "--html must be a file in a writable folder, got a/x.png/y", 2),
         (("bench", "a", "--find-limit", "--storage"), "--find-limit takes no --storage: run the command once", 2),
-        (("bench", "a", "--find-limit"), "--find-limit needs an accelerator: give --emulate resnet50-h100 or", 2),
+        (("bench", "a", "--find-limit"), "--find-limit needs an accelerator: give --emulate retinanet-b200 or", 2),
         (("convert", "idx", "a", "out", "--to"), "'--to' requires an argument. (see shardio convert idx --help)", 2),
         (("--version=3",), "Option '--version' does not take a value. (see shardio --help)", 2),
         (("stats", "nowhere", "--fill-value", "3"), "--fill-value must be a field and a number such as grid=-32768", 2),
