@@ -110,7 +110,7 @@ class _Feed:
 def _encoder() -> Any:
     from megatron import energon
 
-    @energon.stateless
+    @energon.stateless  # type: ignore[untyped-decorator]
     def number(sample: dict[str, Any]) -> dict[str, Any]:
         text = sample["json"]
         return dict(
