@@ -272,7 +272,7 @@ def test_pieces_of_an_earlier_boot(tmp_path: Path, fill: Fill, monkeypatch: pyte
     whole = bytes(store.read("a").data)
     read(fetcher, files["a"], 0, 20)
     os.pwrite(files["a"].cached.file, bytes(PIECE), 7 * PIECE)  # a piece that was not written back
-    monkeypatch.setattr(node_cache, "_boot", lambda: b"another")
+    monkeypatch.setattr(node_cache.portable, "boot", lambda: b"another")
     counting = FaultyStore(store, Faults())
     later, theirs = opened(tmp_path, 40, counting)
     assert read(later, theirs["a"], 5, 9) == whole[5 * PIECE : 9 * PIECE]
@@ -296,7 +296,7 @@ def test_a_table_that_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     os.truncate(tmp_path / "tables/group/a", 0)
     os.truncate(tmp_path / "tables/group/b", 100)
     os.truncate(tmp_path / "files/group/d", 0)
-    monkeypatch.setattr(node_cache, "_boot", lambda: b"another")
+    monkeypatch.setattr(node_cache.portable, "boot", lambda: b"another")
     later, theirs = opened(tmp_path, 100, store)
     for name in ("a", "b", "d"):
         assert read(later, theirs[name], 0, 5) == store.read(name, 0, 5 * PIECE).data
