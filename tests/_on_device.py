@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 import shardio
-from shardio.loader.batch.host_batch import BatchResult, map_nested
+from shardio.loader.batch.host_batch import BatchResult
+from shardio.loader.batch.nested import map_nested
 from shardio.loader.device.prefetcher import DevicePrefetcher
 
 

@@ -1,6 +1,7 @@
 """`to="numpy"`: the values of the tensors as NumPy arrays, in their memory, whatever a batch holds."""
 
 import sys
+from functools import partial
 from typing import Any
 
 import _datasets
@@ -19,6 +20,7 @@ from shardio import ConfigError, Field, MissingDependency
 ml_dtypes = pytest.importorskip("ml_dtypes")
 pytestmark = pytest.mark.filterwarnings("ignore:field '.*' holds rows of torch.uint16")
 
+load = partial(_datasets.load, device=None)  # arrays are on the host, wherever other tests' batches are
 N = 20
 FIELDS: dict[str, Any] = {
     "image": "image",
@@ -102,7 +104,7 @@ def equal(tensors: Any, arrays: Any) -> bool:
 def both(data: Any = DATA, **options: Any) -> list[list[dict[str, Any]]]:
     """The batches of an epoch as tensors, and as arrays; each list keeps all of them."""
     options = {"batch_size": 6, "seed": 3} | options
-    return [list(_datasets.load(data, to=to, **options)) for to in ("torch", "numpy")]
+    return [list(load(data, to=to, **options)) for to in ("torch", "numpy")]
 
 
 @given(
@@ -136,7 +138,7 @@ def test_a_map_gets_and_returns_arrays(by: Any, isolate: bool) -> None:
     transforms = {"grid": [shardio.ToFloat(dtype="bfloat16")], "track": [shardio.PadTo()]}
     plain, _ = both(fields=fields, transforms=transforms)
     options = {"map": halved, "map_by": by, "isolate": isolate, "threads": 1, "to": "numpy", "seed": 3}
-    arrays = _datasets.load(DATA, 6, fields=fields, transforms=transforms, **options)
+    arrays = load(DATA, 6, fields=fields, transforms=transforms, **options)
     for expected, batch in zip(plain, arrays, strict=True):
         assert equal(expected, {name: value for name, value in batch.items() if name in expected})
         assert batch["half"].tolist() == (batch["grid"][..., ::-1] / 2).tolist()
@@ -162,7 +164,7 @@ def test_mixing_mixtures_and_rows_of_documents() -> None:
 
 def test_memory_is_the_batchs_and_is_lent() -> None:
     """An array is a view of the batch's memory, which serves another batch once the array is gone, and not before."""
-    loader = _datasets.load(DATA, 2, to="numpy", fields=["grid"], threads=1, prefetch=1)
+    loader = load(DATA, 2, to="numpy", fields=["grid"], threads=1, prefetch=1)
     loader.set_epoch(0)
     kept, places = [], set()
     for batch in loader:
@@ -188,12 +190,12 @@ def test_memory_is_the_batchs_and_is_lent() -> None:
 def test_what_numpy_cannot_hold_is_refused(options: dict[str, Any], message: str) -> None:
     """A device, a word that is none, and nested tensors are refused when the loader is made."""
     with pytest.raises(ConfigError, match=message):
-        _datasets.load(DATA, **{"to": "numpy"} | options)
+        load(DATA, **{"to": "numpy"} | options)
 
 
 def test_bfloat16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without ml_dtypes, bfloat16 is refused with what to install, and all else works."""
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(MissingDependency, match="arrays of bfloat16 need ml_dtypes: pip install ml_dtypes"):
-        _datasets.load(DATA, to="numpy", transforms={"grid": [shardio.ToFloat(dtype="bfloat16")]})
-    assert len(list(_datasets.load(DATA, 5, to="numpy"))) == 4
+        load(DATA, to="numpy", transforms={"grid": [shardio.ToFloat(dtype="bfloat16")]})
+    assert len(list(load(DATA, 5, to="numpy"))) == 4
