@@ -3,6 +3,7 @@
 The batches are brought back to the host as they are handed out, so that tests compare them as always.
 """
 
+import inspect
 from dataclasses import replace
 
 import torch
@@ -16,10 +17,8 @@ from shardio.loader.device.prefetcher import DevicePrefetcher
 
 def deliver_to(device: str) -> None:
     """Make Loaders deliver to this device, and with the CPU engine, unless they name others."""
-    init = shardio.Loader.__init__
-    defaults = init.__defaults__ or ()
-    names = init.__code__.co_varnames[: init.__code__.co_argcount][-len(defaults) :]
-    init.__defaults__ = tuple((dict(zip(names, defaults, strict=True)) | {"device": device, "engine": "cpu"}).values())
+    defaults = inspect.unwrap(shardio.Loader.__init__).__kwdefaults__
+    defaults |= {"device": device, "engine": "cpu"}
     receive = DevicePrefetcher.receive
 
     def to_host(self: DevicePrefetcher) -> BatchResult:
