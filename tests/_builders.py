@@ -11,6 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 DHT, DQT, SOS = b"\xff\xc4", b"\xff\xdb", b"\xff\xda"
 """The markers with which a JPEG's Huffman tables, quantisation tables and scans begin."""
@@ -73,6 +74,15 @@ def decoded(data: bytes) -> NDArray[Any]:
     """The pixels of an image as OpenCV decodes them: RGB `[h, w, 3]` or grey `[h, w]`."""
     found = np.asarray(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED))
     return found[..., ::-1] if found.ndim == 3 else found
+
+
+def resized(image: Image.Image, size: tuple[int, int], filter_name: str) -> Image.Image:
+    """What `resize` of Pillow 13 makes of an image, (height, width), on any Pillow: older ones begin horizontally."""
+    method = Image.Resampling[filter_name.upper()]
+    shorter, narrower = image.height - size[0], image.width - size[1]
+    if method != Image.Resampling.NEAREST and shorter > max(0, 2 * narrower):
+        image = image.resize((image.width, size[0]), method)
+    return image.resize(size[::-1], method)
 
 
 def spoiled(image: bytes) -> bytes:

@@ -45,10 +45,15 @@ def resize(
         return resized
     if antialias or interpolation == "nearest":
         image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
-        made = np.asarray(image.resize(size[::-1], Image.Resampling[interpolation.upper()]))
+        method = Image.Resampling[interpolation.upper()]
+        shorter, narrower = pixels.shape[0] - size[0], pixels.shape[1] - size[1]
+        if interpolation != "nearest" and shorter > 0 and shorter > 2 * narrower:
+            # Vertically first, as Pillow 13 does by itself: older ones always begin horizontally.
+            image = image.resize((image.width, size[0]), method)
+        made = np.asarray(image.resize(size[::-1], method))
     else:
-        method = cv2.INTER_CUBIC if interpolation == "bicubic" else cv2.INTER_LINEAR
-        made = np.asarray(cv2.resize(pixels, size[::-1], interpolation=method), np.uint8)
+        flag = cv2.INTER_CUBIC if interpolation == "bicubic" else cv2.INTER_LINEAR
+        made = np.asarray(cv2.resize(pixels, size[::-1], interpolation=flag), np.uint8)
     return made.reshape(*size, channels)
 
 

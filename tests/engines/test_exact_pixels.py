@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from _builders import resized
 from _datasets import packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -76,7 +77,7 @@ def reference(
                 image = image.crop((left, top, left + width, top + height))
             case Scale(sizes, interpolation, _):
                 height, width = sizes[row].tolist()
-                image = image.resize((width, height), Image.Resampling[interpolation.upper()])
+                image = resized(image, (height, width), interpolation)
             case Flip(mask) if mask[row]:
                 image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     return np.asarray(image).reshape(image.height, image.width, channels)
@@ -140,7 +141,7 @@ def test_any_crop_filter_and_size(
     assert FusedImages(channels).resize([image], FusedSteps(*rows, np.array([flip]), how), out) == []
     part = image[box[0] : box[0] + height, box[1] : box[1] + width]
     picture = Image.fromarray(part if channels == 3 else part[:, :, 0])
-    whole = picture.resize(size[::-1], Image.Resampling[how.upper()])
+    whole = resized(picture, size, how)
     window = whole.crop((first[1], first[0], first[1] + kept[1], first[0] + kept[0]))
     wanted = np.asarray(window).reshape(*kept, channels)
     assert np.array_equal(out[0], wanted[:, ::-1] if flip else wanted)
@@ -156,7 +157,7 @@ def test_far_smaller_and_far_larger(interpolation: Interpolation, channels: int)
     image = np.random.default_rng(5).integers(0, 256, (700, 900, channels), dtype=np.uint8)
     for size in ((3, 5), (1, 1), (700, 2), (2, 900), (31, 900), (1400, 30)):
         picture = Image.fromarray(image if channels == 3 else image[:, :, 0])
-        wanted = np.asarray(picture.resize(size[::-1], Image.Resampling[interpolation.upper()]))
+        wanted = np.asarray(resized(picture, size, interpolation))
         assert np.array_equal(resize(image, size, interpolation, True), wanted.reshape(*size, channels))
 
 
