@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,8 @@ def commands() -> Path:
 
 def _serve(folder: Path) -> None:
     for name in _PRELOADED:
-        __import__(name)
+        with suppress(ModuleNotFoundError):  # torch, and what imports it
+            __import__(name)
     from shardio.conversion import source
 
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # who started it may have blocked some

@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import importlib.util
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ settings.register_profile("shardio", deadline=None)  # the duration of an exampl
 settings.load_profile("shardio")
 
 pytest_plugins = ["_datasets", "_stores"]  # their fixtures
+if importlib.util.find_spec("torch") is None:
+    pytest_plugins.append("_without_torch")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

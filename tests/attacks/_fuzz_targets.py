@@ -38,10 +38,6 @@ import shardio
 from shardio.conversion.adopt import adopt
 from shardio.format import manifest
 from shardio.source import Converter, find
-from shardio.train import run
-
-sys.path.append(str(Path(__file__).parents[1] / "train"))
-from _tiny import config
 
 COUNT = 12
 
@@ -435,6 +431,11 @@ def photos(folder: Path) -> None:
 
 def train(folder: Path, **options: Any) -> None:
     """Train a tiny model on `folder/data/train`, with checkpoints in `folder/out`."""
+    sys.path.append(str(Path(__file__).parents[1] / "train"))
+    from _tiny import config  # here: it needs torch, as training does, and the other targets don't
+
+    from shardio.train import run
+
     with open(folder / "log", "w") as file, redirect_stdout(file), redirect_stderr(file):
         run(config(folder, **options))
 

@@ -15,7 +15,6 @@ from shardio.conversion.adopt import adopt
 from shardio.conversion.skipped import write_report
 from shardio.errors import ShardioError, StateMismatch
 from shardio.output.records import Skipped
-from shardio.train import checkpoint
 
 SOURCES = [name for name, target in TARGETS.items() if target.converter and target.converter != "imagefolder"]
 """An image folder leaves out what is no file."""
@@ -101,6 +100,8 @@ def test_journals(tmp_path: Path, name: str, work: Callable[..., None]) -> None:
 
 def test_checkpoints(tmp_path: Path) -> None:
     """A pipe is no checkpoint."""
+    from shardio.train import checkpoint  # here: it needs torch
+
     path = tmp_path / "last.pt"
     os.mkfifo(path)
     with within(5), pytest.raises(StateMismatch, match=rf"{path}: it cannot be read: not a regular file"):

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 import shardio
+import shardio.train
 from shardio.cli import main
 from shardio.conversion.source import names
 from shardio.errors import ConfigError
 from shardio.system.local_path import local_path
-from shardio.train import TrainConfig
-from shardio.train import run as train
 
 URL = "s3://bucket/photos"
 
@@ -56,7 +55,7 @@ def test_commands_of_webdataset(tmp_path: Path) -> None:
     [
         shardio.repair,
         lambda url: shardio.convert(url, "out", converter="idx"),
-        lambda url: train(TrainConfig(train="data", output=url)),
+        lambda url: shardio.train.run(shardio.train.TrainConfig(train="data", output=url)),
     ],
 )
 def test_from_python(use: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
