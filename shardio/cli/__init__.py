@@ -30,7 +30,7 @@ from . import (
     verify,
     view,
 )
-from ._command import Command, Group
+from ._command import Command, Group, Refusal
 
 INTERRUPTED = 130  # the exit code that shells report for a process that SIGINT ended
 
@@ -89,7 +89,7 @@ def main() -> NoReturn:
         code = app(args=sys.argv[1:] or ["--help"], prog_name="shardio", standalone_mode=False)
         with naming("standard output"):  # at the interpreter's exit it would be too late to report a full disk
             sys.stdout.flush()
-    except typer.TyperException as error:
+    except Refusal as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "shardio"
         message = error.format_message().replace("Value error, ", "")  # whose words say that already

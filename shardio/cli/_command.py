@@ -14,6 +14,9 @@ from ..errors import Message, Option, ShardioError
 _parameters: ContextVar[tuple[Any, ...]] = ContextVar("parameters", default=())
 """The parameters of the command that runs."""
 
+Refusal: type[Any] = getattr(typer, "TyperException", typer.BadParameter.mro()[2])
+"""What typer raises about arguments. Before typer 0.27 it is click's `ClickException`."""
+
 
 class Command(TyperCommand):
     """A command whose options stand in groups, whose examples can be copied, and whose errors name options as typed."""
@@ -42,7 +45,7 @@ class Command(TyperCommand):
         try:
             with _telling_of(ctx):
                 return super().parse_args(ctx, args)
-        except typer.TyperException as error:
+        except Refusal as error:
             named = {f"--{p.name}".replace("_", "-"): p.opts[0] for p in self.params if p.name}
             if (given := getattr(error, "option_name", "")) != named.get(given, given):
                 error.message += f"; it is {named[given]}"
@@ -89,9 +92,9 @@ def _telling_of(ctx: Any) -> Iterator[None]:
     """Let usage errors of the `with` block know their command, whose help they name; typer leaves it out of some."""
     try:
         yield
-    except typer.TyperException as error:
+    except Refusal as error:
         if getattr(error, "ctx", None) is None:
-            error.ctx = ctx  # type: ignore[attr-defined]  # which usage errors have
+            error.ctx = ctx  # which usage errors have
         raise
 
 

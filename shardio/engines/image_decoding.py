@@ -19,6 +19,7 @@ from ..format.fields import Field
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..native.recode import find_damage
 from ..system.optional import cv2
+from .resizing import resized
 
 Levels: TypeAlias = NDArray[Any]
 """The numbers that the pixels of masks are, uint8 or uint16."""
@@ -95,7 +96,7 @@ def with_alpha(pixels: NDArray[np.uint8], size: tuple[int, int] | None) -> NDArr
     """
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGBA")
     if size is not None and pixels.shape[:2] != size:
-        image = image.resize(size[::-1], Image.Resampling.BILINEAR)
+        image = resized(image.convert("RGBa"), size, "bilinear").convert("RGBA")
     return np.asarray(image, np.uint8)
 
 

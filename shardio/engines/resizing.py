@@ -41,20 +41,23 @@ def resize(
         out = np.empty((1, *size, channels), np.uint8)
         if _images(channels).resize([np.ascontiguousarray(pixels)], fused, out):
             raise MemoryError("there is no memory to resize an image")
-        resized: NDArray[np.uint8] = out[0]
-        return resized
+        made: NDArray[np.uint8] = out[0]
+        return made
     if antialias or interpolation == "nearest":
         image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
-        method = Image.Resampling[interpolation.upper()]
-        shorter, narrower = pixels.shape[0] - size[0], pixels.shape[1] - size[1]
-        if interpolation != "nearest" and shorter > 0 and shorter > 2 * narrower:
-            # Vertically first, as Pillow 13 does by itself: older ones always begin horizontally.
-            image = image.resize((image.width, size[0]), method)
-        made = np.asarray(image.resize(size[::-1], method))
+        made = np.asarray(resized(image, size, interpolation))
     else:
         flag = cv2.INTER_CUBIC if interpolation == "bicubic" else cv2.INTER_LINEAR
         made = np.asarray(cv2.resize(pixels, size[::-1], interpolation=flag), np.uint8)
     return made.reshape(*size, channels)
+
+
+def resized(image: Image.Image, size: tuple[int, int], interpolation: Interpolation) -> Image.Image:
+    """Return what Pillow 13's `resize` makes of an image, (height, width), on any Pillow."""
+    method, shorter, narrower = Image.Resampling[interpolation.upper()], image.height - size[0], image.width - size[1]
+    if interpolation != "nearest" and shorter > max(0, 2 * narrower):
+        image = image.resize((image.width, size[0]), method)  # older ones would begin horizontally all the same
+    return image.resize(size[::-1], method)
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _builders import resized
 from _cli import run
 from PIL import Image, ImageOps
 
@@ -56,7 +57,7 @@ def test_they_are_stored_upright(photos: Path, tmp_path: Path, options: dict[str
         found = dataset[number]["image"]
         if options:
             made = Image.fromarray(found)
-            upright = upright.resize((50, 30), Image.Resampling.BILINEAR)
+            upright = resized(upright, (30, 50), "bilinear")
         else:
             made = Image.open(io.BytesIO(found))
             assert not made.getexif().get(0x0112, 0) or file.name in ("1.jpg", "11.png")

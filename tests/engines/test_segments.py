@@ -9,7 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from _builders import SOS, encode, jpeg, pixels, segments, tiff, with_exif
+from _builders import SOS, encode, jpeg, pixels, resized, segments, tiff, with_exif
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -150,7 +150,7 @@ def test_any_crop(made: tuple[bytes, bytes], channels: int, orientation: int, fa
     else:
         part = upright[top : top + rows, left : left + columns]
         picture = Image.fromarray(part if channels == 3 else part[..., 0])
-        wanted = np.asarray(picture.resize(size[::-1], Image.Resampling.BILINEAR)).reshape(found.shape)
+        wanted = np.asarray(resized(picture, size, "bilinear")).reshape(found.shape)
     assert np.array_equal(found, wanted)
 
 

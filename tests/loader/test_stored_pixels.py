@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from _builders import resized
 from _cli import run
 from numpy.typing import NDArray
 from PIL import Image
@@ -142,7 +143,7 @@ def test_conversion_stores_pixels(tmp_path: Path) -> None:
         shardio.convert(source, tmp_path / "out", converter="imagefolder", store_pixels=True)
     run(*options, "--store-pixels", "--resize", "16,12")
     for number, size in enumerate([(20, 28), (31, 9), (64, 64)]):
-        wanted = Image.fromarray(picture(number, size=size)).resize((12, 16), Image.Resampling.BILINEAR)
+        wanted = resized(Image.fromarray(picture(number, size=size)), (16, 12), "bilinear")
         assert np.array_equal(shardio.open(tmp_path / "out")[number]["image"], np.asarray(wanted))
     run("reshard", tmp_path / "out", tmp_path / "less", "--store-pixels", "--resize", "8,8")
     assert shardio.open(tmp_path / "less").fields["image"].shape == (8, 8)
@@ -189,7 +190,7 @@ def test_alpha_is_kept(tmp_path: Path, container: str, size: tuple[int, int] | N
     (batch,) = shardio.Loader(dataset, 4, shuffle=None, transforms={"image": crop}, world=World())
     for number, image in enumerate(images):
         pillow = image.convert("RGBA")
-        pillow = pillow if size is None else pillow.resize(size[::-1], Image.Resampling.BILINEAR)
+        pillow = pillow if size is None else resized(pillow, size, "bilinear")
         expected = np.asarray(pillow).transpose(2, 0, 1)
         assert np.array_equal(dataset[number]["image"], expected)
         top, left = (expected.shape[1] - 8) // 2, (expected.shape[2] - 8) // 2
