@@ -83,8 +83,6 @@ class FusedImages:
         if library is None:
             raise RuntimeError("the compiled part of shardio was not built")
         self._library = library
-        self._library.shardio_decoder_new.restype = ctypes.c_void_p
-        self._library.shardio_make_images.restype = ctypes.c_int64
         self._channels, self._max_pixels, self._fast = channels, max_pixels, decode == "fast"
         self._normalization = None if normalization is None else np.ascontiguousarray(normalization, np.float32)
         self._idle: deque[_NativeDecoder] = deque()

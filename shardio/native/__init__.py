@@ -16,6 +16,16 @@ from ..errors import NativeWarning
 
 FILE = Path(__file__).parent / "_native.so"
 OFF = "SHARDIO_NATIVE=off"
+_RESULTS = {
+    "shardio_jpeg_version": ctypes.c_char_p,
+    "shardio_decoder_new": ctypes.c_void_p,
+    "shardio_make_images": ctypes.c_int64,
+    "shardio_recoder_new": ctypes.c_void_p,
+    "shardio_recode": ctypes.c_int64,
+    "shardio_transcode": ctypes.c_int64,
+    "shardio_restart": ctypes.c_int64,
+}
+"""What functions return, of those that are called as attributes of the library."""
 HOW_TO_GET = (
     "install a wheel of shardio, which holds it, or a C compiler and libjpeg-turbo's headers (Debian: apt-get install "
     "gcc libjpeg62-turbo-dev), and then shardio again"
@@ -29,9 +39,12 @@ def load() -> ctypes.CDLL | str:
     if not FILE.is_file():
         return "it was not built"
     try:
-        return ctypes.CDLL(str(FILE))
+        loaded = ctypes.CDLL(str(FILE))
     except OSError as error:  # built for another machine, or libjpeg has been removed
         return f"it cannot be loaded: {error}"
+    for name, result in _RESULTS.items():  # here: of two threads that look up a function first, one may lose its own
+        getattr(loaded, name).restype = result
+    return loaded
 
 
 @cache
@@ -46,7 +59,6 @@ def jpeg_version() -> str | None:
     loaded = library()
     if loaded is None:
         return None
-    loaded.shardio_jpeg_version.restype = ctypes.c_char_p
     return str(loaded.shardio_jpeg_version().decode())
 
 

@@ -94,9 +94,6 @@ class _Recoder:
 
     def __init__(self, library: Any) -> None:
         self.library = library
-        library.shardio_recoder_new.restype = ctypes.c_void_p
-        for call in (library.shardio_recode, library.shardio_transcode, library.shardio_restart):
-            call.restype = ctypes.c_int64
         address = library.shardio_recoder_new()
         if not address:
             raise MemoryError("no memory for a JPEG encoder")
