@@ -125,7 +125,7 @@ def in_store(folder: Path, prefix: str = "d") -> MemoryStore:
     return MemoryStore({f"{prefix}/{name}": data for name, data in files(folder).items()})
 
 
-def load(data: Any, batch_size: int = 8, **options: Any) -> shardio.Loader:
+def load(data: Any, batch_size: int = 8, **options: Any) -> "shardio.Loader":  # quoted: it needs torch
     """A loader of one rank with two threads; `options` are those of a Loader."""
     return shardio.Loader(data, batch_size, **{"world": shardio.World(), "threads": 2} | options)
 

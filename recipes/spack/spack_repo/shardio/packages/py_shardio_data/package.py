@@ -26,7 +26,7 @@ class PyShardioData(PythonPackage):
         depends_on("py-h5py@3.10:")
         depends_on("py-lmdb@1.4:")
         depends_on("py-pillow@10:")
-        depends_on("opencv@4.8: +python3 +imgproc +imgcodecs")
+        depends_on("opencv@4.11: +python3 +imgproc +imgcodecs")
         depends_on("py-typer@0.19:")
         depends_on("py-docstring-parser@0.15:")
         depends_on("py-rich@13:")
