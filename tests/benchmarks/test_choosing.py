@@ -190,7 +190,7 @@ def test_failing_jobs_stop_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_the_documented_tables_are_those_of_the_result() -> None:
     """The page shows the tables of the result that it links to."""
-    page = (HERE.parent / "docs" / "choosing.md").read_text()
+    page = (HERE.parent / "docs" / "comparison.md").read_text()
     (name,) = re.findall(r"results/([^)]*-choosing\.json)", page)
     assert markdown(json.loads((HERE / "results" / name).read_text())) in page
 
