@@ -336,9 +336,9 @@ class _Run:
         samples = place.samples - begun.samples
         loss, score = (value * ranks / samples for value in total)
         norm = "" if self._monitor.gradient_norm is None else f"  |g| {self._monitor.gradient_norm:.2g}"
-        each = f" ({samples / seconds / ranks:.0f} per rank)" if ranks > 1 else ""
+        each = f" ({_rate(samples / seconds / ranks)} per rank)" if ranks > 1 else ""
         learned = f"loss {self._finite(loss):.3f}  {self._data.task.metric} {score:.3f}{norm}  lr {lr:.3g}"
-        rate = f"{samples / seconds:.0f} samples/s{each}  starved {100 * loader.stats().starved:.0f} %"
+        rate = f"{_rate(samples / seconds)} samples/s{each}  starved {100 * loader.stats().starved:.0f} %"
         step, steps = (-(-count // self._learner.global_batch) for count in (place.samples, len(loader.dataset)))
         self._display.show(f"epoch {place.epoch + 1}/{self._config.epochs}", step, steps, f"{learned}  {rate}")
 
@@ -356,10 +356,14 @@ def _summary(record: Mapping[str, Any], epochs: int, metric: str) -> str:
     if record["val_loss"] is not None:
         parts.append(f"val loss {record['val_loss']:.3f}  val {metric} {record[f'val_{metric}']:.4f}")
     rate = record["samples_per_second_per_rank"]
-    parts.append(f"{rate * record['world_size']:.0f} samples/s  starved {100 * record['starved']:.0f} %")
+    parts.append(f"{_rate(rate * record['world_size'])} samples/s  starved {100 * record['starved']:.0f} %")
     if record["bad_samples"]:
         parts.append(f"{counted(record['bad_samples'], 'bad sample')} replaced: see {BAD_SAMPLES_FILE}")
     return "  ".join(parts)
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def _table(result: TrainResult, ranks: int, seconds: float) -> list[str]:
@@ -370,7 +374,7 @@ def _table(result: TrainResult, ranks: int, seconds: float) -> list[str]:
     rows.append(("epochs", f"{result.epochs}, this run in {seconds:,.0f} s with validation"))
     rate, ceiling = result.samples_per_second_per_rank, result.synthetic_samples_per_second_per_rank
     if rate:
-        rows.append(("samples/s", f"{rate * ranks:,.0f}, per rank {rate:,.0f}"))
+        rows.append(("samples/s", f"{_rate(rate * ranks)}, per rank {_rate(rate)}"))
         rows.append(("starved", f"{100 * result.starved:.1f} % of the time"))
     if rate and ceiling:
         cost = max(0.0, 1 - rate / ceiling)

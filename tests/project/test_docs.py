@@ -47,6 +47,7 @@ LONG = (
     "install.md",
     "months.md",
     "remote.md",
+    "resuming.md",
     "segmentation.md",
     "training.md",
     "unbalanced.md",
