@@ -20,7 +20,8 @@ class BenchConfig:
 
     Attributes:
         dataset: a dataset or a view, or its path or URL.
-        batch_size: samples per rank and step. By default, those of `emulate`, or 256.
+        batch_size: samples per rank and step. By default, those of `emulate`, or 256; `shardio bench` takes fewer of
+            a dataset that has no 256 for each rank.
         epochs: whole epochs to measure, after one to three that warm up.
         seconds: measure so many seconds instead of whole epochs.
         warmup: seconds before those of `seconds`; 0 leaves out the warm-up of `epochs`, too.

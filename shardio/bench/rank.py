@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, final
 
@@ -79,6 +79,14 @@ def ended(steps: NDArray[np.void]) -> NDArray[np.float64]:
         (steps[name] for name in ("wait", "device", "compute", "barrier")), steps["begun"]
     )
     return moments
+
+
+def with_full_batches(config: BenchConfig) -> BenchConfig:
+    """Return it with a batch size that the dataset fills, unless it has one of its own or that of an accelerator."""
+    if config.batch_size is not None or config.emulate is not None:
+        return config
+    most = len(as_dataset(config.dataset, config.access)) // config.ranks
+    return replace(config, batch_size=min(config.samples_per_step, max(1, most)))
 
 
 def build_loader(config: BenchConfig, world: World) -> Loader:

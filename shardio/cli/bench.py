@@ -115,8 +115,10 @@ def bench(
     options |= {name: count_or_auto(options[name], name) for name in ("threads", "prefetch")}
     options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
     cache = None if access.cache is None else str(access.cache)
-    config = BenchConfig(
-        place, cache=cache, cache_size=access.cache_size, store_options=access.store_options, **options
+    from ..bench.rank import with_full_batches
+
+    config = with_full_batches(
+        BenchConfig(place, cache=cache, cache_size=access.cache_size, store_options=access.store_options, **options)
     )
     if versus is not None:
         _versus(config, versus, rounds, json_file)

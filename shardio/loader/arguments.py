@@ -42,14 +42,14 @@ def torch_device(device: torch.device | str | None, to: To) -> torch.device:
     Raises ConfigError if torch does not know the device, or finds no GPU, and for arrays on another one than the host.
     """
     if to not in get_args(To):
-        raise ConfigError("{to} must be 'torch' or 'numpy', got {!r}", to)
+        raise ConfigError("to must be 'torch' or 'numpy', got {!r}", to)
     try:
         chosen = torch.device("cpu" if device is None else device)
     except RuntimeError as error:
         raise ConfigError("{device}: {}", str(error).splitlines()[0]) from error
     if to == "numpy" and chosen.type != "cpu":
         raise ConfigError(
-            "{to:numpy} delivers arrays in host memory: leave out {device}, which is {!r}, and let the framework that "
+            "to='numpy' delivers arrays in host memory: leave out {device}, which is {!r}, and let the framework that "
             "takes the arrays move them",
             str(chosen),
         )

@@ -21,7 +21,7 @@ import shardio
 from shardio.bench.config import BenchConfig
 from shardio.bench.html import page
 from shardio.bench.measurement import measure
-from shardio.bench.rank import warmup_epochs
+from shardio.bench.rank import warmup_epochs, with_full_batches
 from shardio.bench.rank_processes import Barrier, Meeting, RankProcesses
 from shardio.bench.result import BenchResult
 from shardio.errors import BadSample, ConfigError, PipelineStalled, ShardioError
@@ -164,6 +164,15 @@ def test_wrong_arguments_are_refused(data: Path, options: dict[str, Any], messag
     """Each message names the rule and the value, before a process is started."""
     with pytest.raises(ConfigError, match=message):
         measure(BenchConfig(str(data), **{"batch_size": 4, "epochs": 1} | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "batch_size"),
+    [({}, 12), ({"batch_size": 7}, 7), ({"ranks": 30}, 1), ({"emulate": "unet3d-b200"}, None)],
+)
+def test_a_small_dataset_fills_the_default_batch(data: Path, options: dict[str, Any], batch_size: int | None) -> None:
+    """Without a batch size, `shardio bench` takes at most what each rank has of the 24 samples."""
+    assert with_full_batches(BenchConfig(str(data), **({"ranks": 2} | options))).batch_size == batch_size
 
 
 def test_an_accelerator_brings_its_batch() -> None:

@@ -34,7 +34,7 @@ def test_metrics_are_written_by_step(tmp_path: Path, capsys: pytest.CaptureFixtu
     shown = [line for line in capsys.readouterr().out.splitlines() if " step " in line]
     assert len(shown) == 8
     pattern = (
-        r"epoch 2/2  step 4/4  loss \d\.\d{3}  accuracy [01]\.\d{3}  \|g\| \d\S*  lr \S+  \d+ samples/s  starved \d+ %"
+        r"epoch 2/2  step 4/4  loss \d\.\d{3}  accuracy [01]\.\d{3}  \|g\| \d\S*  lr \S+  [\d,]+ samples/s  st.* %"
     )
     assert re.fullmatch(pattern, shown[-1])
 
