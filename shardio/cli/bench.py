@@ -115,11 +115,7 @@ def bench(
     options |= {name: count_or_auto(options[name], name) for name in ("threads", "prefetch")}
     options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
     cache = None if access.cache is None else str(access.cache)
-    from ..bench.rank import with_full_batches
-
-    config = with_full_batches(
-        BenchConfig(place, cache=cache, cache_size=access.cache_size, store_options=access.store_options, **options)
-    )
+    config = BenchConfig(place, cache=cache, cache_size=access.cache_size, store_options=access.store_options, **options)
     if versus is not None:
         _versus(config, versus, rounds, json_file)
     elif find_limit:
@@ -131,11 +127,12 @@ def bench(
 def _measure(config: BenchConfig, storage: bool, json_file: str | None, html: Path | None) -> None:
     from ..bench.html import page
     from ..bench.measurement import measure
+    from ..bench.rank import with_full_batches
     from ..bench.storage import storage_rates
     from ..bench.text import storage_text, summary
 
     with progress("%") as show:
-        result = measure(config, lambda done: show("measuring", round(100 * done), 100))
+        result = measure(with_full_batches(config), lambda done: show("measuring", round(100 * done), 100))
     text, figures = summary(result), result.to_json()
     if storage:
         rates = storage_rates(config.dataset)
@@ -165,8 +162,10 @@ def _find_limit(config: BenchConfig, json_file: str | None) -> None:
 
 
 def _versus(config: BenchConfig, other: str, rounds: int, json_file: str | None) -> None:
+    from ..bench.rank import with_full_batches
     from ..bench.versus import other_side, versus
 
+    config = with_full_batches(config)
     with progress("rounds") as show:
         found = versus(config, other_side(config, other), rounds=rounds, progress=partial(show, "in turns"))
     if not write_json(json_file, found.to_json()):
