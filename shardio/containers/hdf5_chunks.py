@@ -4,6 +4,7 @@ Source: HDF5 File Format Specification, "The Data Layout Message".
 """
 
 import contextlib
+import importlib
 import math
 import os
 import threading
@@ -652,10 +653,13 @@ def chunk_table(dataset: Any, file_size: int) -> ChunkTable | None:
     if pipeline is None or math.prod(grid) > file_size:
         return None
     offsets, sizes, masks = (np.full(grid, empty, np.int64) for empty in (-1, 0, 0))
+    # libhdf5 before 1.14.4 counts from the end of the user block: https://github.com/HDFGroup/hdf5/issues/3003
+    version = importlib.import_module("h5py").version.hdf5_version_tuple
+    begin = dataset.file.userblock_size if version < (1, 14, 4) else 0
 
     def add(info: Any) -> None:
         cell = tuple(start // size for start, size in zip(info.chunk_offset, dataset.chunks, strict=True))
-        offsets[cell], sizes[cell], masks[cell] = info.byte_offset, info.size, info.filter_mask
+        offsets[cell], sizes[cell], masks[cell] = begin + info.byte_offset, info.size, info.filter_mask
 
     if dataset.size:
         dataset.id.chunk_iter(add)

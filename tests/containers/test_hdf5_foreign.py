@@ -1,5 +1,6 @@
 """The hdf5 container on files that h5py wrote: every layout, byte order, filter and kind of link."""
 
+import gc
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,7 @@ FALLBACK: dict[str, dict[str, Any]] = {
 
 def read_under_lock(reader: containers.Reader, rows: NDArray[np.int64]) -> NDArray[Any]:
     """Read `rows` of `x` while another thread holds h5py's lock."""
+    gc.collect()  # objects of h5py, which would wait for the lock wherever they are collected
     with library_locked(), ThreadPoolExecutor(1) as pool:
         return np.asarray(pool.submit(reader.read, rows, "x").result(10))
 

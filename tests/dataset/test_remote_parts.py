@@ -81,7 +81,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A file of each layout."""
     folder, options = tmp_path_factory.mktemp("parts"), dict(LAYOUTS[request.param])
     values = np.random.default_rng(0).integers(0, 90, (ROWS, *SHAPE)).astype(options.pop("dtype", "f4"))
-    with h5py.File(folder / "source.h5", "w") as file:
+    with h5py.File(folder / "source.h5", "w", rdcc_nbytes=8 << 20) as file:
         stored = file.create_dataset("x", data=values, **options)
         if values.dtype == "i2":
             stored.attrs["scale_factor"], stored.attrs["add_offset"] = 0.5, -3.0
