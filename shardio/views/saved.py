@@ -242,6 +242,6 @@ def load(path: str | os.PathLike[str]) -> SavedView:
             raise ManifestError(f"version {version} was written by another release; this one reads {VERSION}")
         file = msgspec.convert(content, _File)
         datasets = {name: msgspec.convert(node, DatasetNode) for name, node in _datasets(file.view)}
-    except (ValueError, ManifestError) as error:
+    except (ValueError, msgspec.ValidationError, ManifestError) as error:
         raise ManifestError(f"{place}: {error}") from error
     return SavedView(place, file.digest, file.samples, file.view, datasets)
