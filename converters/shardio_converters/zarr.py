@@ -622,7 +622,7 @@ def _column_of_zarr(array: Any, found: FoundArray, codecs: set[str]) -> _Column:
     """The column of an array that zarr reads."""
     shape, dtype = tuple(array.shape), array.dtype
     column, rows = _Column(found.path, shape, dimensions=_dimensions(found, len(shape))), shape[1:]
-    if dtype.kind in "TUS" or "vlen-decode_utf8" in codecs:
+    if dtype.kind in "TUS" or "vlen-utf8" in codecs:
         return replace(column, field=Field("json" if rows else "text"))
     if not rows and ((dtype.kind == "V" and dtype.names is None) or "vlen-bytes" in codecs):
         return column
