@@ -3,6 +3,7 @@
 import datetime
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,16 @@ def moments(digits: int, end: str = "") -> list[str]:
     return [text.ljust(20 + digits, "0")[: 20 + digits] + end for text in texts]
 
 
+def written(*kinds: pa.DataType) -> list[pa.DataType]:
+    """Return those of the kinds that this release of Arrow writes to Parquet files."""
+    found = []
+    for kind in kinds:
+        with suppress(pa.ArrowNotImplementedError):
+            pq.write_table(pa.table({"x": pa.array([], kind)}), pa.BufferOutputStream())
+            found.append(kind)
+    return found
+
+
 KINDS: dict[str, tuple[pa.Array, Field, Sequence[Any]]] = {
     **{
         name: (pa.array(NUMBERS, getattr(pa, name)()), Field("scalar", dtype=name), NUMBERS)
@@ -78,12 +89,12 @@ KINDS: dict[str, tuple[pa.Array, Field, Sequence[Any]]] = {
     "bool8": (pa.array(NUMBERS, pa.int8()).cast(pa.bool8()), Field("scalar", dtype="int8"), NUMBERS),
     **{
         str(kind): (pa.array(WORDS, kind), TEXT, WORDS)
-        for kind in (pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()))
+        for kind in written(pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string()))
     },
     "text of JSON": (pa.array(["[1]"] * COUNT, pa.json_()), TEXT, ["[1]"] * COUNT),
     **{
         str(kind): (pa.array(BLOBS, kind), BYTES, BLOBS)
-        for kind in (pa.binary(), pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int8(), pa.binary()))
+        for kind in written(pa.binary(), pa.large_binary(), pa.binary_view(), pa.dictionary(pa.int8(), pa.binary()))
     },
     "fixed bytes": (pa.array([b"a\0\0", *[b"\0bc"] * 4], pa.binary(3)), BYTES, [b"a\0\0", *[b"\0bc"] * 4]),
     "uuid": (pa.array([bytes([n] * 16) for n in range(5)], pa.uuid()), BYTES, [bytes([n] * 16) for n in range(5)]),
@@ -91,7 +102,7 @@ KINDS: dict[str, tuple[pa.Array, Field, Sequence[Any]]] = {
     "images and paths": (pa.array([{"bytes": data, "path": "a.jpg"} for data in PICTURES]), IMAGE, PICTURES),
     **{
         f"ragged {kind}": (pa.array(RAGGED, kind), Field("array", dtype="float32", shape=(None,)), arrays("f4", RAGGED))
-        for kind in (pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_view(pa.float32()))
+        for kind in written(pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_view(pa.float32()))
     },
     "ragged lists of one length": (
         pa.array([[[n, n]] * n for n in range(5)], pa.list_(pa.list_(pa.uint8(), 2))),
@@ -482,7 +493,11 @@ class TestBadRows:
             (pa.array([[1], None]), "null"),
             (pa.array([[1], [1, None]]), "null in a list of numbers"),
             (pa.array([[1, 2], [1, None]], pa.list_(pa.int8(), 2)), "null in a list of numbers"),
-            (pa.array([[[1, 2]], [None]], pa.list_(pa.list_(pa.int8(), 2))), "expected lists of 2 values, got one of "),
+            pytest.param(
+                pa.array([[[1, 2]], [None]], pa.list_(pa.list_(pa.int8(), 2))),
+                "expected lists of 2 values, got one of ",
+                marks=pytest.mark.skipif(pa.__version__ < "26", reason="Arrow before 26 refuses the whole row group"),
+            ),
             (pa.array([jpeg(), jpeg()[:-100]]), "the jpeg image is cut short"),
             (pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8())), "a map has a key twice"),
             (pa.array([b"a", b"caf\xe9"]).view(pa.string()), "not UTF-8: .*0xe9"),

@@ -79,7 +79,7 @@ def test_values_are_filled_and_normalized_as_by_numpy(
 ) -> None:
     """`(where(missing, value, x) - mean) / std` with numbers per variable and level, whatever moves values and when."""
     shape, rows = (2, 3, 4, 5), (2,) if window else ()
-    code = 9999 if dtype == "uint16" else FILL
+    code = np.dtype(dtype).type(9999 if dtype == "uint16" else FILL)
     elements = st.integers(0, 100) if np.dtype(dtype).kind != "f" else st.one_of(NUMBERS, st.just(np.nan))
     arrays = data.draw(
         hypothesis_arrays(np.dtype(dtype), (3, *rows, *shape), elements=st.one_of(elements, st.just(code)))

@@ -163,7 +163,7 @@ def test_the_nth_names_belong_together() -> None:
     """Each image gets the crop and flip of its own mask, in every pixel, and other ones than the other pairs."""
     size, sets = (20, 26), 4
     y, x = np.mgrid[: size[0], : size[1]].astype(np.uint8)
-    image, mask = encode("png", np.stack([y, x, 0 * x], axis=2)), grey_png(np.uint16(100) * y + x)
+    image, mask = encode("png", np.stack([y, x, 0 * x], axis=2)), grey_png(100 * y.astype(np.uint16) + x)
     dataset = shardio.from_samples([{"image": image, "mask": mask}] * 64, {name: FIELDS[name] for name in (
         "image", "mask")})  # fmt: skip
     fields = {f"{name}{n}": name for n in range(sets) for name in ("image", "mask")}
