@@ -327,8 +327,19 @@ class _Run:
             )
         self._place = place
         self._display.line(f"resuming from {path}: epoch {place.epoch + 1}, {place.samples} samples into it")
+        if changes := self._changes_since(loaded):
+            self._display.line(f"other than before: {', '.join(changes)}")
         if begun_anew is not None:
             self._display.line(f"the memory of PowerSGD begins anew: {begun_anew}")
+
+    def _changes_since(self, saved: Checkpoint) -> list[str]:
+        """Return how the number of ranks and the configuration differ from those that a checkpoint was saved with."""
+        then = {**saved.config, "ranks": len(saved.random["cpu"])}
+        now = {**self._config.to_dict(), "ranks": self._job.world.size}
+        names = now.keys() & then.keys() - {"resume", "output"}
+        return [
+            f"{name} {now[name]}, not {then[name]}" for name in sorted(names) if repr(now[name]) != repr(then[name])
+        ]
 
     def _show(self, total: list[float], lr: float, begun: TrainingPosition, seconds: float) -> None:
         """Show the means of the epoch so far, on this rank, and the throughput of all ranks together."""

@@ -301,9 +301,13 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.Capt
     ],
 )
 def test_going_on_with_another_batch_trains_on_what_is_left(
-    batch_size: int, left: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch_size: int,
+    left: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Resuming with another global batch trains on the rest of the epoch, each sample once."""
+    """Resuming with another global batch says so, and trains on the rest of the epoch, each sample once."""
     seen: list[list[int]] = []
     step = Learner.step
 
@@ -314,7 +318,10 @@ def test_going_on_with_another_batch_trains_on_what_is_left(
     one = config(tmp_path, epochs=1, checkpoint_every_steps=2)
     run_until(one, 2)
     monkeypatch.setattr(Learner, "step", watched)
-    assert run(replace(one, batch_size=batch_size, resume="auto")).epochs == 1
+    assert run(replace(one, batch_size=batch_size, checkpoint_every_steps=5, resume="auto")).epochs == 1
+    told = re.findall("^other than before: (.*)$", capsys.readouterr().out, re.MULTILINE)
+    changed = [] if batch_size == one.batch_size else [f"batch_size {batch_size}, not {one.batch_size}"]
+    assert told == [", ".join([*changed, "checkpoint_every_steps 5, not 2"])]
     assert [len(batch) for batch in seen] == left
     second_half = Plan(len(shardio.open(one.train))).indices(24, 48).tolist()
     assert sorted(index for batch in seen for index in batch) == sorted(second_half)
