@@ -115,7 +115,9 @@ def bench(
     options |= {name: count_or_auto(options[name], name) for name in ("threads", "prefetch")}
     options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
     cache = None if access.cache is None else str(access.cache)
-    config = BenchConfig(place, cache=cache, cache_size=access.cache_size, store_options=access.store_options, **options)
+    config = BenchConfig(
+        place, cache=cache, cache_size=access.cache_size, store_options=access.store_options, **options
+    )
     if versus is not None:
         _versus(config, versus, rounds, json_file)
     elif find_limit:

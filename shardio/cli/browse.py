@@ -41,8 +41,9 @@ def browse(
 ) -> None:
     """Show a dataset in a browser: samples and their fields, filtered, classes with counts, and the batches of ranks.
 
-    It prints the address of the pages, which only this machine reaches and only with the token in it, and ends with
-    Ctrl-C. Nothing is scanned before you ask for it. From another machine, go through ssh -L PORT:127.0.0.1:PORT.
+    It needs pip install 'shardio-data[browse]'. It prints the address of the pages, which only this machine reaches and
+    only with the token in it, and ends with Ctrl-C. Nothing is scanned before you ask for it. From another machine, go
+    through ssh -L PORT:127.0.0.1:PORT.
 
     Examples:
 

@@ -50,7 +50,9 @@ def restart_hint(source: Source, numbers: Indices | None) -> list[str]:
         return []
     progressive = sum(jpeg_coding(data).process == 2 for data in photos)
     more = f"; {progressive} of {len(images)} are progressive, and decoded whole for any crop" if progressive else ""
-    told = "{jpeg_restarts:True} would let random crops skip {:.0f} % of the bytes that they decode of these JPEGs{}"
+    told = (
+        "with {jpeg_restarts:True}, random crops would decode {:.0f} % fewer bytes of these JPEGs, to the same pixels{}"
+    )
     return [Message(told, 100 - 100 * then / now, more)]
 
 

@@ -258,10 +258,10 @@ def test_photos_without_markers_are_told(name: str, tmp_path: Path) -> None:
     else:
         (note,) = made.notes
         told = re.fullmatch(
-            r"jpeg_restarts=True would let random crops skip (\d+) % of the bytes that they decode (.*)", note
+            r"with jpeg_restarts=True, random crops would decode (\d+) % fewer bytes of these JPEGs(.*)", note
         )
         assert told is not None
-        assert told[2] == f"of these JPEGs{more}"
+        assert told[2] == f", to the same pixels{more}"
         # A crop needs half of a photo, of the four fifths that end at its bottom, or of all of a progressive file.
         assert 20 < int(told[1]) < (45 if not more else 60)
     stays = (f"jpeg_restarts copied 1 JPEG byte for byte: 1 {DAMAGED}",) if name == "damaged ones" else ()

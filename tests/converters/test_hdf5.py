@@ -344,7 +344,8 @@ class TestLinks:
         for path in linked.parent.glob("other.*"):
             path.unlink()
         with pytest.raises(
-            SourceError, match=r"keeps data in other files: 'e.*(No such file|which is missing|can't open file|unable to open external file)"
+            SourceError,
+            match=r"keeps data in other files: 'e.*(No such file|is missing|can't open file|unable to open external)",
         ):
             hdf5(linked, external_links=True)
 
