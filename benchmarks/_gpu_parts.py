@@ -18,7 +18,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WARM = 8
 """Batches before the clock starts: pipelines fill, and kernels are chosen."""
 REPEATS = 32
-"""How often an epoch has each sample."""
+"""How often an epoch has each sample, so that an epoch takes long enough to measure."""
 
 
 def _sync(device: str) -> None:

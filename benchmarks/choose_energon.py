@@ -110,14 +110,14 @@ class _Feed:
 def _encoder() -> Any:
     from megatron import energon
 
-    @energon.stateless  # type: ignore[untyped-decorator]
+    @energon.stateless  # type: ignore[untyped-decorator]  # energon isn't installed where mypy runs
     def number(sample: dict[str, Any]) -> dict[str, Any]:
         text = sample["json"]
         return dict(
             **energon.basic_sample_keys(sample), number=(text if isinstance(text, dict) else json.loads(text))["id"]
         )
 
-    class Encoder(energon.DefaultTaskEncoder):  # type: ignore[misc]
+    class Encoder(energon.DefaultTaskEncoder):  # type: ignore[misc]  # energon isn't installed where mypy runs
         """Batches of numbers of samples."""
 
         cookers = (energon.Cooker(number),)

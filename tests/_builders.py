@@ -77,7 +77,7 @@ def decoded(data: bytes) -> NDArray[Any]:
 
 
 def resized(image: Image.Image, size: tuple[int, int], filter_name: str) -> Image.Image:
-    """What `resize` of Pillow 13 makes of an image, (height, width), on any Pillow: older ones begin horizontally."""
+    """Resize an image to (height, width) as Pillow 13 does, on any Pillow: older ones begin horizontally."""
     if image.mode == "RGBA":
         return resized(image.convert("RGBa"), size, filter_name).convert("RGBA")
     method = Image.Resampling[filter_name.upper()]

@@ -15,7 +15,7 @@ _parameters: ContextVar[tuple[Any, ...]] = ContextVar("parameters", default=())
 """The parameters of the command that runs."""
 
 Refusal: type[Any] = getattr(typer, "TyperException", typer.BadParameter.mro()[2])
-"""What typer raises about arguments. Before typer 0.27 it is click's `ClickException`."""
+"""The exception of typer about wrong arguments; before typer 0.27, click's `ClickException`."""
 
 
 class Command(TyperCommand):

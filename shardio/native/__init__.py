@@ -25,7 +25,7 @@ _RESULTS = {
     "shardio_transcode": ctypes.c_int64,
     "shardio_restart": ctypes.c_int64,
 }
-"""What functions return, of those that are called as attributes of the library."""
+"""The types that functions return, of those that are called as attributes of the library."""
 HOW_TO_GET = (
     "install a wheel of shardio, which holds it, or a C compiler and libjpeg-turbo's headers (Debian: apt-get install "
     "gcc libjpeg62-turbo-dev), and then shardio again"

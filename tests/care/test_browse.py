@@ -577,7 +577,7 @@ def test_slices_that_are_none(text: str, data: shardio.Dataset) -> None:
 
 
 def test_large_arrays_are_read_by_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an array that is too large only the slice is read, and the page says which figures are of it alone."""
+    """A page reads only a slice of an array that is too large, and says which figures are of that slice alone."""
     with shardio.create(tmp_path / "d", container="hdf5", fields={"x": ("float32", (64, 512, 512))}) as writer:
         writer.append({"x": np.arange(64 * 512 * 512, dtype=np.float32).reshape(64, 512, 512)})
     data = shardio.open(tmp_path / "d")
@@ -638,7 +638,7 @@ def test_what_cannot_be_served_is_told(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_progress_is_json(data: shardio.Dataset) -> None:
-    """What a page asks for while a scan goes on is plain values."""
+    """A page that refreshes itself during a scan gets plain values."""
     scans = Scans()
     told = state_of(data, scans, {"counts": "label"})
     assert set(json.loads(json.dumps(told))) == {"text", "done"}

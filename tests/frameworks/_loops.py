@@ -209,7 +209,7 @@ def torchtitan(folder: Path, steps: int | None) -> list[int]:
 
     class Shards(BaseDataLoader):  # type: ignore[misc] # it has no types
         @dataclass(kw_only=True, slots=True)
-        class Config(BaseDataLoader.Config):  # type: ignore[misc, name-defined]
+        class Config(BaseDataLoader.Config):  # type: ignore[misc, name-defined] # it has no types
             seed: int = 3
 
         def __init__(self, config: Config, *, dp_rank: int, dp_world_size: int, **_: Any) -> None:

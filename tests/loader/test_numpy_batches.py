@@ -148,7 +148,7 @@ def test_a_map_gets_and_returns_arrays(by: Any, isolate: bool) -> None:
 
 
 def test_mixing_mixtures_and_rows_of_documents() -> None:
-    """What views and MixUp bring: sources, boundaries of documents, and labels as shares."""
+    """Views and MixUp add sources, boundaries of documents, and labels as shares, which are NumPy arrays too."""
     mixer = shardio.MixUp(num_classes=N)
     crops = {"image": [shardio.CenterCrop(8), shardio.ToFloat()]}
     documents = DATA.packed("tokens", 16)

@@ -91,7 +91,7 @@ def test_what_is_refused(change: Callable[[Repository], object], version: str, w
 
 
 def test_what_is_ready(tmp_path: Path) -> None:
-    """Where all is so, `--check` is silent."""
+    """`--check` prints nothing where all is in order."""
     done = Repository(tmp_path).release("--check", "1.2.3")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -1,4 +1,4 @@
-"""What works on systems without the calls that Linux alone has, such as macOS: here, with these calls taken away."""
+"""shardio works without the calls that Linux alone has, as on macOS; these tests take the calls away."""
 
 import hashlib
 import os

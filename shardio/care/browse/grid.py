@@ -49,7 +49,7 @@ class Samples:
 
     @property
     def scan(self) -> Scan | None:
-        """What is still looking for samples, if anything is."""
+        """The scan that still looks for samples; None if there is none."""
         return self._chosen if self._chosen is not None and not self._chosen.done else None
 
     def await_some(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Who may see the pages: requests by GET, of this machine's own names, with the token of the server.
+"""The guard of the pages, which answers requests by GET, to this machine's own names, with the token of the server.
 
 The token comes once, in the URL that the server prints, and is a cookie from then on. Other sites that the browser
 shows cannot send that cookie (SameSite=Strict), and no name of theirs that is made to lead here (DNS rebinding) is

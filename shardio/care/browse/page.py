@@ -1,4 +1,4 @@
-"""What all pages have: their frame, links with the state of the page in them, and errors as text."""
+"""Parts of every page: its frame, links with the state of the page in them, and errors as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes a look at all samples: which ones a condition chooses, and how many each class has.
+"""Scans of all samples: they find which ones a condition chooses, and how many each class has.
 
 A scan runs on a thread, part by part, for as long as somebody asks for it, and tells how far it has come; so a page
 never waits for all of 10^8 samples. It goes on where it stood when it is asked for again.
@@ -77,7 +77,7 @@ class Scan(ABC):
 
     def _run(self) -> None:
         try:
-            with closing(self._parts(self.seen)) as parts:  # type: ignore[type-var]
+            with closing(self._parts(self.seen)) as parts:  # type: ignore[type-var]  # a generator, declared as an iterator
                 for part in parts:
                     with self._changed:
                         self.seen += self._take(part)
@@ -146,7 +146,7 @@ class Chosen(Scan):
 
 @final
 class Counts(Scan):
-    """How many samples have each value of a field of whole numbers or truths, up to `MOST_VALUES` different ones."""
+    """Counts the samples of each value of a field of integers or bools, up to `MOST_VALUES` different ones."""
 
     def __init__(self, dataset: ReadableDataset, name: str) -> None:
         super().__init__(dataset.numbers)
@@ -196,7 +196,7 @@ class Scans:
             self._kept[key] = scan
             while len(self._kept) > self._most:
                 self._kept.pop(next(iter(self._kept))).stop()
-            return scan  # type: ignore[return-value]
+            return scan  # type: ignore[return-value]  # of the kind that this key was made with
 
     def peek(self, key: object) -> Scan | None:
         """Return the scan of a key if there is one."""

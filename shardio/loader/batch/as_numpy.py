@@ -15,7 +15,7 @@ from ...errors import MissingDependency
 from .nested import map_nested
 
 To: TypeAlias = Literal["torch", "numpy"]
-"""What batches hold: tensors, or NumPy arrays."""
+"""The kind of arrays in batches: tensors, or NumPy arrays."""
 
 
 def bfloat16() -> np.dtype[Any]:
