@@ -250,6 +250,7 @@ def classes(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) ->
         return framed("Classes", "<h1>Classes</h1><p>No field has whole numbers that could be counted.</p>")
     scan = scans.get(("counts", name), lambda: Counts(dataset, name))
     scan.ask(WAIT)
+    done = scan.done  # before the counts, which are then those of all samples
     counts, names = scan.counts(), names_by_field(dataset.metadata, dataset.fields).get(name, ())
     counts = {**dict.fromkeys(range(len(names)), 0), **counts}
     most = max(1, *counts.values()) if counts else 1
@@ -263,19 +264,19 @@ def classes(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) ->
             f'<td class="number">{count:,}</td>'
             f'<td class="bar"><meter min="0" max="{most}" value="{count}"></meter></td></tr>'
         )
-    missing_count = scan.seen - sum(counts.values())
+    missing_count = scan.count - sum(counts.values()) if done and not scan.error else 0
     lacking = f'<p class="soft">{missing_count:,} samples have no value.</p>' if missing_count else ""
     menu = choice("field", fields, name, "field") if len(fields) > 1 else ""
     body = [
         f"<h1>Classes of {escaped(name)}</h1>",
         f'<form action="/classes" class="filter">{menu}<button>Count</button></form>' if menu else "",
         error(scan.error) if scan.error else "",
-        progress(None if scan.done else scan, "Counting", False, counts=name),
+        progress(None if done else scan, "Counting", False, counts=name),
         f'<div class="scroll"><table class="classes"><tr><th>number</th><th>class</th><th>samples</th><th></th></tr>'
         f"{''.join(rows)}</table></div>",
         lacking,
     ]
-    return framed(f"Classes of {name}", "\n".join(body), again=not scan.done)
+    return framed(f"Classes of {name}", "\n".join(body), again=not done)
 
 
 def state_of(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) -> dict[str, Any]:

@@ -84,9 +84,11 @@ class Scan(ABC):
                         self._changed.notify_all()
                         if self._stopped or time.monotonic() - self._asked > PATIENCE:
                             return
-        except (ShardioError, OSError, MemoryError) as error:
+        except Exception as error:  # told on the page
             with self._changed:
                 self.error = f"{error}" or type(error).__name__
+            if not isinstance(error, (ShardioError, OSError, MemoryError)):
+                raise
         finally:
             with self._changed:
                 self._runs = False
