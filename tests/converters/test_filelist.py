@@ -388,6 +388,6 @@ class TestBadSamples:
     def test_paths_that_are_none(self, tmp_path: Path, path: str) -> None:
         """Empty paths and paths with a NUL character are bad samples."""
         source = filelist(lines(pictures(tmp_path) / "list.jsonl", [{"path": "a.jpg"}, {"path": path}]))
-        with pytest.raises(BadSample, match=r"Is a directory|not a valid path: embedded null"):
+        with pytest.raises(BadSample, match=r"Is a directory|not a valid path: .*embedded null"):
             source[1]
         assert source.sizes()[0] == len(PICTURES["a.jpg"])
