@@ -17,7 +17,14 @@
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */
 #endif
 enum { AHEAD = 8, LINE = 64, SMALL = 16 << 10, GROUP = 64 << 10 };
-enum { MAPPED = 1, ASKED = 2 }; /* what is known of a group of pages */
+enum { MAPPED = 1, ASKED = 2 }; /* what is known of a group of pages, or of a row */
+
+/* Threads share what is known, and may learn it at once. */
+static int is_known(const uint8_t *seen, int what) { return __atomic_load_n(seen, __ATOMIC_RELAXED) & what; }
+
+static void learn(uint8_t *seen, int what) {
+    if (!is_known(seen, what)) __atomic_fetch_or(seen, (uint8_t)what, __ATOMIC_RELAXED);
+}
 
 /* Copies `size` bytes from each address, end to end. Rows lie apart, so this prefetches the first cache lines of later
  * rows while it copies one; the processor's own prefetcher does the rest. */
@@ -81,10 +88,10 @@ static int64_t copy(int64_t count, const uint8_t *const *addresses, uint8_t *con
     for (int64_t i = 0; i < count; i++, out += size) {
         struct file_status status;
         if (file_status(files[i], &status) || status.size < ends[i]) return i;
-        if (!*seen[i]) {
+        if (!is_known(seen[i], MAPPED)) {
             uintptr_t start = (uintptr_t)addresses[i] & ~(page - 1), end = (uintptr_t)addresses[i] + (uintptr_t)size;
             if (!map_pages((const void *)start, end - start)) return i;
-            *seen[i] = 1;
+            learn(seen[i], MAPPED);
         }
         copy_bytes(out, addresses[i], (size_t)size);
     }
@@ -102,10 +109,10 @@ static int populate(int file, const uint8_t *map, uint8_t *seen, int64_t offset,
     struct file_status status;
     if (file_status(file, &status) || status.size < offset + size) return 0;
     for (int64_t group = offset / GROUP; group <= (offset + size - 1) / GROUP; group++) {
-        if (seen[group] & MAPPED) continue;
+        if (is_known(seen + group, MAPPED)) continue;
         int64_t rest = status.size - group * GROUP;
         if (!map_pages(map + group * GROUP, (size_t)(rest < GROUP ? rest : GROUP))) return 0;
-        seen[group] |= MAPPED;
+        learn(seen + group, MAPPED);
     }
     return 1;
 }
@@ -205,8 +212,8 @@ int64_t shardio_read_ahead(int64_t count, int64_t steps, const int64_t *step, co
         if (end <= start) continue;
         int known = seen[file] != NULL;
         for (int64_t group = start / GROUP; seen[file] && group <= (end - 1) / GROUP; group++) {
-            known &= seen[file][group] != 0;
-            seen[file][group] |= ASKED;
+            known &= is_known(seen[file] + group, MAPPED | ASKED) != 0;
+            learn(seen[file] + group, ASKED);
         }
         if (known || (in_memory(files[file], start) && in_memory(files[file], end - 1))) continue;
         read_later(files[file], start, end - start);

@@ -1,13 +1,28 @@
 """Threads that call compiled code together get what one alone gets, on an interpreter without the GIL too."""
 
+import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
 import pytest
+from _builders import jpeg
+from _datasets import CONTAINERS, files, packed
 
-from shardio import native
+from shardio import convert, native
+from shardio.native import numbers, rows
+from shardio.order.plan import Plan
+from shardio.views.index_map import BitMap
 
 pytestmark = pytest.mark.skipif(native.library() is None, reason="not compiled here")
+T = TypeVar("T")
+THREADS, SAMPLES = 8, 60
 SCRIPT = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -43,3 +58,83 @@ def test_first_calls_of_many_threads() -> None:
     """Positions of plans and rows are those of one thread, where all threads call for the first time at once."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("equal\n", 0), done.stderr
+
+
+def together(work: Callable[[int], T]) -> list[T]:
+    """Return what `work` returns for 0, 1, ..., each in a thread of its own; all begin at once."""
+    barrier = threading.Barrier(THREADS)
+
+    def begin(number: int) -> T:
+        barrier.wait()
+        return work(number)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        return list(threads.map(begin, range(THREADS)))
+
+
+def sample(number: int) -> dict[str, Any]:
+    """A photo, and values of 20 to 40 KB, whose pages readers map together, and note that they did."""
+    random = np.random.default_rng(number)
+    return {
+        "image": jpeg(50 + number % 5, 60, seed=number),
+        "wide": random.random((100, 60), np.float32),
+        "blob": random.bytes(20_000 + 1000 * (number % 20)),
+        "label": number,
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [*({"container": name} for name in CONTAINERS), {"container": "hdf5", "compression": "gzip"}],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_readers(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Threads that share an open dataset read each sample as it was stored, in the order of their own plans."""
+    dataset = packed(tmp_path / "d", map(sample, range(SAMPLES)), shard_size="500KB", **options)
+
+    def read(number: int) -> None:
+        for epoch in range(3):
+            order = Plan(SAMPLES, seed=number, epoch=epoch).indices(0, SAMPLES)
+            dataset.read_ahead(range(SAMPLES), dataset.fields)
+            assert (dataset.read(order, ["label"])["label"] == order).all()
+            dataset.check(order, {})
+
+    together(read)
+
+
+def test_conversions(tmp_path: Path) -> None:
+    """Threads that convert at once, each to its own folder, write the bytes that one alone writes."""
+    source = packed(tmp_path / "source", map(sample, range(SAMPLES)))
+
+    def converted(name: object) -> dict[str, bytes]:
+        out = tmp_path / f"{name}"
+        convert(source, out, resize_shorter=40, jpeg_restarts=True, shuffle=1, container="hdf5")
+        return files(out)
+
+    assert together(converted) == [converted("alone")] * THREADS
+
+
+def test_arrays_and_files(photo_folder: Path) -> None:
+    """Threads that convert numbers, look up set bits and read files at once get what one alone gets."""
+    values, one, zero = np.arange(500_000), np.ones(1, np.float32), np.zeros(1, np.float32)
+    every_second = BitMap(np.full(64_000, 0b10101010, np.uint8), np.arange(1001) * 256)
+    paths = [os.fsencode(path) for path in sorted(photo_folder.rglob("*.jpg"))]
+    sizes = np.array([os.stat(path).st_size for path in paths])
+
+    def made(_: int) -> list[bytes]:
+        out = np.empty(len(values), np.float32)
+        assert numbers.convert([values], (one, one, zero), None, "float32", [out], None)
+        found = every_second(np.arange(len(every_second)))
+        return [out.tobytes(), found.tobytes(), *map(bytes, rows.read_files(paths, sizes))]
+
+    assert together(made) == [made(0)] * THREADS
+
+
+def test_images_and_steps() -> None:
+    """Threads that decode, resize, transcode and carry out every step at once make what one alone makes."""
+    from vectors import image_cases, other_cases, step_cases  # needs torch
+
+    def made(_: int) -> list[bytes]:
+        return [*islice(image_cases(), 200), *step_cases(), *other_cases()]
+
+    assert together(made) == [made(0)] * THREADS
