@@ -1,4 +1,4 @@
-"""Damaged inputs do no harm in the C part, under AddressSanitizer and UndefinedBehaviorSanitizer."""
+"""Neither damaged inputs nor threads do harm in the C part, under the sanitizers of the compiler."""
 
 import os
 import re
@@ -29,3 +29,15 @@ def test_a_short_run(tmp_path: Path) -> None:
     counts = {name: int(count) for name, count in re.findall(r"^(\w+) +(\d+) inputs$", done.stdout, re.MULTILINE)}
     assert counts.keys() == TARGETS
     assert min(counts.values()) > 100
+
+
+@pytest.mark.attack
+def test_threads() -> None:
+    """`scripts/sanitize --threads` finds no data race in what `test_threads.py` does."""
+    done = subprocess.run(
+        [SCRIPT, "--threads"], capture_output=True, text=True, timeout=300, env=os.environ | {"PYTHON": sys.executable}
+    )
+    if done.returncode == SKIPPED:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\b[1-9]\d* passed\b", done.stdout), done.stdout
