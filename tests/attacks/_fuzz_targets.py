@@ -372,12 +372,9 @@ class Interrupted:
     """A source that ends its process once a shard is finished, as kill -9 does."""
 
     def __init__(self, source: Any, out: Path) -> None:
+        names = {name for name in dir(source) if not name.startswith("_")} - {"block"}  # read sample by sample
+        vars(self).update({name: getattr(source, name) for name in names})  # where isinstance looks for a protocol's
         self._source, self._out = source, out
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "block":  # so that it is read sample by sample
-            raise AttributeError(name)
-        return getattr(self._source, name)
 
     def __getitem__(self, index: int) -> Any:
         if any(self._out.glob(".converting/*/*.done")):

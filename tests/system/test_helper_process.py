@@ -137,8 +137,8 @@ def main(how):
     threading.Thread(target=hold, daemon=True).start()
     time.sleep(0.3)
     print("held", flush=True)
-    if how != "exit":
-        time.sleep(600)
+    while how != "exit":
+        time.sleep(0.1)  # and not for long: a signal just before the call is seen after it
 
 main(sys.argv[1])
 """
