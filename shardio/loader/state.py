@@ -279,10 +279,12 @@ class LoaderState:
         restarts = bool({"samples", "buckets"} & {*differing}) or (bool(differing) and isinstance(order, Buckets))
         loss = f"epoch {shown(epoch)} {'starts over' if restarts else 'may deliver samples twice or not at all'}"
         if differing and strict:
-            raise StateMismatch(
-                f"{message}{why}. loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; "
+            mismatch = StateMismatch(f"{message}{why}")
+            mismatch.add_note(
+                f"loader.load_state_dict(state, strict=False) resumes all the same, but then {loss}; "
                 "docs/frameworks.md tells how within other libraries' checkpoints"
             )
+            raise mismatch
         if restarts:
             position, unfinished = 0, None
         elif position > (n := (unfinished.order if unfinished else order).n):

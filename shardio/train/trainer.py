@@ -10,7 +10,7 @@ from typing import Any, final
 
 import torch
 
-from ..errors import ConfigError, Preempted, ShardioError, StateMismatch
+from ..errors import BadSample, ConfigError, Preempted, ShardioError, StateMismatch
 from ..monitoring.monitor import monitor as monitor_input
 from ..system.local_path import local_path
 from ..system.units import counted
@@ -43,7 +43,13 @@ def run(config: TrainConfig) -> TrainResult:
         StopRequest(job) as stop,
         ExitStack() as stack,
     ):
-        return _Run(config, job, screen, stop, stack).train()
+        try:
+            return _Run(config, job, screen, stop, stack).train()
+        except BadSample as error:
+            if config.on_bad_sample != "raise":
+                raise
+            told = "{}; {on_bad_sample:replace} trains on another sample in its place"
+            raise BadSample(told, error) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +124,7 @@ class _Run:
 
     def train(self) -> TrainResult:
         """Train the remaining epochs."""
+        self._display.line(self._plan())
         samples, seconds, waited = 0.0, 0.0, 0.0
         begun = time.monotonic()
         evaluation = self._validate() if self._place.epoch >= self._config.epochs else None  # nothing is left to train
@@ -145,6 +152,16 @@ class _Run:
                 self._display.line(line)
         return result
 
+    def _plan(self) -> str:
+        """Return what is going to be trained, in a line."""
+        config, ranks, device = self._config, self._job.world.size, self._job.device.type
+        samples, batch = len(self._data.train.dataset), self._learner.global_batch
+        each = f" ({ranks} ranks x {batch // ranks})" if ranks > 1 else ""
+        return (
+            f"training {self._model_name} on {device}: {samples:,} samples in batches of {batch:,}{each}, "
+            f"{counted(-(-samples // batch), 'step')} per epoch, {counted(config.epochs, 'epoch')}"
+        )
+
     def _train_epoch(self) -> _EpochSummary:
         loader, begun, learner, world = self._data.train, self._place, self._learner, self._job.world
         whole, at_once, seen = len(loader.dataset), loader.batch_size * world.size, begun.samples
@@ -153,7 +170,7 @@ class _Run:
         elif begun.samples == whole:  # stopped before its validation
             return _EpochSummary(loss=begun.loss / whole, score=begun.score / whole, bad=begun.bad)
         total = torch.zeros(2, dtype=torch.float64, device=self._job.device)  # losses, scores
-        sums = torch.zeros_like(total)
+        sums, own = torch.zeros_like(total), torch.zeros((), dtype=torch.int64, device=self._job.device)
         start, lr, saving = time.perf_counter(), 0.0, False
         self._known_bad = len(loader.quarantine())
         with closing(iter(loader)) as batches:
@@ -165,6 +182,7 @@ class _Run:
                 lr = learner.rate(place.epoch, place.samples, count)
                 measured = self._monitor.due(place.step + 1)
                 sums += learner.step(batch, lr=lr, count=count, last=seen == end, measure_norm=measured)
+                own += batch["valid"].to(own.device).sum()
                 if seen < end:
                     continue
                 self._place = place = replace(place, samples=end, step=place.step + 1)
@@ -173,7 +191,7 @@ class _Run:
                 total, sums = total + sums, torch.zeros_like(total)
                 self._profile_step()
                 if self._display.due():
-                    self._show(total.tolist(), lr, begun, time.perf_counter() - start)
+                    self._show(total.tolist(), int(own), lr, begun, time.perf_counter() - start)
                 if end == whole:
                     learner.exchange.agree()
                 saving = self._save_if_due(begun, total, late=saving, last=end == whole)
@@ -317,7 +335,11 @@ class _Run:
         except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise StateMismatch(f"{path}: its weights do not fit this model: {error}") from error
         loader, place = self._data.train, loaded.place
-        loader.load_state_dict(loaded.loader)
+        try:
+            loader.load_state_dict(loaded.loader)
+        except StateMismatch as error:
+            told = "{}: {}; give the options that it was saved with, or another {output}"
+            raise StateMismatch(told, path, error) from error
         at = loader.state_dict()
         ended = place.samples == len(loader.dataset)
         if (at["epoch"], at["position"]) != (place.epoch + ended, 0 if ended else place.samples):
@@ -341,11 +363,11 @@ class _Run:
             f"{name} {now[name]}, not {then[name]}" for name in sorted(names) if repr(now[name]) != repr(then[name])
         ]
 
-    def _show(self, total: list[float], lr: float, begun: TrainingPosition, seconds: float) -> None:
-        """Show the means of the epoch so far, on this rank, and the throughput of all ranks together."""
+    def _show(self, total: list[float], own: int, lr: float, begun: TrainingPosition, seconds: float) -> None:
+        """Show the means of the epoch so far, over this rank's `own` samples, and the throughput of all ranks."""
         loader, place, ranks = self._data.train, self._place, self._job.world.size
         samples = place.samples - begun.samples
-        loss, score = (value * ranks / samples for value in total)
+        loss, score = (value / max(own, 1) for value in total)
         norm = "" if self._monitor.gradient_norm is None else f"  |g| {self._monitor.gradient_norm:.2g}"
         each = f" ({_rate(samples / seconds / ranks)} per rank)" if ranks > 1 else ""
         learned = f"loss {self._finite(loss):.3f}  {self._data.task.metric} {score:.3f}{norm}  lr {lr:.3g}"
@@ -382,7 +404,7 @@ def _table(result: TrainResult, ranks: int, seconds: float) -> list[str]:
     rows = []
     if result.score is not None:
         rows.append((result.metric, f"{result.score:.4f}, in the best epoch {result.best_score:.4f}"))
-    rows.append(("epochs", f"{result.epochs}, this run in {seconds:,.0f} s with validation"))
+    rows.append(("epochs", f"{result.epochs}, this run in {seconds:,.0f} s"))
     rate, ceiling = result.samples_per_second_per_rank, result.synthetic_samples_per_second_per_rank
     if rate:
         rows.append(("samples/s", f"{_rate(rate * ranks)}, per rank {_rate(rate)}"))

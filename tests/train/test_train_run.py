@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import threading
 import time
 from contextlib import closing
@@ -96,8 +97,8 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
 @pytest.mark.long
 def test_two_ranks_learn_and_one_goes_on(tmp_path: Path) -> None:
     """One process begins, two ranks resume from the checkpoint before a damaged one, and one process goes on."""
-    values = {"train": dataset(tmp_path / "train", 96, side=16), "val": dataset(tmp_path / "val", 21, side=16, seed=1)}
-    two = config(tmp_path, **values, model="resnet", batch_size=8, epochs=4, lr=0.5, resume="auto")
+    values = {"train": dataset(tmp_path / "train", 101, side=16), "val": dataset(tmp_path / "val", 21, side=16, seed=1)}
+    two = config(tmp_path, **values, model="resnet", batch_size=8, epochs=4, lr=0.5, resume="auto", log_every=1e-9)
     run(replace(two, epochs=2, batch_size=16))
     last_checkpoint = tmp_path / "out" / "last.pt"
     last_checkpoint.write_bytes(last_checkpoint.read_bytes()[:-1])
@@ -105,6 +106,12 @@ def test_two_ranks_learn_and_one_goes_on(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"passing over {last_checkpoint}: it does not end with a checksum") == 1
     assert done.stdout.count("previous.pt: epoch 2") == 1
+    assert (
+        done.stdout.count("training resnet on cpu: 101 samples in batches of 16 (2 ranks x 8), 7 steps per epoch") == 1
+    )
+    shown = [float(found) for found in re.findall(r"step \d/7  loss .*  accuracy (\S+)", done.stdout)]
+    assert max(shown) <= 1.0  # although the last five samples of an epoch are all rank 0's
+    assert len(shown) == 21
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["epochs"] == 4
     assert result["score"] >= 0.9
