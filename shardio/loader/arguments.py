@@ -1,5 +1,6 @@
 """Checks of the arguments of a loader, and of where it runs; what to use for data in the forms of PyTorch."""
 
+import inspect
 import operator
 import os
 import threading
@@ -24,13 +25,21 @@ _P = ParamSpec("_P")
 
 
 def refuses_foreign_keywords(function: Callable[_P, None]) -> Callable[_P, None]:
-    """Have `function` raise ConfigError for a keyword of another library's loader, with what to use; for decoration."""
+    """Have `function` raise ConfigError for a keyword that is misspelled, or that of another library's loader.
+
+    The error says what to use instead. For decoration.
+    """
+    known = inspect.signature(function).parameters
 
     @wraps(function)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
         for word in kwargs:
+            if word in known:
+                continue
             if advice := did_you_mean(word, "argument of Loader"):
                 raise ConfigError(f"a Loader has no {word}: {advice}")
+            if near := did_you_mean(word, "argument of Loader", known):
+                raise ConfigError(f"a Loader has no {word}: did you mean {near}?")
         function(*args, **kwargs)
 
     return checked

@@ -64,6 +64,10 @@ _WORDS: dict[Asked, dict[str, str]] = {
         "shardshuffle": "leave it out: shuffle= is 'global', a permutation of all samples, or 'block'",
         "nodesplitter workersplitter empty_check": _DIVIDES,
         "handler": "on_bad_sample= takes its place: 'replace' or 'mask', with max_bad=",
+        "where filter": "where() of a dataset chooses samples, as in Loader(shardio.open(path).where(condition), ...)",
+        "rank world_size num_replicas shard_id num_shards": (
+            "torchrun, Slurm and MPI tell it; without them, world=shardio.World(rank, size) does"
+        ),
         "cache_dir": "cache= takes its place, for a dataset at a URL; local shards are read from where they lie",
     },
     "transform": {

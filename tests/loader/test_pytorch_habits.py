@@ -145,14 +145,17 @@ def test_what_is_no_transform(transforms: Any, message: str) -> None:
         ("resampled", True, "every sample comes once"),
         ("handler", None, "on_bad_sample="),
         ("cache_dir", "/tmp", "cache= takes its place"),
+        ("where", "label == 1", r"shardio\.open\(path\)\.where"),
+        ("world_size", 2, r"world=shardio\.World"),
+        ("transfroms", [], r"did you mean transforms\?"),
     ],
 )
 def test_keywords_of_others(keyword: str, value: Any, instead: str) -> None:
-    """Keywords of DataLoader and webdataset are refused with the Loader's own; others are Python's errors."""
+    """Keywords of DataLoader and webdataset, and misspelled ones, are refused with the Loader's own."""
     with pytest.raises(ConfigError, match=rf"a Loader has no {keyword}: .*{instead}"):
         load(photos(), **{keyword: value})
-    with pytest.raises(TypeError, match="unexpected keyword argument 'worker'"):
-        load(photos(), worker=2)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'xyz'"):
+        load(photos(), xyz=2)
 
 
 def test_every_keyword_of_a_dataloader_is_known() -> None:
