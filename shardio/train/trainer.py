@@ -124,7 +124,8 @@ class _Run:
 
     def train(self) -> TrainResult:
         """Train the remaining epochs."""
-        self._display.line(self._plan())
+        if self._place.epoch < self._config.epochs:
+            self._display.line(self._plan())
         samples, seconds, waited = 0.0, 0.0, 0.0
         begun = time.monotonic()
         evaluation = self._validate() if self._place.epoch >= self._config.epochs else None  # nothing is left to train

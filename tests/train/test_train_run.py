@@ -55,7 +55,8 @@ def test_one_process_learns_and_writes_everything_down(tmp_path: Path, capsys: p
     assert told == [(epoch, 4 * epoch, 17) for epoch in range(1, 5)]
     written = ["best.pt", "last.pt", "log.jsonl", "previous.pt", "result.json"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == written
-    lines = capsys.readouterr().out.splitlines()
+    plan, *lines = capsys.readouterr().out.splitlines()
+    assert plan == "training _tiny:flat on cpu: 48 samples in batches of 12, 4 steps per epoch, 4 epochs"
     table = ["accuracy", "epochs", "samples/s", "starved", "checkpoint"]
     assert [line.split("  ")[0] for line in lines] == [*(f"epoch {number}/4" for number in range(1, 5)), *table]
     assert working_threads() == before
