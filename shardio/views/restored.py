@@ -24,6 +24,7 @@ _Arrays: TypeAlias = Callable[[str, str, int], NDArray[Any]]
 """Returns an array by its checksum, dtype and length; see `SavedView.array`."""
 _Bound: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)] | None
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
+_Number: TypeAlias = int | float  # float alone lets SystemError through with msgspec before 0.22, for 10**400
 
 
 class _Node(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,16 +57,16 @@ class _Where(_Node):
 
 
 class _Part(_Node):
-    split: dict[str, float]
+    split: dict[str, _Number]
     part: str
     by: str | None
     group: str | None
     seed: int
 
     def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
-        if self.part not in parse_split(self.split):
-            raise ManifestError(f"part must be one of {', '.join(self.split)}, got {self.part!r}")
-        return View(base, Part(self.split, self.part, self.by, self.group, self.seed))
+        if self.part not in (shares := parse_split(self.split)):
+            raise ManifestError(f"part must be one of {', '.join(shares)}, got {self.part!r}")
+        return View(base, Part(shares, self.part, self.by, self.group, self.seed))
 
 
 class _Weights(_Node):
@@ -91,12 +92,13 @@ class _Balance(_Node):
 class _Windows(_Node):
     windows: tuple[_Count, _Count, _Count]
     within: str
-    contiguous: tuple[str, float] | None
+    contiguous: tuple[str, _Number] | None
 
     def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
-        if self.contiguous is not None and not math.isfinite(self.contiguous[1]):
-            raise ManifestError(f"contiguous must have a finite step, got {self.contiguous[1]}")
-        return Windows(base, Starts(*self.windows, self.within, self.contiguous))
+        contiguous = None if self.contiguous is None else (self.contiguous[0], float(self.contiguous[1]))
+        if contiguous is not None and not math.isfinite(contiguous[1]):
+            raise ManifestError(f"contiguous must have a finite step, got {contiguous[1]}")
+        return Windows(base, Starts(*self.windows, self.within, contiguous))
 
 
 class _Cut(_Node):
@@ -113,7 +115,7 @@ class _Cut(_Node):
 
 class _Packed(_Node):
     packed: str
-    value: int | float
+    value: _Number
     length: _Count
     positions: bool
     documents: bool

@@ -43,7 +43,7 @@ def parse_split(given: str | Mapping[str, float]) -> Mapping[str, float]:
         if not re.fullmatch(r"(?=.*[A-Za-z0-9])[A-Za-z0-9_-]{1,200}", name):
             raise ConfigError(f"a split's name is at most 200 letters, digits, '-' and '_', got {name!r}")
         if not 0 < share <= 1:
-            raise ConfigError(f"a split's share must be above 0 and at most 1, got {name}={share:g}")
+            raise ConfigError(f"a split's share must be above 0 and at most 1, got {name}={share}")
     total = math.fsum(shares.values())
     if total > 1 + 1e-9:
         raise ConfigError(f"the splits' shares must add up to at most 1, they add up to {total:g}")

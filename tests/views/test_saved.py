@@ -247,6 +247,7 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
     ((*SELECT, "count"), 4, "not 4"),
     ((*SELECT, "count"), 1 << 60, "Expected `int` <"),
     (("view", "mix", "x", "of", "of", "part"), "c", "part must be one of a, b"),
+    (("view", "mix", "x", "of", "of", "split", "a"), 10**400, "a split's share must be above 0 and at most 1"),
     (("view", "mix", "x", "of", "of", "of", "where"), "__import__('os')", "a condition is made of"),
     (("view", "mix", "y"), {"run": "x", "of": {}}, "must have of, concat, mix or dataset"),
     (("view", "mix", "y"), {"mix": 5, "concat": {}}, "unknown field `mix`"),
