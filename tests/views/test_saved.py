@@ -247,7 +247,6 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
     ((*SELECT, "count"), 4, "not 4"),
     ((*SELECT, "count"), 1 << 60, "Expected `int` <"),
     (("view", "mix", "x", "of", "of", "part"), "c", "part must be one of a, b"),
-    (("view", "mix", "x", "of", "of", "split", "a"), 10**400, "a split's share must be above 0 and at most 1"),
     (("view", "mix", "x", "of", "of", "of", "where"), "__import__('os')", "a condition is made of"),
     (("view", "mix", "y"), {"run": "x", "of": {}}, "must have of, concat, mix or dataset"),
     (("view", "mix", "y"), {"mix": 5, "concat": {}}, "unknown field `mix`"),
@@ -264,6 +263,19 @@ def test_a_wrong_description_is_refused(folder: Path, said: Any, place: Any, val
     file.write_text(json.dumps(content))
     with pytest.raises((ManifestError, ConfigError), match=message):
         shardio.open(file)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_integers_beyond_float_are_refused(folder: Path, said: Any, sign: int) -> None:
+    """Where a share or a step belongs."""
+    steps = {"windows": [2, 1, 1], "within": "dataset", "contiguous": ["n", sign * 10**400]}
+    for content, message in (
+        (_at(said, ("view", "mix", "x", "of", "of", "split", "a"), sign * 10**400), "a split's share must be above 0"),
+        (said | {"view": steps | {"of": said["view"]["mix"]["y"]}}, "too large"),
+    ):
+        (folder / "hostile.json").write_text(json.dumps(content))
+        with pytest.raises(ManifestError, match=message):
+            shardio.open(folder / "hostile.json")
 
 
 def test_sizes_and_depths_are_bounded(folder: Path, said: Any) -> None:
