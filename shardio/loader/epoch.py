@@ -90,8 +90,13 @@ class EpochIterator(Iterator[Batch]):
         """Whether the epoch runs in this process, and its first batch has not been asked for."""
         return self._step == 0 and self._running.waits_for_a_consumer
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the epoch is closed: it has ended or failed, or was replaced."""
+        return self._running.is_over
+
     def __next__(self) -> Batch:
-        if self._step == len(self._schedule):
+        if self._step == len(self._schedule) and self._running.why_closed is None:
             self.close()
             raise StopIteration
         self._running.check()
@@ -105,9 +110,11 @@ class EpochIterator(Iterator[Batch]):
             self._step += 1
             self._progress.reached = after
             return batch
-        except BaseException:
+        except BaseException as error:
             self._progress.reached = if_failed  # a tracing debugger runs code, and an interrupt, at any line
             self.close()
+            if isinstance(error, PipelineClosed):
+                self._running.check()  # says why
             raise
 
     def _next_batch(self) -> Batch:
@@ -152,8 +159,9 @@ class EpochIterator(Iterator[Batch]):
             self._prefetcher.send(result)
             self._meter.on_device += (time.monotonic() - begun) * bool(self._prefetcher.ahead)
 
-    def close(self) -> None:
-        """End the epoch's threads; may be called twice."""
+    def close(self, why: str | None = None) -> None:
+        """End the epoch's threads; may be called twice. `why` is the message of the PipelineClosed that follows."""
+        self._running.why_closed = why or self._running.why_closed
         self._host_batches.clear()
         self._running.close()
 
@@ -165,6 +173,7 @@ class RunningEpoch:
     Attributes:
         meter: measures the epoch.
         taking_thread: the thread that is inside `EpochIterator.__next__`.
+        why_closed: the reason, if the epoch was closed before its end on purpose.
     """
 
     def __init__(
@@ -178,6 +187,7 @@ class RunningEpoch:
     ) -> None:
         self.meter, self._ahead = meter, ahead
         self.taking_thread: int | None = None
+        self.why_closed: str | None = None
         self._pipeline, self._prefetcher, self._workers = pipeline, prefetcher, workers
         self._process = os.getpid()
         self._progress, self._ended = progress, False
@@ -189,12 +199,17 @@ class RunningEpoch:
         """Whether the epoch runs in this process, and no thread is inside `EpochIterator.__next__`."""
         return not self._progress.closed and self._process == os.getpid() and self.taking_thread is None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the epoch is closed."""
+        return self._progress.closed
+
     def check(self) -> None:
         """Raise PipelineClosed if the epoch is closed, or another process has begun it."""
         if self._process != os.getpid():
             raise PipelineClosed("begun before this process was forked")
         if self._progress.closed:
-            raise PipelineClosed("closed, or a newer loop over the same loader has begun")
+            raise PipelineClosed(self.why_closed or "closed, or a newer loop over the same loader has begun")
 
     def close(self) -> None:
         """End the threads, and drop the batches in flight. An interrupted call is completed by the next one."""

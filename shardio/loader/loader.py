@@ -406,16 +406,31 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any], *, strict: bool = True) -> None:
         """Resume from `state`, which may come from a loader with another world size or batch size.
 
-        The next loop delivers the rest of the state's epoch. Raises StateMismatch, with both values, if the state
-        belongs to another dataset, seed, order or version. With `strict=False` another dataset, seed or order only
-        warns (StateWarning): the resumed epoch may deliver samples twice or not at all, or starts over if the number of
-        samples differs. Later epochs are complete.
+        The next loop delivers the rest of the state's epoch, and `state_dict` returns the state at once. An iterator
+        that has delivered nothing begins there itself. One that has delivered batches is closed: its next `next` raises
+        PipelineClosed, so leave the loop and begin a new one. It goes on if the state is the one that `state_dict`
+        returns.
+
+        Raises StateMismatch, with both values, if the state belongs to another dataset, seed, order or version; nothing
+        changes then, and a loop goes on. With `strict=False` another dataset, seed or order only warns (StateWarning):
+        the resumed epoch may deliver samples twice or not at all, or starts over if the number of samples differs.
+        Later epochs are complete.
 
         A mixture of the same sources resumes with other weights, too: these hold from the resumed position on, and each
         source goes on with its samples where it stood. And so does a dataset that has grown (`shardio append`) since
         the state was saved: the state's epoch ends with the samples that it began with, the next one has all.
         """
-        self._state.load(state, strict=strict)
+        resumption, loop = self._state.checked(state, strict=strict), None if self._loop is None else self._loop()
+        if loop is None or loop.is_over:
+            self._state.resume(resumption)
+        elif self._state.is_at(resumption):
+            self._state.stay(resumption)
+        else:
+            has_delivered = not loop.delivered_nothing
+            loop.close(f"load_state_dict moved the Loader to {resumption.place}: leave this loop and begin another one")
+            self._state.resume(resumption)
+            if not has_delivered:
+                self._begin(loop, *self._state.begin())
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Pickles arguments and state only: unpickling starts new threads or processes, with new memory.

@@ -49,6 +49,9 @@ class EpochPlace:
     peeks: int = 0
     resumed: bool = False
 
+    def __str__(self) -> str:
+        return f"epoch {self.epoch}, position {self.position}"
+
     def begin(self) -> EpochPlace:
         """Return the place at which a new loop begins: in the next epoch if the last loop was left midway."""
         return replace(EpochPlace(self.epoch + 1) if self.midway else self, if_dropped=self)
@@ -106,6 +109,24 @@ class UnfinishedEpoch:
 
     digest: str
     order: Order
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """A loaded state, checked, as a loader takes it.
+
+    Attributes:
+        place: the place to resume from.
+        order: the order from there on.
+        unfinished: an epoch of a smaller dataset that goes on; None if there is none.
+        saved_batch: the global batch of the loader that saved the state, if it is another one.
+    """
+
+    place: EpochPlace
+    order: Order
+    unfinished: UnfinishedEpoch | None
+    saved_batch: int | None
 
 
 @final
@@ -215,8 +236,13 @@ class LoaderState:
 
     def save(self) -> dict[str, Any]:
         """Return the state; see `Loader.state_dict`."""
-        place, order, own_batch = self.place, _samples(self._order), self._schedule.global_batch
-        unfinished = self._unfinished_at(place.epoch)
+        return self._describe(Resumption(self.place, self._order, self._unfinished, self._saved_batch))
+
+    def _describe(self, at: Resumption) -> dict[str, Any]:
+        """Return the state of a loader that stands there."""
+        place, order, unfinished = at.place, _samples(at.order), at.unfinished
+        if unfinished is not None and unfinished.order.epoch != place.epoch:
+            unfinished = None
         more: dict[str, Any] = {}
         if isinstance(order, MixedPlan):
             turns = order.turns(self._reached(place.epoch, place.position))
@@ -229,27 +255,33 @@ class LoaderState:
             "order": order.order,
             "epoch": place.epoch,
             "position": place.position,
-            "global_batch": (self._saved_batch if place.resumed else None) or own_batch,
+            "global_batch": (at.saved_batch if place.resumed else None) or self._schedule.global_batch,
             "buckets": str(self.buckets or _NO_BUCKETS),
             **more,
         }
 
-    def load(self, state: Mapping[str, Any], *, strict: bool) -> None:
-        """Stand where a saved state stands; see `Loader.load_state_dict`."""
-        state = _checked_form(state, self._sources)
-        place, self._order, self._unfinished = self._resumed(state, strict)
-        self._progress = EpochProgress(place)
-        saved = state.get("global_batch", self._schedule.global_batch)
-        self._saved_batch = saved if saved != self._schedule.global_batch else None
+    def is_at(self, resumption: Resumption) -> bool:
+        """Whether this is the place that a checked state names, whatever the steps of the loader that saved it."""
+        return self.save() | {"global_batch": 0} == self._describe(resumption) | {"global_batch": 0}
 
-    def _resumed(self, state: Mapping[str, Any], strict: bool) -> tuple[EpochPlace, Order, UnfinishedEpoch | None]:
-        """Return the place to resume from, the order from there on, and an epoch of a smaller dataset that goes on.
+    def stay(self, resumption: Resumption) -> None:
+        """Take the place, where this stands already, for a loaded state's, while a loop goes on from it."""
+        self._progress.reached, self._saved_batch = resumption.place, resumption.saved_batch
+
+    def resume(self, resumption: Resumption) -> None:
+        """Stand where a checked state stands; loops that run move this no more."""
+        self._order, self._unfinished = resumption.order, resumption.unfinished
+        self._saved_batch = resumption.saved_batch
+        self._progress = EpochProgress(resumption.place)
+
+    def checked(self, state: Mapping[str, Any], *, strict: bool) -> Resumption:
+        """Check a saved state, and return what it comes to here; nothing changes. See `Loader.load_state_dict`.
 
         Raises StateMismatch for values that are no position, and for the state of another dataset, seed or order,
         unless `strict` is False, which warns instead. Other weights of the same sources are no other dataset, nor is
         one that this one grew from.
         """
-        state, unfinished = {"buckets": _NO_BUCKETS, **state}, None
+        state, unfinished = {"buckets": _NO_BUCKETS, **_checked_form(state, self._sources)}, None
         epoch, position = state["epoch"], state["position"]
         if not all(0 <= number < _LIMIT for number in (epoch, position)):
             raise StateMismatch(f"not a position in an epoch: epoch {shown(epoch)}, position {shown(position)}")
@@ -293,8 +325,11 @@ class LoaderState:
             order = _ordering(order, goes_on)
             loss += "; each source goes on where it stood, so if only the weights have changed, none repeats a sample"
         if differing:
-            warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=4)
-        return EpochPlace(epoch, position, resumed=True), order, unfinished
+            warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=3)
+        saved, own_batch = state.get("global_batch"), self._schedule.global_batch
+        return Resumption(
+            EpochPlace(epoch, position, resumed=True), order, unfinished, saved if saved != own_batch else None
+        )
 
     def _after_turns(self, state: Mapping[str, Any], *, same: bool) -> MixedPlan | None:
         """Return a mixture's order after the turns that a state names, None if it names none.
