@@ -18,6 +18,7 @@ from ..errors import PipelineClosed
 from ..order.plan import Order, Schedule
 from ..system import background
 from ..system.at_exit import close_at_exit
+from .agreement import LOOKS, Agreement
 from .batch.as_numpy import To, with_arrays
 from .batch.field_warnings import FirstBatch
 from .batch.host_batch import Batch, BatchResult, HostBatch
@@ -41,6 +42,7 @@ class EpochIterator(Iterator[Batch]):
         prefetcher: brings the batches to their device. Another epoch may use it once this one is closed.
         quarantine: counts the bad samples.
         first_batch: looks at the first batch.
+        agreement: compares the ranks before the first batches.
         source_names: the sources of a mixture, whose samples are counted separately; () for a single dataset.
         to: whether batches are delivered with tensors or arrays.
     """
@@ -52,12 +54,13 @@ class EpochIterator(Iterator[Batch]):
         prefetcher: DevicePrefetcher,
         quarantine: Quarantine,
         first_batch: FirstBatch,
+        agreement: Agreement,
         source_names: Sequence[str],
         to: To,
     ) -> None:
         self._to: To = to
         self._workers, self._prefetcher, self._quarantine = workers, prefetcher, quarantine
-        self._first_batch, self._source_names = first_batch, source_names
+        self._first_batch, self._agreement, self._source_names = first_batch, agreement, source_names
 
     def begin(self, plan: Order, schedule: Schedule, progress: EpochProgress) -> RunningEpoch:
         """Start the workers on an epoch; one that has `delivered_nothing` may be closed, and another one begin.
@@ -104,6 +107,8 @@ class EpochIterator(Iterator[Batch]):
         # An error ends the loop, but it is no reason to deliver the batches before it again.
         if_failed = before if self._step == 0 else replace(before, if_dropped=None)
         try:
+            if self._step < LOOKS:
+                self._agreement.look(self._step)
             batch = self._next_batch()
             after = before.after(self._schedule, self._step)
             # No function is called from here on, so no interrupt comes between the move and the return.

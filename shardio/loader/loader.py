@@ -22,6 +22,7 @@ from ..system import cpus
 from ..system.rules import whole_number
 from ..transforms import Mixer
 from ..views.readable import ReadableDataset
+from .agreement import Agreement
 from .arguments import (
     check_not_in_a_dataloader,
     check_switches,
@@ -265,6 +266,7 @@ class Loader:
         self._first_batch = FirstBatch(
             self.dataset, spec.drawn_alike, spec.names, spec.options.limits, arrays if first_of_node else ()
         )
+        self._agreement = Agreement(self.world, {"transforms": transforms, "mixing": mixing})
         self._running: RunningEpoch | None = None
         self._loop: weakref.ref[EpochIterator] | None = None
         if first_of_node:
@@ -339,6 +341,7 @@ class Loader:
             prefetcher=self._prefetcher,
             quarantine=self._quarantine,
             first_batch=self._first_batch,
+            agreement=self._agreement,
             source_names=self._sources,
             to=self._to,
         )
@@ -349,6 +352,7 @@ class Loader:
         # The iterator itself is not kept: when a loop that is left early drops it, its threads end.
         self._running, self._loop = loop.begin(order, schedule, progress), weakref.ref(loop)
         self._meters.begin(self._running.meter)
+        self._agreement.begin(self._state, schedule)
 
     @property
     def batch_sampler(self) -> BatchSampler:

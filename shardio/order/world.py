@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
@@ -34,6 +34,7 @@ class World:
         size: the number of processes in the job.
         local_rank: the rank of this process on its node, 0 to local_size-1.
         local_size: the number of processes on this node.
+        leader: the rank in torch.distributed of this world's rank 0, as `from_mesh` finds it; None if unknown.
 
     Raises ConfigError if a number is out of range.
     """
@@ -42,6 +43,7 @@ class World:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
+    leader: int | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, value in (("size", self.size), ("local_size", self.local_size)):
@@ -98,15 +100,16 @@ class World:
         coordinate = mesh.get_coordinate()
         if coordinate is None:
             raise ConfigError(f"this rank is not in the mesh {mesh}")
-        rank, size = 0, 1
+        rank, size, leader = 0, 1, [*coordinate]
         for name in wanted:
             if name not in names:
                 raise ConfigError(f"the mesh's dimensions are {', '.join(names) or 'unnamed'}, got {name!r}")
             axis = names.index(name)
             rank, size = rank * mesh.size(axis) + coordinate[axis], size * mesh.size(axis)
+            leader[axis] = 0
         # All processes of a node share its CPUs, whatever their roles in the mesh.
         node = cls.detect()
-        return cls(rank, size, node.local_rank, node.local_size)
+        return cls(rank, size, node.local_rank, node.local_size, leader=int(mesh.mesh[tuple(leader)]))
 
 
 def rank_in_torch_distributed() -> tuple[int, int] | None:
@@ -115,6 +118,11 @@ def rank_in_torch_distributed() -> tuple[int, int] | None:
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return None
     return dist.get_rank(), dist.get_world_size()
+
+
+def restarts() -> str:
+    """Return how often torchrun has restarted the processes of this job; "0" with other launchers."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
 
 
 def launcher_variables(environ: Mapping[str, str] | None = None) -> dict[str, dict[str, str]]:

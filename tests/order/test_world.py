@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from _datasets import packed
 
@@ -149,7 +150,10 @@ def test_ranks_of_one_replica_read_the_same(tmp_path: Path) -> None:
 
 def test_what_a_mesh_does_not_have_is_refused() -> None:
     """An unknown dimension and a rank outside of the mesh are refused."""
-    mesh: Any = SimpleNamespace(mesh_dim_names=("dp", "tp"), get_coordinate=lambda: [1, 0], size=lambda place: 2)
+    ranks = np.arange(4).reshape(2, 2)
+    mesh: Any = SimpleNamespace(
+        mesh_dim_names=("dp", "tp"), get_coordinate=lambda: [1, 0], size=lambda place: 2, mesh=ranks
+    )
     assert World.from_mesh(mesh, "dp").rank == 1
     with pytest.raises(ConfigError, match="the mesh's dimensions are dp, tp, got 'pp'"):
         World.from_mesh(mesh, "pp")
