@@ -1,4 +1,5 @@
 /* The permutation of `order/permutation.py`, which describes it and names its sources. */
+#include "guard.h"
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -34,9 +35,8 @@ static int64_t bits_set(uint64_t word) {
     return (int64_t)((word + (word >> 4) & 0x0F0F0F0F0F0F0F0Full) * 0x0101010101010101ull >> 56);
 }
 
-/* Replaces each of `count` numbers k by the place of the k-th set bit, counted from 0. Bits are the highest first in each
- * byte; `counts` holds how many are set before each block of 64 bytes. All k are below the number of set bits. */
-void shardio_set_bits(int64_t count, int64_t *numbers, const uint8_t *bits, const int64_t *counts, int64_t blocks) {
+/* Bits may be in a mapped file that changes meanwhile, so this goes beyond no block, whatever they are. */
+static int64_t set_bits(int64_t count, int64_t *numbers, const uint8_t *bits, const int64_t *counts, int64_t blocks) {
     for (int64_t i = 0; i < count; i++) {
         int64_t low = 0, high = blocks;
         while (high - low > 1) {
@@ -44,18 +44,30 @@ void shardio_set_bits(int64_t count, int64_t *numbers, const uint8_t *bits, cons
             if (counts[middle] <= numbers[i]) low = middle;
             else high = middle;
         }
-        int64_t rest = numbers[i] - counts[low], place = low * 512, set;
-        uint64_t word;
+        int64_t rest = numbers[i] - counts[low], place = low * 512, end = place + 512, set;
+        uint8_t bytes[8];
         for (;; rest -= set, place += 64) {
-            memcpy(&word, bits + place / 8, 8);
+            if (place == end) return i;
+            uint64_t word;
+            memcpy(bytes, bits + place / 8, 8);
+            memcpy(&word, bytes, 8);
             if (rest < (set = bits_set(word))) break;
         }
+        unsigned byte;
         for (;; rest -= set, place += 8) {
-            word = bits[place / 8];
-            if (rest < (set = bits_set(word))) break;
+            byte = bytes[place / 8 % 8];
+            if (rest < (set = bits_set(byte))) break;
         }
-        for (;; place++, word <<= 1)
-            if (word & 128 && rest-- == 0) break;
+        for (;; place++, byte <<= 1)
+            if (byte & 128 && rest-- == 0) break;
         numbers[i] = place;
     }
+    return count;
+}
+
+/* Replaces each of `count` numbers k by the place of the k-th set bit, counted from 0. Bits are the highest first in each
+ * byte; `counts` holds how many are set before each block of 64 bytes. All k are below the number of set bits. Returns
+ * `count`, or the first number whose bit is not in its block, or GONE. */
+int64_t shardio_set_bits(int64_t count, int64_t *numbers, const uint8_t *bits, const int64_t *counts, int64_t blocks) {
+    return GUARDED(set_bits(count, numbers, bits, counts, blocks));
 }

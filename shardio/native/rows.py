@@ -151,10 +151,19 @@ def permute(numbers: NDArray[np.uint64], n: int, widths: tuple[int, int], keys: 
     call(len(numbers), numbers.ctypes.data, n, *widths, len(keys), keys.ctypes.data)
 
 
-def set_bits(numbers: NDArray[np.int64], bits: NDArray[np.uint8], counts: NDArray[np.int64]) -> None:
-    """Replace each number k by the place of the k-th set bit, as `index_map.BitMap` does, in place."""
-    call = _function("shardio_set_bits", _LONG, _POINTER, _POINTER, _POINTER, _LONG)
-    call(len(numbers), numbers.ctypes.data, bits.ctypes.data, counts.ctypes.data, len(counts) - 1)
+def set_bits(numbers: NDArray[np.int64], bits: int, counts: NDArray[np.int64]) -> None:
+    """Replace each number k by the place of the k-th set bit, as `index_map.BitMap` does, in place.
+
+    Args:
+        numbers: int64 [n].
+        bits: the address of 64 bytes per count.
+        counts: how many bits are set before each 64 bytes, and in all; int64 [blocks + 1].
+
+    Raises MappedFileLost if a mapped file is lost, or its bits are no longer those that were counted.
+    """
+    call = _function("shardio_set_bits", _LONG, _POINTER, _POINTER, _POINTER, _LONG, result=_LONG)
+    if not _all(call(len(numbers), numbers.ctypes.data, bits, counts.ctypes.data, len(counts) - 1), len(numbers)):
+        raise MappedFileLost
 
 
 def unshuffle(width: int, apart: int, joined: int, size: int) -> bool:

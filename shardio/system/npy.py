@@ -20,6 +20,7 @@ from .types import Buffer
 _TRIES = 100
 _KEPT = 4096  # headers, each of less than 1 KiB
 _USUAL_BYTES = 128
+_MOST_HEADER = 10_000  # bytes, as of NumPy
 _SIZE = rb"(?:0|[1-9][0-9]{0,17})"
 _USUAL = re.compile(
     rb"\x93NUMPY\x01\x00\x76\x00\{'descr': '([<>|][biufc][0-9]{1,2})', 'fortran_order': (False|True), 'shape': "
@@ -80,10 +81,10 @@ def read_arrays(
         yield read_array(view[offset : offset + size], expected)
 
 
-def read_header(file: IO[bytes]) -> Header:
-    """Read the header of a `.npy` at a file's position; ValueError if it is damaged."""
+def read_header(file: IO[bytes], most: int = _MOST_HEADER) -> Header:
+    """Read the header of a `.npy`, of at most `most` bytes, at a file's position; ValueError if it is damaged."""
     head = file.read(12)
-    return _header_in(head + file.read(max(0, _start(head) - len(head))))
+    return _header_in(head + file.read(max(0, _start(head) - len(head))), most)
 
 
 @lru_cache(_KEPT // 4)  # those of side indexes may be longer
@@ -129,7 +130,7 @@ def _usual_header(head: bytes) -> Header | None:
     return _checked(len(head), guarded(lambda: np.dtype(descr.decode())), shape, fortran == b"True")
 
 
-def _header_in(stored: Buffer) -> Header:
+def _header_in(stored: Buffer, most: int = _MOST_HEADER) -> Header:
     """Return any header at the beginning of bytes; ValueError if it is damaged."""
     file = io.BytesIO(stored[: _start(stored)])
 
@@ -137,14 +138,14 @@ def _header_in(stored: Buffer) -> Header:
         file.seek(0)
         version = np.lib.format.read_magic(file)
         if version == (1, 0):
-            return np.lib.format.read_array_header_1_0(file)
+            return np.lib.format.read_array_header_1_0(file, most)
         if version == (2, 0):
-            return np.lib.format.read_array_header_2_0(file)
+            return np.lib.format.read_array_header_2_0(file, most)
         if version != (3, 0):
             raise ValueError(f"its format has version {version[0]}.{version[1]}")
         # UTF-8 instead of version 2's Latin-1: escaped to ASCII, they are the same
         text = file.read()[4:].decode().encode("ascii", "backslashreplace")
-        return np.lib.format.read_array_header_2_0(io.BytesIO(struct.pack("<I", len(text)) + text))
+        return np.lib.format.read_array_header_2_0(io.BytesIO(struct.pack("<I", len(text)) + text), most)
 
     shape, fortran, dtype = guarded(read)
     return _checked(file.tell(), dtype, shape, fortran)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from ..format.file_table import Table, checksum_of
 from ..system.types import Indices
 from .columns import AT_ONCE, categories, in_parts
 from .expression import Condition, Expression
@@ -79,14 +79,13 @@ class Slice:
 class Select:
     """Samples by their numbers, int64 [n], in any order."""
 
-    numbers: Indices
+    numbers: Table
 
     def index_map(self, base: ReadableDataset) -> IndexMap:
         return NumberMap(self.numbers)
 
     def description(self) -> dict[str, Any]:
-        checksum = xxhash.xxh3_128_hexdigest(np.ascontiguousarray(self.numbers, "<i8").data)
-        return {"select": checksum, "count": len(self.numbers)}
+        return {"select": checksum_of(self.numbers), "count": len(self.numbers)}
 
     def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
         return len(self.numbers) if chosen.leading(samples) == len(self.numbers) else None

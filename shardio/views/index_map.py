@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
+from ..format.file_table import Table, parts, read_by
 from ..native import rows
 from ..system.types import Indices
 
 _BLOCK = 64  # bytes, whose bits are counted together
-_BYTES = np.arange(_BLOCK)
+BLOCK_OF_BITS = np.dtype((np.uint8, (_BLOCK,)))
 _POPULATION = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # by byte
 _AT_ONCE = 1 << 16
 _BITS_TAKE = 9 / 8  # bits per sample of the dataset, with their counts
@@ -67,11 +68,11 @@ class BitMap:
     """The samples whose bits are set, in stored order.
 
     Args:
-        bits: a bit per sample of the dataset, the first one highest; uint8 [a multiple of 64].
-        counts: the number of set bits before each 64 bytes, and of all; int64 [len(bits) / 64 + 1].
+        bits: a bit per sample of the dataset, the first one highest; uint8 [blocks, 64].
+        counts: the number of set bits before each block, and of all; int64 [blocks + 1].
     """
 
-    bits: NDArray[np.uint8]
+    bits: Table
     counts: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -80,12 +81,12 @@ class BitMap:
     def __call__(self, indices: Indices) -> Indices:
         if native.library() is not None:
             numbers = np.array(indices, np.int64)
-            rows.set_bits(numbers, self.bits, self.counts)
+            read_by(lambda address: rows.set_bits(numbers, address, self.counts), self.bits)
             return numbers
         blocks = np.searchsorted(self.counts, indices, "right") - 1
         rest = indices - self.counts[blocks]
         # The byte of the block that holds the bit, and then the bit of the byte.
-        block_bytes = self.bits[blocks[:, None] * _BLOCK + _BYTES]
+        block_bytes = self.bits.take(blocks, axis=0)
         ends = np.cumsum(_POPULATION[block_bytes], axis=1, dtype=np.int64)
         byte = (ends <= rest[:, None]).sum(axis=1)
         each = np.arange(len(indices))
@@ -95,13 +96,19 @@ class BitMap:
         return np.asarray((blocks * _BLOCK + byte) * 8 + bit, np.int64)
 
     def leading(self, samples: int) -> int | None:
-        return int(self.before(np.array([min(samples, 8 * len(self.bits))]))[0])
+        return int(self.before(np.array([min(samples, 8 * _BLOCK * len(self.bits))]))[0])
+
+    def has(self, numbers: Indices) -> NDArray[np.bool_]:
+        """Return whether the bits of some numbers of samples are set, bool [n]."""
+        blocks = self.bits.take(numbers >> 9, axis=0).reshape(-1)
+        bits = blocks[np.arange(0, len(blocks), _BLOCK) + (numbers >> 3 & 63)] << (numbers & 7).astype(np.uint8)
+        found: NDArray[np.bool_] = bits & 128 != 0
+        return found
 
     def before(self, numbers: Indices) -> NDArray[np.int64]:
         """Return how many bits are set before each of some numbers of samples, int64 [n]."""
         blocks, rest = np.divmod(numbers, 8 * _BLOCK)
-        places = np.minimum(blocks[:, None] * _BLOCK + _BYTES, len(self.bits) - 1)
-        bits = np.unpackbits(self.bits[places], axis=1)
+        bits = np.unpackbits(self.bits.take(np.minimum(blocks, len(self.bits) - 1), axis=0), axis=1)
         found: NDArray[np.int64] = self.counts[blocks] + (bits * (np.arange(8 * _BLOCK) < rest[:, None])).sum(axis=1)
         return found
 
@@ -111,18 +118,23 @@ class BitMap:
 class NumberMap:
     """Samples by their numbers, in any order; int64 [n]."""
 
-    numbers: Indices
+    numbers: Table
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __call__(self, indices: Indices) -> Indices:
-        return self.numbers[indices]
+        return self.numbers.take(indices)
 
     def leading(self, samples: int) -> int | None:
-        inside = self.numbers < samples
-        count = int(np.count_nonzero(inside))
-        return count if inside[:count].all() else None
+        count = seen = 0
+        for part in parts(self.numbers):
+            inside = part < samples
+            first = int(np.count_nonzero(inside)) if count == seen else 0
+            if not inside[:first].all() or inside[first:].any():
+                return None
+            count, seen = count + first, seen + len(part)
+        return count
 
 
 @final
@@ -197,14 +209,16 @@ def counted_bits(parts: Iterable[NDArray[np.bool_]]) -> BitMap:
         packed.append(np.packbits(left[:whole]))
         left = left[whole:]
     packed.append(np.packbits(np.concatenate([left, np.zeros(-len(left) % (8 * _BLOCK), np.bool_)])))
-    return with_counts(np.concatenate(packed))
+    return with_counts(np.concatenate(packed).reshape(-1, _BLOCK))
 
 
-def with_counts(bits: NDArray[np.uint8]) -> BitMap:
-    """Return bits, uint8 [a multiple of 64], with their counts."""
-    counts = np.zeros(len(bits) // _BLOCK + 1, np.int64)
-    np.cumsum(_POPULATION[bits].reshape(-1, _BLOCK).sum(axis=1, dtype=np.int64), out=counts[1:])
-    return BitMap(bits, counts)
+def with_counts(bits: Table) -> BitMap:
+    """Return bits, uint8 [blocks, 64], with their counts."""
+    counts, place = np.zeros(len(bits) + 1, np.int64), 1
+    for part in parts(bits):
+        counts[place : place + len(part)] = _POPULATION[part].sum(axis=1)
+        place += len(part)
+    return BitMap(bits, np.cumsum(counts, out=counts))
 
 
 def _smallest(chosen: BitMap) -> IndexMap:
@@ -215,7 +229,7 @@ def _smallest(chosen: BitMap) -> IndexMap:
     first, last = chosen(np.array([0, count - 1])).tolist()
     if last - first == count - 1:
         return RangeMap(range(first, last + 1))
-    if 8 * count > max(_FEW_BYTES, chosen.bits.nbytes + chosen.counts.nbytes):
+    if 8 * count > max(_FEW_BYTES, _BLOCK * len(chosen.bits) + chosen.counts.nbytes):
         return chosen
     numbers = np.empty(count, np.int64)
     for start in range(0, count, _AT_ONCE):

@@ -13,9 +13,7 @@ hash of what the table belongs to. A file that is damaged, or belongs to somethi
 """
 
 import contextlib
-import io
 import json
-import mmap
 import os
 import sys
 import time
@@ -29,8 +27,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..cache.location import default_folder
-from ..errors import ConfigError
+from ..errors import ConfigError, ManifestError
 from ..format import manifest
+from ..format.file_table import NpyPlace, Table, TableFile, parts
 from ..output.own_files import packed_name
 from ..system import npy, strict_json
 from ..system.directory import Directory
@@ -39,14 +38,13 @@ from ..system.replacement import remove_abandoned, replacing
 from ..system.types import Indices
 from .columns import value_lengths
 from .documents import Pieces
-from .index_map import BitMap, counted_bits, with_counts
+from .index_map import BLOCK_OF_BITS, BitMap, counted_bits, with_counts
 from .packing import best_fit
 from .readable import ReadableDataset
 
 _FORMAT, _VERSION = "shardio packed rows", 1
 _FEW = 1 << 16  # documents, whose table is made faster than a file is written durably
 _MANY = 1 << 21  # documents, whose table takes long enough to say so
-_MOST_HEADER = 1 << 12
 _MOST_WAIT, _LOOK = 3600.0, 0.1  # seconds
 
 
@@ -67,15 +65,15 @@ class PackedTable:
 
     length: int
     full: int
-    documents: NDArray[np.unsignedinteger]
-    sizes: NDArray[np.unsignedinteger]
+    documents: Table
+    sizes: Table
     firsts: BitMap
     long: BitMap
     begun: BitMap
     padding: float = field(init=False)
 
     def __post_init__(self) -> None:
-        entries = self.full * self.length + int(self.sizes.sum(dtype=np.int64))
+        entries = self.full * self.length + sum(int(part.sum(dtype=np.int64)) for part in parts(self.sizes))
         object.__setattr__(self, "padding", 1 - entries / (len(self) * self.length) if len(self) else 0.0)
 
     def __len__(self) -> int:
@@ -112,10 +110,10 @@ class PackedTable:
         ends[inside] = self.firsts(following[inside])
         counts = ends - firsts
         places = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-        documents = self.documents[places].astype(np.int64)
-        sizes = self.sizes[places].astype(np.int64)
+        documents = self.documents.take(places).astype(np.int64)
+        sizes = self.sizes.take(places).astype(np.int64)
         begins = np.zeros(len(documents), np.int64)
-        is_long = np.flatnonzero(self.long.bits[documents >> 3] >> (7 - (documents & 7)).astype(np.uint8) & 1)
+        is_long = np.flatnonzero(self.long.has(documents)) if len(self.long) else ()
         if len(is_long):
             which = self.long.before(documents[is_long])
             begins[is_long] = (self._begun(which + 1) - self._begun(which)) * self.length
@@ -224,7 +222,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _write(path: Path, of: Mapping[str, Any], table: PackedTable) -> None:
     bits = (table.firsts.bits, table.long.bits, table.begun.bits)
-    arrays = [np.ascontiguousarray(array) for array in (table.documents, table.sizes, *bits)]
+    arrays = [np.ascontiguousarray(array).reshape(-1) for array in (table.documents, table.sizes, *bits)]
     checksum = xxhash.xxh3_128()
     for array in arrays:
         checksum.update(npy.header_of(array.dtype, array.shape))
@@ -238,58 +236,71 @@ def _write(path: Path, of: Mapping[str, Any], table: PackedTable) -> None:
 
 
 def _read(path: Path, of: Mapping[str, Any]) -> PackedTable | None:
-    """Return the table in a file, mapped; None if there is none, or it is damaged or belongs to something else."""
+    """Return the table in a file; None if there is none, or it is damaged or belongs to something else."""
     try:
         descriptor = Directory(path.parent).open(path.name, os.O_RDONLY)
     except (OSError, ConfigError):
         return None
-    with os.fdopen(descriptor, "rb"):
-        try:
-            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-            return _checked(memoryview(mapped), of)
-        except (ValueError, KeyError, TypeError, OSError):
-            return None
+    try:
+        return _checked(TableFile(descriptor, path, ManifestError), of)
+    except (ValueError, KeyError, TypeError, OSError, ManifestError):
+        return None
 
 
-def _checked(data: memoryview, of: Mapping[str, Any]) -> PackedTable:
-    """Return the table in the bytes of a file; ValueError if they are not what they must be.
+def _checked(file: TableFile, of: Mapping[str, Any]) -> PackedTable:
+    """Return the table in a file; ValueError if that is not what it must be.
 
     A checksum is no proof that shardio wrote the file, so numbers are checked by which memory is read.
     """
-    arrays, begins, checksum = list[NDArray[Any]](), 0, xxhash.xxh3_128()
+    places, begins, checksum = list[NpyPlace](), 0, xxhash.xxh3_128()
     for number in range(6):
-        header = npy.read_header(io.BytesIO(data[begins : begins + _MOST_HEADER]))
-        if len(header.shape) != 1 or header.dtype.kind != "u" or begins + header.stop > len(data):
+        place = file.npy(begins)
+        if place.dtype.kind != "u":
             raise ValueError("no array of unsigned numbers")
-        arrays.append(np.ndarray(header.shape, header.dtype, data, begins + header.start))
-        if number:
-            checksum.update(data[begins : begins + header.stop])
-        begins += header.stop + -header.stop % 64
-    head = strict_json.parse(arrays[0].tobytes())
-    full, (documents, sizes, *bits) = head["full"], arrays[1:]
+        for block in file.blocks(begins, place.stop) if number else ():
+            checksum.update(block.data)
+        begins = place.stop + -place.stop % 64
+        places.append(place)
+    first, documents_at, sizes_at, *bits_at = places
+    head = strict_json.parse(file.bytes(first.start, first.stop))
+    full = head["full"]
     expected = {"format": _FORMAT, "version": _VERSION, **of, "full": full, "checksum": checksum.hexdigest()}
     if head != expected or type(full) is not int or not 0 <= full < 1 << 62:
         raise ValueError("another table, or another checksum")
-    if any(each.dtype != np.uint8 or len(each) % 64 for each in bits) or len(documents) != len(sizes):
+    if any(each.dtype != np.uint8 or each.rows % 64 for each in bits_at) or documents_at.rows != sizes_at.rows:
         raise ValueError("no bits")
-    firsts, long, begun = map(with_counts, bits)
+    documents, sizes = (file.table(*place[:3]) for place in (documents_at, sizes_at))
+    firsts, long, begun = (with_counts(file.table(BLOCK_OF_BITS, at.rows // 64, at.start)) for at in bits_at)
     table = PackedTable(of["length"], full, documents, sizes, firsts, long, begun)
     if len(long) != len(begun) or not (
         _are_of(long, of["documents"]) and _begin(firsts, len(sizes)) and _begin(begun, full)
     ):
         raise ValueError("other bits than those of its arrays")
-    if len(sizes):
-        if documents.max() >= of["documents"] or sizes.min() < 1:
-            raise ValueError("documents that there are not")
-        if np.add.reduceat(sizes, firsts(np.arange(len(firsts))), dtype=np.int64).max() > of["length"]:
-            raise ValueError("rows that are too long")
+    if any(part.max() >= of["documents"] for part in parts(documents)):
+        raise ValueError("documents that there are not")
+    if not _fit(sizes, firsts, of["length"]):
+        raise ValueError("documents without entries, or rows that are too long")
     return table
+
+
+def _fit(sizes: Table, firsts: BitMap, length: int) -> bool:
+    """Return whether each document has entries, and the rows that begin with these have at most `length`."""
+    place = entries = 0
+    for part in parts(sizes):
+        bits = np.unpackbits(firsts.bits[place // 512 : -(-(place + len(part)) // 512)])  # parts begin with a block
+        begins = np.flatnonzero(bits[: len(part)])
+        ends = np.add.reduceat(part, begins, dtype=np.int64) if len(begins) else np.zeros(0, np.int64)
+        before = entries + int(part[: begins[0] if len(begins) else None].sum(dtype=np.int64))
+        if part.min() < 1 or max(before, int(ends.max(initial=0))) > length:
+            return False
+        place, entries = place + len(part), int(ends[-1]) if len(ends) else before
+    return True
 
 
 def _are_of(bits: BitMap, count: int) -> bool:
     """Return whether there are as many bits as `count`, and none is set after these."""
     last = int(bits(np.array([len(bits) - 1]))[0]) if len(bits) else -1
-    return last < count <= 8 * len(bits.bits)
+    return last < count <= 512 * len(bits.bits)
 
 
 def _begin(bits: BitMap, count: int) -> bool:

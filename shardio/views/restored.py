@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Protocol, TypeAlias
 
 import msgspec
-from numpy.typing import NDArray
 
 from ..errors import ConfigError, ManifestError
+from ..format.file_table import Table, parts
 from .choice import Part, Select, Slice, Where
 from .classes import Classes
 from .concat import Concat
@@ -20,7 +20,7 @@ from .view import BaseDataset, SequenceRows, View, Weighted, Windows
 from .weighing import Balance, Weights
 from .windows import Starts
 
-_Arrays: TypeAlias = Callable[[str, str, int], NDArray[Any]]
+_Arrays: TypeAlias = Callable[[str, str, int], Table]
 """Returns an array by its checksum, dtype and length; see `SavedView.array`."""
 _Bound: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)] | None
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
@@ -44,7 +44,7 @@ class _Select(_Node):
 
     def of(self, base: ReadableDataset, arrays: _Arrays) -> BaseDataset:
         numbers = arrays(self.select, "<i8", self.count)
-        if self.count and not 0 <= numbers.min() <= numbers.max() < len(base):
+        if any(part.min() < 0 or part.max() >= len(base) for part in parts(numbers)):
             raise ManifestError(f"select must have numbers in [0, {len(base)})")
         return View(base, Select(numbers))
 

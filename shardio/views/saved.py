@@ -11,9 +11,7 @@ is null: a file chooses no path. `views/restored.py` makes views of descriptions
 """
 
 import dataclasses
-import io
 import json
-import mmap
 import os
 import re
 from collections.abc import Iterator
@@ -26,6 +24,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, ManifestError, Message
+from ..format.file_table import FileTable, Table, TableFile, checksum_of
 from ..format.manifest import FILE_NAME
 from ..system import npy, strict_json
 from ..system.directory import Directory
@@ -37,7 +36,6 @@ VERSION = 1
 _BEGINNING = re.compile(rb'\s*\{\s*"format"\s*:\s*"shardio view"')
 _MOST_BYTES = 1 << 20
 _DEEPEST = 64  # nodes from the last choice down to a dataset
-_MOST_HEADER = 4096  # bytes of a .npy in which its header ends
 _CHECKSUM = r"[0-9a-f]{32}"
 
 
@@ -50,7 +48,7 @@ class _Described(Protocol):
 def described(choice: _Described, base: ReadableDataset, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
     """Return the description of a choice from a dataset; see `ReadableDataset.description`."""
     for field in dataclasses.fields(choice):  # type: ignore[arg-type]  # all choices are dataclasses
-        if isinstance(value := getattr(choice, field.name), np.ndarray):
+        if isinstance(value := getattr(choice, field.name), np.ndarray | FileTable):
             stored = np.ascontiguousarray(value)
             arrays[xxhash.xxh3_128_hexdigest(stored.data)] = stored
     return {**choice.description(), "of": base.description(arrays)}
@@ -208,8 +206,8 @@ class SavedView:
     def _folder(self) -> Path:
         return self.path.parent
 
-    def array(self, checksum: str, dtype: str, count: int) -> NDArray[Any]:
-        """Return numbers that are saved beside the view, [count], mapped; ManifestError if they are damaged."""
+    def array(self, checksum: str, dtype: str, count: int) -> Table:
+        """Return numbers that are saved beside the view, [count]; ManifestError if they are damaged."""
         if not re.fullmatch(_CHECKSUM, checksum) or not re.fullmatch(r"<[iuf][248]|\|[biu]1", dtype):
             raise ManifestError(f"{checksum!r} of {dtype!r} names no array")
         name = _array_name(self.path, checksum)
@@ -217,17 +215,15 @@ class SavedView:
             descriptor = Directory(self._folder).open(name, os.O_RDONLY)
         except FileNotFoundError as error:
             raise ManifestError(f"{name} is missing") from error
-        with os.fdopen(descriptor, "rb") as file:
-            size = os.fstat(descriptor).st_size
-            try:
-                header = npy.read_header(io.BytesIO(file.read(_MOST_HEADER)))
-            except ValueError as error:
-                raise ManifestError(f"{name}: {error}") from error
-            if (header.dtype, header.shape, header.stop) != (np.dtype(dtype), (count,), size) or header.dtype.hasobject:
-                raise ManifestError(f"{name}: has {header.shape} of {header.dtype} in {size} bytes, not {count}")
-            mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-        numbers: NDArray[Any] = np.ndarray((count,), header.dtype, mapped, header.start)
-        if xxhash.xxh3_128_hexdigest(numbers.data) != checksum:
+        file = TableFile(descriptor, self._folder / name, ManifestError)
+        try:
+            place = file.npy()
+        except ValueError as error:
+            raise ManifestError(f"{name}: {error}") from error
+        if (place.dtype, place.rows, place.stop) != (np.dtype(dtype), count, file.size):
+            raise ManifestError(f"{name}: has {place.rows} of {place.dtype} in {file.size} bytes, not {count}")
+        numbers = file.table(*place[:3])
+        if checksum_of(numbers) != checksum:
             raise ManifestError(f"{name}: has another checksum")
         return numbers
 

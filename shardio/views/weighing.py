@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
+from ..format.file_table import Table, checksum_of
 from ..order.weighted import ClassPoints, Points, SamplePoints, distance_bits
 from .columns import categories, scalars
 from .readable import ReadableDataset
@@ -45,12 +45,12 @@ class Weights:
     """A weight for each sample: those of a field of scalars, or numbers that were given, [n]."""
 
     field: str | None
-    given: NDArray[Any] | None
+    given: Table | None
     samples: int | None
     replacement: bool
 
     def points(self, base: ReadableDataset) -> Points:
-        weights = self.given if self.field is None else scalars(base, self.field)
+        weights: Table | None = self.given if self.field is None else scalars(base, self.field)
         count = check_samples(self.samples, base)
         if weights is None or weights.shape != (len(base),) or weights.dtype.kind not in "biuf":
             found = "none" if weights is None else f"{list(weights.shape)} of {weights.dtype}"
@@ -60,7 +60,7 @@ class Weights:
     def description(self) -> dict[str, Any]:
         by: Any = self.field
         if self.given is not None:
-            by = [xxhash.xxh3_128_hexdigest(np.ascontiguousarray(self.given).data), self.given.dtype.str]
+            by = [checksum_of(self.given), self.given.dtype.str]
         return {"weighted": by, "samples": self.samples, "replacement": self.replacement}
 
 
@@ -94,7 +94,7 @@ def check_samples(samples: int | None, base: ReadableDataset) -> int:
     return len(base) if samples is None else samples
 
 
-def interval_ends(weights: NDArray[Any], samples: int) -> NDArray[np.int64]:
+def interval_ends(weights: Table, samples: int) -> NDArray[np.int64]:
     """Return where the intervals of samples end, int64 [n], that are in proportion to their weights.
 
     Their lengths add up to `samples << distance_bits(samples)` exactly. An expected count that is a whole number gives

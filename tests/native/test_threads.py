@@ -117,7 +117,7 @@ def test_conversions(tmp_path: Path) -> None:
 def test_arrays_and_files(photo_folder: Path) -> None:
     """Threads that convert numbers, look up set bits and read files at once get what one alone gets."""
     values, one, zero = np.arange(500_000), np.ones(1, np.float32), np.zeros(1, np.float32)
-    every_second = BitMap(np.full(64_000, 0b10101010, np.uint8), np.arange(1001) * 256)
+    every_second = BitMap(np.full((1000, 64), 0b10101010, np.uint8), np.arange(1001) * 256)
     paths = [os.fsencode(path) for path in sorted(photo_folder.rglob("*.jpg"))]
     sizes = np.array([os.stat(path).st_size for path in paths])
 

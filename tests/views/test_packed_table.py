@@ -143,7 +143,7 @@ def test_a_table_with_a_right_checksum_reads_no_foreign_memory(tmp_path: Path) -
     def changed(**arrays: Any) -> PackedTable:
         return PackedTable(**({name: getattr(made, name) for name in made.__slots__ if name != "padding"} | arrays))
 
-    none, every = (packed_table.with_counts(np.full(64, byte, np.uint8)) for byte in (0, 255))
+    none, every = (packed_table.with_counts(np.full((1, 64), byte, np.uint8)) for byte in (0, 255))
     wrongs = [
         changed(documents=made.documents + np.uint16(40)),
         changed(documents=made.documents[:-1]),
