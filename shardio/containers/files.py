@@ -6,7 +6,6 @@ Every reader of a container opens its files here, and nowhere else. Errors name 
 import contextlib
 import errno
 import importlib
-import mmap
 import os
 import stat
 import weakref
@@ -22,9 +21,10 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import ShardCorrupt
 from ..format.fields import Field
+from ..format.file_table import TableFile, map_file, naming_loss
 from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
-from ..system import allocation, npy, portable
+from ..system import allocation, portable
 from ..system.regular_files import check_regular, open_regular
 from ..system.types import Column, Rows
 from . import row_locator
@@ -62,11 +62,9 @@ def open_hdf5_stream(file: BinaryIO) -> Any:
     return importlib.import_module("h5py").File(file, "r")
 
 
-def map_npy(path: Path, largest_header: int) -> Any:
-    """Map a `.npy` file into memory, read-only; ValueError or EOFError if its header is damaged."""
-    if os.path.lexists(path):  # NumPy's own error otherwise
-        status(path)
-    return npy.guarded(lambda: np.lib.format.open_memmap(path, mode="r", max_header_size=largest_header))
+def open_tables(path: Path, whole: int | None = None, *, keep_open: bool = True) -> TableFile:
+    """Open a file for the tables in it, see `TableFile`; ShardCorrupt unless there is a regular file."""
+    return TableFile(open_raw(path), path, ShardCorrupt, whole, keep_open=keep_open)
 
 
 @contextlib.contextmanager
@@ -90,7 +88,8 @@ class RawFile:
         ShardCorrupt: there is no such file.
     """
 
-    __slots__ = ("__weakref__", "_parts", "fd", "path", "size")
+    __slots__ = ("__weakref__", "_memory", "_parts", "fd", "path", "size")
+    error = ShardCorrupt
 
     def __init__(self, path: Path) -> None:
         self.fd = open_raw(path)
@@ -98,10 +97,20 @@ class RawFile:
         self.path = path
         self.size = os.fstat(self.fd).st_size
         self._parts: FileMap | None = None
+        self._memory: NDArray[np.uint8] | None = None
 
-    def map(self) -> NDArray[np.uint8]:
-        """Map the whole file into memory: uint8 [size], read-only."""
-        return np.frombuffer(mmap.mmap(self.fd, 0, access=mmap.ACCESS_READ), np.uint8)
+    @property
+    def address(self) -> int:
+        """Where the whole file is mapped into memory, for guarded compiled code alone."""
+        if self._memory is None:
+            self._memory = self._map()
+        return self._memory.ctypes.data
+
+    def _map(self) -> NDArray[np.uint8]:
+        try:
+            return map_file(self.fd, self.size)
+        except ValueError as error:
+            raise ShardCorrupt(f"{self.path}: empty, or cut short while it was opened") from error
 
     def map_within_budget(self) -> NDArray[np.uint8] | None:
         """Map the whole file into memory, for rows so large that its pages count as this process's memory.
@@ -113,7 +122,7 @@ class RawFile:
         budget = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
         if _mapped + self.size > budget:
             return None
-        mapped = self.map()
+        mapped = self._map()
         _mapped += self.size
         weakref.finalize(mapped, _forget_mapped, self.size)
         return mapped
@@ -131,7 +140,7 @@ class RawFile:
         if not self.size:
             return NOT_MAPPED
         if (mapped := self.map_within_budget()) is None:
-            mapped = self.map()
+            mapped = self._map()
             return FileMap(mapped.ctypes.data, compiled.SMALL, 0, mapped)
         populated = np.zeros(self.size // compiled.GROUP + 1, np.uint8)
         return FileMap(mapped.ctypes.data, self.size, populated.ctypes.data, (mapped, populated))
@@ -203,7 +212,7 @@ class RawFile:
             maps, most, seen = np.array([[mapped.address], [mapped.most], [mapped.populated]], np.int64)
             which = np.zeros(len(offsets), np.int64)
             compiled.read_ahead(which, files, seen, offsets, sizes)
-            with _naming_loss(self.path):
+            with naming_loss(self):
                 if compiled.read(which, files, maps, most, seen, offsets, sizes, places, out):
                     REQUESTED.add(int(sizes.sum()))
                     return
@@ -307,34 +316,6 @@ def _below(folder: int, names: Sequence[str]) -> int:
             os.close(opened)
         opened = inner
     return opened
-
-
-def take_mapped(table: NDArray[Any], rows: Rows, path: Path, out: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Return `table[rows]` of a table in a mapped file: a new array, or `out`, whose rows are contiguous.
-
-    Raises:
-        ShardCorrupt: the file at `path` was cut short since it was mapped. Without the compiled part that is a SIGBUS.
-    """
-    if out is not None and not out.flags.c_contiguous:
-        out[...] = take_mapped(table, rows, path)
-        return out
-    if out is None:
-        out = np.empty((len(rows), *table.shape[1:]), table.dtype)
-    if native.library() is None:
-        # mode="clip" writes straight into `out`, where "raise" would go through a copy; the rows are checked.
-        return np.take(table, rows, axis=0, out=out, mode="clip")
-    with _naming_loss(path):
-        compiled.gather(table.ctypes.data + rows * table.strides[0], table[:1].nbytes, out)
-    return out
-
-
-@contextlib.contextmanager
-def _naming_loss(path: Path) -> Iterator[None]:
-    """Turn the loss of a mapped file into a ShardCorrupt that names it."""
-    try:
-        yield
-    except compiled.MappedFileLost as error:
-        raise ShardCorrupt(f"{path}: cut short while it was open, or its storage failed") from error
 
 
 _mapped = 0  # bytes, by map_within_budget; approximate where threads open files at once

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ..errors import ShardCorrupt, SourceError, StoreError
 from ..format import cf
 from ..format.fields import Field, fields_to_json
+from ..format.file_table import FileTable, Table
 from ..format.limits import MAX_VALUE_BYTES
 from ..format.pieces import piece_count
 from ..system import allocation
@@ -30,7 +31,7 @@ from ._hdf5_writer import Hdf5Writer
 from ._writing import parse_fields
 from .base import Blocks, Container, Entries, Extent, OpenedShard, check_out, cut_rows
 from .file_spans import NO_BYTES, FileSpans, of_blocks, of_entries
-from .files import BaseReader, RawFile, as_rows, check_request, open_hdf5, open_hdf5_stream, take_mapped
+from .files import BaseReader, RawFile, as_rows, check_request, open_hdf5, open_hdf5_stream
 from .hdf5_chunks import ChunkedRows, ChunkSpan, chunk_table, chunked_rows
 from .hdf5_index import Layout
 from .hdf5_library import SERVICE, LibraryFile, LibraryRows, Unreadable, library_rows, library_values, resolve
@@ -188,7 +189,7 @@ class _ContiguousRows:
 
     Attributes:
         count: the number of rows.
-        mapped: small rows in memory, uint8 [n, row bytes]; None for larger ones.
+        table: small rows, [n] of their bytes; None for larger ones.
         big_endian: whether the bytes of each element must be swapped.
     """
 
@@ -197,20 +198,20 @@ class _ContiguousRows:
     field: Field
     base: int
     count: int
-    mapped: NDArray[np.uint8] | None
+    table: FileTable | None
     big_endian: bool
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         target = as_rows(out, self.field)
-        if self.mapped is not None:
-            take_mapped(self.mapped, rows, self.file.path, target)
+        if self.table is not None:
+            self.table.take(rows, out=target)
         else:
             self.file.read_rows(self.base + rows * self.field.row_bytes, target, rows, self.name)
         if self.big_endian:
             out.byteswap(inplace=True)
 
     def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        if self.mapped is not None:
+        if self.table is not None:
             cut_rows(lambda some, whole: self.read(some, whole, most), rows, blocks, self.field, out)
             return
         self.file.read_blocks(self.base + rows * self.field.row_bytes, rows, blocks, out, self.name, self.field)
@@ -226,8 +227,8 @@ class _ContiguousRows:
     def locator(self) -> RowLocator | None:
         if self.big_endian or not self.field.row_bytes:
             return None
-        if self.mapped is not None:
-            return MemoryRows.of(self.mapped, self.base)
+        if self.table is not None:
+            return MemoryRows.in_file(self.table, self.base)
         size, file = self.field.row_bytes, self.file
         limit, mapped = self.base + self.count * size, file.map_parts()
         if not mapped.populated:
@@ -246,12 +247,12 @@ class _ContiguousValues:
     name: str
     base: int
     size: int
-    offsets: NDArray[np.int64]
+    offsets: FileTable
     unit: int
     ragged: bool
 
     def read(self, rows: Rows, most: int) -> list[bytes]:
-        starts, ends = (take_mapped(self.offsets, place, self.file.path) for place in (rows, rows + 1))
+        starts, ends = (self.offsets.take(place) for place in (rows, rows + 1))
         wrong = np.flatnonzero(~within(starts, ends - starts, 0, self.size))
         if len(wrong):
             i = wrong[0]
@@ -263,16 +264,16 @@ class _ContiguousValues:
         return self.file.read_values(self.base + starts * self.unit, sizes, rows, self.name, most)
 
     def spans(self, rows: Rows, entries: Entries | None) -> FileSpans:
-        starts, ends = (take_mapped(self.offsets, place, self.file.path) for place in (rows, rows + 1))
+        starts, ends = (self.offsets.take(place) for place in (rows, rows + 1))
         inside = within(starts, ends - starts, 0, self.size)  # reading says what is wrong with the others
         values = self.base + starts[inside] * self.unit, (ends - starts)[inside] * self.unit
         return values if entries is None else of_entries(values, self.unit, entries[inside])
 
     def locator(self) -> RowLocator:
         limit = self.base + self.size * self.unit
-        address, owner = self.offsets.ctypes.data, (self.offsets, self.file)
         mapped = self.file.map_parts if self.ragged else not_mapped
-        return SpanTable(address, 8, self.file.fd, limit, owner, self.base, has_ends=True, unit=self.unit, map=mapped)
+        place = self.offsets.address, 8, self.file.fd, limit, self.file, self.base
+        return SpanTable(*place, has_ends=True, unit=self.unit, map=mapped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,21 +310,21 @@ class SomeRows:
     """The rows of a file that its index takes for samples: sample i is row `taken[i]`."""
 
     reader: Any
-    taken: NDArray[np.int64]
+    taken: Table
 
     def tables(self, rows: Rows, extent: Extent | None) -> FileSpans:
-        found: FileSpans = self.reader.tables(self.taken[rows], extent)
+        found: FileSpans = self.reader.tables(self.taken.take(rows), extent)
         return found
 
     def spans(self, rows: Rows, extent: Extent | None) -> FileSpans | None:
-        found: FileSpans | None = self.reader.spans(self.taken[rows], extent)
+        found: FileSpans | None = self.reader.spans(self.taken.take(rows), extent)
         return found
 
     def read(self, rows: Rows, *arguments: Any) -> Any:
-        return self.reader.read(self.taken[rows], *arguments)
+        return self.reader.read(self.taken.take(rows), *arguments)
 
     def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        self.reader.read_blocks(self.taken[rows], blocks, out, most)
+        self.reader.read_blocks(self.taken.take(rows), blocks, out, most)
 
 
 def _touch_adopted(shard: OpenedShard) -> bool:
@@ -454,7 +455,6 @@ def _open_fields(
     file, library = RawFile(path), LibraryFile(path)
     try:
         with open_hdf5(path) as opened:
-            mapped = file.map()
             for name, field in fields.items():
                 dataset_name = layout.names.get(name, name)
                 dataset = resolve(opened, dataset_name, path)
@@ -465,12 +465,12 @@ def _open_fields(
                 if field.fixed:
                     packed = layout.packing.get(name)
                     stored, how = (field, None) if packed is None else _stored(packed, field, dataset)
-                    reader = _open_rows(dataset, file, mapped, library, dataset_name, stored)
+                    reader = _open_rows(dataset, file, library, dataset_name, stored)
                     readers[name] = reader if how is None else DecodedRows(reader, stored, how)
                     counts[name] = len(dataset)
                 else:
                     data, offsets = (resolve(opened, f"{dataset_name}/{part}", path) for part in ("data", "offsets"))
-                    found = _open_values(dataset, data, offsets, file, mapped, library, dataset_name, field)
+                    found = _open_values(dataset, data, offsets, file, library, dataset_name, field)
                     readers[name], counts[name] = found
     except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
         if isinstance(error, OSError) and error.errno is not None:
@@ -492,9 +492,7 @@ def _stored(packing: Mapping[str, Any], field: Field, dataset: Any) -> tuple[Fie
     return replace(field, dtype=how.stored.name), how
 
 
-def _open_rows(
-    dataset: Any, file: RawFile, mapped: NDArray[np.uint8], library: LibraryFile, name: str, field: Field
-) -> Any:
+def _open_rows(dataset: Any, file: RawFile, library: LibraryFile, name: str, field: Field) -> Any:
     shape = getattr(dataset, "shape", None)
     if not shape or shape[1:] != field.row_shape:
         expected = ", ".join(map(str, ("n", *field.row_shape)))
@@ -505,9 +503,9 @@ def _open_rows(
         base = _data_offset(dataset, file, name)
         if base is not None:
             small = 0 < field.row_bytes <= MAPPED_ROW
-            end = base + len(dataset) * field.row_bytes
-            view = mapped[base:end].reshape(-1, field.row_bytes) if small else None
-            return _ContiguousRows(file, name, field, base, len(dataset), view, dataset.dtype.byteorder == ">")
+            row = np.dtype((np.uint8, (field.row_bytes,)))
+            table = FileTable(file, row, len(dataset), base) if small else None
+            return _ContiguousRows(file, name, field, base, len(dataset), table, dataset.dtype.byteorder == ">")
     return library_rows(dataset, library, name, field)
 
 
@@ -516,7 +514,6 @@ def _open_values(
     data: Any,
     offsets: Any,
     file: RawFile,
-    mapped: NDArray[np.uint8],
     library: LibraryFile,
     name: str,
     field: Field,
@@ -538,9 +535,8 @@ def _open_values(
     raw = data.dtype.byteorder != ">" and is_raw(data, field) if field.ragged else True
     if base is None or start is None or offsets.dtype != np.dtype("<i8") or not raw:
         return library_values([data, offsets], library, name), len(offsets) - 1
-    view = mapped[start : start + 8 * len(offsets)].view("<i8")
-    unit = field.entry_bytes if field.ragged else 1
-    return _ContiguousValues(file, name, base, len(data), view, unit, field.ragged), len(offsets) - 1
+    table, unit = FileTable(file, np.dtype("<i8"), len(offsets), start), field.entry_bytes if field.ragged else 1
+    return _ContiguousValues(file, name, base, len(data), table, unit, field.ragged), len(offsets) - 1
 
 
 def _has_spans(opened: Any, name: str, field: Field, size: int) -> bool:

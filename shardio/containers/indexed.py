@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
+from ..format.file_table import FileTable
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
 from . import side_index
 from .base import Container, OpenedShard, check_out
-from .files import BaseReader, RawFile, as_rows, check_request, take_mapped
+from .files import BaseReader, RawFile, as_rows, check_request
 from .row_locator import MemoryRows, RowLocator, SpanTable, not_mapped
 
 
@@ -31,13 +32,13 @@ class _OpenShard:
     """
 
     file: RawFile
-    index: NDArray[Any]
+    index: FileTable
     locators: dict[str, RowLocator | None] = dataclasses.field(default_factory=dict)
 
 
 @final
 class IndexedReader(BaseReader[_OpenShard]):
-    """A `Reader` that takes each value's span from the memory-mapped side index, and reads it with one `pread`."""
+    """A `Reader` that takes each value's span from the side index, and reads it with one `pread`."""
 
     def _open(self) -> _OpenShard:
         file, index = RawFile(self._path), side_index.read(self._path, self._fields)
@@ -51,7 +52,8 @@ class IndexedReader(BaseReader[_OpenShard]):
         rows, kind = check_request(rows, field, out, self._fields, len(shard.index), self._path)
         if field.startswith("_") or kind.kind == "scalar":
             out = check_out(out, len(rows), kind)
-            return take_mapped(shard.index[field], rows, side_index.path_of(self._path), out)
+            column: NDArray[Any] = shard.index[field].take(rows, out=out)
+            return column
         if not kind.fixed:
             return shard.file.read_values(*self._spans(rows, field), rows, field, most)
         file, offsets, there = self._file_and_offsets(rows, field)
@@ -67,8 +69,8 @@ class IndexedReader(BaseReader[_OpenShard]):
 
     def _spans(self, rows: Rows, field: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the offset and the size of each value, int64 [n] each."""
-        index, path = self._shard().index, side_index.path_of(self._path)
-        return take_mapped(index[f"{field}.offset"], rows, path), take_mapped(index[f"{field}.size"], rows, path)
+        index = self._shard().index
+        return index[f"{field}.offset"].take(rows), index[f"{field}.size"].take(rows)
 
     def _file_and_offsets(self, rows: Rows, field: str) -> tuple[RawFile, NDArray[np.int64], NDArray[np.bool_]]:
         kind = self._fields[field]
@@ -89,9 +91,9 @@ class IndexedReader(BaseReader[_OpenShard]):
     def _locator(self, shard: _OpenShard, field: str) -> RowLocator | None:
         index, owner = shard.index, (shard.file, shard.index)  # not the shard, which keeps the locator
         if field in (index.dtype.names or ()):
-            return MemoryRows.of(index[field])
-        spans = index[f"{field}.offset"].ctypes.data
-        if index[f"{field}.size"].ctypes.data != spans + 8:
+            return MemoryRows.in_file(index[field])
+        spans = index[f"{field}.offset"].address
+        if index[f"{field}.size"].address != spans + 8:
             return None
         kind, file = self._fields[field], shard.file
         mapped = file.map_parts if kind.ragged or kind.fixed else not_mapped

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field
+from ..format.file_table import FileTable
 from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
 from ..system import portable
@@ -32,7 +33,7 @@ from ..system.types import Column, Rows, Stored
 from . import row_locator
 from ._writing import Writer, fields_text, parse_fields, size_of
 from .base import Container, check_out
-from .files import BaseReader, RawFile, as_rows, check_request, take_mapped
+from .files import BaseReader, RawFile, as_rows, check_request
 from .lmdb_pages import Pages
 from .row_locator import LmdbKeys, MemoryRows, RowLocator, not_mapped
 
@@ -121,10 +122,9 @@ class _Shard:
     Attributes:
         file: the file itself.
         pages: its pages.
-        mapped: the file in memory, uint8 [size].
         first: the index of its first sample.
         count: its number of samples.
-        columns: the hidden columns, by name, uint8 [n, row bytes].
+        columns: the hidden columns, by name, [n] of their bytes.
         locators: where the fields are, for compiled lookups; empty without the compiled part.
     """
 
@@ -134,9 +134,8 @@ class _Shard:
             what = "not a complete LMDB file: its first two pages are not those of a plain LMDB"
             raise ShardCorrupt(f"{file.path}: {what}")
         self.check_size()
-        self.mapped = file.map()
         self.first = self.count = 0
-        self.columns: dict[str, NDArray[np.uint8]] = {}
+        self.columns: dict[str, FileTable] = {}
         self.locators: dict[str, RowLocator] = {}
 
     def check_size(self) -> None:
@@ -164,7 +163,6 @@ class LmdbReader(BaseReader[_Shard]):
         shard.first, shard.count = (int.from_bytes(number, "little") for number in numbers if number is not None)
         if shard.first + shard.count >= 1 << 63:
             raise ShardCorrupt(f"{path}: {shard.count} samples from index {shard.first} on are more than there can be")
-        owner, address = (shard.mapped, file), shard.mapped.ctypes.data
         for name, field in self._fields.items():
             hidden = name.startswith("_")
             span = shard.pages.find((_SHARD_KEY if hidden else shard.first.to_bytes(8, "big")) + name.encode())
@@ -172,13 +170,13 @@ class LmdbReader(BaseReader[_Shard]):
                 raise ShardCorrupt(f"{path}: has no field {name!r}")
             key = shard.first, file.size, name.encode()
             parts = file.map_parts if field.ragged or field.fixed else not_mapped
-            locator: RowLocator = LmdbKeys(address, file.fd, *key, owner, parts)
+            locator: RowLocator = LmdbKeys(file.address, file.fd, *key, file, parts)
             if hidden and span is not None:
                 start, size = span
                 if size != (expected := shard.count * field.row_bytes):
                     raise ShardCorrupt(f"{path}: column {name!r} has {size} of {expected} bytes")
-                column = shard.mapped[start : start + size].reshape(shard.count, field.row_bytes)
-                shard.columns[name], locator = column, MemoryRows.of(column)
+                column = FileTable(file, np.dtype((np.uint8, (field.row_bytes,))), shard.count, start)
+                shard.columns[name], locator = column, MemoryRows.in_file(column)
             if native.library() is not None:
                 shard.locators[name] = locator
         return shard
@@ -192,7 +190,7 @@ class LmdbReader(BaseReader[_Shard]):
         shard.check_size()
         if field in shard.columns:
             out = check_out(out, len(rows), kind)
-            take_mapped(shard.columns[field], rows, self._path, as_rows(out, kind))
+            shard.columns[field].take(rows, out=as_rows(out, kind))
             return out
         values = shard.file.read_values(*self._spans(shard, rows, field), rows, field, most)
         if not kind.fixed:

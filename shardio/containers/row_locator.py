@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from ..format.file_table import FileTable
 from ..native import rows as native
 from ..system import portable
 from ..system.types import Rows
@@ -86,9 +87,14 @@ class MemoryRows:
     base: int | None = None
 
     @classmethod
-    def of(cls, array: NDArray[Any], base: int | None = None) -> "MemoryRows":
+    def of(cls, array: NDArray[Any]) -> "MemoryRows":
         """Return the locator of the rows of an array `[n, ...]`, each of which is contiguous."""
-        return cls(array.ctypes.data, array.strides[0] if len(array) else 0, array, base)
+        return cls(array.ctypes.data, array.strides[0] if len(array) else 0, array)
+
+    @classmethod
+    def in_file(cls, table: FileTable, base: int | None = None) -> "MemoryRows":
+        """Return the locator of the rows of a table in a mapped file."""
+        return cls(table.address, table.stride, table, base)
 
 
 @final

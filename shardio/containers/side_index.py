@@ -4,6 +4,7 @@ It says where each value is in the file beside it, and holds scalars and hidden 
 files that others wrote. This module alone knows its layout.
 """
 
+import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, ShardCorrupt
 from ..format.fields import Field
+from ..format.file_table import FileTable
 from ..system import npy
 from ..system.directory import Directory
 from ..system.types import Stored
@@ -110,24 +112,26 @@ def write(directory: Directory, shard: str, index: NDArray[Any]) -> None:
     directory.write(path_of(Path(shard)).name, npy.header_of(index.dtype, (len(index),)) + index.tobytes())
 
 
-def load(shard: Path) -> NDArray[Any]:
-    """Map the side index of the shard at `shard` into memory, read-only, whatever its columns.
+def load(shard: Path) -> FileTable:
+    """Open the side index of the shard at `shard`, whatever its columns.
+
+    Its rows stay in the file, which the processes of a node share: a dataset has any number of such indexes.
 
     Raises:
         ShardCorrupt: the index is missing, cut short or damaged.
     """
     path = path_of(shard)
+    if not os.path.lexists(path):
+        raise ShardCorrupt(f"{shard}: its index {path.name} is missing")
+    file = files.open_tables(path, 0, keep_open=False)
     try:
-        mapped = files.map_npy(path, _LARGEST_HEADER)
-    except FileNotFoundError as error:
-        raise ShardCorrupt(f"{shard}: its index {path.name} is missing") from error
-    except (ValueError, EOFError) as error:
+        return FileTable(file, *file.npy(most_header=_LARGEST_HEADER)[:3])
+    except ValueError as error:
         raise ShardCorrupt(f"{path}: the index is cut short or damaged: {error}") from error
-    return np.asarray(mapped)
 
 
-def read(shard: Path, fields: Mapping[str, Field]) -> NDArray[Any]:
-    """Map the side index of the shard at `shard` into memory, read-only, and check its columns.
+def read(shard: Path, fields: Mapping[str, Field]) -> FileTable:
+    """Open the side index of the shard at `shard`, and check its columns.
 
     Whether the shard holds all that the index names is checked where values are read: of a shard that was cut short,
     the samples before the cut are whole.
@@ -142,7 +146,7 @@ def read(shard: Path, fields: Mapping[str, Field]) -> NDArray[Any]:
     index, path = load(shard), path_of(shard)
     expected = dtype_of(fields)
     for name in expected.names or ():
-        if index.ndim != 1 or name not in (index.dtype.names or ()):
+        if name not in (index.dtype.names or ()):
             raise ShardCorrupt(f"{path}: the index has no column {name!r}")
         if index.dtype[name] != expected[name]:
             raise ShardCorrupt(f"{path}, column {name!r}: expected {expected[name]}, got {index.dtype[name]}")

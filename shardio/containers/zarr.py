@@ -13,6 +13,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final
 
@@ -23,6 +24,7 @@ from ..cache.joined import JoinedObjects, first_pieces
 from ..errors import ShardCorrupt, SourceError
 from ..format import cf
 from ..format.fields import CHECKSUM, Field
+from ..format.file_table import Table, parts
 from ..format.pieces import PIECE
 from ..native.chunks import END, FILE, OFFSET, SIZE, TIME
 from ..stores.base import ObjectInfo, Store
@@ -170,7 +172,7 @@ class ZarrChunks:
     layout: ArrayLayout
     axes: tuple[int, ...]
     pipeline: FilterPipeline
-    entries: NDArray[Any] | None
+    entries: Table | None
     kept: int
     named: tuple[int, ...]
 
@@ -336,7 +338,7 @@ class ZarrChunks:
             number = number * size + place
         if number < len(self.entries) and (entry := self.entries[number])["number"] == number:
             return entry  # all chunks up to this one were there
-        at = int(np.searchsorted(self.entries["number"], number))
+        at = int(self.entries["number"].searchsorted(number))
         return self.entries[at] if at < len(self.entries) and self.entries[at]["number"] == number else None
 
     def _entries_of(self, places: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -346,10 +348,11 @@ class ZarrChunks:
             return np.empty(0, zarr_index.ENTRY), np.zeros(len(places), np.bool_)
         numbers = np.ravel_multi_index(tuple(places.T), self.named)
         at = np.minimum(numbers, len(known) - 1)
-        if (known["number"][at] != numbers).any():  # not all chunks up to these were there
-            at = np.minimum(np.searchsorted(known["number"], numbers), len(known) - 1)
-        there = known["number"][at] == numbers
-        return known[at[there]], there
+        if (known["number"].take(at) != numbers).any():  # not all chunks up to these were there
+            at = np.minimum(known["number"].searchsorted(numbers), len(known) - 1)
+        entries = known.take(at)
+        there: NDArray[np.bool_] = entries["number"] == numbers
+        return entries[there], there
 
     @contextlib.contextmanager
     def _found(self, named: tuple[int, ...], row: int) -> Iterator[Found | None]:
@@ -424,9 +427,7 @@ class ZarrChunks:
         return offset, size
 
 
-def array_rows(
-    files: ChunkFiles, name: str, layout: ArrayLayout, axis: int, entries: NDArray[Any] | None
-) -> ChunkedRows:
+def array_rows(files: ChunkFiles, name: str, layout: ArrayLayout, axis: int, entries: Table | None) -> ChunkedRows:
     """Return the reader of an array's rows along an axis; its field is that of the numbers as they are stored.
 
     Raises NotUnderstood for codecs that are not known, MissingDependency if their library is not installed.
@@ -515,7 +516,8 @@ class ZarrReader(RowsReader):
         for name, field in with_variables(self._path, fields, stacks).items():
             readers[name], counts[name] = self._open_field(name, field, index, stores)
         if (taken := index.columns.get(zarr_index.ROWS)) is not None:
-            if len(taken) and not 0 <= taken.min() <= taken.max() < min(counts.values(), default=0):
+            rows = np.asarray(taken)
+            if len(rows) and not 0 <= rows.min() <= rows.max() < min(counts.values(), default=0):
                 raise ShardCorrupt(f"{self._path}: its index names rows that are not in {counts}")
             readers = {name: SomeRows(reader, taken) for name, reader in readers.items()}
             counts = dict.fromkeys(counts, len(taken))
@@ -553,10 +555,10 @@ class ZarrReader(RowsReader):
 class _Column:
     """A column of an index."""
 
-    values: NDArray[Any]
+    values: Table
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        out[...] = self.values[rows]
+        out[...] = self.values.take(rows)
 
     def spans(self, rows: Rows, extent: Extent | None) -> FileSpans:
         return NO_BYTES
@@ -584,7 +586,7 @@ class ChunkObjects:
         for path, _, chunks in self._arrays:
             if (path and not _NO_PARTS.isdisjoint(path.split("/"))) or "\0" in path:
                 raise ShardCorrupt(f"{url}: its index names an array {path!r}")
-            if index.zipped is None and len(chunks) and int(chunks["size"].min()) < 0:
+            if index.zipped is None and len(chunks) and int(np.asarray(chunks["size"]).min()) < 0:
                 raise ShardCorrupt(f"{url}: its index names chunks of fewer than 0 bytes")
         self._ends = np.cumsum([len(chunks) for _, _, chunks in self._arrays])
 
@@ -625,7 +627,9 @@ _NO_PARTS = frozenset(("", ".", ".."))
 def _object_sizes(index: ZarrIndex) -> NDArray[np.int64]:
     if index.zipped is not None:
         return np.array([index.zipped[0]])
-    return np.concatenate([np.empty(0, np.int64), *(array.chunks["size"] for array in index.arrays.values())])
+    return np.concatenate(
+        [np.empty(0, np.int64), *(np.asarray(array.chunks["size"]) for array in index.arrays.values())]
+    )
 
 
 def _in_one_file(index: ZarrIndex) -> ZarrIndex:
@@ -652,7 +656,7 @@ def _changes(root: Path, array: IndexedArray) -> Iterator[str]:
     metadata = files.metadata(_metadata_of(array))
     if json.dumps(metadata, sort_keys=True) != json.dumps(array.metadata, sort_keys=True):
         yield f"field {name!r}: its metadata are not those that were indexed"
-    for entry in array.chunks:
+    for entry in chain.from_iterable(parts(array.chunks)):
         key = layout.key(list(map(int, np.unravel_index(int(entry["number"]), layout.grid))))
         try:
             found = files.find(key, entry)

@@ -21,14 +21,14 @@ from typing import Any, final
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from ..errors import ShardCorrupt
 from ..format.fields import CHECKSUM
+from ..format.file_table import Table, TableFile, parts
 from ..stores.base import ObjectInfo
 from ..system import npy, strict_json
 from ..system.directory import Directory
-from .files import RawFile
+from .files import open_tables
 
 SUFFIX = ".idx.zarr"
 ROWS = "_rows"
@@ -36,7 +36,6 @@ ENTRY = np.dtype([("number", "<i8"), ("size", "<i8"), ("state", "<i8")])
 """An entry of the index, 24 bytes per chunk. A deflated member of a zip has a size of -1 minus its bytes."""
 
 _FORMAT, _VERSION = "shardio zarr index", 1
-_MOST_HEADER = 1 << 12
 _MOST_JSON = 1 << 28
 _ALIGN = 64
 
@@ -59,7 +58,7 @@ class IndexedArray:
     metadata: Mapping[str, Any]
     axis: int
     packing: Mapping[str, Any] | None
-    chunks: NDArray[Any]
+    chunks: Table
     file: int = 0
 
 
@@ -77,7 +76,7 @@ class ZarrIndex:
     """
 
     arrays: Mapping[str, IndexedArray]
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    columns: Mapping[str, Table] = field(default_factory=dict)
     zipped: tuple[int, int] | None = None
     objects: bool = False
     joined: tuple[tuple[int, int] | None, ...] = ()
@@ -92,13 +91,13 @@ class ZarrIndex:
             "checksum": _checksum(self._parts()),
         }  # fmt: skip
         stream = io.BytesIO()
-        for array in (np.frombuffer(json.dumps(head).encode(), np.uint8), *self._parts()):
+        for array in (np.frombuffer(json.dumps(head).encode(), np.uint8), *map(np.asarray, self._parts())):
             stream.write(npy.header_of(array.dtype, array.shape))
             stream.write(array.tobytes())
             stream.write(bytes(-stream.tell() % _ALIGN))
         return stream.getvalue()
 
-    def _parts(self) -> Sequence[NDArray[Any]]:
+    def _parts(self) -> Sequence[Table]:
         return *(one.chunks for one in self.arrays.values()), *self.columns.values()
 
 
@@ -130,37 +129,35 @@ def write(directory: Directory, shard: str, index: ZarrIndex) -> None:
 
 
 def read(shard: Path) -> ZarrIndex:
-    """Map the index of the store at `shard` into memory, and check it; ShardCorrupt if it is damaged."""
+    """Read the index of the store at `shard`, of a large one what is asked for; ShardCorrupt if it is damaged."""
     path = path_of(shard)
-    file = RawFile(path)
+    file = open_tables(path)
     try:
-        data = file.map().data if file.size else memoryview(b"")
-        return _checked(data)
+        return _checked(file)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ShardCorrupt(f"{path}: the index is cut short or damaged: {error}") from error
 
 
-def _checked(data: memoryview) -> ZarrIndex:
-    first, begins = _array(data, 0, np.dtype(np.uint8))
+def _checked(file: TableFile) -> ZarrIndex:
+    first, begins = _array(file, 0, np.dtype(np.uint8))
     if len(first) > _MOST_JSON:
         raise ValueError(f"its description has {len(first)} bytes")
-    head = strict_json.parse(first.tobytes())
+    head = strict_json.parse(np.asarray(first).tobytes())
     if (head["format"], head["version"]) != (_FORMAT, _VERSION):
         raise ValueError("it is of another format or version")
     arrays: dict[str, IndexedArray] = {}
-    columns: dict[str, NDArray[Any]] = {}
+    columns: dict[str, Table] = {}
     for name, one in head["arrays"].items():
-        chunks, begins = _array(data, begins, ENTRY)
-        file, joined = one.get("file", 0), head.get("joined", [])  # neither in older indexes
-        numbers_are = type(one["axis"]) is type(file) is int and 0 <= file <= len(joined)
+        chunks, begins = _array(file, begins, ENTRY)
+        number, joined = one.get("file", 0), head.get("joined", [])  # neither in older indexes
+        numbers_are = type(one["axis"]) is type(number) is int and 0 <= number <= len(joined)
         if not isinstance(one["path"], str) or not isinstance(one["metadata"], dict) or not numbers_are:
             raise ValueError(f"the field {name!r} is not described")
-        numbers = chunks["number"]
-        if len(numbers) and (numbers[0] < 0 or not (numbers[1:] > numbers[:-1]).all()):
+        if not _ascend(chunks):
             raise ValueError(f"the chunks of the field {name!r} are not in order")
-        arrays[name] = IndexedArray(one["path"], one["metadata"], one["axis"], one["packing"], chunks, file)
+        arrays[name] = IndexedArray(one["path"], one["metadata"], one["axis"], one["packing"], chunks, number)
     for name in head["columns"]:
-        columns[name], begins = _array(data, begins, {CHECKSUM: np.dtype("<u8"), ROWS: np.dtype("<i8")}[name])
+        columns[name], begins = _array(file, begins, {CHECKSUM: np.dtype("<u8"), ROWS: np.dtype("<i8")}[name])
     joined = tuple(map(_state, head.get("joined", [])))
     index = ZarrIndex(arrays, columns, _state(head["zipped"]), bool(head.get("objects", False)), joined)
     if head["checksum"] != _checksum(index._parts()):
@@ -175,18 +172,29 @@ def _state(zipped: Any) -> tuple[int, int] | None:
     return int(size), int(time)
 
 
-def _array(data: memoryview, begin: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], int]:
+def _ascend(chunks: Table) -> bool:
+    """Return whether the numbers of chunks are ascending, from 0 on."""
+    last = -1
+    for part in parts(chunks):
+        numbers = np.concatenate([[last], part["number"]])
+        if not (numbers[1:] > numbers[:-1]).all():
+            return False
+        last = int(numbers[-1])
+    return True
+
+
+def _array(file: TableFile, begin: int, dtype: np.dtype[Any]) -> tuple[Table, int]:
     """Return an array [n] of a file, and where the next one begins."""
-    header = npy.read_header(io.BytesIO(data[begin : begin + _MOST_HEADER]))
-    if len(header.shape) != 1 or header.dtype != dtype or begin + header.stop > len(data):
+    found, count, start, stop = file.npy(begin)
+    if found != dtype:
         raise ValueError(f"no array of {dtype} at byte {begin}")
-    stop = begin + header.stop
-    return np.ndarray(header.shape, dtype, data, begin + header.start), stop + -stop % _ALIGN
+    return file.table(dtype, count, start), stop + -stop % _ALIGN
 
 
-def _checksum(parts: Sequence[NDArray[Any]]) -> str:
+def _checksum(tables: Sequence[Table]) -> str:
     state = xxhash.xxh3_128()
-    for part in parts:
-        state.update(np.ascontiguousarray(part).view(np.uint8).data if part.size else b"")
-        state.update(b"%d;" % len(part))
+    for table in tables:
+        for part in parts(table):
+            state.update(np.ascontiguousarray(part).view(np.uint8).data)
+        state.update(b"%d;" % len(table))
     return state.hexdigest()

@@ -119,7 +119,7 @@ def unwritten_chunks(stores: Sequence[Path]) -> list[str]:
             lacking, known = counts.get(name, (0, 0))
             counts[name] = lacking + count - there, known + count
             if there < count and name not in first:
-                key = _first_lacking(layout, array.chunks["number"])
+                key = _first_lacking(layout, np.asarray(array.chunks["number"]))
                 first[name] = f"the first is {key} of {store.name}: their values are the fill value, {layout.fill}"
     return [f"field {n!r}: {counts[n][0]} of {counts[n][1]} chunks are not there, {told}" for n, told in first.items()]
 
