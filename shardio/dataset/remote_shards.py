@@ -498,8 +498,8 @@ def _groups(described: manifest.Manifest, url: Url) -> list[tuple[int, str]]:
     state = hashlib.blake2b(f"{url}\n{described.container}\n{described.piece_bytes}\n".encode(), digest_size=16)
     bounds = [*described.grew_from.values(), described.samples]
     for end in np.searchsorted(table.starts, bounds).tolist():
-        for texts in (table.names.array, table.checksums.array):
-            state.update(b"\n".join([*texts[first:end].tolist(), b""]))
+        for texts in (table.names[first:end], table.checksums[first:end]):
+            state.update(b"\n".join([*texts.array.tolist(), b""]))
         for numbers in (table.samples, table.bytes):
             state.update(np.ascontiguousarray(numbers[first:end], "<i8").tobytes())
         groups.append((end, state.hexdigest()))

@@ -1,7 +1,8 @@
 """The manifest: `shardio.json`, which describes a dataset and lists its shards.
 
 A writer creates it last, by rename, so a directory with one is complete. With more than `MOST_INLINE` shards, their
-columns are in `shardio.shards.npy` beside it, memory-mapped, so that the processes of a node share its pages.
+columns are in `shardio.shards.npy` beside it. Of a large one the names stay in that file, which the processes of a node
+share.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, ManifestError, NotADataset
-from ..system import did_you_mean, npy, strict_json
+from ..system import did_you_mean, strict_json
 from ..system.directory import Directory
 from ..system.local_path import local_path
+from ..system.regular_files import open_regular
 from .fields import CHECKSUM, CHECKSUM_BYTES, Field, as_fields, fields_to_json, with_hidden
+from .file_table import TableFile, checksum_of
 from .shard_table import ShardTable, TextColumn
 
 FILE_NAME = "shardio.json"
@@ -237,16 +240,17 @@ def _shards_mapped(value: _Shards, table: Path | None) -> ShardTable:
     table = None if table is None else table.with_name(name)
     if table is None or not table.is_file():
         raise ManifestError(f"it refers to {name}, which is missing")
+    file = TableFile(open_regular(table, os.O_RDONLY), table, ManifestError)
     try:
-        mapped = npy.guarded(lambda: np.load(table, mmap_mode="r", allow_pickle=False))
-    except (ValueError, EOFError) as error:
+        rows = file.table(*file.npy()[:3])
+    except ValueError as error:
         raise ManifestError(f"{name} is cut short or damaged: {error}") from error
-    actual = _checksum(mapped.base)
+    actual = checksum_of(file.table(np.dtype(np.uint8), file.size))
     if actual != value.checksum:
         raise ManifestError(f"{name}: checksum {actual} is not {value.checksum}")
-    if len(mapped) != value.count:
-        raise ManifestError(f"{name} lists {len(mapped)} shards, not {value.count}")
-    return ShardTable.from_array(mapped)
+    if len(rows) != value.count:
+        raise ManifestError(f"{name} lists {len(rows)} shards, not {value.count}")
+    return ShardTable.from_array(rows)
 
 
 def _check_sizes(shards: ShardTable) -> None:

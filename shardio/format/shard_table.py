@@ -1,4 +1,4 @@
-"""The table of a dataset's shards: one array per column, which processes share if a file is mapped.
+"""The table of a dataset's shards: one array per column; the texts of a large one stay in their file.
 
 A million shards take four arrays, not a million objects.
 """
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..errors import ManifestError
 from ..system.types import Indices
+from .file_table import FileTable, Table, parts
 
 _NAME_LETTERS = np.zeros(256, np.bool_)
 _NAME_LETTERS[[ord(letter) for letter in map(chr, range(128)) if re.fullmatch(r"[A-Za-z0-9_.-]", letter)]] = True
@@ -22,31 +23,39 @@ _LONGEST_TEXT = 255  # of the names of files; one long text would widen the whol
 
 @final
 class TextColumn(Sequence[str]):
-    """A sequence of ASCII strings in one array of fixed width, without a Python object per string.
+    """A sequence of ASCII strings in one table of fixed width, without a Python object per string.
 
     Args:
-        texts: strings, or an array of NumPy's kind S.
+        texts: strings, or a table of NumPy's kind S.
 
     Raises ManifestError if a string is not ASCII.
     """
 
-    def __init__(self, texts: Sequence[str] | NDArray[np.bytes_]) -> None:
-        if not isinstance(texts, np.ndarray) and (longest := max(map(len, texts), default=0)) > _LONGEST_TEXT:
+    def __init__(self, texts: Sequence[str] | Table) -> None:
+        if isinstance(texts, np.ndarray | FileTable):
+            self.table: Table = texts
+            return
+        if (longest := max(map(len, texts), default=0)) > _LONGEST_TEXT:
             raise ManifestError(f"shards: a name must have at most {_LONGEST_TEXT} characters, got {longest}")
         try:
-            self.array = texts if isinstance(texts, np.ndarray) else np.array(list(texts) or [""], "S")[: len(texts)]
+            self.table = np.array(list(texts) or [""], "S")[: len(texts)]
         except UnicodeEncodeError as error:
             raise ManifestError(f"shards: not ASCII: {error.object!r}") from error
 
+    @property
+    def array(self) -> NDArray[np.bytes_]:
+        """All strings, of NumPy's kind S."""
+        return np.asarray(self.table)
+
     def __len__(self) -> int:
-        return len(self.array)
+        return len(self.table)
 
     def __getitem__(self, number: Any) -> Any:
-        item = self.array[number]
+        item = self.table[number]
         return TextColumn(item) if isinstance(item, np.ndarray) else item.decode("ascii")
 
     def __iter__(self) -> Iterator[str]:
-        return (text.decode("ascii") for text in self.array)
+        return (text.decode("ascii") for part in parts(self.table) for text in part)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TextColumn) and np.array_equal(self.array, other.array)
@@ -125,31 +134,34 @@ class ShardTable:
         return table
 
     @classmethod
-    def from_array(cls, table: NDArray[np.void]) -> "ShardTable":
-        """Read what `to_array` returned; the columns are views of `table`.
+    def from_array(cls, table: Table) -> "ShardTable":
+        """Read what `to_array` returned; the texts stay in `table`.
 
         Raises ManifestError if it is anything else.
         """
         kinds = {"names": "S", "samples": "i", "bytes": "i", "checksums": "S"}
         dtypes = {name: table.dtype[name] for name in table.dtype.names or ()}
         right = {name: dtype.kind for name, dtype in dtypes.items()} == kinds
-        if table.ndim != 1 or not right or any(dtypes[name] != np.dtype("<i8") for name in ("samples", "bytes")):
+        if len(table.shape) != 1 or not right or any(dtypes[name] != np.dtype("<i8") for name in ("samples", "bytes")):
             raise ManifestError(f"shards: not a table of names, samples, bytes and checksums: {table.dtype}")
-        return cls(TextColumn(table["names"]), table["samples"], table["bytes"], TextColumn(table["checksums"]))
+        samples, sizes = (np.asarray(table[name]) for name in ("samples", "bytes"))
+        return cls(TextColumn(table["names"]), samples, sizes, TextColumn(table["checksums"]))
 
 
 def _check_names(names: TextColumn) -> None:
     """Check that each name, which comes from a file and becomes part of a path, is a plain file name, and unique."""
-    if not len(names):
-        return
-    letters = np.ascontiguousarray(names.array).view(np.uint8).reshape(len(names), -1)
-    used = letters != 0
-    plain = (_NAME_LETTERS[letters] | ~used).all(axis=1) & used[:, 0] & (used[:, 1:] <= used[:, :-1]).all(axis=1)
-    plain &= ~np.isin(letters[:, 0], np.frombuffer(b"_.-", np.uint8))
-    if not plain.all():
-        wrong = names.array[np.flatnonzero(~plain)[0]]
-        raise ManifestError(
-            f"shards: not the name of a file in the dataset's directory: {wrong.decode('ascii', 'replace')!r}"
-        )
-    if not (names.array[1:] > names.array[:-1]).all() and len(np.unique(names.array)) != len(names):
+    last, ascending = b"", True
+    for part in parts(names.table):
+        letters = np.ascontiguousarray(part).view(np.uint8).reshape(len(part), -1)
+        used = letters != 0
+        plain = (_NAME_LETTERS[letters] | ~used).all(axis=1) & used[:, 0] & (used[:, 1:] <= used[:, :-1]).all(axis=1)
+        plain &= ~np.isin(letters[:, 0], np.frombuffer(b"_.-", np.uint8))
+        if not plain.all():
+            wrong = part[np.flatnonzero(~plain)[0]]
+            raise ManifestError(
+                f"shards: not the name of a file in the dataset's directory: {wrong.decode('ascii', 'replace')!r}"
+            )
+        ascending = ascending and bool(part[0] > last) and bool((part[1:] > part[:-1]).all())
+        last = part[-1]
+    if not ascending and len(np.unique(names.array)) != len(names):
         raise ManifestError("shards: a name occurs twice")

@@ -1,5 +1,6 @@
 """The table of shards is in the manifest, or in a file beside it for very many shards."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from _datasets import packed
 import shardio
 from shardio.errors import ManifestError
 from shardio.format import manifest
+from shardio.format.file_table import FileTable, TableFile
 from shardio.format.shard_table import ShardTable, TextColumn
 
 
@@ -61,14 +63,18 @@ def test_names_read_as_text() -> None:
 
 
 def test_very_many_shards_stand_in_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table file is memory-mapped, equals the manifest's table, and is removed with the dataset."""
+    """The table file equals the manifest's table, in memory or not, and is removed with the dataset."""
     listed = write(tmp_path / "a").manifest.shards
     monkeypatch.setattr(manifest, "MOST_INLINE", 5)
     ds = write(tmp_path / "b")
     assert (tmp_path / "b" / manifest.TABLE_NAME).is_file()
     assert not (tmp_path / "a" / manifest.TABLE_NAME).exists()
-    assert isinstance(ds.manifest.shards.samples.base, np.memmap)
     assert (ds.manifest.shards.names, ds.manifest.shards.checksums) == (listed.names, listed.checksums)
+    monkeypatch.setattr(manifest, "TableFile", partial(TableFile, whole=0))
+    again = shardio.open(tmp_path / "b").manifest.shards
+    assert isinstance(again.names.table, FileTable)
+    assert again == listed
+    assert (again.names[-1], list(again.names[1:3])) == (listed.names[-1], list(listed.names[1:3]))
     assert ds.read(range(12))["label"].tolist() == list(range(12))
     assert len((tmp_path / "b" / manifest.FILE_NAME).read_bytes()) < 1000
     assert len(write(tmp_path / "b", count=4, overwrite=True)) == 4
