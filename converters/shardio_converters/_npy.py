@@ -1,4 +1,4 @@
-"""Arrays in .npy and .npz files: headers are read, and numbers are memory-mapped in place.
+"""Arrays in .npy and .npz files: headers are read, and numbers as they are asked for.
 
 The format is described at https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html.
 """
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from shardio.errors import SourceError
 from shardio.foreign.names import printable
+from shardio.format.file_table import Table, TableFile
 from shardio.system.npy import read_array, read_header
 from shardio.system.regular_files import open_regular
 
@@ -61,21 +62,26 @@ class NpyArray:
         return f"{printable(self.path)}{f', {self.member}' if self.member else ''}"
 
     @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
     def stop(self) -> int:
         return self.start + math.prod(self.shape) * self.dtype.itemsize
 
-    def map(self) -> NDArray[Any]:
-        """Memory-map the array, a compressed one from an unnamed temporary file.
+    def open(self) -> "NpyRows":
+        """Open the array for its rows, a compressed one in an unnamed temporary file.
 
         Raises SourceError if the file has become too short or cannot be unpacked.
         """
         with source_errors(self, *_DAMAGE), self._open() as file:
-            if (size := os.fstat(file.fileno()).st_size) < self.stop:
-                raise SourceError(f"{self} must reach to byte {self.stop}, there are {size} bytes")
-            order = "F" if self.fortran else "C"
-            # Viewed as a plain array: a memmap's own bookkeeping slows down access to each row. NumPy's stubs do not
-            # accept file objects that are open for reading only.
-            return np.memmap(file, self.dtype, "r", self.start, self.shape, order).view(np.ndarray)  # type: ignore[call-overload, no-any-return]
+            opened = TableFile(os.dup(file.fileno()), self.path, SourceError)
+        if opened.size < self.stop:
+            raise SourceError(f"{self} must reach to byte {self.stop}, there are {opened.size} bytes")
+        count, *inner = self.shape
+        if self.fortran:
+            return NpyRows(opened.table(self.dtype, math.prod(self.shape), self.start), self.shape)
+        return NpyRows(opened.table(np.dtype((self.dtype, tuple(inner))), count, self.start), None)
 
     @contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
@@ -88,6 +94,30 @@ class NpyArray:
                 shutil.copyfileobj(member, file, _CHUNK)
             file.flush()
             yield file
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NpyRows:
+    """The rows of an open array.
+
+    Attributes:
+        table: the rows, or the elements if columns are contiguous.
+        columns: the shape of such an array; None for any other one.
+    """
+
+    table: Table
+    columns: tuple[int, ...] | None
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Return rows that follow each other, [n, ...]."""
+        if self.columns is None:
+            found: NDArray[Any] = self.table[rows]
+            return found
+        count, *inner = self.columns
+        places = count * np.arange(math.prod(inner)).reshape(inner, order="F")
+        start, stop, _ = rows.indices(count)
+        return self.table.take(np.add.outer(np.arange(start, stop), places))
 
 
 @contextmanager

@@ -18,8 +18,9 @@ from shardio.errors import ConfigError, SourceError
 from shardio.foreign.files import open_file
 from shardio.foreign.locations import LocatedSource, ValueLocations
 from shardio.foreign.names import bad_samples_at, printable
+from shardio.format.file_table import TableFile, parts
 from shardio.source import Field, Sample, check_index, encode_png, local_path
-from shardio.system.regular_files import check_regular, open_regular
+from shardio.system.regular_files import open_regular
 
 from ._files import source_errors
 
@@ -84,10 +85,10 @@ def cifar(src: str | os.PathLike[str], *, subset: Literal["train", "test"] = "tr
     names.sort(key=lambda name: (len(name), name))  # data_batch_10 after data_batch_9
     classes = {field: _lines(folder / name) for field, name in kind.labels.items()}
     paths, width = [folder / name for name in names], len(kind.labels) + _PIXELS
-    records = [_mapped(path, width) for path in paths]
-    spans = [(np.arange(len(rows)) * width, np.full(len(rows), width)) for rows in records]
+    labels_of = [_labels(path, width, len(kind.labels)) for path in paths]
+    spans = [(np.arange(len(rows)) * width, np.full(len(rows), width)) for rows in labels_of]
     places = ValueLocations(paths, spans, partial(open_file, compressions=()))
-    labels = np.concatenate([rows[:, : len(kind.labels)] for rows in records])
+    labels = np.concatenate(labels_of)
     for column, (field, known) in enumerate(classes.items()):
         outside = np.flatnonzero(labels[:, column] >= (len(known) or 256))  # a label is one byte
         if len(outside):
@@ -173,9 +174,11 @@ def _lines(path: Path) -> tuple[str, ...]:
         return tuple(name for line in file if (name := line.strip()))
 
 
-def _mapped(path: Path, width: int) -> NDArray[np.uint8]:
+def _labels(path: Path, width: int, count: int) -> NDArray[np.uint8]:
+    """The labels at the beginning of each record of a file, uint8 [n, count]."""
     with source_errors(path):
-        size = check_regular(path).st_size
-        if not size or size % width:
-            raise SourceError(f"{printable(path)} must hold records of {width} bytes, it holds {size} bytes")
-        return np.memmap(path, np.uint8, "r", shape=(size // width, width))
+        file = TableFile(open_regular(path, os.O_RDONLY), path, SourceError)
+        if not file.size or file.size % width:
+            raise SourceError(f"{printable(path)} must hold records of {width} bytes, it holds {file.size} bytes")
+        records = file.table(np.dtype((np.uint8, (width,))), file.size // width)
+        return np.concatenate([part[:, :count] for part in parts(records)])

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from shardio.errors import ConfigError, SourceError
 from shardio.foreign.files import compression_of, open_file
 from shardio.foreign.names import printable
+from shardio.format.file_table import Table, TableFile
 from shardio.source import Field, Sample, check_index, encode_png, listed_names, local_path
 from shardio.system.regular_files import open_regular
 
@@ -97,16 +98,17 @@ class _File:
     def holds_labels(self) -> bool:
         return len(self.shape) == 1 and "f" not in self.dtype
 
-    def load(self) -> NDArray[Any]:
-        """Memory-map all numbers; SourceError unless the file is as long as its header says."""
+    def load(self) -> Table:
+        """Return all numbers, [n]; SourceError unless the file is as long as its header says."""
         file = open_file(self.path, ("gzip",))
         start, expected = 4 + 4 * len(self.shape), math.prod(self.shape) * np.dtype(self.dtype).itemsize
         if (size := file.size - start) != expected:
             raise SourceError(f"{self} must hold {expected} bytes of numbers {list(self.shape)}, it holds {size}")
         if not expected:
             return np.empty(self.shape, self.dtype)
-        with os.fdopen(os.dup(file.fileno()), "rb") as opened:
-            return np.memmap(opened, self.dtype, "r", start, self.shape)
+        count, *inner = self.shape
+        opened = TableFile(os.dup(file.fileno()), self.path, SourceError)
+        return opened.table(np.dtype((self.dtype, tuple(inner))), count, start)
 
 
 @final
@@ -143,12 +145,12 @@ class Idx(DataclassSource):
         _ = self._pixels, self._numbers
 
     @cached_property
-    def _pixels(self) -> NDArray[np.uint8]:
+    def _pixels(self) -> Table:
         return self._images.load()
 
     @cached_property
     def _numbers(self) -> NDArray[Any]:
-        return self._labels.load() if self._labels else np.empty(0, np.uint8)
+        return np.asarray(self._labels.load()) if self._labels else np.empty(0, np.uint8)
 
     @property
     def fields(self) -> Mapping[str, Field]:

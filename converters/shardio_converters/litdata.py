@@ -2,6 +2,7 @@
 
 import os
 import re
+import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -150,13 +151,20 @@ class _Chunk:
         self._path = path_of(self._file.fileno())
         self._loader = _package("litdata.streaming.item_loader").PyTreeLoader()
         self._loader.setup({**config, "data_spec": spec}, [dict(chunk)], serializers)
-        self._loader.set_mmap_allowed_chunks({0})
+        self._closing = weakref.finalize(self, _close, self._loader)
 
     def __getitem__(self, row: int) -> Any:
         return self._loader.load_item_from_chunk(row, 0, self._path, 0, 0)
 
     def close(self) -> None:
-        self._loader.close(0)
+        self._closing()
+
+
+def _close(loader: Any) -> None:
+    handle = getattr(loader, "_open_handle", None)
+    loader.close(0)
+    if handle is not None:
+        handle.close()  # LitData drops it open
 
 
 @final

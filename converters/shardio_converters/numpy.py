@@ -33,8 +33,8 @@ from ._fields import (
     unheld,
 )
 from ._files import file_size
-from ._npy import NpyArray, is_npz, read_npy_header, read_npz, read_npz_headers
-from ._source_base import ColumnSource, DataclassSource
+from ._npy import NpyArray, NpyRows, is_npz, read_npy_header, read_npz, read_npz_headers
+from ._source_base import ColumnSource, DataclassSource, rows_at_once
 from ._string_array import StringArray
 
 _UNKNOWN = Field("bytes")
@@ -160,8 +160,8 @@ class Arrays(ColumnSource):
         return next(iter(self.columns.values())).shape[0]
 
     @cached_property
-    def _mapped(self) -> dict[NpyArray | str, NDArray[Any]]:
-        """Arrays of files, and the columns in them by field."""
+    def _opened(self) -> dict[NpyArray, NpyRows]:
+        """The arrays that are open; members of a structured array share one."""
         return {}
 
     def __getitem__(self, index: int) -> Sample:
@@ -169,24 +169,25 @@ class Arrays(ColumnSource):
         sample = {}
         for name, column in self.columns.items():
             try:
-                (element,) = check_characters(self._values(name)[index : index + 1])
+                (element,) = check_characters(self._values(column, index, index + 1))
                 sample[name] = sample_value(element, column.field)
             except (BadSample, ValueError) as error:
                 raise BadSample(f"{column}, row {index}: {error}") from error
         return sample
 
     def _fill(self, name: str, out: NDArray[Any]) -> None:
-        out[:] = self._values(name)
+        column = self.columns[name]
+        step = rows_at_once(column.stored.row_bytes)
+        for start in range(0, len(out), step):
+            out[start : start + step] = self._values(column, start, start + step)
 
-    def _values(self, name: str) -> NDArray[Any]:
-        if name not in self._mapped:
-            column = self.columns[name]
-            if column.stored not in self._mapped:  # members of a structured array share one
-                self._mapped[column.stored] = column.stored.map()
-            self._mapped[name] = self._mapped[column.stored]
-            for member in column.names:
-                self._mapped[name] = self._mapped[name][member]
-        return self._mapped[name]
+    def _values(self, column: _Column, start: int, stop: int) -> NDArray[Any]:
+        if column.stored not in self._opened:
+            self._opened[column.stored] = column.stored.open()
+        values = self._opened[column.stored][start:stop]
+        for member in column.names:
+            values = values[member]
+        return values
 
 
 def _columns(name: str, stored: NpyArray) -> Iterator[tuple[str, _Column]]:
