@@ -60,6 +60,7 @@ void shardio_read_files(int64_t count, const char *const *paths, const int64_t *
 int32_t shardio_unshuffle(int64_t width, int64_t count, const uint8_t *apart, uint8_t *joined);
 void shardio_permute(int64_t count, uint64_t *numbers, uint64_t n, int32_t high, int32_t low, int32_t rounds,
                      const uint64_t *keys);
+int64_t shardio_set_bits(int64_t count, int64_t *numbers, const uint8_t *bits, const int64_t *counts, int64_t blocks);
 
 /* The input that is tried, kept for `save`. */
 static uint8_t current[MOST_BYTES];
@@ -391,6 +392,27 @@ static void permute(const Input *input) {
     }
 }
 
+/* The bits of a file that has changed since they were counted: every block is said to have as many. */
+static void set_bits(const Input *input) {
+    enum { NUMBERS = 64, MOST_BLOCKS = 1 << 16 };
+    static int64_t counts[MOST_BLOCKS + 1];
+    const int64_t all = input->size / 64, blocks = all < MOST_BLOCKS ? all : MOST_BLOCKS;
+    const int64_t each = input->parameters[0] & 511;
+    if (!blocks || !each) return;
+    for (int64_t i = 0; i <= blocks; i++) counts[i] = i * each;
+    int64_t numbers[NUMBERS];
+    for (int64_t i = 0; i < NUMBERS; i++) numbers[i] = counts[blocks] * i / NUMBERS;
+    uint8_t *bits = malloc((size_t)(64 * blocks));
+    memcpy(bits, input->data, (size_t)(64 * blocks));
+    const int64_t done = shardio_set_bits(NUMBERS, numbers, bits, counts, blocks);
+    require(done >= 0 && done <= NUMBERS, "a number of numbers");
+    for (int64_t i = 0; i < done; i++) {
+        require(numbers[i] >= 0 && numbers[i] < 512 * blocks, "a bit that there is not");
+        require(bits[numbers[i] / 8] >> (7 - numbers[i] % 8) & 1, "a bit that is not set");
+    }
+    free(bits);
+}
+
 static void unshuffle(const Input *input) {
     const int64_t width = 2 << (input->parameters[0] & 3), count = (int64_t)input->size / width; /* 16 is refused */
     const size_t size = (size_t)(width * count);
@@ -413,7 +435,7 @@ static Target targets[] = {
     {.name = "resize", .run = resized}, {.name = "headers", .run = headers}, {.name = "recode", .run = recode},
     {.name = "damage", .run = warnings}, {.name = "area", .run = area},       {.name = "permute", .run = permute},
     {.name = "steps", .run = steps},     {.name = "restart", .run = restart},
-    {.name = "shuffle", .run = unshuffle},
+    {.name = "shuffle", .run = unshuffle}, {.name = "bits", .run = set_bits},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 

@@ -102,6 +102,9 @@ def inputs(target: str) -> Iterator[bytes]:
     elif target == "permute":
         for n in (1, 2, 3, 1000, 2**32, 2**62):
             yield block(np.concatenate([[n], random.integers(0, 2**62, 8)]).astype(np.int64).view(np.int32).tolist())
+    elif target == "bits":
+        for number in (1, 3, 256, 511):
+            yield block([number]) + random.bytes(64 * number)
     elif target == "shuffle":
         for number in range(8):
             yield block([number]) + random.bytes(int(random.integers(0, 3000)))
@@ -138,6 +141,7 @@ def main() -> None:
         "damage",
         "area",
         "permute",
+        "bits",
         "shuffle",
         "steps",
         "restart",
