@@ -209,6 +209,7 @@ except ShardioError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", ["on", "off"])
 @pytest.mark.parametrize("form", ["npy", "columns", "npz", "idx"])
 def test_sources(form: str, native: str, tmp_path: Path) -> None:
