@@ -33,6 +33,7 @@ class Directory:
 
     Args:
         path: the directory. This path may lead through symbolic links; nothing below it does.
+        private: whether files and directories that are made in it, and below, are for this user alone (0600, 0700).
 
     Attributes:
         path: that path, for messages and for reading.
@@ -40,14 +41,14 @@ class Directory:
     All methods raise ConfigError for a name that is not that of one entry, and for a link that they would follow.
     """
 
-    __slots__ = ("__weakref__", "_descriptor", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_private", "path")
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._hold(Path(path), os.open(path, _DIRECTORY))
+    def __init__(self, path: str | os.PathLike[str], *, private: bool = False) -> None:
+        self._hold(Path(path), os.open(path, _DIRECTORY), private)
 
-    def _hold(self, path: Path, descriptor: int) -> None:
-        self.path, self._descriptor = path, descriptor
-        weakref.finalize(self, os.close, descriptor)
+    def _hold(self, path: Path, descriptor: int, private: bool) -> None:
+        self.path, self._descriptor, self._private = path, descriptor, private
+        weakref.finalize(self, os.close, descriptor).atexit = False  # threads may use it until the very end
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Directory belongs to its process: open its path again")
@@ -56,17 +57,26 @@ class Directory:
         with self._entry(name):
             descriptor = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self._descriptor)
         opened = object.__new__(Directory)
-        opened._hold(self.path / name, descriptor)
+        opened._hold(self.path / name, descriptor, self._private)
         return opened
 
     def make(self, name: str, *, exist_ok: bool = False) -> "Directory":
         with self._entry(name):
             try:
-                os.mkdir(name, dir_fd=self._descriptor)
+                os.mkdir(name, 0o700 if self._private else 0o777, dir_fd=self._descriptor)
             except FileExistsError:
                 if not exist_ok:
                     raise
         return self.directory(name)
+
+    def status(self) -> os.stat_result:
+        """Return the status of the directory that is held, whatever lies at `path` now."""
+        return os.fstat(self._descriptor)
+
+    def close_to_others(self) -> None:
+        """Let no other user into it."""
+        with naming(self.path):
+            os.fchmod(self._descriptor, 0o700)
 
     def names(self) -> list[str]:
         """Return the names of all entries, sorted."""
@@ -92,7 +102,7 @@ class Directory:
         Raises ConfigError for anything but a regular file; to write, also for one that has other names (hard links).
         """
         with self._entry(name):
-            descriptor = os.open(name, flags | _FILE, 0o666, dir_fd=self._descriptor)
+            descriptor = os.open(name, flags | _FILE, 0o600 if self._private else 0o666, dir_fd=self._descriptor)
         status = os.fstat(descriptor)
         writes = flags & (os.O_WRONLY | os.O_RDWR)
         if stat.S_ISREG(status.st_mode) and not (writes and status.st_nlink > 1):

@@ -210,3 +210,16 @@ def test_a_descriptor_stays_in_its_process_and_is_closed(folder: Directory) -> N
     for _ in range(100):
         folder.directory("a")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_is_made_in_a_private_one(tmp_path: Path, folder: Directory) -> None:
+    """What is made in a private directory, and below, is for its user alone; the directory may be closed afterwards."""
+    private = Directory(folder.path, private=True)
+    inside = private.make("inside")
+    inside.write("file", b"")
+    os.close(inside.make("deeper").open("opened", os.O_RDWR | os.O_CREAT))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.path.rglob("*")}
+    assert modes == {"inside": 0o700, "file": 0o600, "deeper": 0o700, "opened": 0o600}
+    folder.path.chmod(0o755)
+    folder.close_to_others()
+    assert folder.status().st_mode & 0o777 == 0o700
