@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import CacheError
 from ..format.pieces import PIECE, piece_count, runs
 from ..system import holes, portable
+from ..system.directory import Directory
 from . import leases
 
 ABSENT, SUSPECT, PRESENT = 0, 254, 255
@@ -26,6 +27,7 @@ _HEADER = np.dtype(
      ("etag", f"S{_LONGEST_ETAG}")]
 )  # fmt: skip
 _ALIGN = 64
+_UNFINISHED = "unfinished"
 
 
 @final
@@ -33,10 +35,11 @@ class PieceTable:
     """The pieces of one object, as columns that all processes map. Whoever changes them holds the cache's lock.
 
     Args:
-        path: the table's file.
+        folder: the folder of the table's file.
+        name: the file.
 
     Attributes:
-        path: the file.
+        path: the file, for messages.
         size: the object's size in bytes.
         state: uint8 [pieces].
         used: uint32 [pieces]: when each piece was last given back, on the cache's own clock.
@@ -48,9 +51,9 @@ class PieceTable:
         ValueError: the file is not the table of an object.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    def __init__(self, folder: Directory, name: str) -> None:
+        self.path = path = folder.path / name
+        descriptor = folder.open(name, os.O_RDWR)
         try:
             length = os.fstat(descriptor).st_size
             if length < _HEADER.itemsize:
@@ -71,18 +74,19 @@ class PieceTable:
         self.holders, self.expected_by = (column.reshape(count, leases.WORDS) for column in bits)
 
     @staticmethod
-    def make(path: Path, unfinished: Path, size: int) -> None:
-        """Make the table of an object of `size` bytes, by way of another file: a killed process leaves none or all.
+    def make(folder: Directory, name: str, above: Directory, size: int) -> None:
+        """Make the table of an object of `size` bytes, by way of a file `above`: a killed process leaves none or all.
 
         Its space is taken at once, because a page of a mapped file for which a full disk has none ends the process.
         """
-        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        above.unlink(_UNFINISHED)
+        descriptor = above.open(_UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             portable.allocate(descriptor, _offsets(piece_count(size))[-1])
             os.pwrite(descriptor, size.to_bytes(8, "little"), 0)
         finally:
             os.close(descriptor)
-        unfinished.replace(path)
+        above.rename(_UNFINISHED, folder, name)
 
     @property
     def etag(self) -> str | None:
@@ -147,6 +151,11 @@ def _offsets(count: int) -> list[int]:
 class CachedObject:
     """An object of which the cache has pieces.
 
+    Args:
+        folder: the folder of its file.
+        path: a path to that file.
+        table: the states of the pieces.
+
     Attributes:
         path: the file that has the present pieces in their places, and zeros elsewhere. It is as large as the object.
         table: the states of the pieces.
@@ -154,9 +163,9 @@ class CachedObject:
         was_lost: whether the file was not there, or not as large as the object.
     """
 
-    def __init__(self, path: Path, table: PieceTable) -> None:
+    def __init__(self, folder: Directory, path: Path, table: PieceTable) -> None:
         self.path, self.table = path, table
-        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.file = folder.open(path.name, os.O_RDWR | os.O_CREAT)
         weakref.finalize(self, os.close, self.file)
         self.was_lost = os.fstat(self.file).st_size != table.size
         if self.was_lost:

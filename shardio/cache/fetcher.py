@@ -21,8 +21,9 @@ from ..system.types import Buffer
 from ..system.units import format_size
 from .cached_object import CachedObject, Parts, Pieces
 from .joined import JoinedObjects
-from .node_cache import FULL, Hold, NodeCache, no_cache
+from .node_cache import FULL, Hold, NodeCache
 from .pace import Pace
+from .private_folder import no_cache
 
 REQUESTS = 32  # at once and process, for pieces that are fetched ahead; as many more for those that are waited for
 TRIES = 3  # for pieces whose checksums differ

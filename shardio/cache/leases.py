@@ -3,11 +3,12 @@
 import fcntl
 import os
 import weakref
-from pathlib import Path
 from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..system.directory import Directory
 
 MOST = 128
 """The most processes that may use a cache at once: each has one bit."""
@@ -32,7 +33,7 @@ class Lease:
         self._close()
 
 
-def take(folder: Path) -> Lease | None:
+def take(folder: Directory) -> Lease | None:
     """Take a free lease; None if all are held. The caller holds the cache's lock."""
     for number in range(MOST):
         if (descriptor := _lock(folder, number)) is not None:
@@ -50,10 +51,10 @@ def as_bits(words: NDArray[np.uint64]) -> int:
     return sum(int(word) << 64 * place for place, word in enumerate(words))
 
 
-def held(folder: Path) -> int:
+def held(folder: Directory) -> int:
     """Return which leases are held, as bits. The caller holds the cache's lock."""
     bits = 0
-    for name in os.listdir(folder):
+    for name in folder.names():
         if not name.isdecimal() or (number := int(name)) >= MOST:
             continue
         if (descriptor := _lock(folder, number)) is None:
@@ -63,9 +64,9 @@ def held(folder: Path) -> int:
     return bits
 
 
-def _lock(folder: Path, number: int) -> int | None:
+def _lock(folder: Directory, number: int) -> int | None:
     """Lock a lease's file; return its descriptor, or None if another process holds it."""
-    descriptor = os.open(folder / str(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = folder.open(str(number), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -8,7 +8,8 @@ from pathlib import Path
 from ..errors import ConfigError
 from ..system.file_systems import file_system
 from ..system.units import format_size, parse_size
-from .node_cache import NodeCache, no_cache
+from .node_cache import NodeCache
+from .private_folder import no_cache, private_folder, private_place
 
 VARIABLE = "SHARDIO_CACHE"
 SHARE = 0.5
@@ -26,15 +27,21 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
         ConfigError: `size` is no size, or the folder's name has a NUL byte.
         CacheError: the folder cannot hold a cache, see `NodeCache`.
     """
-    place = (default_folder() if folder is None else Path(folder)).absolute()
-    if "\0" in str(place):
-        raise ConfigError(f"the folder of a cache must have no NUL byte in its name, got {str(place)!r}")
+    place = given = given_folder(folder)
     limit = None if size is None else parse_size(size, "cache_size")
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        if file_system(place).network:  # its processes on other nodes share neither memory nor locks with this one
-            place /= socket.gethostname()
-            place.mkdir(exist_ok=True)
+        place = private_place(given)
+        is_new = place != given and not place.exists()
+        held = private_folder(given)
+        if is_new:
+            print(
+                f"shardio: {given} is not this user's alone, so its cache is {place}; the cache of each user takes "
+                "space on the disk",
+                file=sys.stderr,
+            )
+        if file_system(held.path).network:  # its processes on other nodes share neither memory nor locks with this one
+            held = held.make(socket.gethostname(), exist_ok=True)
+        place = held.path
         if limit is None and (known := NodeCache.opened(place)) is not None:
             return known
         if limit is None:
@@ -47,6 +54,14 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
         return NodeCache.shared(place, limit)
     except OSError as error:
         raise no_cache(place, error.strerror or f"{error}") from error
+
+
+def given_folder(folder: str | os.PathLike[str] | None) -> Path:
+    """Return the absolute path of the folder that is given for a cache, the default one for None."""
+    given = (default_folder() if folder is None else Path(folder)).absolute()
+    if "\0" in str(given):
+        raise ConfigError(f"the folder of a cache must have no NUL byte in its name, got {str(given)!r}")
+    return given.resolve() if given.name == ".." else given
 
 
 def default_folder() -> Path:

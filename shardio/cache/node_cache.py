@@ -11,6 +11,9 @@ lease, so nobody evicts it; the bits of processes that have died count for nothi
     FOLDER/tables/GROUP/NAME  the states of an object's pieces
     FOLDER/files/GROUP/NAME   the object, with holes where pieces are absent
 
+Nobody but this user may write to FOLDER or read in it (`private_folder.py`). It is held open, and what is below it is
+opened from there, and through no link.
+
 A process that is killed leaves its files as it saw them, but a machine that stops may not have written pieces to the
 disk that their table calls present. So pieces of an earlier boot count as absent: those that have a checksum are
 compared with it and stay, the others are fetched again.
@@ -36,13 +39,14 @@ from typing import ParamSpec, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import CacheError, CacheWarning
+from ..errors import CacheError, CacheWarning, ConfigError
 from ..format.pieces import PIECE
 from ..system import background, forks, holes, portable
 from ..system.types import Buffer
 from ..system.units import format_size
 from . import eviction, leases
 from .cached_object import ABSENT, PRESENT, SUSPECT, CachedObject, Parts, Pieces, PieceTable
+from .private_folder import lasting_path, no_cache, no_part, private_folder, refusing_links
 
 VERSION = 1
 _STATE = np.dtype(
@@ -53,14 +57,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """The error numbers of a full disk, or of a user's exhausted quota."""
 
 NO_HOLES = "its file system cannot free parts of files"
-OTHER_FOLDER = "give a folder on a local disk with cache=, or cache='/dev/shm/shardio' to keep the pieces in memory"
-"""Advice for errors about a folder that cannot hold a cache."""
-
-
-def no_cache(folder: Path, why: str) -> CacheError:
-    """Return the error for a folder that cannot hold a cache, or cannot any more."""
-    return CacheError(f"{folder}: cannot hold a cache: {why}: {OTHER_FOLDER}")
-
 
 LOCK_SECONDS = 60.0
 """Seconds to wait for a process that changes the cache: much longer than a change takes."""
@@ -154,22 +150,29 @@ class NodeCache:
     Threads may share it; a forked process has a lease of its own, and holds nothing at first.
 
     Args:
-        folder: the folder, which is made if there is none. All processes that use it share what is in it.
+        folder: the folder, which is made if there is none; see `private_folder`. All processes of this user that use it
+            share what is in it.
         limit: the most bytes of pieces. Where processes differ, the smallest limit of those alive holds for all; where
             the disk has room for less, what it has room for.
 
+    Attributes:
+        folder: the folder.
+        place: a path to it for what opens files by path, which nobody else can lead elsewhere.
+
     Raises:
-        CacheError: the folder belongs to another version, too many processes use it, or its file system cannot free
-            parts of files.
+        CacheError: the folder belongs to another version or user, too many processes use it, its file system cannot
+            free parts of files, or a link is where a file of the cache is to be.
         OSError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
-        self.folder, self.limit = folder.absolute(), limit
-        self.make_folders()
-        if not holes.are_possible(self.folder):
+        self._directory = private_folder(folder.absolute())
+        self.folder, self.place, self.limit = self._directory.path, lasting_path(self._directory), limit
+        if not holes.are_possible(self.place):
             raise no_cache(folder, NO_HOLES)
-        self._state_file = os.open(self.folder / "state", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.make_folders()
+        with refusing_links():
+            self._state_file = self._directory.open("state", os.O_RDWR | os.O_CREAT)
         weakref.finalize(self, os.close, self._state_file).atexit = False  # threads may use it until the very end
         portable.allocate(self._state_file, mmap.PAGESIZE)
         self._state = np.frombuffer(mmap.mmap(self._state_file, mmap.PAGESIZE), _STATE, 1)[0]
@@ -180,8 +183,10 @@ class NodeCache:
 
     def make_folders(self) -> None:
         """Make the folders of the cache, those that somebody removed, too."""
-        for name in ("leases", "tables", "files"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        with refusing_links():
+            self._leases, self._tables, self._files = (
+                self._directory.make(name, exist_ok=True) for name in ("leases", "tables", "files")
+            )
 
     def _begin(self) -> None:
         """Begin as a process that holds nothing."""
@@ -189,7 +194,7 @@ class NodeCache:
         self._lease: leases.Lease | None = None
         # How many holds of this process each piece is in, by object, and by whether they are held ahead.
         self._needs: dict[tuple[Path, bool], NDArray[np.uint16]] = {}
-        self._objects: weakref.WeakValueDictionary[Path, CachedObject] = weakref.WeakValueDictionary()
+        self._objects: weakref.WeakValueDictionary[tuple[str, str], CachedObject] = weakref.WeakValueDictionary()
         self._kept: list[weakref.ref[Kept]] = []
         self._looked, self._told = 0.0, False
         self._notices: list[str] = []
@@ -263,8 +268,8 @@ class NodeCache:
 
     def find(self, group: str, name: str) -> CachedObject | None:
         """Return an object of the cache; None if it is new."""
-        known = self._objects.get(self.folder / "files" / group / name)
-        if known is None and (self.folder / "tables" / group / name).exists():
+        known = self._objects.get((group, name))
+        if known is None and os.path.lexists(self.place / "tables" / group / name):
             return self.object(group, name, None)
         return known
 
@@ -280,16 +285,14 @@ class NodeCache:
         Raises:
             CacheError: the cache has pieces of an object of another size, or the disk is full.
         """
-        path, table = (self.folder / kind / group / name for kind in ("files", "tables"))
         with self._changing():
             while True:
                 try:
-                    if size is not None and not table.exists():
-                        table.parent.mkdir(exist_ok=True)
-                        path.unlink(missing_ok=True)
-                        self._objects.pop(path, None)
-                        PieceTable.make(table, self.folder / "unfinished", size)
-                    known = self._load(path, table)
+                    if size is not None and (tables := self._tables.make(group, exist_ok=True)).kind(name) is None:
+                        self._files.make(group, exist_ok=True).unlink(name)
+                        self._objects.pop((group, name), None)
+                        PieceTable.make(tables, name, self._directory, size)
+                    known = self._load(group, name)
                     break
                 except OSError as error:
                     if error.errno not in FULL:
@@ -297,20 +300,21 @@ class NodeCache:
                     if not self._free_disk(PIECE):
                         raise CacheError(self.full_message) from error
             if size is not None and known.table.size != size:
+                folder = self.folder / "files" / group
                 raise CacheError(
-                    f"{path}: the cache has pieces of an object of {known.table.size} bytes, and it has {size}: "
-                    f"remove {path.parent} once nothing reads from it"
+                    f"{folder / name}: the cache has pieces of an object of {known.table.size} bytes, and it has "
+                    f"{size}: remove {folder} once nothing reads from it"
                 )
-            self._objects[path] = known
+            self._objects[group, name] = known
             known.table.open_in |= self._bit
         self._tell()
         return known
 
-    def _load(self, path: Path, table: Path) -> CachedObject:
-        if (known := self._objects.get(path)) is not None:
+    def _load(self, group: str, name: str) -> CachedObject:
+        if (known := self._objects.get((group, name))) is not None:
             return known
-        path.parent.mkdir(exist_ok=True)
-        known = CachedObject(path, PieceTable(table))
+        files, table = self._files.make(group, exist_ok=True), PieceTable(self._tables.directory(group), name)
+        known = CachedObject(files, self.place / "files" / group / name, table)
         if known.was_lost and known.table.taken:  # somebody removed the file, and not its table
             self._state["used"] += known.table.set_state(np.arange(len(known.table.state)), ABSENT)
         return known
@@ -524,14 +528,14 @@ class NodeCache:
         for place in self._places():
             yield self._load(*place)
 
-    def _places(self) -> Iterator[tuple[Path, Path]]:
-        """Yield the file and the table of each object."""
-        for group in os.listdir(self.folder / "tables"):
-            for name in os.listdir(self.folder / "tables" / group):
-                yield self.folder / "files" / group / name, self.folder / "tables" / group / name
+    def _places(self) -> Iterator[tuple[str, str]]:
+        """Yield the group and the name of each object."""
+        for group in self._tables.names():
+            for name in self._tables.directory(group).names():
+                yield group, name
 
     def _take_lease(self) -> leases.Lease:
-        if (lease := leases.take(self.folder / "leases")) is None:
+        if (lease := leases.take(self._leases)) is None:
             raise CacheError(f"{self.folder}: {leases.MOST} processes use this cache already: give others another")
         self._lease = lease
         if leases.as_bits(self._state["leases"]) >> lease.number & 1:  # its former holder died, and nobody has seen it
@@ -561,7 +565,7 @@ class NodeCache:
             raise self._locked()
         try:
             if self._lock is None:
-                self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                self._lock = self._directory.open("lock", os.O_RDWR | os.O_CREAT)
             self._wait_for(self._lock, deadline)
             try:
                 if self.removed:
@@ -583,6 +587,8 @@ class NodeCache:
             raise self.gone(str(error.filename or "a part of it")) from error
         except OSError as error:
             raise no_cache(self.folder, error.strerror or f"{error}") from error
+        except ConfigError as error:
+            raise no_part(error) from error
         finally:
             self._thread_lock.release()
 
@@ -615,12 +621,14 @@ class NodeCache:
         if doubt := bytes(self._state["boot"]) != portable.boot():
             self._state["leases"] = 0
         used = 0
-        for path, table in list(self._places()):
+        for group, name in list(self._places()):
             try:
-                one = self._load(path, table)
+                one = self._load(group, name)
+            except ConfigError:  # a link
+                raise
             except ValueError:  # a machine that stopped has not written the table
-                for place in (path, table):
-                    place.unlink(missing_ok=True)
+                for folder in (self._files, self._tables):
+                    folder.directory(group).unlink(name)
                 continue
             if doubt:
                 one.table.mark_suspect()
@@ -638,7 +646,7 @@ class NodeCache:
         """
         if not dead:
             self._looked = time.monotonic()
-            dead = leases.as_bits(self._state["leases"]) & ~leases.held(self.folder / "leases")
+            dead = leases.as_bits(self._state["leases"]) & ~leases.held(self._leases)
         if not dead:
             return
         alive = ~leases.as_words(dead)

@@ -114,7 +114,7 @@ def _check_room(name: str, shards: list[RemoteShards]) -> None:
             format_size(needed),
             format_size(needed * 8 / 7),  # what a loader takes for room for all of it
         )
-    usage = os.statvfs(cache.folder)
+    usage = os.statvfs(cache.place)
     room = usage.f_bavail * usage.f_frsize + cache.used
     if needed > room:
         raise CacheError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import MissingDependency, ShardCorrupt, ShardioError
 from ..format.fields import Field
-from ..system import helper_process
+from ..system import helper_process, portable
 from ..system.types import Rows
 from . import files
 from .base import Blocks, check_value_bytes
@@ -60,7 +60,8 @@ class LibraryFile:
     def __init__(self, path: Path, limit: float | None = None) -> None:
         self.path = path
         status = files.status(path)
-        self._absolute = os.path.abspath(path)  # the helper process has a working directory of its own
+        # The helper process has a working directory and descriptors of its own.
+        self._absolute = portable.path_for_others(os.path.abspath(path))
         self._limit = limit
         self._inode = status.st_dev, status.st_ino
         self._state = *self._inode, status.st_size, status.st_mtime_ns

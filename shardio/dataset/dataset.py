@@ -286,7 +286,7 @@ def open(
     if (url := as_url(path)) is not None:
         place, store, in_store = folder_of(url), open_store(folder_of(url), store_options or {}), folder_of(url)
         fetcher = Fetcher(open_cache(cache, cache_size))
-        described = load_remote(store, place, fetcher.cache.folder)
+        described = load_remote(store, place, fetcher.cache.place)
     else:
         described = manifest.load(path)
         place = Path(path).absolute() if os.path.isdir(path) else Path(path).absolute().parent

@@ -45,7 +45,8 @@ def open(
             folder of the file.
         cache: the folder that keeps what was fetched, for all processes of this node and for later runs. None takes for
             a URL `$SHARDIO_CACHE`, or else `shardio` in the user's cache directory, and for a path no cache: name a
-            folder on a fast disk if the path is on a slow file system.
+            folder on a fast disk if the path is on a slow file system. Where others may write to the folder, the cache
+            is `shardio-UID` in it.
         cache_size: the most bytes that the folder holds: a number, or text such as `"200GB"`. None takes half of what
             the disk has free.
         store_options: for a URL: options of its store, such as `{"endpoint": "http://10.0.0.1:9000"}`. What they leave

@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import median
 
 from ..bench.storage import StorageRates, file_rates
-from ..cache.location import default_folder, usual_limit
+from ..cache.location import given_folder, usual_limit
 from ..cache.node_cache import NO_HOLES
+from ..cache.private_folder import private_place
 from ..containers import CONTAINERS
 from ..dataset.store_access import StoreAccess, folder_of, load_manifest
 from ..errors import ShardioError
@@ -95,7 +96,7 @@ def _disks(dataset: Path, loaded: manifest.Manifest, access: StoreAccess) -> lis
 
 def _pays(file: Path, dataset: Path, slow: StorageRates, loaded: manifest.Manifest, access: StoreAccess) -> Finding:
     try:
-        folder = (default_folder() if access.cache is None else Path(access.cache)).absolute()
+        folder = private_place(given_folder(access.cache))
         there = next(one for one in (folder, *folder.parents) if os.path.isdir(one))
         if there.stat().st_dev == file.stat().st_dev:
             return Finding(
@@ -110,7 +111,7 @@ def _pays(file: Path, dataset: Path, slow: StorageRates, loaded: manifest.Manife
             os.fsync(written.fileno())
             fast = file_rates([Path(written.name)], slow.random_bytes, threads=_THREADS, seconds=_SECONDS)
         limit = usual_limit(folder) if access.cache_size is None else parse_size(access.cache_size, "cache_size")
-    except (OSError, RuntimeError, ZeroDivisionError) as error:
+    except (ShardioError, OSError, RuntimeError, ZeroDivisionError) as error:
         return Finding("cache", "note", str(error), "name a folder on a local disk by --cache")
     total, ratio = int(loaded.shards.bytes.sum()), fast.random / max(1.0, slow.random)
     figures = {**_figures(fast), "times_as_fast": round(ratio, 2), "limit_bytes": limit, "dataset_bytes": total}
@@ -168,12 +169,14 @@ def _store(url: Url, loaded: manifest.Manifest, access: StoreAccess) -> Finding:
 
 def _cache(loaded: manifest.Manifest, access: StoreAccess) -> Finding:
     """Return where the cache of this node lies, or would lie, and whether the dataset fits into it."""
+    advice = "name a folder on a local disk by --cache, or --cache /dev/shm for memory"
     try:
-        folder = (default_folder() if access.cache is None else Path(access.cache)).absolute()
+        folder = private_place(given_folder(access.cache))
     except RuntimeError as error:  # the user has no home
         return Finding("cache", "note", str(error), "name a folder by --cache")
-    size = int(loaded.shards.bytes.sum())
-    told, advice = str(folder), "name a folder on a local disk by --cache, or --cache /dev/shm/shardio for memory"
+    except ShardioError as error:
+        return Finding("cache", "broken", str(error), advice)
+    size, told = int(loaded.shards.bytes.sum()), str(folder)
     try:
         there = next(one for one in (folder, *folder.parents) if os.path.exists(one))
         disk = file_system(there)

@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+from ..cache.private_folder import refusing_links
 from ..errors import ManifestError, NotADataset, ObjectNotFound
 from ..format import manifest
 from ..stores.base import Store
@@ -17,7 +18,7 @@ def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:
     Args:
         store: the store that the URL is in.
         url: the dataset.
-        cache: a folder for the table of its shards, if it has one, which all processes of the node map.
+        cache: a folder of this user for the table of its shards, if it has one, which all processes of the node map.
 
     Raises:
         NotADataset: there is none.
@@ -30,12 +31,16 @@ def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:
         raise NotADataset(f"{url}: no {manifest.FILE_NAME} there") from error
     if (table_name := manifest.table_named_in(data)) is None:
         return manifest.Manifest.from_json(data, str(place))
-    folder = cache / "manifests" / hashlib.blake2b(f"{url}\n".encode() + data, digest_size=16).hexdigest()
-    table = folder / table_name
+    key = hashlib.blake2b(f"{url}\n".encode() + data, digest_size=16).hexdigest()
+    cache.mkdir(parents=True, exist_ok=True)
+    with refusing_links():
+        folder = Directory(cache, private=True).make("manifests", exist_ok=True).make(key, exist_ok=True)
+        if folder.kind(table_name) == "link":
+            folder.unlink(table_name)
+    table = folder.place(table_name)
     for _ in range(TRIES):  # the cache's copy may be damaged, or what came
         try:
             return manifest.Manifest.from_json(data, str(place), table)
         except ManifestError:
-            folder.mkdir(parents=True, exist_ok=True)
-            Directory(folder).write(table.name, bytes(store.read((url / table_name).path).data))
+            folder.write(table_name, bytes(store.read((url / table_name).path).data))
     return manifest.Manifest.from_json(data, str(place), table)

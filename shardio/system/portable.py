@@ -64,6 +64,12 @@ def path_of(descriptor: int) -> str:
     return os.fsdecode(fcntl.fcntl(descriptor, f_getpath, bytes(1024)).rstrip(b"\0"))
 
 
+def path_for_others(path: str) -> str:
+    """Return a path by which other processes of this user find what `path`, such as one of `path_of`, leads to here."""
+    inside = path.removeprefix("/proc/self/")
+    return path if inside == path else f"/proc/{os.getpid()}/{inside}"
+
+
 def copy_file(source: int, size: int, target: int, offset: int) -> None:
     """Copy the first `size` bytes of a file to `offset` of another: by reference where the file system can do that."""
     done = 0
