@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from torch import profiler
 
-from ..errors import StateMismatch
+from ..errors import ConfigError, StateMismatch
 from ..system.directory import Directory
 from ..system.optional import load
 from ..system.os_errors import naming
@@ -100,6 +102,14 @@ def _rewind(path: Path, key: str, last: int) -> None:
             raise StateMismatch(f"{path}, line {number}: every line must be JSON with {key!r}: {error!r}") from error
     if len(kept) < len(lines):
         Directory(path.parent).write(path.name, b"".join(kept))
+
+
+def refuse_links(output: Path) -> None:
+    """Raise ConfigError for a link of another user's in the folder of a run, through which the run would write."""
+    for path in output.iterdir() if output.is_dir() else ():
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, os.geteuid()):
+            raise ConfigError("{}: a link that user {} made: give {output} another folder", path, status.st_uid)
 
 
 @contextmanager

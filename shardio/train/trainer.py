@@ -21,7 +21,7 @@ from .data import BAD_SAMPLES_FILE, first_batch, open_data
 from .distributed import Job, StopRequest
 from .learner import Evaluation, Learner
 from .model import load_model
-from .records import Display, Records, profiling
+from .records import Display, Records, profiling, refuse_links
 from .step_monitor import StepMonitor
 
 
@@ -83,6 +83,7 @@ class _Run:
         self._job = job
         self._display = screen
         self._output = local_path(config.output)
+        refuse_links(self._output)
         self._checkpoints = Checkpoints(self._output, config.keep_checkpoints)
         self._data = open_data(config, job)
         task = self._data.task

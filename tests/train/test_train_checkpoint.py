@@ -292,6 +292,24 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.Capt
         run(broken)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users")
+def test_links_of_another_user_in_the_output(tmp_path: Path) -> None:
+    """A run refuses an output in which another user put a link, and goes through the user's own links."""
+    ran = config(tmp_path)
+    (tmp_path / "victim").write_text("mine")
+    Path(ran.output).mkdir()
+    link = Path(ran.output, "log.jsonl")
+    link.symlink_to(tmp_path / "victim")
+    os.lchown(link, 65534, 65534)
+    with pytest.raises(ConfigError, match=f"{link}: a link that user 65534 made: give output another folder"):
+        run(ran)
+    assert (tmp_path / "victim").read_text() == "mine"
+    link.unlink()
+    link.symlink_to(tmp_path / "log")
+    run(ran)
+    assert (tmp_path / "log").read_text()
+
+
 @pytest.mark.parametrize(
     ("batch_size", "left"),
     [
