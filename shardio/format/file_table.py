@@ -278,7 +278,7 @@ class TableFile:
     Raises `error` if the file is cut short meanwhile.
     """
 
-    __slots__ = ("__weakref__", "_memory", "address", "content", "error", "fd", "identity", "path", "size")
+    __slots__ = ("__weakref__", "_memory", "address", "content", "error", "fd", "identity", "owner", "path", "size")
 
     def __init__(
         self,
@@ -292,7 +292,7 @@ class TableFile:
         self.fd, self.path, self.error = descriptor, path, error
         closing = weakref.finalize(self, os.close, descriptor)
         status = os.fstat(descriptor)
-        self.size, self.identity = status.st_size, _identity(status)
+        self.size, self.owner, self.identity = status.st_size, status.st_uid, _identity(status)
         self.address = 0
         self.content: NDArray[np.uint8] | None = None
         if self.size <= (READ_WHOLE if whole is None else whole):

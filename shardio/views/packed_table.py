@@ -15,6 +15,7 @@ hash of what the table belongs to. A file that is damaged, or belongs to somethi
 import contextlib
 import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -26,8 +27,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ..cache.location import default_folder
-from ..errors import ConfigError, ManifestError
+from ..cache.location import given_folder
+from ..cache.private_folder import lasting_path, private_folder
+from ..errors import CacheError, ConfigError, ManifestError
 from ..format import manifest
 from ..format.file_table import NpyPlace, Table, TableFile, parts
 from ..output.own_files import packed_name
@@ -171,7 +173,7 @@ def packed_table(base: ReadableDataset, name: str, length: int) -> PackedTable:
     if len(base) < _FEW:
         return made(base, name, length)
     of = {"digest": base.digest, "field": name, "length": length, "documents": len(base)}
-    folder = _folder(base)
+    folder, _open = _folder(base)
     if folder is None:
         return _made_noticed(base, name, length, None)
     path = folder / packed_name(xxhash.xxh3_128_hexdigest(json.dumps([_VERSION, of]).encode()))
@@ -194,17 +196,19 @@ def _made_noticed(base: ReadableDataset, name: str, length: int, path: Path | No
     return made(base, name, length)
 
 
-def _folder(base: ReadableDataset) -> Path | None:
-    """Return the folder for tables: the dataset's, if it has one that may be written; None if there is none."""
+def _folder(base: ReadableDataset) -> tuple[Path | None, Directory | None]:
+    """Return the folder for tables: the dataset's, if it has one that may be written, else one of this user's cache.
+
+    None if there is none; then the directory that has to stay open meanwhile.
+    """
     place = base.path
     if isinstance(place, Path) and (place / manifest.FILE_NAME).is_file() and os.access(place, os.W_OK | os.X_OK):
-        return place
-    folder = default_folder().absolute() / "packed"
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK | os.X_OK):
-            return folder
-    return None
+        return place, None
+    with contextlib.suppress(OSError, CacheError, ConfigError):
+        folder = private_folder(given_folder(None)).make("packed", exist_ok=True)
+        if os.access(folder.place(), os.W_OK | os.X_OK):
+            return lasting_path(folder), folder
+    return None, None
 
 
 @contextlib.contextmanager
@@ -236,13 +240,21 @@ def _write(path: Path, of: Mapping[str, Any], table: PackedTable) -> None:
 
 
 def _read(path: Path, of: Mapping[str, Any]) -> PackedTable | None:
-    """Return the table in a file; None if there is none, or it is damaged or belongs to something else."""
+    """Return the table in a file; None if there is none, or it is damaged or belongs to something else.
+
+    None, too, for a file of a user who may not change the dataset: where its folder has the sticky bit, others may add
+    files, and replace only their own.
+    """
     try:
-        descriptor = Directory(path.parent).open(path.name, os.O_RDONLY)
+        folder = Directory(path.parent)
+        descriptor = folder.open(path.name, os.O_RDONLY)
     except (OSError, ConfigError):
         return None
     try:
-        return _checked(TableFile(descriptor, path, ManifestError), of)
+        above, file = folder.status(), TableFile(descriptor, path, ManifestError)
+        if above.st_mode & stat.S_ISVTX and file.owner not in (0, os.geteuid(), above.st_uid):
+            return None
+        return _checked(file, of)
     except (ValueError, KeyError, TypeError, OSError, ManifestError):
         return None
 

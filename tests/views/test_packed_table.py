@@ -215,6 +215,18 @@ def test_without_a_folder_to_write_to_the_cache_has_the_table(
     assert not tables(tmp_path / "cache" / "packed")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users")
+def test_a_table_of_another_user(dataset: Dataset) -> None:
+    """Where others may only add files to the folder of a dataset, a table that one of them made is not used."""
+    expected = rows_of(dataset.packed("tokens", 16)._made())
+    (path,) = tables(Path(dataset.path))
+    os.chown(path, 65534, 65534)
+    for mode, is_used in ((0o777, True), (0o1777, False)):  # by 0777 whoever made it may replace the dataset, too
+        path.parent.chmod(mode)
+        assert rows_of(dataset.packed("tokens", 16)._made()) == expected
+        assert path.stat().st_uid == (65534 if is_used else 0)
+
+
 def test_a_disk_without_room_keeps_the_table_in_memory(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that cannot be written is used all the same."""
     expected = rows_of(dataset.packed("tokens", 16)._made())
