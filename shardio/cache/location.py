@@ -27,22 +27,14 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
         ConfigError: `size` is no size, or the folder's name has a NUL byte.
         CacheError: the folder cannot hold a cache, see `NodeCache`.
     """
-    place = given = given_folder(folder)
+    given = given_folder(folder)
     limit = None if size is None else parse_size(size, "cache_size")
+    place = _places.get(given, given)
     try:
-        place = private_place(given)
-        is_new = place != given and not place.exists()
-        held = private_folder(given)
-        if is_new:
-            print(
-                f"shardio: {given} is not this user's alone, so its cache is {place}; the cache of each user takes "
-                "space on the disk",
-                file=sys.stderr,
-            )
-        if file_system(held.path).network:  # its processes on other nodes share neither memory nor locks with this one
-            held = held.make(socket.gethostname(), exist_ok=True)
-        place = held.path
-        if limit is None and (known := NodeCache.opened(place)) is not None:
+        if (known := NodeCache.opened(place)) is None:
+            place = _places[given] = _made(given)
+            known = NodeCache.opened(place)
+        if limit is None and known is not None:
             return known
         if limit is None:
             limit = usual_limit(place)
@@ -54,6 +46,25 @@ def open_cache(folder: str | os.PathLike[str] | None, size: int | str | None) ->
         return NodeCache.shared(place, limit)
     except OSError as error:
         raise no_cache(place, error.strerror or f"{error}") from error
+
+
+_places: dict[Path, Path] = {}
+"""The folders of the caches that this process has opened, by those that were given."""
+
+
+def _made(given: Path) -> Path:
+    """Make the folder of this user's cache where `given` is given; return it, or the one for this node in it."""
+    place = private_place(given)
+    is_new = place != given and not place.exists()
+    private_folder(place)
+    if is_new:
+        print(
+            f"shardio: {given} is not this user's alone, so its cache is {place}; the cache of each user takes space "
+            "on the disk",
+            file=sys.stderr,
+        )
+    # The processes on other nodes share neither memory nor locks with this one.
+    return place / socket.gethostname() if file_system(place).network else place
 
 
 def given_folder(folder: str | os.PathLike[str] | None) -> Path:

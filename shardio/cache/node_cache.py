@@ -42,11 +42,12 @@ from numpy.typing import NDArray
 from ..errors import CacheError, CacheWarning, ConfigError
 from ..format.pieces import PIECE
 from ..system import background, forks, holes, portable
+from ..system.directory import Directory
 from ..system.types import Buffer
 from ..system.units import format_size
 from . import eviction, leases
 from .cached_object import ABSENT, PRESENT, SUSPECT, CachedObject, Parts, Pieces, PieceTable
-from .private_folder import lasting_path, no_cache, no_part, private_folder, refusing_links
+from .private_folder import lasting_path, no_cache, no_part, private_folder, private_place, refusing_links
 
 VERSION = 1
 _STATE = np.dtype(
@@ -150,7 +151,7 @@ class NodeCache:
     Threads may share it; a forked process has a lease of its own, and holds nothing at first.
 
     Args:
-        folder: the folder, which is made if there is none; see `private_folder`. All processes of this user that use it
+        folder: the folder, which is made if there is none; see `private_place`. All processes of this user that use it
             share what is in it.
         limit: the most bytes of pieces. Where processes differ, the smallest limit of those alive holds for all; where
             the disk has room for less, what it has room for.
@@ -166,7 +167,7 @@ class NodeCache:
     """
 
     def __init__(self, folder: Path, limit: int) -> None:
-        self._directory = private_folder(folder.absolute())
+        self._directory = private_folder(private_place(folder.absolute()))
         self.folder, self.place, self.limit = self._directory.path, lasting_path(self._directory), limit
         if not holes.are_possible(self.place):
             raise no_cache(folder, NO_HOLES)
@@ -187,6 +188,7 @@ class NodeCache:
             self._leases, self._tables, self._files = (
                 self._directory.make(name, exist_ok=True) for name in ("leases", "tables", "files")
             )
+        self._group = "", self._files, self._tables
 
     def _begin(self) -> None:
         """Begin as a process that holds nothing."""
@@ -227,7 +229,8 @@ class NodeCache:
         """Return the cache that this process has open for a folder; None if there is none, or it was removed."""
         if (known := _opened.get(folder)) is None or known.removed:
             return None
-        known.make_folders()
+        if not all(one.status().st_nlink for one in (known._leases, known._tables, known._files)):
+            known.make_folders()
         return known
 
     @_off_main_thread
@@ -288,8 +291,9 @@ class NodeCache:
         with self._changing():
             while True:
                 try:
-                    if size is not None and (tables := self._tables.make(group, exist_ok=True)).kind(name) is None:
-                        self._files.make(group, exist_ok=True).unlink(name)
+                    files, tables = self._folders_of(group)
+                    if size is not None and tables.kind(name) is None:
+                        files.unlink(name)
                         self._objects.pop((group, name), None)
                         PieceTable.make(tables, name, self._directory, size)
                     known = self._load(group, name)
@@ -313,11 +317,19 @@ class NodeCache:
     def _load(self, group: str, name: str) -> CachedObject:
         if (known := self._objects.get((group, name))) is not None:
             return known
-        files, table = self._files.make(group, exist_ok=True), PieceTable(self._tables.directory(group), name)
-        known = CachedObject(files, self.place / "files" / group / name, table)
+        files, tables = self._folders_of(group)
+        known = CachedObject(files, self.place / "files" / group / name, PieceTable(tables, name))
         if known.was_lost and known.table.taken:  # somebody removed the file, and not its table
             self._state["used"] += known.table.set_state(np.arange(len(known.table.state)), ABSENT)
         return known
+
+    def _folders_of(self, group: str) -> tuple[Directory, Directory]:
+        """Return the folders of a group's objects and tables; those of the last group stay open."""
+        last, *folders = self._group
+        if last != group or not all(one.status().st_nlink for one in folders):
+            folders = [above.make(group, exist_ok=True) for above in (self._files, self._tables)]
+            self._group = group, folders[0], folders[1]
+        return folders[0], folders[1]
 
     @_off_main_thread
     def hold(self, parts: Parts, *, spare: int = 0, ahead: bool = False) -> tuple[Hold, Parts] | None:
@@ -531,7 +543,7 @@ class NodeCache:
     def _places(self) -> Iterator[tuple[str, str]]:
         """Yield the group and the name of each object."""
         for group in self._tables.names():
-            for name in self._tables.directory(group).names():
+            for name in self._folders_of(group)[1].names():
                 yield group, name
 
     def _take_lease(self) -> leases.Lease:
@@ -627,8 +639,8 @@ class NodeCache:
             except ConfigError:  # a link
                 raise
             except ValueError:  # a machine that stopped has not written the table
-                for folder in (self._files, self._tables):
-                    folder.directory(group).unlink(name)
+                for folder in self._folders_of(group):
+                    folder.unlink(name)
                 continue
             if doubt:
                 one.table.mark_suspect()

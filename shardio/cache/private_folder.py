@@ -59,14 +59,13 @@ def _is_private(folder: Directory) -> bool:
     return not status.st_mode & _OTHERS_READ or all(map(_OWN_NAMES.fullmatch, folder.names()))
 
 
-def private_folder(folder: Path) -> Directory:
-    """Make and open the folder of this user's cache where `folder` is given: see `private_place`.
+def private_folder(place: Path) -> Directory:
+    """Make and open the folder of this user's cache at `place`, which `private_place` returned.
 
     Raises:
         CacheError: that folder is a link, belongs to somebody else, or others may write to it.
         OSError: it cannot be made or opened.
     """
-    place = private_place(folder)
     place.parent.mkdir(parents=True, exist_ok=True)
     try:
         opened = Directory(place.parent, private=True).make(place.name, exist_ok=True)

@@ -28,7 +28,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..cache.location import given_folder
-from ..cache.private_folder import lasting_path, private_folder
+from ..cache.private_folder import lasting_path, private_folder, private_place
 from ..errors import CacheError, ConfigError, ManifestError
 from ..format import manifest
 from ..format.file_table import NpyPlace, Table, TableFile, parts
@@ -205,7 +205,7 @@ def _folder(base: ReadableDataset) -> tuple[Path | None, Directory | None]:
     if isinstance(place, Path) and (place / manifest.FILE_NAME).is_file() and os.access(place, os.W_OK | os.X_OK):
         return place, None
     with contextlib.suppress(OSError, CacheError, ConfigError):
-        folder = private_folder(given_folder(None)).make("packed", exist_ok=True)
+        folder = private_folder(private_place(given_folder(None))).make("packed", exist_ok=True)
         if os.access(folder.place(), os.W_OK | os.X_OK):
             return lasting_path(folder), folder
     return None, None

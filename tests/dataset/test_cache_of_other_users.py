@@ -286,7 +286,7 @@ def test_a_folder_that_lets_nobody_else_in(plain: Path, shared: Path) -> None:
     """Where another user's folder takes no folder of this user's, the error names what to give instead."""
     epoch(0, plain, shared / "cache")
     done = run(OTHER, EPOCH, plain, shared / "cache")
-    assert f"CacheError: {shared}/cache/shardio-{OTHER}: cannot hold a cache: Permission denied: give" in done.stderr
+    assert f"CacheError: {shared}/cache: cannot hold a cache: Permission denied: give" in done.stderr
     assert "cache='/dev/shm'" in done.stderr
 
 
