@@ -27,9 +27,6 @@ from .private_folder import no_cache
 
 REQUESTS = 32  # at once and process, for pieces that are fetched ahead; as many more for those that are waited for
 TRIES = 3  # for pieces whose checksums differ
-EXIT_SECONDS = 1.5
-"""The longest that the interpreter's end waits for requests that run."""
-
 FULL_SECONDS = 30.0
 """Seconds to wait for room on a full disk, where the cache has nothing to evict."""
 
@@ -148,10 +145,9 @@ class Fetcher:
         return background.call(partial(self._fetch_for_main_thread, wanted))
 
     def at_exit(self) -> None:
-        """Begin no more requests, and wait a little for those that run: the interpreter must not end inside them."""
-        deadline = time.monotonic() + EXIT_SECONDS
+        """Begin no more requests."""
         for team in (self._ahead, self._needed):
-            team.end(deadline)
+            team.end()
 
     def _fetch_for_main_thread(self, wanted: Wanted) -> Hold:
         hold = self._fetch_all(wanted)
@@ -445,11 +441,9 @@ class _Team:
         self._waiting: deque[tuple[Callable[[], None], int]] = deque()
         self._lock, self._running, self._bytes, self._ended = threading.Lock(), 0, 0, False
 
-    def end(self, deadline: float) -> None:
-        """Begin no more calls, and wait for those that run."""
+    def end(self) -> None:
+        """Begin no more calls."""
         self._ended = True
-        while self._running and time.monotonic() < deadline:
-            time.sleep(0.001)
 
     def submit(self, call: Callable[[], None], size: int) -> None:
         """Have a call run, which moves `size` bytes."""

@@ -11,10 +11,8 @@ import _thread
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar, final
 
@@ -156,8 +154,7 @@ def _run_next(inbox: _Inbox, timeout: float | None) -> None:
     function, name = inbox.get(timeout=timeout)
     thread = _thread.get_ident()
     threading.current_thread().name = name
-    if name == _NAME:
-        _busy[thread] = None
+    _busy[thread] = None
     _starting.get()
     try:
         function()
@@ -184,23 +181,36 @@ def begin_exit() -> None:
     _exiting = True
 
 
-def end(limit: float) -> None:
-    """Wait for what still runs here, at most `limit` seconds: the interpreter is about to end.
+def exiting() -> bool:
+    """Whether the interpreter is about to end. It waits for all threads at once, so nobody waits for one of them."""
+    return _exiting
 
-    It would end the threads while they free a tensor, which aborts the process.
-    """
-    deadline = time.monotonic() + limit
+
+def end_keeper() -> None:
+    """Have the thread that lasts as long as the process end after what it has been given until now."""
     if _keeper is not None and _keeper.usable:
-        _keeper.end(limit)
-    while (_busy or not _starting.empty()) and time.monotonic() < deadline:
-        time.sleep(0.001)
+        _keeper.end()
+
+
+def busy() -> bool:
+    """Whether a function still runs here, on any thread."""
+    return bool(_busy) or not _starting.empty()
 
 
 _exiting = False
 _starting: SimpleQueue[None] = SimpleQueue()
 """Has an item for each function that no thread has begun yet."""
 _busy: dict[int, None] = {}
-"""The threads that run a function, other than those with a name of their own: who starts these waits for them."""
+"""The threads that run a function."""
+
+
+def _forget_threads() -> None:
+    global _starting
+    _starting = SimpleQueue()
+    _busy.clear()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 _Finalizer: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -214,7 +224,6 @@ class _Keeper:
         self._pid = os.getpid()
         self.departures: Departures[_Finalizer] = departures or Departures()
         self._ident = 0
-        self._ended: SimpleQueue[None] = SimpleQueue()
         start(self._run, "shardio keeper")
 
     @property
@@ -222,11 +231,9 @@ class _Keeper:
         """Whether it is of this process; a forked child inherits no thread."""
         return self._pid == os.getpid()
 
-    def end(self, limit: float) -> None:
-        """End the thread after what it has been given until now, and wait for it, at most `limit` seconds."""
+    def end(self) -> None:
+        """End the thread after what it has been given until now."""
         self.departures.watch(_Token(), (sys.exit, ()))
-        with suppress(Empty):
-            self._ended.get(timeout=limit)
 
     def call(self, function: Callable[[], T]) -> T:
         """Call a function on the thread, wait for it, and return its value or raise its error."""
@@ -244,7 +251,6 @@ class _Keeper:
             try:
                 function(*arguments)
             except SystemExit:
-                self._ended.put(None)
                 return
             except BaseException as error:  # noqa: BLE001  # nobody waits for a finalizer
                 sys.excepthook(type(error), error, error.__traceback__)

@@ -16,8 +16,8 @@ ROOT = Path(shardio.__file__).parent
 # A module imports from its own folder and from those above it in this list, never from those below.
 FOLDERS = [
     "errors",
-    "system",
     "native",
+    "system",
     "format",
     "order",
     "stores",

@@ -200,7 +200,7 @@ class _Team(Generic[T]):
         if self._waited_for or os.getpid() != self._pid:  # forked: the threads are the parent's
             return
         self._stop()
-        if threading.get_ident() in self._idents:
+        if threading.get_ident() in self._idents or background.exiting():
             return
         with self._closing:
             if not self._waited_for:  # waiting again would not help

@@ -282,5 +282,6 @@ def _end(members: list[_WorkerProcess], pid: int) -> None:
     if os.getpid() == pid:
         for member in members:
             member.kill()
+        deadline = time.monotonic() + _JOIN_SECONDS
         for member in members:
-            member.process.join(_JOIN_SECONDS)
+            member.process.join(max(0.0, deadline - time.monotonic()))

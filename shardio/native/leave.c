@@ -1,0 +1,37 @@
+/* The end of a process that leaves threads behind, since nothing can end them: see shardio/system/at_exit.py.
+ *
+ * Up to 3.13, Python calls pthread_exit in a thread that asks for the GIL while the interpreter ends. glibc unwinds the
+ * thread's stack for that, and the first destructor of C++, which nothing may unwind, calls abort. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdlib.h>
+#ifdef __GLIBC__
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static pthread_t last;
+
+/* A thread that aborts stays where it is instead. Only the one that ends the process may abort it. */
+static void stay(int number) {
+    while (!pthread_equal(pthread_self(), last)) pause();
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* Leave before the destructors of libraries run, because threads still use what these destroy. */
+static void leave(int status, void *unused) {
+    (void)unused;
+    fflush(stdout);
+    _exit(status);
+}
+
+/* Have the process end with its own exit status, whatever its other threads do. The caller ends the interpreter. */
+void shardio_leave_threads(void) {
+    last = pthread_self();
+    signal(SIGABRT, stay);
+    on_exit(leave, NULL);
+}
+#else
+void shardio_leave_threads(void) {} /* elsewhere pthread_exit unwinds nothing */
+#endif
