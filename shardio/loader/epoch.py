@@ -244,4 +244,5 @@ class RunningEpoch:
             self.close()
         else:
             self._progress.closed = True
+            self.meter.end()
             self._pipeline.close()

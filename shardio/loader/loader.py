@@ -215,7 +215,7 @@ class Loader:
                 decode=decode,
                 orient=orient,
                 mixing=mixing,
-                map_function=map_function(map, map_by, to),
+                map_function=map_function(map, map_by, to, timeout),
                 on_bad_sample=on_bad_sample,
                 verify=verify,
                 limits=Limits(max_image_pixels, max_value_bytes),

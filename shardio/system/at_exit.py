@@ -5,17 +5,20 @@ compiled code is C++ that aborts the process. So the end waits for shardio's thr
 time are left behind, and `shardio_leave_threads` of the C part sees to it that they do no harm.
 """
 
+import _thread
 import atexit
+import sys
+import threading
 import time
 import weakref
 from contextlib import ExitStack, suppress
-from typing import Protocol
+from typing import Protocol, final
 
 from .. import native
 from . import background
 
 _LIMIT = 2.0
-"""Seconds that the interpreter's end waits for what runs in the background."""
+"""Seconds that the interpreter's end waits for what runs in the background, but for an AwaitedCall."""
 
 
 class ClosesAtExit(Protocol):
@@ -34,6 +37,31 @@ def close_at_exit(resource: ClosesAtExit) -> None:
     atexit.unregister(_close_all)
     atexit.register(_close_all)  # so that it runs before what was imported meanwhile ends
     _open[weakref.ref(resource, _open.pop)] = None
+
+
+@final
+class AwaitedCall:
+    """A `with` block for a call that may take long, such as one of a user's function, on a thread of `background`.
+
+    Args:
+        name: names the call in the line that the interpreter's end prints if it waits.
+        timeout: seconds from its beginning that the interpreter's end waits for it.
+    """
+
+    __slots__ = ("deadline", "name")
+
+    def __init__(self, name: str, timeout: float) -> None:
+        self.name, self.deadline = name, time.monotonic() + timeout
+
+    def __enter__(self) -> None:
+        _calls[_thread.get_ident()] = self
+
+    def __exit__(self, *_: object) -> None:
+        del _calls[_thread.get_ident()]
+
+
+_calls: dict[int, AwaitedCall] = {}
+"""The calls in progress, by thread."""
 
 
 def _close_all() -> None:
@@ -57,5 +85,26 @@ def _end_threads(begun: float) -> None:
 
 
 def _wait(begun: float) -> None:
-    while background.busy() and time.monotonic() < begun + _LIMIT:
-        time.sleep(0.001)
+    """Wait until no thread is busy, or none has been in an AwaitedCall before its deadline for 2 s."""
+    told, last = False, begun
+    while background.busy():
+        now = time.monotonic()
+        calls = {thread: call for thread, call in list(_calls.items()) if now < call.deadline}
+        if calls:
+            last = now
+        if now - last >= _LIMIT:
+            return
+        if calls and not told and now - begun >= _LIMIT:
+            told = True
+            _tell(calls, now)
+        time.sleep(0.02 if told else 0.001)
+
+
+def _tell(calls: dict[int, AwaitedCall], now: float) -> None:
+    """Print which calls the interpreter's end waits for."""
+    threads = {thread.ident: thread.name for thread in threading.enumerate()}
+    waits = "; ".join(f"{threads.get(thread, 'a thread')} is in {call.name:.200}" for thread, call in calls.items())
+    longest = max(call.deadline for call in calls.values()) - now
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):  # closed: nobody reads it
+            print(f"shardio: the process waits up to {longest:.0f} s to end: {waits}", file=sys.stderr, flush=True)

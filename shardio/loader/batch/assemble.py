@@ -64,7 +64,8 @@ def _mapped_batch(rows: Rows, part: slice, function: MapFunction) -> Batch:
         return {name: value for name, value in collated.items() if name not in doubled} | loader_columns
     batch = _fields(rows, part)
     argument = batch | {name: tensor.clone() for name, tensor in loader_columns.items()}
-    return function.apply_to_batch(argument, rows.indices[part].tolist(), rows.keys(part)) | loader_columns
+    mapped = function.apply_to_batch(argument, rows.indices[part].tolist(), rows.keys(part), rows.clock)
+    return mapped | loader_columns
 
 
 def _loader_columns(rows: Rows, part: slice) -> Batch:

@@ -84,7 +84,8 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
             for row, index in enumerate(indices.tolist()):
                 sample = {name: rows.value(name, row) for name in spec.fields} | rows.added_columns(row)
                 own_keys = rows.keys(slice(row, row + 1))
-                rows.mapped[row] = spec.options.map_function.apply_to_sample(sample | {"index": index}, index, own_keys)
+                sample["index"] = index
+                rows.mapped[row] = spec.options.map_function.apply_to_sample(sample, index, own_keys, clock)
     for name in spec.varying:
         if not isinstance(stored[name], RaggedRead):
             rows.varying_bytes += _sizes(stored[name])

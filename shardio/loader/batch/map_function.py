@@ -8,7 +8,9 @@ from typing import Any, Literal, TypeAlias, final, get_args
 import numpy as np
 import torch
 
-from ...errors import ConfigError, MapError
+from ...errors import ConfigError, MapError, PipelineClosed
+from ...system.at_exit import AwaitedCall
+from ...system.timing import StageClock
 from ...transforms import Collation, PadTo
 from .as_numpy import To, as_tensor, with_arrays, with_tensors
 from .collate import as_array, cut, joined
@@ -30,6 +32,7 @@ class MapFunction:
         function: takes a dict and returns one.
         by: whether the dict is a `"batch"` of tensors and lists or one `"sample"`.
         to: whether the dict that the function takes and returns has tensors, or arrays in their place.
+        timeout: seconds that the interpreter's end waits for a call of the function.
         extras: which of `rng`, `seed` and `epoch` the function takes beside the dict.
 
     Raises ConfigError unless `function` can be called with a dict and these.
@@ -38,6 +41,7 @@ class MapFunction:
     function: UserFunction
     by: MapBy
     to: To = "torch"
+    timeout: float = 300.0
     extras: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -45,37 +49,47 @@ class MapFunction:
             raise ConfigError(f"map must be a function, got {self.function!r}")
         object.__setattr__(self, "extras", _extras(self.function, self.by))
 
-    def apply_to_sample(self, sample: dict[str, Any], index: int, keys: RandomKeys) -> Mapping[str, Any]:
+    def apply_to_sample(
+        self, sample: dict[str, Any], index: int, keys: RandomKeys, clock: StageClock
+    ) -> Mapping[str, Any]:
         """Call the function with one sample, the only one of `keys`.
 
-        If the function fails, raise a MapError that names the sample.
+        Raises a MapError that names the sample if the function fails, PipelineClosed if the clock is stopped.
         """
-        return self._call(sample, f"sample {index}", keys)
+        return self._call(sample, f"sample {index}", keys, clock)
 
-    def apply_to_batch(self, batch: dict[str, Any], indices: Sequence[int], keys: RandomKeys) -> dict[str, Any]:
-        """Call the function with a batch; if it fails, raise a MapError that names the batch's samples."""
-        return dict(self._call(batch, f"the batch of samples {indices}", keys))
+    def apply_to_batch(
+        self, batch: dict[str, Any], indices: Sequence[int], keys: RandomKeys, clock: StageClock
+    ) -> dict[str, Any]:
+        """Call the function with a batch.
 
-    def _call(self, argument: dict[str, Any], described: str, keys: RandomKeys) -> Mapping[str, Any]:
-        name = _name(self.function)
+        Raises a MapError that names the batch's samples if the function fails, PipelineClosed if the clock is stopped.
+        """
+        return dict(self._call(batch, f"the batch of samples {indices}", keys, clock))
+
+    def _call(self, argument: dict[str, Any], described: str, keys: RandomKeys, clock: StageClock) -> Mapping[str, Any]:
+        if clock.stopped:
+            raise PipelineClosed(f"{described} was to be mapped after the end of the loop")
+        call = f"map function {_name(self.function)}, {described}"
         extras: dict[str, Any] = {"seed": keys.seed, "epoch": keys.epoch} if self.extras else {}
         if "rng" in self.extras:
             extras["rng"] = map_generator(keys)
         try:
             given = with_arrays(argument) if self.to == "numpy" else argument
-            result = self.function(given, **{extra: extras[extra] for extra in self.extras})
+            with AwaitedCall(call, self.timeout):
+                result = self.function(given, **{extra: extras[extra] for extra in self.extras})
         except Exception as error:
-            raise MapError(f"map function {name}, {described}: {type(error).__name__}: {error}") from error
+            raise MapError(f"{call}: {type(error).__name__}: {error}") from error
         if not isinstance(result, Mapping):
-            raise MapError(f"map function {name}, {described}: it must return a dict, got {type(result).__name__}")
+            raise MapError(f"{call}: it must return a dict, got {type(result).__name__}")
         return with_tensors(result) if self.to == "numpy" else result
 
 
-def map_function(function: UserFunction | None, by: MapBy, to: To) -> MapFunction | None:
+def map_function(function: UserFunction | None, by: MapBy, to: To, timeout: float) -> MapFunction | None:
     """Return the function of a Loader's options `map` and `map_by`, if it has one; ConfigError for another `map_by`."""
     if by not in get_args(MapBy):
         raise ConfigError("{map_by} must be 'batch' or 'sample', got {!r}", by)
-    return None if function is None else MapFunction(function, by, to)
+    return None if function is None else MapFunction(function, by, to, timeout)
 
 
 def _extras(function: UserFunction, by: MapBy) -> frozenset[str]:
