@@ -7,13 +7,14 @@ import json
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from _leftovers import left_behind, names, running
@@ -208,6 +209,86 @@ def test_a_loop_that_another_thread_has_ended_moves_nothing() -> None:
     assert loader.state_dict()["epoch"] == 0
     next(newer)
     assert loader.state_dict()["epoch"] == 1
+
+
+WAITING = """
+import sys, threading, time
+import shardio, torch
+
+def grown(argument):
+    if not quick:
+        slow.set()
+        torch.nn.functional.interpolate(images, size=(201, 201), mode="bicubic", antialias=True)
+        time.sleep(seconds)
+    quick[-1:] = []
+    return argument
+
+seconds, by, timeout = float(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+images, quick, slow = torch.zeros(100, 3, 200, 200), [None] * (4 if by == "sample" else 1), threading.Event()
+data = shardio.from_samples([{"x": n} for n in range(100)], {"x": "int64"})
+next(iter(shardio.Loader(data, 4, threads=1, map=grown, map_by=by, timeout=timeout, world=shardio.World())))
+slow.wait()
+sys.exit(3)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["batch", "sample"])
+def test_the_end_waits_for_a_map_and_says_for_which(by: str) -> None:
+    """A script that ends inside a `map` waits for that call alone, names it after 2 s, and keeps its exit status."""
+    done = subprocess.run([sys.executable, "-c", WAITING, "5", by, "60"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    what = r"the batch of samples \[\d+, \d+, \d+, \d+\]" if by == "batch" else r"sample \d+"
+    line = rf"shardio: the process waits up to \d+ s to end: shardio rank 0-0 is in map function grown, {what}\n"
+    assert re.fullmatch(line, done.stderr)
+
+
+@pytest.mark.slow
+def test_the_end_waits_for_a_map_no_longer_than_timeout() -> None:
+    """A `map` that does not return delays the end by `timeout` seconds, counted from the call's beginning."""
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING, "1000", "batch", "3"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 3
+    assert time.monotonic() - begun >= 3
+
+
+@pytest.mark.parametrize("by", ["batch", "sample"])
+def test_a_loop_that_is_over_begins_no_call_of_a_map(by: Literal["batch", "sample"]) -> None:
+    """Workers end with the call of `map` that they are in, though their task has more samples or batches."""
+    calls: list[int] = []
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def blocks(argument: dict[str, Any]) -> dict[str, Any]:
+        calls.append(0)
+        if len(calls) == 10:
+            blocked.set()
+            go_on.wait(30)
+        return argument
+
+    batches = iter(shardio.Loader(numbers(), 1, threads=1, prefetch=40, map=blocks, map_by=by, world=World()))
+    next(batches)
+    assert blocked.wait(30)
+    closing = threading.Thread(target=batches.close)  # type: ignore[attr-defined]
+    closing.start()
+    wait_until(lambda: batches._progress.closed)  # type: ignore[attr-defined]
+    go_on.set()
+    closing.join()
+    assert len(calls) == 10
+
+
+@pytest.mark.attack
+def test_a_short_stress_of_exits() -> None:
+    """`exits.py` ends scripts early, while their maps are inside torch, OpenCV and Python: each with its own status."""
+    exits = Path(__file__).parents[1] / "attacks" / "exits.py"
+    done = subprocess.run(
+        [sys.executable, exits, "--count", "30", "--jobs", "2", "--seed", "5"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert (done.returncode, json.loads(done.stdout)["wrong"]) == (0, []), done.stderr
 
 
 @pytest.mark.attack
