@@ -283,7 +283,7 @@ def test_a_short_stress_of_exits() -> None:
     """`exits.py` ends scripts early, while their maps are inside torch, OpenCV and Python: each with its own status."""
     exits = Path(__file__).parents[1] / "attacks" / "exits.py"
     done = subprocess.run(
-        [sys.executable, exits, "--count", "30", "--jobs", "2", "--seed", "5"],
+        [sys.executable, exits, "--count", "16", "--jobs", "1", "--seed", "5"],
         capture_output=True,
         text=True,
         timeout=600,
