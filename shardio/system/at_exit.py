@@ -5,20 +5,20 @@ compiled code is C++ that aborts the process. So the end waits for shardio's thr
 time are left behind, and `shardio_leave_threads` of the C part sees to it that they do no harm.
 """
 
-import _thread
 import atexit
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Protocol, final
+from typing import Any, Protocol, TypeAlias
 
 from .. import native
 from . import background
 
 _LIMIT = 2.0
-"""Seconds that the interpreter's end waits for what runs in the background, but for an AwaitedCall."""
+"""Seconds that the interpreter's end waits for what runs in the background, apart from `awaited_calls`."""
 
 
 class ClosesAtExit(Protocol):
@@ -39,29 +39,13 @@ def close_at_exit(resource: ClosesAtExit) -> None:
     _open[weakref.ref(resource, _open.pop)] = None
 
 
-@final
-class AwaitedCall:
-    """A `with` block for a call that may take long, such as one of a user's function, on a thread of `background`.
+AwaitedCall: TypeAlias = tuple[Callable[[Any], str], Any, float]
+"""A call that may take long, such as one of a user's function: a function that describes it, what that function is
+given, and the time (`time.monotonic`) until which the interpreter's end waits for it."""
 
-    Args:
-        name: names the call in the line that the interpreter's end prints if it waits.
-        timeout: seconds from its beginning that the interpreter's end waits for it.
-    """
-
-    __slots__ = ("deadline", "name")
-
-    def __init__(self, name: str, timeout: float) -> None:
-        self.name, self.deadline = name, time.monotonic() + timeout
-
-    def __enter__(self) -> None:
-        _calls[_thread.get_ident()] = self
-
-    def __exit__(self, *_: object) -> None:
-        del _calls[_thread.get_ident()]
-
-
-_calls: dict[int, AwaitedCall] = {}
-"""The calls in progress, by thread."""
+awaited_calls: dict[int, AwaitedCall] = {}
+"""The calls in progress on threads of `background`, by thread. Whoever makes a call adds it, and removes it afterwards;
+a `with` block for that would take longer than a small function does."""
 
 
 def _close_all() -> None:
@@ -85,11 +69,11 @@ def _end_threads(begun: float) -> None:
 
 
 def _wait(begun: float) -> None:
-    """Wait until no thread is busy, or none has been in an AwaitedCall before its deadline for 2 s."""
+    """Wait until no thread is busy, or none has been in an awaited call before its deadline for 2 s."""
     told, last = False, begun
     while background.busy():
         now = time.monotonic()
-        calls = {thread: call for thread, call in list(_calls.items()) if now < call.deadline}
+        calls = {thread: call for thread, call in list(awaited_calls.items()) if now < call[-1]}
         if calls:
             last = now
         if now - last >= _LIMIT:
@@ -103,8 +87,11 @@ def _wait(begun: float) -> None:
 def _tell(calls: dict[int, AwaitedCall], now: float) -> None:
     """Print which calls the interpreter's end waits for."""
     threads = {thread.ident: thread.name for thread in threading.enumerate()}
-    waits = "; ".join(f"{threads.get(thread, 'a thread')} is in {call.name:.200}" for thread, call in calls.items())
-    longest = max(call.deadline for call in calls.values()) - now
+    waits = "; ".join(
+        f"{threads.get(thread, 'a thread')} is in {describe(given):.200}"
+        for thread, (describe, given, _) in calls.items()
+    )
+    longest = max(deadline for _, _, deadline in calls.values()) - now
     if sys.stderr is not None:
         with suppress(OSError, ValueError):  # closed: nobody reads it
             print(f"shardio: the process waits up to {longest:.0f} s to end: {waits}", file=sys.stderr, flush=True)

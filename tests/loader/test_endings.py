@@ -226,7 +226,8 @@ def grown(argument):
 seconds, by, timeout = float(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 images, quick, slow = torch.zeros(100, 3, 200, 200), [None] * (4 if by == "sample" else 1), threading.Event()
 data = shardio.from_samples([{"x": n} for n in range(100)], {"x": "int64"})
-next(iter(shardio.Loader(data, 4, threads=1, map=grown, map_by=by, timeout=timeout, world=shardio.World())))
+batches = iter(shardio.Loader(data, 4, threads=1, map=grown, map_by=by, timeout=timeout, world=shardio.World()))
+next(batches)
 slow.wait()
 sys.exit(3)
 """

@@ -1,6 +1,8 @@
 """The user's own function in the loader, applied to each batch, or to each sample before samples become a batch."""
 
 import inspect
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -9,7 +11,7 @@ import numpy as np
 import torch
 
 from ...errors import ConfigError, MapError, PipelineClosed
-from ...system.at_exit import AwaitedCall
+from ...system.at_exit import awaited_calls
 from ...system.timing import StageClock
 from ...transforms import Collation, PadTo
 from .as_numpy import To, as_tensor, with_arrays, with_tensors
@@ -56,7 +58,7 @@ class MapFunction:
 
         Raises a MapError that names the sample if the function fails, PipelineClosed if the clock is stopped.
         """
-        return self._call(sample, f"sample {index}", keys, clock)
+        return self._call(sample, index, keys, clock)
 
     def apply_to_batch(
         self, batch: dict[str, Any], indices: Sequence[int], keys: RandomKeys, clock: StageClock
@@ -65,24 +67,33 @@ class MapFunction:
 
         Raises a MapError that names the batch's samples if the function fails, PipelineClosed if the clock is stopped.
         """
-        return dict(self._call(batch, f"the batch of samples {indices}", keys, clock))
+        return dict(self._call(batch, indices, keys, clock))
 
-    def _call(self, argument: dict[str, Any], described: str, keys: RandomKeys, clock: StageClock) -> Mapping[str, Any]:
+    def _call(
+        self, argument: dict[str, Any], samples: int | Sequence[int], keys: RandomKeys, clock: StageClock
+    ) -> Mapping[str, Any]:
         if clock.stopped:
-            raise PipelineClosed(f"{described} was to be mapped after the end of the loop")
-        call = f"map function {_name(self.function)}, {described}"
+            raise PipelineClosed(f"{self._describe(samples)}: the loop is over")
+        thread = threading.get_ident()
         extras: dict[str, Any] = {"seed": keys.seed, "epoch": keys.epoch} if self.extras else {}
         if "rng" in self.extras:
             extras["rng"] = map_generator(keys)
         try:
             given = with_arrays(argument) if self.to == "numpy" else argument
-            with AwaitedCall(call, self.timeout):
+            awaited_calls[thread] = self._describe, samples, time.monotonic() + self.timeout
+            try:
                 result = self.function(given, **{extra: extras[extra] for extra in self.extras})
+            finally:
+                del awaited_calls[thread]
         except Exception as error:
-            raise MapError(f"{call}: {type(error).__name__}: {error}") from error
+            raise MapError(f"{self._describe(samples)}: {type(error).__name__}: {error}") from error
         if not isinstance(result, Mapping):
-            raise MapError(f"{call}: it must return a dict, got {type(result).__name__}")
+            raise MapError(f"{self._describe(samples)}: it must return a dict, got {type(result).__name__}")
         return with_tensors(result) if self.to == "numpy" else result
+
+    def _describe(self, samples: int | Sequence[int]) -> str:
+        what = f"sample {samples}" if isinstance(samples, int) else f"the batch of samples {samples}"
+        return f"map function {_name(self.function)}, {what}"
 
 
 def map_function(function: UserFunction | None, by: MapBy, to: To, timeout: float) -> MapFunction | None:
