@@ -180,6 +180,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)  # no thread of theirs starts before a fork
     cv2.setNumThreads(1)
+    shardio.Loader  # noqa: B018  # imported once, and not in each process
     chance = random.Random(options.seed)
     if options.rank:
         return script(replace(random_case(chance), ending="end"))
