@@ -37,7 +37,7 @@ def load_remote(store: Store, url: Url, cache: Path) -> manifest.Manifest:
         folder = Directory(cache, private=True).make("manifests", exist_ok=True).make(key, exist_ok=True)
         if folder.kind(table_name) == "link":
             folder.unlink(table_name)
-    table = folder.place(table_name)
+    table = folder.path / table_name
     for _ in range(TRIES):  # the cache's copy may be damaged, or what came
         try:
             return manifest.Manifest.from_json(data, str(place), table)
