@@ -9,10 +9,10 @@ twice.
 A loop is compared when it asks for its second batch: one that is left before is a peek, which rank 0 alone may take. A
 loop's key is the same on all ranks that run the same script:
 
-    shardio/RESTART/GROUP/LEADER/PLACE/LOADER/LOOP
+    shardio/RESTART/GROUP/MEMBERS/PLACE/LOADER/LOOP
 
-of torchrun's restarts, the process groups of this process so far, the first rank of the Loader's world, the lines that
-made the Loader, the Loaders that they made before, and the loops of this Loader that began at other positions. So a
+of torchrun's restarts, the process groups of this process so far, the ranks of the Loader's world, the lines that made
+the Loader, the Loaders that they made before, and the loops of this Loader that began at other positions. So a
 Loader that one rank alone makes is compared with none.
 """
 
@@ -55,7 +55,8 @@ class Agreement:
 
     def __init__(self, world: World, transforms: Mapping[str, Any]) -> None:
         self._world, self._transforms = world, transforms
-        self._name = _counted(f"{world.leader}/{_place()}") if world.size > 1 else ""
+        # The hash of integers is the same in every process.
+        self._name = _counted(f"{hash(world.members or ())}/{_place()}") if world.size > 1 else ""
         self._loops, self._last = -1, (-1, -1)
         self._state: dict[str, Any] | None = None
         _stores.count_group()  # also where nothing will be compared, as ranks must count alike
@@ -198,7 +199,7 @@ class _Stores:
         """
         if (group := self.count_group()) is None or group is self._inherited():
             return None
-        if world.leader is None and (world.rank, world.size) != (group.rank(), group.size()):
+        if world.members is None and (world.rank, world.size) != (group.rank(), group.size()):
             return None
         find = getattr(sys.modules["torch.distributed.distributed_c10d"], "_get_default_store", None)
         return None if find is None else (find(), group.rank(), self._groups)

@@ -34,7 +34,8 @@ class World:
         size: the number of processes in the job.
         local_rank: the rank of this process on its node, 0 to local_size-1.
         local_size: the number of processes on this node.
-        leader: the rank in torch.distributed of this world's rank 0, as `from_mesh` finds it; None if unknown.
+        members: the ranks in torch.distributed that this world is of, in ascending order, as `from_mesh` finds them;
+            None if unknown.
 
     Raises ConfigError if a number is out of range.
     """
@@ -43,7 +44,7 @@ class World:
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
-    leader: int | None = field(default=None, kw_only=True, compare=False, repr=False)
+    members: tuple[int, ...] | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, value in (("size", self.size), ("local_size", self.local_size)):
@@ -100,16 +101,17 @@ class World:
         coordinate = mesh.get_coordinate()
         if coordinate is None:
             raise ConfigError(f"this rank is not in the mesh {mesh}")
-        rank, size, leader = 0, 1, [*coordinate]
+        rank, size, members = 0, 1, [slice(place, place + 1) for place in coordinate]
         for name in wanted:
             if name not in names:
                 raise ConfigError(f"the mesh's dimensions are {', '.join(names) or 'unnamed'}, got {name!r}")
             axis = names.index(name)
             rank, size = rank * mesh.size(axis) + coordinate[axis], size * mesh.size(axis)
-            leader[axis] = 0
+            members[axis] = slice(None)
         # All processes of a node share its CPUs, whatever their roles in the mesh.
         node = cls.detect()
-        return cls(rank, size, node.local_rank, node.local_size, leader=int(mesh.mesh[tuple(leader)]))
+        ranks = sorted(mesh.mesh[tuple(members)].reshape(-1).tolist())
+        return cls(rank, size, node.local_rank, node.local_size, members=tuple(ranks))
 
 
 def rank_in_torch_distributed() -> tuple[int, int] | None:

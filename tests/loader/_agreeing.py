@@ -95,9 +95,10 @@ def after_a_step(**options: Any) -> dict[str, Any]:
 
 
 def of_one_mesh(rank: int, ranks: int) -> dict[str, Seen]:
-    """Ranks that share data by different dimensions of a mesh have worlds of different sizes."""
+    """Worlds along each dimension of a mesh, made by one line, and then one of two worlds with two seeds."""
     mesh = dist.device_mesh.init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("dp", "tp"))
-    return {"world size": take(make(world=World.from_mesh(mesh, "dp" if rank else ("dp", "tp"))))}
+    found = {str(dims): take(make(world=World.from_mesh(mesh, dims))) for dims in ("dp", "tp", ("dp", "tp"))}
+    return found | {"seed": take(make(world=World.from_mesh(mesh, "dp"), seed=int(rank == 0)))}
 
 
 def agrees(rank: int, ranks: int) -> dict[str, Seen]:

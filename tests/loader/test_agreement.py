@@ -75,12 +75,13 @@ def test_ranks_that_never_iterate_ask_nothing(tmp_path: Path) -> None:
 
 
 def test_ranks_of_a_mesh_are_compared_within_their_world(tmp_path: Path) -> None:
-    """One of two that share a world took another dimension: both are told, and the other world goes on."""
-    found = [each["world size"] for each in run("of_one_mesh", 4, tmp_path)]
-    for told in (found[0], found[2]):
-        assert re.search(r"world size is (4 on rank 0 and 2 on rank 2|2 on rank 2 and 4 on rank 0)", told[-1])
-    for silent in (found[1], found[3]):
-        assert len(silent) == _agreeing.MOST
+    """Worlds of one mesh that share some ranks are others; within one, ranks that differ are told."""
+    found = run("of_one_mesh", 4, tmp_path)
+    for each in found:
+        assert [len(each[dims]) for dims in ("dp", "tp", "('dp', 'tp')")] == 3 * [_agreeing.MOST]
+    for told in (found[0]["seed"], found[2]["seed"]):
+        assert re.search(r"seed is (1 on rank 0 and 0 on rank 2|0 on rank 2 and 1 on rank 0)", told[-1])
+    assert [len(found[rank]["seed"]) for rank in (1, 3)] == 2 * [_agreeing.MOST]
 
 
 RANK = """
