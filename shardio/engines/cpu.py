@@ -98,6 +98,7 @@ class CpuEngine:
         steps: Sequence[Step],
         out: NDArray[Any] | None,
         orientations: Orientations | None = None,
+        failed: set[int] | None = None,
     ) -> list[NDArray[Any]] | None:
         """Decode and transform some images.
 
@@ -107,18 +108,20 @@ class CpuEngine:
             steps: the steps of `Recipe.steps`, with a row per image.
             out: the array to fill, `[n, *output_format.shape(size)]`; None if results differ in size.
             orientations: the EXIF orientations of image files, which are turned upright; None keeps all as stored.
+            failed: receives the places of images that cannot be decoded, whose results mean nothing.
 
         Returns:
             None with `out`, else a list of one array per image.
 
         Raises:
-            BadImage: for the first image that cannot be decoded; `place` is its place in `stored`.
+            BadImage: without `failed`, for the first image that cannot be decoded; `place` is its place in `stored`.
         """
         end, sequence = len(steps) - self.recipe.erasings, self._sequence(steps)
         fused, given = self._fuse(sequence, sizes), _Given(stored, sizes, orientations)
         if out is not None and fused is not None:
             batch = self._batch(given, fused, sequence, out)
-            self.complete(batch, *_make_fused(given, [batch.wanted]))
+            (refused,) = _make_fused(given, [batch.wanted])
+            self.complete(batch, refused, failed)
             return None
         results = []
         for row in range(len(stored)):
@@ -133,10 +136,11 @@ class CpuEngine:
                         self._check_scale(size)
                     pixels, rest = np.empty((*size, self._channels), np.uint8), sequence.rest
                     one, wanted = given.row(row), (self._fused_bytes(), fused.rows([row]), pixels[None])
-                    self._make_refused(one, wanted, *_make_fused(one, [wanted]))
+                    (refused,) = _make_fused(one, [wanted])
+                    self._make_refused(one, wanted, refused, None)
                 result = self._finish(row, pixels, rest, sequence.erasings, slot)
             except (BadSample, cv2.error) as error:
-                raise BadImage(row, str(error)) from error
+                result = failed_image(row, error, failed)
             if out is None:
                 results.append(result)
         return results if out is None else None
@@ -169,10 +173,10 @@ class CpuEngine:
         fused = None if out is None else self._fuse(sequence, given.sizes)
         return None if out is None or fused is None else self._batch(given, fused, sequence, out)
 
-    def complete(self, batch: "_Batch", refused: Sequence[int]) -> None:
+    def complete(self, batch: "_Batch", refused: Sequence[int], failed: set[int] | None) -> None:
         """Make what compiled code refused, and carry out the steps that it does not know."""
         _, fused, pixels = batch.wanted
-        self._make_refused(batch.given, batch.wanted, refused)
+        self._make_refused(batch.given, batch.wanted, refused, failed)
         carry_out(pixels, batch.sequence.size_preserving)
         if pixels is not batch.out:
             self._convert(pixels, fused.results, batch.out)
@@ -187,7 +191,7 @@ class CpuEngine:
         elif self._fused_floats.resize(pixels, FusedSteps.of_resize(sizes, sizes, "nearest", antialias=True), out):
             raise MemoryError("there is no memory to convert images")
 
-    def _make_refused(self, given: "_Given", wanted: Wanted, refused: Sequence[int]) -> None:
+    def _make_refused(self, given: "_Given", wanted: Wanted, refused: Sequence[int], failed: set[int] | None) -> None:
         """Carry out fused steps on images that compiled code does not decode, which Pillow does."""
         images, fused, out = wanted
         for row in refused:
@@ -195,7 +199,8 @@ class CpuEngine:
                 pixels = self._decode(given, row)
                 self._check_scale(fused.resized[row].tolist())
             except BadSample as error:
-                raise BadImage(row, str(error)) from error
+                failed_image(row, error, failed)
+                continue
             if images.resize([pixels], fused.rows([row]), out[row : row + 1]):
                 raise MemoryError("there is no memory to resize an image")
 
@@ -278,11 +283,12 @@ def make_images(
     steps: Sequence[Sequence[Step]],
     outs: Sequence[NDArray[Any] | None],
     orientations: Orientations | None = None,
+    failed: set[int] | None = None,
 ) -> list[list[NDArray[Any]] | None]:
     """Make images as each of several engines does, CPU engines or others, with its own steps into its own array.
 
     CPU engines decode each file once for all of them, where that takes less time. Returns what each engine returns, and
-    raises what it raises.
+    raises what it raises; `failed` receives the places of what one of them could not make.
     """
     given = _Given(stored, sizes, orientations)
     begun = [
@@ -291,10 +297,10 @@ def make_images(
         if isinstance(engine, CpuEngine) and (batch := engine.begin(given, own, out)) is not None
     ]
     for (engine, batch), refused in zip(begun, _make_fused(given, [batch.wanted for _, batch in begun]), strict=True):
-        engine.complete(batch, refused)
+        engine.complete(batch, refused, failed)
     done = [engine for engine, _ in begun]
     return [
-        None if engine in done else engine(stored, sizes, own, out, orientations)
+        None if engine in done else engine(stored, sizes, own, out, orientations, failed)
         for engine, own, out in zip(engines, steps, outs, strict=True)
     ]
 
@@ -306,6 +312,14 @@ def _make_fused(given: _Given, wanted: Sequence[Wanted]) -> list[list[int]]:
     if isinstance(given.stored, np.ndarray):
         return [images.resize(given.stored, fused, out) for images, fused, out in wanted]
     return decode_crops(given.stored, wanted, given.orientations)
+
+
+def failed_image(row: int, error: Exception, failed: set[int] | None) -> NDArray[Any]:
+    """Raise BadImage for the image at a place; with `failed` add the place, and return what stands for the image."""
+    if failed is None:
+        raise BadImage(row, str(error)) from error
+    failed.add(row)
+    return np.empty(0, np.uint8)
 
 
 class BadImage(BadSample):

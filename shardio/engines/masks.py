@@ -17,7 +17,7 @@ from ..transforms.recipe import Recipe
 from ..transforms.steps import Erase, Sizes, Step
 from . import image_decoding
 from .base import rows_of
-from .cpu import BadImage, CpuEngine, Images
+from .cpu import CpuEngine, Images, failed_image
 from .image_decoding import Levels
 from .orientation import TURNS, Orientations, turned
 from .output_format import OutputFormat
@@ -53,12 +53,9 @@ class MaskEngine:
         steps: Sequence[Step],
         out: NDArray[Any] | None,
         orientations: Orientations | None = None,
+        failed: set[int] | None = None,
     ) -> list[NDArray[Any]] | None:
-        """Decode and transform some masks; for the arguments and the result, see `CpuEngine`.
-
-        Raises:
-            BadImage: for the first mask that cannot be decoded.
-        """
+        """Decode and transform some masks; see `CpuEngine`."""
         results = []
         for row in range(len(stored)):
             try:
@@ -68,7 +65,9 @@ class MaskEngine:
                 if out is not None and out[row].shape != moved.shape:
                     raise BadSample(f"the mask is {moved.shape}, the batch's masks are {out[row].shape}")
             except BadSample as error:
-                raise BadImage(row, str(error)) from error
+                moved = failed_image(row, error, failed)
+                if out is not None:
+                    continue
             if out is None:
                 results.append(moved.astype(self.output_format.dtype))
             else:

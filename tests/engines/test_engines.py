@@ -181,6 +181,18 @@ def test_bad_images_do_not_end_the_pipeline(engine: str, action: str, broken: Ca
 
 
 @pytest.mark.parametrize("engine", WHOLE)
+def test_good_images_beside_bad_ones_are_the_engines(engine: str) -> None:
+    """An image that the host finds bad changes no neighbour: these still come from the engine that was asked for."""
+    images = [photo(number) for number in range(16)]
+    (clean,) = load(dataset(images), engine, 16, shuffle=None)
+    images[3], images[7] = broken_png(3), broken_png(7)
+    (dirty,) = load(dataset(images), engine, 16, shuffle=None, on_bad_sample="mask", max_bad=2)
+    good = [number for number in range(16) if number not in (3, 7)]
+    assert dirty["valid"].tolist() == [number in good for number in range(16)]
+    assert torch.equal(dirty["image"][good], clean["image"][good])
+
+
+@pytest.mark.parametrize("engine", WHOLE)
 def test_two_views_of_each_image(engine: str) -> None:
     """One field under two names: each view is the CPU engine's, of bad images and those that the engine refuses too."""
     images = [photo(number) for number in range(32)]

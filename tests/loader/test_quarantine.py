@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -329,6 +330,24 @@ def test_a_function_that_fails_on_a_sample() -> None:
             assert (batches[1]["twice"][1], batches[1]["name"][1]) == (0, "")
     with pytest.raises(MapError, match="six"):
         list(load(photos(12, set()), 4, map=fussy_batch, shuffle=None))
+
+
+@pytest.mark.parametrize("action", ["mask", "replace"])
+@pytest.mark.parametrize("broken", [set(), {9, 20}])
+def test_good_samples_beside_bad_ones_are_made_once(broken: set[int], action: str) -> None:
+    """Whatever is bad, and however many samples are made together, a function of samples sees each good one once."""
+    seen: Counter[int] = Counter()
+
+    def look(sample: dict[str, Any]) -> dict[str, Any]:
+        seen[sample["index"]] += 1
+        return fussy(sample)
+
+    loader = load(photos(40, broken), 40, map=look, map_by="sample", on_bad_sample=action, shuffle=None, threads=1)
+    (batch,) = loader
+    assert {one.location.index for one in loader.quarantine()} == {5} | broken
+    delivered = Counter(batch["index"].tolist())  # some stand in for bad ones
+    for index in set(range(40)) - {5} - broken:
+        assert seen[index] == delivered[index]
 
 
 def test_lists_hold_empty_values_for_masked_samples() -> None:

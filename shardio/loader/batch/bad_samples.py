@@ -26,20 +26,29 @@ REPLACEMENTS = 16
 
 
 def fill(rows: Rows, part: slice) -> None:
-    """Make the rows of `part`; raise, replace or mask bad samples as the specification says."""
+    """Make the rows of `part`; raise, replace or mask bad samples as the specification says.
+
+    Good rows stay as they are made at first. Where an error doesn't say which row is bad, it is found by halves.
+    """
     spec = rows.spec
     replaces = spec.options.on_bad_sample != "raise"
+    start, stop, _ = part.indices(len(rows))
+    failed: list[int] = [start]
+    halves: list[slice] = []
     try:
-        _make(rows, part)
+        failed = _make(rows, part)
     except Exception as error:
         # One sample may have asked for all memory: made alone, it shows which, and the others are good. And a sample
         # that is damaged in a cache may be whole in its store.
         alone = isinstance(error, (MemoryError, *_DAMAGE))
         if not (alone or (replaces and is_bad_sample(error))):
             raise
-    else:
-        return
-    for row in range(*part.indices(len(rows))):
+        if stop - start > 1:
+            middle = (start + stop) // 2
+            failed, halves = [], [slice(start, middle), slice(middle, stop)]
+    for half in halves:
+        fill(rows, half)
+    for row in failed:
         fill_alone(rows, row, images_on_host=replaces)
 
 
@@ -88,10 +97,12 @@ def mapped_example(rows: Rows) -> Mapping[str, Any]:
     return example
 
 
-def _make(rows: Rows, part: slice, *, images_on_host: bool = False) -> None:
+def _make(rows: Rows, part: slice, *, images_on_host: bool = False) -> list[int]:
+    """Make the rows of `part`; return those of bad samples."""
     made = rows.unmade(part)
     make_rows(made, images_on_host=images_on_host)
     rows.put(part, made)
+    return sorted(part.indices(len(rows))[0] + row for row in made.failed)
 
 
 def _make_alone(rows: Rows, row: int, *, images_on_host: bool) -> None:

@@ -12,7 +12,7 @@ from ...containers.row_locator import PackedValues
 from ...engines.cpu import BadImage, make_images
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import are_swapped
-from ...errors import BadSample, ConfigError
+from ...errors import BadSample, ConfigError, MapError
 from ...format.fields import present_column, shape_column
 from ...system import helper_process
 from ...transforms.mixing import first_invalid_label
@@ -27,7 +27,7 @@ from .rows import Rows
 
 
 def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
-    """Make the values of rows. Raises the error of a bad sample.
+    """Make the values of rows. Raises the error of a bad sample, unless it can leave it among `rows.failed`.
 
     With `images_on_host` the CPU engine makes all images, those of an engine for whole batches too.
     """
@@ -82,10 +82,17 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
     if rows.mapped and spec.options.map_function is not None:
         with clock.stage("map"):
             for row, index in enumerate(indices.tolist()):
+                if row in rows.failed:
+                    continue
                 sample = {name: rows.value(name, row) for name in spec.fields} | rows.added_columns(row)
                 own_keys = rows.keys(slice(row, row + 1))
                 sample["index"] = index
-                rows.mapped[row] = spec.options.map_function.apply_to_sample(sample, index, own_keys, clock)
+                try:
+                    rows.mapped[row] = spec.options.map_function.apply_to_sample(sample, index, own_keys, clock)
+                except MapError:
+                    if spec.options.on_bad_sample == "raise" or len(rows) == 1:
+                        raise
+                    rows.failed.add(row)
     for name in spec.varying:
         if not isinstance(stored[name], RaggedRead):
             rows.varying_bytes += _sizes(stored[name])
@@ -202,16 +209,19 @@ def _decode_images(
         for name, engine in zip(names, engines, strict=True)
     ]
     outs = [_out(rows, name, numbers) for name in names]
+    failed = None if len(rows) == 1 else set[int]()  # a sample that is made alone says what is wrong
     try:
-        made = make_images(engines, encoded, sizes, steps, outs, orientations)
+        made = make_images(engines, encoded, sizes, steps, outs, orientations, failed)
     except BadImage as error:
         place = spec.place_of(rows.indices[numbers[error.place]])
         raise BadSample(f"{place}, field {stored!r}: {error}") from error
+    rows.failed.update(numbers[[*(failed or ())]].tolist())
     for name, engine, out, images in zip(names, engines, outs, made, strict=True):
         if out is not None and len(out) < len(rows):
             rows.arrays[name][numbers] = out
         for row, pixels in zip(numbers.tolist(), images, strict=True) if images is not None else ():
-            rows.lists[name][row] = engine.output_format.tensor(pixels)
+            if row not in rows.failed:
+                rows.lists[name][row] = engine.output_format.tensor(pixels)
 
 
 def _out(rows: Rows, name: str, numbers: NDArray[np.int64]) -> NDArray[Any] | None:

@@ -35,6 +35,7 @@ class Rows:
         rng_keys: what determines its random transforms, int64 [n].
         valid: False for padding and for masked samples, bool [n].
         blank: the rows that a bad sample left blank, bool [n].
+        failed: the rows of bad samples, whose values mean nothing until they are made again.
         bad: by row, the bad samples that were replaced or masked.
         lists: by name, the n values of each field that is in no array.
         present: for each optional field, bool [n]: which samples have its value.
@@ -63,6 +64,7 @@ class Rows:
         self.valid = planned.valid.copy() if changes else planned.valid
         count = len(planned.indices)
         self.blank = np.zeros(count, np.bool_)
+        self.failed: set[int] = set()
         self.bad: dict[int, BadSampleRecord] = {}
         columns = (*spec.fields, *spec.marks.values())
         self.lists: dict[str, list[Any]] = {name: [None] * count for name in columns if name not in arrays}
