@@ -157,7 +157,7 @@ class NvImageCodecEngine:
         for row, (data, box, size) in enumerate(zip(encoded, boxes.tolist(), sizes.tolist(), strict=True)):
             top, left, height, width = box
             try:
-                stream = codec.CodeStream(bytes(data))
+                stream = codec.CodeStream(np.frombuffer(data, np.uint8))  # a view: the caller keeps the file
                 if [stream.height, stream.width] != size:
                     failed.append(row)
                     continue
@@ -172,7 +172,7 @@ class NvImageCodecEngine:
         if self._decoder is None:
             self._decoder = _create_decoder(codec, self._device, self._threads, self._hw_decoder_load, self._options)
         decoded = self._decoder.decode(streams, params=self._params, **stream_of) if streams else []
-        images: list[torch.Tensor | None] = [None] * len(encoded)
+        images: dict[int, torch.Tensor] = {}
         for row, image in zip(stream_rows, decoded, strict=True):
             if image is None:
                 failed.append(row)
@@ -180,10 +180,9 @@ class NvImageCodecEngine:
                 images[row] = (
                     torch.utils.dlpack.from_dlpack(image) if self._gpu else torch.from_numpy(np.asarray(image))
                 )
-        blanks = (
-            torch.zeros(*box[2:], self._channels, dtype=torch.uint8, device=self._device) for box in boxes.tolist()
-        )
-        return [empty if image is None else image for image, empty in zip(images, blanks, strict=True)], sorted(failed)
+        for row in failed:
+            images[row] = torch.zeros(*boxes[row, 2:].tolist(), self._channels, dtype=torch.uint8, device=self._device)
+        return [images[row] for row in range(len(encoded))], sorted(failed)
 
 
 def _create_decoder(
