@@ -105,7 +105,7 @@ class EpochIterator(Iterator[Batch]):
         self._running.check()
         before = self._progress.reached
         # An error ends the loop, but it is no reason to deliver the batches before it again.
-        if_failed = before if self._step == 0 else replace(before, if_dropped=None)
+        if_failed = before if self._step == 0 or before.if_dropped is None else replace(before, if_dropped=None)
         try:
             if self._step < LOOKS:
                 self._agreement.look(self._step)

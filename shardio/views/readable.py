@@ -246,6 +246,11 @@ def decoded(
     whose memory must be used for nothing else from then on.
     """
     field, values = dataset.field(name), list[Any]()
+    if field.kind == "text" and present is None and isinstance(stored, PackedValues):
+        whole = stored.data.tobytes()
+        if whole.isascii():  # as keys mostly are: one call for all, which are slices of it
+            text, ends = whole.decode("ascii"), (stored.offsets + stored.sizes).tolist()
+            return [text[begin:end] for begin, end in zip(stored.offsets.tolist(), ends, strict=True)]
     has = itertools.repeat(True) if present is None or present.all() else present.tolist()
     found: Iterable[Any] = (field.decode(v) if there else None for v, there in zip(stored, has, strict=False))
     if field.kind == "array" and isinstance(stored, PackedValues) and not isinstance(has, list):

@@ -108,6 +108,8 @@ def _field(rows: Rows, part: slice, name: str) -> Batch:
         sizes = rows.image_sizes[name][part]
         steps = image_steps(image.recipe, sizes, rows.field_keys(name, part))
         return {name: EncodedImages(rows.lists[name][part], sizes, steps)}
+    if spec.fields[name].kind in ("text", "bytes", "json"):
+        return {name: rows.lists[name][part]}
     return {n: [rows.value(n, row) for row in range(part.start, part.stop)] for n in (name, *marks)}
 
 

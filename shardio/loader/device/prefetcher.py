@@ -264,4 +264,6 @@ def _wait_for_copies(copier: DeviceCopier, held: "deque[tuple[Any, Batch]]") -> 
 
 def _finished(host_batch: HostBatch, batch: Batch) -> HostBatch:
     """Return the batch on the device, after the function that applies to the whole batch."""
+    if host_batch.finish is None and batch is host_batch.batch:
+        return host_batch
     return replace(host_batch, batch=batch if host_batch.finish is None else host_batch.finish(batch))
