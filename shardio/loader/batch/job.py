@@ -17,12 +17,16 @@ from .memory import BatchMemory
 from .rows import Rows
 from .spec import BatchSpec
 
-JOB_COST = 1 << 23  # bytes; a job makes several cheap batches, up to this cost, to spread its own overhead
 MOST_BATCHES = 16  # per job
-TASK_COST = (1 << 20, 1 << 22)  # bytes; below, the overhead of tasks shows; above, threads wait for one another
-IMAGE_COST = 1 << 16  # bytes; counted for the decoding of an image, though copying as much would be far faster
-VALUE_COST = 1 << 12  # bytes; counted for any other value of variable size
-BLOCK_COST = 4  # times the bytes of a block that is read of a value: its runs and chunks are apart
+MOST_TOGETHER = 1 << 23  # bytes of the batches of one job
+MOST_AHEAD = 1 << 30  # bytes of the batches that are made ahead of the consumer
+LOCK_SHARE = 1 / 6  # of the interpreter's lock, which the tasks of all threads may hold with what each costs at least
+TASK_SECONDS = (2e-3, 0.5e-3)  # a task's Python, whatever it makes: of images, and of anything else
+IMAGE_SECONDS = 0.75e-3  # to decode an image's crop
+VALUE_SECONDS = 2e-6  # to find and copy a value of variable size
+BLOCK_SECONDS = 4e-6  # to find the runs or chunks of a block that is read of a value
+BYTE_SECONDS = (0.2e-9, 0.8e-9)  # to copy a byte: of a row, and of a block
+LEAST_IMAGES = (64, 16)  # of a task: at any time, and of the first ones of an epoch, which the consumer waits for
 
 
 @final
@@ -32,51 +36,96 @@ class JobSize:
 
     Attributes:
         batches: the number of batches that one job makes at most.
-        task_samples: the number of samples that one task makes.
+        task_samples: the number of samples that one task makes at most.
+        first_samples: the same of an epoch's first steps, so that every thread soon has a task.
+        first_steps: the number of these steps.
+        last_samples: the same of an epoch's last steps, whose tasks leave threads without work.
+        last_steps: the number of these steps.
     """
 
     batches: int
     task_samples: int
+    first_samples: int
+    first_steps: int
+    last_samples: int
+    last_steps: int
+
+    def samples_at(self, step: int, left: int) -> int:
+        """Return the number of samples per task at a step, after which so many steps are left."""
+        if step < self.first_steps:
+            return self.first_samples
+        return self.last_samples if left < self.last_steps else self.task_samples
 
 
-def job_size(spec: BatchSpec, batch_size: int, threads: int, *, one_batch: bool = False) -> JobSize:
+def job_size(
+    spec: BatchSpec, batch_size: int, threads: int, *, one_batch: bool = False, prefetch: int | None = None
+) -> JobSize:
     """Choose the size of jobs and tasks for `threads` workers and batches of so many samples, on average.
 
-    With `one_batch`, a job makes one batch at any cost.
+    A task holds the interpreter's lock for a while, whatever it makes, and all threads share the lock: so the more
+    threads there are, the more samples a task makes, as far as memory allows.
+
+    Args:
+        spec: the batches.
+        batch_size: samples per batch.
+        threads: the number of workers.
+        one_batch: whether a job makes one batch at any cost.
+        prefetch: the number of batches that may be made ahead; None for as many as it takes.
     """
-    one_batch = one_batch or spec.has_batch_engine
-    cost = _sample_cost(spec)
-    batches = 1 if one_batch else min(MOST_BATCHES, max(1, JOB_COST // (batch_size * cost)))
-    samples = _task_samples(cost, batch_size * batches, threads)
+    images = any(kind.is_image for kind in spec.fields.values()) or bool(spec.image_lists)
+    seconds, row_bytes = _sample_seconds(spec), max(1, _row_bytes(spec))
+    unit = TASK_SECONDS[not images] / seconds  # samples that take as long as the Python of their task
+    least, least_first = LEAST_IMAGES if images else (1, max(1, round(unit)))
+    samples = max(least, round(threads * unit / LOCK_SHARE))
+    most_samples = max(least_first, MOST_AHEAD // (threads * row_bytes))
+    samples = min(samples, most_samples)
+    if spec.has_batch_engine:  # for which a task only reads
+        one_batch, samples = True, batch_size
+    together = MOST_BATCHES if images else MOST_TOGETHER // (batch_size * row_bytes)
+    most = min(MOST_BATCHES, samples // batch_size, together)
+    batches = 1 if one_batch else max(1, most)
+    count = batch_size * batches
+    first = max(least_first, -(-count // (2 * threads)))
     # One read for a batch: its values lie end to end, and threads take batches in turns, not parts of the same one.
-    ragged = any(kind.ragged for kind in spec.fields.values())
-    return JobSize(batches, max(samples, batch_size) if ragged else samples)
+    if any(kind.ragged for kind in spec.fields.values()):
+        samples, first = max(samples, batch_size), max(first, batch_size)
+    parts = max(1, round(count / samples), -(-count // most_samples))
+    if prefetch is not None:  # all threads share the few jobs that are open
+        parts = max(parts, min(-(-threads // open_jobs(prefetch, batches)), count // least_first))
+    samples = -(-count // parts)  # tasks of equal size
+    first, last = min(first, samples), min(max(least, first), samples)
+    steps = [-(-threads * few // batch_size) if few < samples else 0 for few in (first, samples - 1)]
+    return JobSize(batches, samples, first, steps[0], last, steps[1])
 
 
-def _sample_cost(spec: BatchSpec) -> int:
-    """Return about how many bytes making a sample takes, at least 1."""
-    costs = {"image": IMAGE_COST, "images": 4 * IMAGE_COST}
+def open_jobs(prefetch: int, batches: int) -> int:
+    """Return how many jobs of so many batches may be open at once."""
+    return 1 + -(-prefetch // batches)
+
+
+def _sample_seconds(spec: BatchSpec) -> float:
+    """Return about how long a thread takes to make a sample, but for its Python."""
     layout = spec.array_layout(1)
-    cost = 0
+    seconds = 0.0
     for name, kind in spec.fields.items():
-        own = kind.row_bytes if kind.fixed else costs.get(kind.kind, VALUE_COST)
+        whole = BYTE_SECONDS[0] * kind.row_bytes if kind.fixed else VALUE_SECONDS
         if spec.reads_blocks(name):
             shape, dtype = layout[name]
-            own = min(own, BLOCK_COST * math.prod(shape) * dtype.itemsize)
-        cost += own
+            whole = min(whole, BLOCK_SECONDS + BYTE_SECONDS[1] * math.prod(shape) * dtype.itemsize)
+        seconds += IMAGE_SECONDS * (1 + 3 * (kind.kind == "images")) if kind.kind in ("image", "images") else whole
+    if any(not kind.fixed and kind.kind == "array" for kind in spec.fields.values()):
+        seconds = max(seconds, BYTE_SECONDS[0] * _row_bytes(spec))
+    return max(1e-9, seconds)
+
+
+def _row_bytes(spec: BatchSpec) -> int:
+    """Return about how many bytes a sample of a batch takes."""
+    rows = sum(math.prod(shape) * dtype.itemsize for shape, dtype in spec.array_layout(1).values())
     if all(kind.fixed or kind.kind != "array" for kind in spec.fields.values()):
-        return max(1, cost)
+        return rows
     # Arrays of several shapes may be large, and padding makes them larger.
     means = spec.dataset.shard_means
-    rows = (math.prod(shape) * dtype.itemsize for shape, dtype in layout.values())
-    return max(1, cost, sum(rows), int(means.mean()) if len(means) else 0)
-
-
-def _task_samples(cost: int, count: int, threads: int) -> int:
-    """Return the number of samples per task: two tasks per thread for a job of `count` samples, within TASK_COST."""
-    low, high = (max(1, limit // cost) for limit in TASK_COST)
-    wanted = min(high, max(low, count // (2 * threads)))
-    return -(-count // max(1, round(count / wanted)))  # tasks of equal size
+    return max(rows, int(means.mean()) if len(means) else 0)
 
 
 @final
@@ -195,7 +244,8 @@ def _open_job(
         # Batches of buckets differ in their sizes: lent as they are, where others go round the same few arrays.
         made, arrays = memory.made, memory.lend(None if plan.ends is None else len(samples.indices))
         rows = Rows(spec, plan, samples, arrays, pads=schedule.tail == "pad", clock=clock)
-        return BatchJob(rows, size.task_samples, memory if memory.made > made else None)
+        task_samples = size.samples_at(step, len(schedule) - step - steps)
+        return BatchJob(rows, task_samples, memory if memory.made > made else None)
 
 
 def _error_of(rows: Rows, part: slice) -> Exception | None:
@@ -217,5 +267,7 @@ def _assembled(rows: Rows, part: slice) -> BatchResult:
         return error
 
 
-def _cut(count: int, size: int) -> list[slice]:
+def _cut(count: int, most: int) -> list[slice]:
+    """Cut rows into as few parts of at most so many as there may be, all of about one size."""
+    size = -(-count // max(1, -(-count // most)))
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]

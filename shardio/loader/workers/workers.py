@@ -15,7 +15,7 @@ from ...system.timing import StageClock
 from ...views.readable import SelectedSamples
 from ..batch.extents import extents
 from ..batch.host_batch import BatchResult
-from ..batch.job import epoch_jobs, job_size
+from ..batch.job import MOST_AHEAD, epoch_jobs, job_size, open_jobs
 from ..batch.memory import BatchMemory
 from ..batch.random_params import RandomKeys
 from ..batch.spec import BatchSpec
@@ -24,7 +24,6 @@ from .process_workers import ProcessPipeline, WorkerProcesses
 from .tuning import Setting, Tuner, Window
 
 MOST_PREFETCH = 32  # batches
-PREFETCH_BYTES = 1 << 30  # limit of the memory of prefetched batches
 
 
 BatchPipeline: TypeAlias = Pipeline[list[BatchResult]] | ProcessPipeline
@@ -67,10 +66,10 @@ class Workers:
         self.threads = threads
         self._spec, self._build_spec = spec, build_spec
         self._isolate, self._held, self._timeout, self._name = isolate, held, timeout, name
-        self._size = size = job_size(spec, batch_size, threads)
+        self._size = size = job_size(spec, batch_size, threads, prefetch=prefetch)
         self._memory = BatchMemory(spec.array_layout(batch_size * size.batches), pin=pin)
         self._processes: WorkerProcesses | None = None
-        most_in_memory = PREFETCH_BYTES * size.batches // max(1, self._memory.size)
+        most_in_memory = MOST_AHEAD * size.batches // max(1, self._memory.size)
         busy_batches = -(-threads * size.task_samples // batch_size)  # they hold a task for each thread
         first = prefetch or max(2, busy_batches, size.batches)
         self._tuner = Tuner(
@@ -151,4 +150,4 @@ class Workers:
     @property
     def _depth(self) -> int:
         """The number of jobs that may be open at once."""
-        return 1 + -(-self.setting.prefetch // self._size.batches)
+        return open_jobs(self.setting.prefetch, self._size.batches)
