@@ -39,9 +39,14 @@ def load() -> ctypes.CDLL | str:
     if not FILE.is_file():
         return "it was not built"
     try:
-        loaded = ctypes.CDLL(str(FILE))
+        return load_file(FILE)
     except OSError as error:  # built for another machine, or libjpeg has been removed
         return f"it cannot be loaded: {error}"
+
+
+def load_file(file: Path) -> ctypes.CDLL:
+    """Return the compiled functions of a file. Raises OSError if it cannot be loaded."""
+    loaded = ctypes.CDLL(str(file))
     for name, result in _RESULTS.items():  # here: of two threads that look up a function first, one may lose its own
         getattr(loaded, name).restype = result
     return loaded

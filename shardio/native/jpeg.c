@@ -8,6 +8,9 @@
 #include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
+#ifdef SHARDIO_SLEEP_US
+#include <time.h>
+#endif
 
 #include <jpeglib.h>
 
@@ -374,8 +377,30 @@ static void make_together(Decoder *decoder, int batches, int shrink) {
     for (int i = 0; i < count; i++) decoder->together[i]->state = made ? MADE : TO_BEGIN;
 }
 
+#ifdef SHARDIO_SLEEP_US
+/* A build for benchmarks/many_cores.py, never for users: each image takes so many microseconds of sleep and has no pixels,
+ * so that a few processors stand for many. It sleeps for several images at once, because to wake up takes a processor. */
+static void sleep_for_images(const ImageBatch *works, int32_t batches) {
+    enum { TOGETHER = 16, SECOND = 1000000000 };
+    struct timespec due;
+    clock_gettime(CLOCK_MONOTONIC, &due);
+    for (int64_t i = 0; i < works->count; i++) {
+        due.tv_nsec += SHARDIO_SLEEP_US * 1000L;
+        due.tv_sec += due.tv_nsec / SECOND;
+        due.tv_nsec %= SECOND;
+        for (int b = 0; b < batches; b++) works[b].failed[i] = 0;
+        if (i % TOGETHER == TOGETHER - 1 || i == works->count - 1)
+            clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL);
+    }
+}
+#endif
+
 /* Makes what `batches` batches want of the same images; returns the number of results that are left to the caller. */
 int64_t shardio_make_images(Decoder *decoder, const ImageBatch *works, int32_t batches) {
+#ifdef SHARDIO_SLEEP_US
+    sleep_for_images(works, batches);
+    return 0;
+#endif
     int64_t bad = 0;
     int room = take_crops(decoder, batches) == 0;
     for (int64_t i = 0; i < works->count; i++) {

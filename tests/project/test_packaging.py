@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import shardio
+from shardio import native
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -75,6 +76,19 @@ def test_every_c_file_is_compiled() -> None:
         assert f'"{path.name}"' in hook
     for pattern in PROJECT["project"]["license-files"]:
         assert list(ROOT.glob(pattern)), pattern
+
+
+def test_no_build_for_users_sleeps() -> None:
+    """The decoder that sleeps in place of decoding is in the build of its benchmark alone."""
+    builders = (
+        ROOT / "hatch_build.py",
+        ROOT / "pyproject.toml",
+        *(ROOT / "scripts").iterdir(),
+        *(ROOT / ".github").rglob("*.yml"),
+    )
+    assert [path for path in builders if "SHARDIO_SLEEP_US" in path.read_text()] == []
+    if native.FILE.is_file():  # tests/benchmarks/test_many_cores.py finds the symbol in the other build
+        assert b"clock_nanosleep" not in native.FILE.read_bytes()
 
 
 def test_what_the_release_names_exists() -> None:
