@@ -6,7 +6,8 @@ An image takes 766 us of sleep in a build of the compiled part of its own, the t
 on a processor; all Python, reads and copies are real. So the rate shows what they allow beside so many decoders.
 `lock_us_per_sample` is the processor time outside compiled code per sample, of all threads: what may hold the
 interpreter's lock (GIL), with the work of NumPy and torch, some of which doesn't. A million divided by it is the
-largest rate of a rank, however many cores it has. The figures are medians over rounds, in which the rows take turns.
+largest rate of a rank, however many cores it has. `consumer_us_per_batch` is that of the loop's thread, per batch. The
+figures are medians over rounds, in which the rows take turns.
 
     photos      random resized crops of 224 and flips, batches of 256
     encoded     the same photos as files for an engine for whole batches, which drops them
