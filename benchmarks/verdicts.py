@@ -1,9 +1,10 @@
 """How often `shardio bench` names the bottleneck that was planted, as a confusion table.
 
 Each bottleneck is real: reads that a preloaded library delays, large images, functions that wait or hold the
-interpreter's lock, busy processes, a slow rank, a slow consumer, too few threads, a server behind a slow link, chunks
-that are decompressed for one of their rows, a `map` that computes, alone and beside busy processes. Run it
-on a machine that does nothing else: what others do on the processors is a bottleneck too.
+interpreter's lock, batches so small that the lock is held for them all the time, busy processes, a slow rank, a slow
+consumer, too few threads, a server behind a slow link, chunks that are decompressed for one of their rows, a `map` that
+computes, alone and beside busy processes. Run it on a machine that does nothing else: what others do on the processors
+is a bottleneck too.
 
     python -m benchmarks.verdicts --repeat 5 --json verdicts.json
 """
@@ -157,6 +158,7 @@ PLANTS = {
     "decompress": Plant(series(), ("decompress",)),
     "decompress beside others": Plant(series(), ("decompress",), busy_processors),
     "GIL": Plant(vectors(map="planted:compute"), ("GIL",)),
+    "GIL of small batches": Plant(vectors(batch_size=8, threads=4), ("GIL",)),
     "other processes": Plant(photos(), ("other processes",), busy_processors),
     "network": Plant(photos(cache_size="6MB"), ("network",), slow_link),
     "slow rank": Plant(vectors(ranks=2, threads=1, map="planted:sleep_on_rank_1"), ("slow rank",)),

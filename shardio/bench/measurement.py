@@ -72,6 +72,7 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
         seconds=seconds,
         stages=stats.stage_seconds,
         cpu=stats.stage_cpu_seconds,
+        used=own,
         delay=sum(used.delay_seconds for used in usage),
         others_busy=others,
         disk_share=min(1.0, sum(rank.disk_bytes for rank in ranks) / max(stored, 1)),

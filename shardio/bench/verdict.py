@@ -21,10 +21,16 @@ OTHERS = 0.15  # of the processors' time, from which on other processes matter
 ON_CPU = 0.6  # of a stage's time, from which on it computes rather than waits
 ENOUGH_AHEAD = 8  # batches; more of them hide no hand-over
 MORE_THREADS = 4  # times as many, where workers wait
+FREE = 0.25  # of the processors' time, from which on processors have nothing to do
+ONE_PROCESSOR = (0.8, 1.3)  # used by a rank whose threads take turns holding the lock; compiled code adds to 1
+LOCKED = 0.25  # of the time of stages that read nothing, from which on their waits for the lock matter
+WAITING_STAGES = ("read", "verify", "fetch", "decompress", "map")  # which wait for other things than the lock, too
 NOTABLE = 1.25  # times the rate, from which on a cause is worth naming before the work itself
 OWN = 1.5  # times the rate, from which on a cause of one's own is named before other processes, whatever those take
 WORTH_FAST = 1.1  # times the rate, from which on decode="fast" is worth its difference
 WHOLE_CHUNKS = 2.0  # bytes decompressed for a byte of the samples, from which on chunks hold other samples' rows
+
+LESS_LOCKED = "a larger batch_size, fewer threads, or more ranks per node, which have a lock each"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class Figures:
         seconds: the time that was measured.
         stages: the workers' seconds by stage.
         cpu: the part of them on a processor, by stage.
+        used: the seconds on a processor of all threads of all ranks, those of the training loops too.
         delay: seconds that threads were ready to run and waited for a processor, all ranks together.
         others_busy: the share of the processors' time that other processes used.
         disk_share: the share of the stored bytes that came from storage rather than the page cache.
@@ -62,6 +69,7 @@ class Figures:
     seconds: float
     stages: Mapping[str, float]
     cpu: Mapping[str, float]
+    used: float = 0.0
     delay: float = 0.0
     others_busy: float = 0.0
     disk_share: float = 0.0
@@ -71,6 +79,26 @@ class Figures:
     engine: str = "cpu"
     fast_decode: float | None = None
     unpacked: float = 0.0
+
+    @property
+    def free(self) -> float:
+        """The processor seconds that nobody used."""
+        return self.cores * self.seconds * (1 - self.others_busy) - max(self.used, sum(self.cpu.values()))
+
+    @property
+    def has_free_processors(self) -> bool:
+        return self.free > FREE * self.cores * self.seconds
+
+    @property
+    def may_wait_for_lock(self) -> bool:
+        """Whether threads share an interpreter's lock, beside processors that have nothing to do."""
+        return not self.isolate and self.workers > len(self.own) and self.has_free_processors
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the threads of a rank use about one processor, as those do that wait for one lock."""
+        least, most = ONE_PROCESSOR
+        return self.may_wait_for_lock and least <= self.used / len(self.own) / self.seconds <= most
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +221,10 @@ def _busy_workers(f: Figures) -> Verdict:
     """The cause without which busy workers would be fastest; the work itself if that is not much faster."""
     busy = max(sum(f.stages.values()), 1e-9)
     share = {stage: spent / busy for stage, spent in f.stages.items()}
-    causes = (_map(f, share), _fetch(share), _decompress(f, share), _storage(f, busy), _threads(f, share, busy))
+    causes = (
+        *(_map(f, share), _fetch(share), _decompress(f, share), _storage(f, busy)),
+        *(_lock(f, busy), _threads(f, share, busy)),
+    )
     largest = max((cause for cause in causes if cause is not None), key=lambda cause: cause.gain, default=None)
     return largest if largest is not None and largest.gain >= NOTABLE else _work(f, share)
 
@@ -244,16 +275,33 @@ def _storage(f: Figures, busy: float) -> Verdict | None:
 def _threads(f: Figures, share: Mapping[str, float], busy: float) -> Verdict | None:
     """Too few workers that compute, beside processors that have nothing to do."""
     on_cpu = sum(f.cpu.values())
-    free = f.cores * f.seconds * (1 - f.others_busy) - on_cpu  # processor seconds that nobody used
-    if f.workers >= f.cores or free <= 0.25 * f.cores * f.seconds or on_cpu + f.delay < ON_CPU * busy:
+    if f.workers >= f.cores or not f.has_free_processors or on_cpu + f.delay < ON_CPU * busy:
         return None
     stage = max(share, key=lambda name: share[name])
     speedup = _speedup(1 - share.get("map", 0.0), f.workers / f.cores)  # a `map` may hold the interpreter's lock
     return Verdict(
         "threads",
         f"too few threads: all {f.workers} are busy, {share[stage]:.0%} with `{stage}`, and "
-        f"{free / f.seconds:.1f} of {f.cores} processors have nothing to do",
+        f"{f.free / f.seconds:.1f} of {f.cores} processors have nothing to do",
         Change("threads", -(-f.cores // len(f.own)), speedup),  # rounded up, so that it is more than there are
+    )
+
+
+def _lock(f: Figures, busy: float) -> Verdict | None:
+    """Workers that wait in stages that neither read nor sleep, beside processors that have nothing to do."""
+    spent = sum(seconds for stage, seconds in f.stages.items() if stage not in WAITING_STAGES)
+    on_cpu = sum(seconds for stage, seconds in f.cpu.items() if stage not in WAITING_STAGES)
+    waits = spent - on_cpu - f.delay  # at least: some of the delay was in other stages
+    if not f.may_wait_for_lock or waits <= LOCKED * spent:
+        return None
+    if f.takes_turns:  # so what `read` waits for is the lock, too
+        waits += f.stages.get("read", 0.0) - f.cpu.get("read", 0.0)
+    speedup = _speedup(waits / busy)
+    return Verdict(
+        "GIL",
+        f"the interpreter's lock (GIL): workers wait for it for {waits / busy:.0%} of their time, while "
+        f"{f.free / f.seconds:.1f} of {f.cores} processors have nothing to do",
+        Change("isolate", True, speedup) if f.stages.get("map") else Change(LESS_LOCKED, expected=speedup),
     )
 
 
@@ -301,7 +349,7 @@ def _device(f: Figures) -> Verdict:
 
 
 def _idle_workers(f: Figures, busy: float) -> Verdict:
-    """Tell epochs that begin too often from batches that are handed over too slowly."""
+    """Tell epochs that begin too often from batches that are made or handed over too slowly by Python."""
     if f.at_epoch_start > 0.5:
         speedup = 1 / max(1 - f.starved * f.at_epoch_start, 0.02)
         return Verdict(
@@ -309,6 +357,14 @@ def _idle_workers(f: Figures, busy: float) -> Verdict:
             f"start of epochs: {f.at_epoch_start:.0%} of the wait is for the first batch of each epoch, and the "
             f"workers are busy only {busy:.0%} of the time",
             Change("more samples per epoch: no setting helps", expected=speedup),
+        )
+    if f.takes_turns:
+        used = f.used / len(f.own) / f.seconds
+        return Verdict(
+            "GIL",
+            f"the interpreter's lock (GIL): the {f.workers // len(f.own)} threads of a rank and its loop use "
+            f"{used:.2f} processors, and {f.free / f.seconds:.1f} of {f.cores} have nothing to do",
+            Change(LESS_LOCKED, expected=f.cores / len(f.own) / used),
         )
     speedup = 1 / max(busy, 0.02)  # if all workers were busy
     ahead = f.prefetch < ENOUGH_AHEAD and not f.isolate

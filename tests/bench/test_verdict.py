@@ -28,6 +28,12 @@ NEIGHBOURS: dict[str, Any] = {"delay": 18.0, "others_busy": 0.5}
 MAP_64: dict[str, Any] = {"stages": {"decode": 14.0, "map": 25.0}}
 """A `map` takes 64 % of the workers' time."""
 
+LOCKED: dict[str, Any] = {"stages": {"plan": 1.0, "decode": 38.0}, "cpu": {"plan": 0.5, "decode": 12.0}, "used": 14.0}
+"""The threads wait two thirds of the time, for no processor: 2.6 of the four have nothing to do."""
+
+TURNS: dict[str, Any] = {"stages": {"plan": 4.0, "read": 33.0, "assemble": 2.0}, "used": 10.5}
+"""All threads and the loop use one processor, most of them in `read`."""
+
 IDLE: dict[str, Any] = {"stages": {"decode": 4.0}, "cpu": {"decode": 4.0}}
 """The same threads have nothing to do most of the time."""
 
@@ -68,6 +74,31 @@ IDLE: dict[str, Any] = {"stages": {"decode": 4.0}, "cpu": {"decode": 4.0}}
         ({"stages": {"map": 39.0}, "cpu": {"map": 38.0}}, "map", "do the work"),
         # As many ranks as processors: more processes would not compute it faster.
         ({"stages": {"map": 39.0}, "cpu": {"map": 9.8}, "cores": 1}, "map", "do the work"),
+        # Threads wait for each other's lock between calls of compiled code, beside processors that have nothing to do.
+        (LOCKED, "GIL", "a larger batch_size"),
+        (
+            {"stages": {"read": 4.0, "decode": 150.0}, "cpu": {"read": 2.0, "decode": 95.0}}
+            | {"workers": 16, "cores": 16, "used": 98.0},
+            "GIL",
+            "a larger batch_size",
+        ),
+        # A `map` holds the lock that decoding waits for, for less than a processor.
+        ({"stages": {"decode": 25.0, "map": 14.0}, "cpu": {"decode": 5.0, "map": 6.0}, "used": 12.0}, "GIL", "isolate"),
+        # In processes they wait for something else, as a single thread does; so do those that wait for a processor.
+        (LOCKED | {"isolate": True}, "decode", "decode"),
+        (LOCKED | {"delay": 25.0}, "decode", "decode"),
+        (LOCKED | {"others_busy": 0.6}, "decode", "decode"),
+        # Reads wait for the lock, too, if a rank's threads use one processor in all; else they wait for storage.
+        (TURNS | {"cpu": {"plan": 1.5, "read": 6.0, "assemble": 1.5}}, "GIL", "a larger batch_size"),
+        (TURNS | {"cpu": {"plan": 3.9, "read": 0.6, "assemble": 1.9}, "used": 7.0}, "storage", "threads"),
+        (TURNS | {"cpu": {"plan": 3.9, "read": 4.0, "assemble": 1.9}}, "storage", "threads"),
+        # Threads wait for the lock outside of stages.
+        (IDLE | {"used": 10.5}, "GIL", "a larger batch_size"),
+        (IDLE | {"used": 10.5, "isolate": True}, "hand-over", "a larger batch_size"),
+        (IDLE | {"used": 10.5, "workers": 1, "stages": {"decode": 1.0}}, "hand-over", "prefetch"),
+        (IDLE | {"used": 3.0}, "hand-over", "prefetch"),
+        (IDLE | {"used": 21.0, "own": (0.1, 0.1), "waits": (0.09, 0.09)}, "GIL", "a larger batch_size"),
+        ({"starved": 0.02, "used": 10.5}, "consumer", None),
         # A `map` takes less time than decoding, which nothing would make much faster.
         ({"stages": {"decode": 25.0, "map": 14.0}, "cpu": {"decode": 24.5, "map": 13.8}}, "map", "do the work"),
         # It takes too little to matter.
