@@ -72,6 +72,7 @@ def _sum_up(config: BenchConfig, records: list[RankRecord], sampler: UsageSample
         seconds=seconds,
         stages=stats.stage_seconds,
         cpu=stats.stage_cpu_seconds,
+        most_workers=sum(int(record.settings[:, 1].max()) for record in records),
         used=own,
         delay=sum(used.delay_seconds for used in usage),
         others_busy=others,

@@ -43,6 +43,7 @@ class Figures:
         own: for each rank, the seconds per step in which it did not wait for others at the barrier.
         waits: for each rank, the seconds per step that it waited for input.
         workers: threads, or worker processes, of all ranks.
+        most_workers: those that their Loaders began with, before the tuner found that fewer are as fast.
         cores: the processors that they may use.
         seconds: the time that was measured.
         stages: the workers' seconds by stage.
@@ -69,6 +70,7 @@ class Figures:
     seconds: float
     stages: Mapping[str, float]
     cpu: Mapping[str, float]
+    most_workers: int = 0
     used: float = 0.0
     delay: float = 0.0
     others_busy: float = 0.0
@@ -92,7 +94,8 @@ class Figures:
     @property
     def may_wait_for_lock(self) -> bool:
         """Whether threads share an interpreter's lock, beside processors that have nothing to do."""
-        return not self.isolate and self.workers > len(self.own) and self.has_free_processors
+        most = max(self.workers, self.most_workers)
+        return not self.isolate and most > len(self.own) and self.has_free_processors
 
     @property
     def takes_turns(self) -> bool:
@@ -362,7 +365,7 @@ def _idle_workers(f: Figures, busy: float) -> Verdict:
         used = f.used / len(f.own) / f.seconds
         return Verdict(
             "GIL",
-            f"the interpreter's lock (GIL): the {f.workers // len(f.own)} threads of a rank and its loop use "
+            f"the interpreter's lock (GIL): the threads of a rank and its loop use "
             f"{used:.2f} processors, and {f.free / f.seconds:.1f} of {f.cores} have nothing to do",
             Change(LESS_LOCKED, expected=f.cores / len(f.own) / used),
         )
@@ -383,14 +386,17 @@ def _map(f: Figures, share: Mapping[str, float]) -> Verdict | None:
     on_cpu = in_map / spent
     ranks = len(f.own)
     per_rank = f.workers // ranks
-    # One processor per rank, which its threads share.
-    lock_bound = not f.isolate and per_rank > 1 and in_map > 0.7 * ranks * f.seconds and on_cpu < 0.75
-    processes = min(per_rank, f.cores / ranks)  # that could compute at once
+    most = max(per_rank, f.most_workers // ranks)
+    # One processor per rank, which its threads share, or the one thread that the tuner has left.
+    takes_turns = on_cpu < 0.75 if per_rank > 1 else most > 1 and f.has_free_processors
+    lock_bound = not f.isolate and takes_turns and in_map > 0.7 * ranks * f.seconds
+    processes = min(most, f.cores / ranks)  # that could compute at once
     if lock_bound and processes >= NOTABLE:
         return Verdict(
             "GIL",
-            f"`map` holds the interpreter's lock (GIL): {per_rank} threads of a rank compute "
-            f"{in_map / ranks / f.seconds:.2f} s of it per second in all",
+            f"`map` holds the interpreter's lock (GIL): {most} threads of a rank compute "
+            f"{in_map / ranks / f.seconds:.2f} s of it per second in all"
+            + (f", and {per_rank} of them is as fast" if per_rank < most else ""),
             Change("isolate", True, _speedup(share["map"], 1 / processes)),
         )
     if not lock_bound and on_cpu < 0.3 and f.delay < 0.5 * spent:

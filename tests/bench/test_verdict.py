@@ -74,6 +74,19 @@ IDLE: dict[str, Any] = {"stages": {"decode": 4.0}, "cpu": {"decode": 4.0}}
         ({"stages": {"map": 39.0}, "cpu": {"map": 38.0}}, "map", "do the work"),
         # As many ranks as processors: more processes would not compute it faster.
         ({"stages": {"map": 39.0}, "cpu": {"map": 9.8}, "cores": 1}, "map", "do the work"),
+        # The tuner has left one thread of four, because they took turns; it would not where no processor is free.
+        ({"stages": {"map": 9.9}, "cpu": {"map": 9.8}, "workers": 1, "most_workers": 4}, "GIL", "isolate"),
+        ({"stages": {"map": 9.9}, "cpu": {"map": 9.8}, "workers": 1}, "map", "do the work"),
+        (
+            {"stages": {"map": 9.9}, "cpu": {"map": 9.8}, "workers": 1, "most_workers": 4, "others_busy": 0.7},
+            "map",
+            "do the work",
+        ),
+        (
+            IDLE | {"stages": {"decode": 4.0}, "used": 10.5, "workers": 1, "most_workers": 4},
+            "GIL",
+            "a larger batch_size",
+        ),
         # Threads wait for each other's lock between calls of compiled code, beside processors that have nothing to do.
         (LOCKED, "GIL", "a larger batch_size"),
         (
