@@ -21,13 +21,13 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from statistics import median
-from typing import Any, final
+from typing import Any, NamedTuple, final
 from unittest import mock
 
 import h5py
@@ -131,23 +131,43 @@ def dropping_engines() -> AbstractContextManager[Any]:
     return mock.patch.object(prefetcher, "make_engine", side_effect=lambda *_, **__: Drop())
 
 
-def measure(work: Work, data: BaseDataset, threads: int, library: ctypes.CDLL) -> tuple[float, float]:
-    """The samples per second, and the microseconds per sample outside compiled code, which is measured apart."""
+class Figures(NamedTuple):
+    """The figures of a row; microseconds are of processor time.
+
+    Attributes:
+        rate: samples per second.
+        lock_us: microseconds outside compiled code per sample.
+        consumer_us: microseconds of the consumer's thread per batch.
+    """
+
+    rate: float
+    lock_us: float
+    consumer_us: float
+
+
+def measure(work: Work, data: BaseDataset, threads: int, library: ctypes.CDLL) -> Figures:
+    """Measure a row. Its processor time is that of another Loader, whose calls of compiled code are timed."""
     counted = CountedLibrary(library)
-    rates = []
-    for each in (library, counted):
-        with in_place(each), dropping_engines():
-            batches = chain.from_iterable(repeat(work.loader(data, threads, EPOCH_BATCHES)))
-            _run(batches, SETTLE)
-            in_all, compiled = time.process_time(), counted.seconds
-            samples, seconds = _run(batches, SECONDS)
-            rates.append(samples / seconds)
-            outside = time.process_time() - in_all - (counted.seconds - compiled)
-            del batches
-    return rates[0], 1e6 * outside / samples
+    with _running(work, data, threads, library) as batches:
+        samples, seconds = _take(batches, SECONDS)
+    rate = samples / seconds
+    with _running(work, data, threads, counted) as batches:
+        before = time.process_time() - counted.seconds, time.thread_time()
+        samples, _ = _take(batches, SECONDS)
+        lock, consumer = time.process_time() - counted.seconds - before[0], time.thread_time() - before[1]
+    return Figures(rate, 1e6 * lock / samples, 1e6 * consumer * work.batch_size / samples)
 
 
-def _run(batches: Iterator[Any], seconds: float) -> tuple[int, float]:
+@contextmanager
+def _running(work: Work, data: BaseDataset, threads: int, library: Any) -> Iterator[Iterator[Any]]:
+    """Yield the batches of a Loader that calls `library` as the compiled part, once it has settled."""
+    with in_place(library), dropping_engines():
+        batches = chain.from_iterable(repeat(work.loader(data, threads, EPOCH_BATCHES)))
+        _take(batches, SETTLE)
+        yield batches
+
+
+def _take(batches: Iterator[Any], seconds: float) -> tuple[int, float]:
     """Take batches for so long; the samples and the seconds that it took."""
     begun, samples, spent = time.perf_counter(), 0, 0.0
     while spent < seconds:
@@ -174,17 +194,21 @@ def main() -> None:
             data = shardio.open(args.photos if work.write is None else work.write(folder / what))
             for threads in THREADS:
                 runs[f"{what} {threads}"] = partial(measure, work, data, threads, library)
-        found = turns(runs, args.rounds)
+        found = {
+            name: Figures(*map(median, zip(*each, strict=True))) for name, each in turns(runs, args.rounds).items()
+        }
     rows = [
         {
             "what": name.split()[0],
             "threads": int(name.split()[1]),
-            "images_per_second": round(median(rate for rate, _ in each)),
-            "lock_us_per_sample": round(median(spent for _, spent in each), 2),
+            "images_per_second": round(figures.rate),
+            "lock_us_per_sample": round(figures.lock_us, 2),
         }
-        for name, each in found.items()
+        for name, figures in found.items()
     ]
-    finish({"rows": rows, "decode_us": DECODE_US, "rounds": args.rounds, "load_average_before": load}, args.json)
+    consumer = {name: round(figures.consumer_us) for name, figures in found.items()}
+    result = {"rows": rows, "consumer_us_per_batch": consumer, "decode_us": DECODE_US, "rounds": args.rounds}
+    finish({**result, "load_average": [load, os.getloadavg()[0]]}, args.json)
 
 
 if __name__ == "__main__":
