@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import BadSample, ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS
-from ..system.optional import cv2
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps, fuse
 from ..transforms.recipe import Recipe
@@ -139,7 +138,7 @@ class CpuEngine:
                     (refused,) = _make_fused(one, [wanted])
                     self._make_refused(one, wanted, refused, None)
                 result = self._finish(row, pixels, rest, sequence.erasings, slot)
-            except (BadSample, cv2.error) as error:
+            except BadSample as error:
                 result = failed_image(row, error, failed)
             if out is None:
                 results.append(result)
@@ -186,8 +185,7 @@ class CpuEngine:
 
     def _convert(self, pixels: PixelArray, sizes: Sizes, out: NDArray[Any]) -> None:
         if self._fused_floats is None:
-            for row in range(len(pixels)):
-                self._write(pixels[row], out[row])
+            self._write.convert(pixels, out)
         elif self._fused_floats.resize(pixels, FusedSteps.of_resize(sizes, sizes, "nearest", antialias=True), out):
             raise MemoryError("there is no memory to convert images")
 

@@ -5,7 +5,8 @@ Crops of JPEGs are decoded in C: `fused_images.py`, `native/jpeg.c`.
 
 import io
 import struct
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,8 +18,8 @@ from ..errors import BadSample
 from ..format import images
 from ..format.fields import Field
 from ..format.limits import MAX_IMAGE_PIXELS
+from ..native.pixels import unfilter
 from ..native.recode import find_damage
-from ..system.optional import cv2
 from .resizing import resized
 
 Levels: TypeAlias = NDArray[Any]
@@ -101,24 +102,44 @@ def with_alpha(pixels: NDArray[np.uint8], size: tuple[int, int] | None) -> NDArr
 
 
 def _decode_plain_png(data: bytes, channels: int) -> NDArray[np.uint8] | None:
-    """Return the pixels of a PNG that OpenCV decodes to Pillow's pixels, but faster; None for any other one.
+    """Return Pillow's pixels of a PNG without Pillow, in a third of the time; None for any PNG that is not plain.
 
-    It has 8 bits per sample, no palette, no transparency and no animation, and its pixels keep their channels.
+    A plain one has 8 bits per sample, no palette, no transparency, no animation and no interlacing, colours only where
+    they are wanted, and it is whole. Pillow decides what becomes of any other.
     """
-    grey, header = data[25] == _GREY, data[33 : data.find(b"IDAT", 33)]
-    if data[24] != 8 or data[25] not in (_GREY, _RGB) or (channels == 1 and not grey):
+    stored = {_GREY: 1, _RGB: 3}.get(data[25], 4)
+    if native.library() is None or stored > channels or data[24] != 8 or any(data[26:29]):
         return None
-    if b"tRNS" in header or b"acTL" in header:
+    if data[29:33] != zlib.crc32(data[12:29]).to_bytes(4):
         return None
-    color = cv2.IMREAD_COLOR_RGB if channels == 3 else cv2.IMREAD_GRAYSCALE
+    width, height = struct.unpack_from(">II", data, 16)
+    decompressor, compressed, behind = zlib.decompressobj(), [], False
+    for name, content in _chunks(data):
+        if name == b"IEND":
+            break
+        if name == b"IDAT" and not behind:
+            compressed.append(content)
+        elif name in (b"IDAT", b"tRNS", b"acTL") or not name.isalpha():
+            return None
+        else:
+            behind = bool(compressed)
+    else:
+        return None
     try:
-        decoded = cv2.imdecode(np.frombuffer(data, np.uint8), color | cv2.IMREAD_IGNORE_ORIENTATION)
-    except cv2.error:  # it has a limit of its own
+        rows = decompressor.decompress(b"".join(compressed), height * (1 + width * stored) + 1)
+    except zlib.error:
         return None
-    if decoded is None:
-        return None
-    pixels = np.asarray(decoded, np.uint8)
-    return pixels.reshape(*pixels.shape[:2], channels)
+    pixels = unfilter(rows, height, width, stored) if decompressor.eof else None
+    return pixels if pixels is None or stored == channels else pixels.repeat(channels, axis=2)
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    """Yield the name and the content of each chunk of a PNG, the last of which may be cut short."""
+    position, content = 8, memoryview(data)
+    while position + 8 <= len(data):
+        length, name = struct.unpack_from(">I4s", data, position)
+        yield name, content[position + 8 : position + 8 + length]
+        position += 12 + length
 
 
 def check_size(size: Sequence[int], stored: Sequence[int]) -> None:

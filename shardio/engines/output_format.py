@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import BadSample
-from ..system.optional import cv2
+from ..native.pixels import look_up
 from ..transforms.recipe import Recipe
 
 PixelArray: TypeAlias = NDArray[np.uint8]
@@ -73,26 +73,23 @@ class OutputWriter:
 
     def __init__(self, output: OutputFormat) -> None:
         self._output = output
-        self._table = output.lookup_table()
-        self._columns = [np.ascontiguousarray(column) for column in self._table.T]
+        self._tables = np.ascontiguousarray(output.lookup_table().T)
 
     def __call__(self, pixels: PixelArray, out: NDArray[Any] | None) -> NDArray[Any]:
         """Convert an image, into `out` if there is one. Raise BadSample if that has another shape."""
-        output = self._output
-        shape = output.shape((pixels.shape[0], pixels.shape[1]))
+        shape = self._output.shape((pixels.shape[0], pixels.shape[1]))
         if out is not None and out.shape != shape:
             raise BadSample(f"the image is {shape}, the batch's images are {out.shape}")
-        result = np.empty(shape, output.dtype) if out is None else out
-        if output.recipe.normalization is None:
-            result[...] = pixels
-        elif output.channels_last and len(self._columns) > 1:
-            cv2.LUT(pixels, self._bits(self._table)[:, None], dst=self._bits(result))
-        else:
-            for channel, column in enumerate(self._columns):
-                plane = result[..., channel] if output.channels_last else result[channel]
-                cv2.LUT(cv2.extractChannel(pixels, channel), self._bits(column), dst=self._bits(plane))
+        result = np.empty(shape, self._output.dtype) if out is None else out
+        self.convert(pixels[None], result[None])
         return result
 
-    def _bits(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return half-precision floats as uint16: OpenCV's lookup tables hold no such floats."""
-        return array.view(np.uint16) if array.dtype.itemsize == 2 else array
+    def convert(self, pixels: NDArray[np.uint8], out: NDArray[Any]) -> None:
+        """Convert images of one size, uint8 [n, height, width, channels], into `out`."""
+        last = self._output.channels_last
+        if self._output.recipe.normalization is None:
+            out[...] = pixels
+        elif not look_up(np.ascontiguousarray(pixels), self._tables, out, planes=not last):
+            for channel, table in enumerate(self._tables):
+                plane = out[..., channel] if last else out[:, channel]
+                np.take(table, pixels[..., channel], out=plane, mode="clip")

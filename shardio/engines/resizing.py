@@ -3,14 +3,15 @@
 from functools import cache
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from .. import native
-from ..system.optional import cv2
 from ..transforms.fuse import FusedSteps
 from ..transforms.steps import Interpolation
 from .fused_images import FusedImages
+from .torch_steps import resample
 
 
 def cropped(pixels: NDArray[np.uint8], box: list[int]) -> NDArray[np.uint8]:
@@ -30,14 +31,13 @@ def resize(
 ) -> NDArray[np.uint8]:
     """Return an image, uint8 [height, width, channels], resized to `size`; see `steps.Scale`.
 
-    Without the compiled part, OpenCV makes what is not antialiased; it may differ by 1.
+    Without the compiled part, torch makes what is not antialiased; it may differ by 1.
     """
     if pixels.shape[:2] == size:
         return pixels
-    channels = pixels.shape[2]
+    channels, shapes = pixels.shape[2], np.array([pixels.shape[:2], size], np.int32)
+    fused = FusedSteps.of_resize(shapes[:1], shapes[1:], interpolation, antialias)
     if native.library() is not None:
-        shapes = np.array([pixels.shape[:2], size], np.int32)
-        fused = FusedSteps.of_resize(shapes[:1], shapes[1:], interpolation, antialias)
         out = np.empty((1, *size, channels), np.uint8)
         if _images(channels).resize([np.ascontiguousarray(pixels)], fused, out):
             raise MemoryError("there is no memory to resize an image")
@@ -47,8 +47,7 @@ def resize(
         image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
         made = np.asarray(resized(image, size, interpolation))
     else:
-        flag = cv2.INTER_CUBIC if interpolation == "bicubic" else cv2.INTER_LINEAR
-        made = np.asarray(cv2.resize(pixels, size[::-1], interpolation=flag), np.uint8)
+        made = resample(torch.from_numpy(np.array(pixels)), np.zeros(1, np.int64), fused, size, channels).numpy()
     return made.reshape(*size, channels)
 
 

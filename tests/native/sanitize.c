@@ -57,6 +57,7 @@ int64_t shardio_read(int64_t count, int64_t steps, const int64_t *step, const in
                      const uint8_t *const *maps, const int64_t *most, uint8_t *const *seen, const int64_t *offsets,
                      const int64_t *sizes, const int64_t *places, uint8_t *out);
 void shardio_read_files(int64_t count, const char *const *paths, const int64_t *rooms, uint8_t *to, int64_t *got);
+int32_t shardio_unfilter(int64_t height, int64_t width, int64_t channels, const uint8_t *rows, uint8_t *pixels);
 int32_t shardio_unshuffle(int64_t width, int64_t count, const uint8_t *apart, uint8_t *joined);
 void shardio_permute(int64_t count, uint64_t *numbers, uint64_t n, int32_t high, int32_t low, int32_t rounds,
                      const uint64_t *keys);
@@ -421,6 +422,20 @@ static void unshuffle(const Input *input) {
     check_margins(joined, size);
 }
 
+/* The rows end where the input does. */
+static void unfilter(const Input *input) {
+    const int64_t width = within(input, 0, 1, MOST_SIDE), channels = input->parameters[1] & 1 ? 3 : 1;
+    const int64_t row = 1 + width * channels, height = input->size / row;
+    const size_t size = (size_t)(height * width * channels);
+    uint8_t *rows = malloc((size_t)(height * row)), *pixels = margined(size);
+    memcpy(rows, input->data, (size_t)(height * row));
+    int known = 1;
+    for (int64_t y = 0; y < height; y++) known &= rows[y * row] <= 4;
+    require((shardio_unfilter(height, width, channels, rows, pixels) == 0) == known, "a filter is taken or not");
+    check_margins(pixels, size);
+    free(rows);
+}
+
 typedef struct {
     const char *name;
     void (*run)(const Input *);
@@ -436,6 +451,7 @@ static Target targets[] = {
     {.name = "damage", .run = warnings}, {.name = "area", .run = area},       {.name = "permute", .run = permute},
     {.name = "steps", .run = steps},     {.name = "restart", .run = restart},
     {.name = "shuffle", .run = unshuffle}, {.name = "bits", .run = set_bits},
+    {.name = "png", .run = unfilter},
 };
 enum { TARGETS = sizeof targets / sizeof *targets };
 

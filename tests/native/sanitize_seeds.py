@@ -105,6 +105,12 @@ def inputs(target: str) -> Iterator[bytes]:
     elif target == "bits":
         for number in (1, 3, 256, 511):
             yield block([number]) + random.bytes(64 * number)
+    elif target == "png":
+        for number in range(10):
+            width, channels = int(random.integers(1, 40)), (1, 3)[number % 2]
+            rows = random.integers(0, 256, (30, 1 + width * channels), dtype=np.uint8)
+            rows[:, 0] = number // 2 if number < 8 else random.integers(0, 5, 30)
+            yield block([width, number % 2]) + rows.tobytes()
     elif target == "shuffle":
         for number in range(8):
             yield block([number]) + random.bytes(int(random.integers(0, 3000)))
@@ -143,6 +149,7 @@ def main() -> None:
         "permute",
         "bits",
         "shuffle",
+        "png",
         "steps",
         "restart",
     ):

@@ -11,7 +11,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "scripts" / "sanitize"
 TARGETS = {
     *("jpeg", "lmdb", "rows", "resize", "headers", "recode"),
-    *("damage", "area", "permute", "bits", "shuffle", "steps", "restart"),
+    *("damage", "area", "permute", "bits", "shuffle", "steps", "restart", "png"),
 }
 SKIPPED = 5
 

@@ -16,11 +16,13 @@ void *shardio_recoder_new(void);
 int64_t shardio_restart(void *recoder, const uint8_t *data, int64_t size, int32_t strip, const void **result);
 void shardio_permute(int64_t count, uint64_t *numbers, uint64_t n, int32_t high, int32_t low, int32_t rounds,
                      const uint64_t *keys);
+int32_t shardio_unfilter(int64_t height, int64_t width, int64_t channels, const uint8_t *rows, uint8_t *pixels);
 int32_t shardio_unshuffle(int64_t width, int64_t count, const uint8_t *apart, uint8_t *joined);
 
 enum { NUMBERS = 24, PARTS = 3, MOST_PIXELS = 1 << 28 };
-enum { IMAGE, STEP, PERMUTE, ORIENTATION, RESTART, SHUFFLE, KINDS };
-static const char *NAMES[] = {"images", "steps", "permutations", "orientations", "transcoded files", "shuffles"};
+enum { IMAGE, STEP, PERMUTE, ORIENTATION, RESTART, SHUFFLE, UNFILTER, KINDS };
+static const char *NAMES[] = {"images", "steps", "permutations", "orientations", "transcoded files", "shuffles",
+                              "rows of PNGs"};
 
 typedef struct {
     uint8_t *bytes;
@@ -92,6 +94,9 @@ static int same_case(void *decoder, int32_t kind, const int32_t *n, const Bytes 
         return same_file(n, parts);
     case SHUFFLE:
         shardio_unshuffle(n[0], parts[0].size / n[0], parts[0].bytes, parts[1].bytes);
+        return memcmp(parts[1].bytes, parts[2].bytes, (size_t)parts[2].size) == 0;
+    case UNFILTER:
+        shardio_unfilter(n[0], n[1], n[2], parts[0].bytes, parts[1].bytes);
         return memcmp(parts[1].bytes, parts[2].bytes, (size_t)parts[2].size) == 0;
     }
     return parts[0].size == parts[2].size && memcmp(data, parts[2].bytes, (size_t)parts[2].size) == 0;

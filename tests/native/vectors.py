@@ -22,6 +22,7 @@ from shardio.engines.jpeg_headers import orientations_of
 from shardio.engines.orientation import TURNS
 from shardio.engines.size_preserving_steps import KINDS, arrays_of, carry_out
 from shardio.native import rows
+from shardio.native.pixels import unfilter
 from shardio.native.recode import restart
 from shardio.transforms import ColorJitter, GaussianBlur, RandomErasing, RandomGenerator, RandomRotation
 from shardio.transforms.auto_augment import Ranges, operations
@@ -29,7 +30,7 @@ from shardio.transforms.fuse import FusedSteps
 from shardio.transforms.steps import Blur, Flip, Interpolation, SizePreservingStep, Warp
 
 NUMBERS = 24
-IMAGE, STEP, PERMUTE, ORIENTATION, RESTART, SHUFFLE = range(6)
+IMAGE, STEP, PERMUTE, ORIENTATION, RESTART, SHUFFLE, UNFILTER = range(7)
 NORMALIZATION = np.array([[0.485, 0.229], [0.456, 0.224], [0.406, 0.225]], np.float32)
 
 
@@ -126,7 +127,7 @@ def step_cases() -> Iterator[bytes]:
 
 
 def other_cases() -> Iterator[bytes]:
-    """Orders of epochs, orientations, files that are transcoded, and bytes that were shuffled."""
+    """Orders of epochs, orientations, files that are transcoded, bytes that were shuffled, and rows of PNGs."""
     random = np.random.default_rng(1)
     for n in (1, 1000, 2**31 - 1):
         bits = max(2, (n - 1).bit_length())
@@ -139,6 +140,13 @@ def other_cases() -> Iterator[bytes]:
         for count in (0, 1, 15, 16, 33, 1000):
             elements = random.integers(0, 256, (count, width), dtype=np.uint8)
             yield case(SHUFFLE, [width], elements.T.tobytes(), bytes(elements.size), elements.tobytes())
+    for number in range(20):
+        height, width, channels = (*random.integers(1, 40, 2).tolist(), (1, 3)[number % 2])
+        lines = random.integers(0, 256, (height, 1 + width * channels), dtype=np.uint8)
+        lines[:, 0] %= 5
+        made = unfilter(lines.tobytes(), height, width, channels)
+        assert made is not None
+        yield case(UNFILTER, [height, width, channels], lines.tobytes(), bytes(made.size), made.tobytes())
     plain = jpeg(24, 32)
     for data in (plain, *(with_exif(plain, tiff(value)) for value in range(1, 10)), b"", plain[:30]):
         yield case(ORIENTATION, [], data, b"", bytes([orientations_of([data])[0] if data[:2] == b"\xff\xd8" else 0]))
