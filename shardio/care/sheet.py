@@ -1,12 +1,14 @@
 """Drawing samples: each is a card of its pictures, side by side, with lines of text beneath, and blocks hold cards."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
 
 from ..format.mask_colors import colored
 
@@ -16,7 +18,7 @@ GAP = 4
 _TEXT_COLOR, _MARK_COLOR, _BACKGROUND = (40, 40, 40), (220, 30, 30), 255
 _MARGIN, _BASELINE = 2, 14  # of a line of text, in pixels from the left and from its top
 _FRAME = 3  # pixels
-_FONT, _SMALLEST, _LARGEST = cv2.FONT_HERSHEY_SIMPLEX, 0.28, 0.4  # its scales
+_SMALLEST, _LARGEST = 8, 12  # sizes of the font, in pixels
 
 Drawing: TypeAlias = NDArray[np.uint8]
 """Pixels as RGB, uint8 [height, width, 3]."""
@@ -72,7 +74,8 @@ def _card(card: Card, lines: int) -> Drawing:
         tiles = [np.concatenate(column) for column in zip(tiles, names, strict=True)]
     parts = [_arranged(tiles, len(tiles))[GAP:-GAP, GAP:-GAP]]
     if card.marked:
-        cv2.rectangle(parts[0], (0, 0), (parts[0].shape[1] - 1, TILE_SIZE - 1), _MARK_COLOR, _FRAME)
+        for edge in (slice(_FRAME), slice(-_FRAME, None)):
+            parts[0][:TILE_SIZE][edge] = parts[0][:TILE_SIZE, edge] = _MARK_COLOR
     width = parts[0].shape[1]
     parts += [_line(text, width) for text in [*card.lines, *[""] * (lines - len(card.lines))]]
     return np.concatenate(parts)
@@ -86,30 +89,36 @@ def _tile(picture: NDArray[Any] | None) -> Drawing:
     is_mask = picture.ndim == 2
     image = colored(picture) if is_mask else picture
     scale = TILE_SIZE / max(image.shape[:2])
-    method = cv2.INTER_AREA if scale < 1 else cv2.INTER_NEAREST if scale > 2 else cv2.INTER_LINEAR
-    method = cv2.INTER_NEAREST if is_mask else method
+    filters = Image.Resampling
+    method = filters.NEAREST if is_mask or scale > 2 else filters.BOX if scale < 1 else filters.BILINEAR
     width, height = (max(1, round(side * scale)) for side in (image.shape[1], image.shape[0]))
-    fitted = cv2.resize(image, (width, height), interpolation=method).reshape(height, width, -1)
+    fitted = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).resize((width, height), method)
     y, x = (TILE_SIZE - height) // 2, (TILE_SIZE - width) // 2
-    tile[y : y + height, x : x + width] = fitted
+    tile[y : y + height, x : x + width] = fitted.convert("RGB")
     return tile
 
 
 def _line(text: str, width: int) -> Drawing:
     """Draw as much of a text as fits into a line."""
-    line = _blank(CAPTION_HEIGHT, width)
-    text = " ".join(text.split()).encode("ascii", "replace").decode()  # OpenCV's own font has no other characters
+    line = Image.fromarray(_blank(CAPTION_HEIGHT, width))
+    text = " ".join(text.split()).encode("ascii", "replace").decode()  # Pillow's own font has few other characters
     room = width - 2 * _MARGIN
     text = text[:room]  # no character is narrower than a pixel
-    scale = max(_SMALLEST, _LARGEST * min(1.0, room / max(1, _width(text, _LARGEST))))
-    while _width(text, scale) > room:
+    sizes = range(_LARGEST, _SMALLEST, -1)
+    size = next((size for size in sizes if _width(text, size) <= room), _SMALLEST)
+    while _width(text, size) > room:
         text = text[:-1]
-    cv2.putText(line, text, (_MARGIN, _BASELINE), _FONT, scale, _TEXT_COLOR, 1, cv2.LINE_AA)
-    return line
+    ImageDraw.Draw(line).text((_MARGIN, _BASELINE), text, _TEXT_COLOR, _font(size), anchor="ls")
+    return np.array(line)
 
 
-def _width(text: str, scale: float) -> int:
-    return int(cv2.getTextSize(text, _FONT, scale, 1)[0][0])
+def _width(text: str, size: int) -> int:
+    return math.ceil(_font(size).getlength(text))
+
+
+@cache
+def _font(size: int) -> Any:
+    return ImageFont.load_default(size)
 
 
 def _arranged(tiles: Sequence[Drawing], columns: int) -> Drawing:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from ..errors import ConfigError, Option
 from ..format.fields import Field, describe_fields, presence
@@ -201,9 +201,9 @@ def _check(path: str | os.PathLike[str], **counts: int) -> None:
 
 
 def _write(path: str | os.PathLike[str], blocks: Sequence[Block], columns: int) -> None:
-    drawing = cv2.cvtColor(sheet(blocks, columns), cv2.COLOR_RGB2BGR)
+    drawing = Image.fromarray(sheet(blocks, columns))
     with naming(Path(path)):
-        Path(path).write_bytes(cv2.imencode(".png", drawing)[1].tobytes())
+        drawing.save(path, "PNG")
 
 
 def _blocks(given: Loader | Batch, steps: int, most: int) -> list[Block]:

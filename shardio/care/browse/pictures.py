@@ -1,12 +1,14 @@
 """Pictures of values for a page: small ones for the grid, images as they are, and numbers as grey levels."""
 
 import base64
+import io
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from ...engines.image_decoding import decode_mask
 from ...errors import BadSample
 from ...format import images
 from ...format.fields import Field, describe, present_column
@@ -83,10 +85,11 @@ def whole(value: Any, field: Field) -> tuple[bytes, str]:
         return png(colored(value[..., 0].astype(np.uint16)) if field.role == "mask" else value), "image/png"
     images.check_pixels(value, MOST_PIXELS)
     if field.role == "mask":
-        levels = cv2.imdecode(np.frombuffer(value, np.uint8), cv2.IMREAD_UNCHANGED)
-        if levels is None or levels.ndim != 2:
+        try:
+            levels = decode_mask(value, MOST_PIXELS)
+        except BadSample:  # it is shown as it is
             return value, f"image/{images.sniff(value)}"
-        return png(colored(levels.astype(np.uint16))), "image/png"
+        return png(colored(levels[..., 0].astype(np.uint16))), "image/png"
     return value, f"image/{images.sniff(value)}"
 
 
@@ -99,8 +102,9 @@ def grey(numbers: NDArray[Any], most: int = LARGEST) -> NDArray[np.uint8]:
 
 def png(pixels: NDArray[Any]) -> bytes:
     """Return pixels, uint8 [height, width] or [height, width, 1 or 3] of RGB, as a PNG."""
-    in_order = pixels[..., ::-1] if pixels.ndim == 3 and pixels.shape[2] == 3 else pixels
-    return cv2.imencode(".png", np.ascontiguousarray(in_order))[1].tobytes()
+    encoded = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels).save(encoded, "PNG")
+    return encoded.getvalue()
 
 
 def inline(pixels: NDArray[Any], label: str, kind: str = "") -> str:
