@@ -201,7 +201,7 @@ _LAZY = {
     "stats": "care.stats",
     "verify": "care.verify",
 }
-"""Names whose modules load torch, h5py or OpenCV, by module: they load when they are first used."""
+"""Names whose modules load torch or h5py, by module: they load when they are first used."""
 
 
 def __getattr__(name: str) -> Any:

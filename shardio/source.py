@@ -4,7 +4,7 @@ A converter imports this module, `shardio.errors` and, for its tests, `shardio.t
 `Converter` returns a `Source`. The protocols `HasColumns`, `HasBlocks`, `HasRemarks`, `HasHints`, `Adoptable`,
 `HasPlaces` and `HasNames` describe what a source can do besides. `find` and `names` look up installed converters.
 
-The other functions are those that most converters need. None of them loads OpenCV or another large package before it is
+The other functions are those that most converters need. None of them loads torch or another large package before it is
 called.
 """
 
@@ -75,6 +75,6 @@ def encode_png(pixels: NDArray[Any], place: object) -> bytes:
     Raises:
         BadSample: there are no pixels, or their shape or dtype is none of these.
     """
-    from .conversion.reencode import png  # loads OpenCV
+    from .conversion.reencode import png  # loads torch
 
     return png(pixels, place)

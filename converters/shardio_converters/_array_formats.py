@@ -19,7 +19,6 @@ from shardio.foreign.files import File, compression_of, open_file, peek
 from shardio.format.images import probe, sniff
 from shardio.source import load_optional
 from shardio.system.npy import read_header
-from shardio.system.optional import cv2
 
 from ._dicom import open_dicom, series_of
 from ._opened_array import OpenedArray, ReadOptions, Stream, check_room, damage_is_bad
@@ -96,7 +95,7 @@ def _png(stream: Stream, options: ReadOptions) -> OpenedArray:
     bits, colours = data[24], data[25]
     if bits not in (8, 16) or colours not in _PNG_CHANNELS:
         raise BadSample("a PNG read as an array must have 8 or 16 bits of grey, RGB or RGB and alpha, and no palette")
-    channels = _PNG_CHANNELS[colours]
+    channels, cv2 = _PNG_CHANNELS[colours], load_optional("cv2", purpose="reading a PNG as an array", extra="opencv")
     shape = (info.height, info.width, channels) if channels else (info.height, info.width)
 
     def read() -> NDArray[Any]:

@@ -9,7 +9,7 @@ from .. import native
 from ..system import cpus
 
 PACKAGES = (
-    *("shardio-data", "torch", "numpy", "h5py", "lmdb", "opencv-python-headless"),
+    *("shardio-data", "torch", "numpy", "h5py", "lmdb", "pillow"),
     *("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13", "nvidia-dali-cuda120", "nvidia-dali-cuda130"),
 )
 

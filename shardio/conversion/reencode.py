@@ -16,7 +16,7 @@ from ..errors import BadSample, ConfigError, Message, Option
 from ..format.images import ImageInfo, check_pixels, jpeg_coding, orientation, probe
 from ..format.limits import MAX_IMAGE_PIXELS, Limits
 from ..native import recode
-from ..system.optional import cv2
+from ..system.optional import load
 
 Recompress: TypeAlias = Literal["never", "if-needed", "always"]
 
@@ -183,6 +183,7 @@ class ReencodeOptions:
         keeps = info.format == "png" and self.recompress != "always"
         if not keeps and max(size) > _LONGEST_JPEG_SIDE:
             raise BadSample(f"a JPEG has at most {_LONGEST_JPEG_SIDE} pixels a side, this image {size[0]} x {size[1]}")
+        cv2 = _opencv(f"re-encoding a {info.format} image")
         flags = cv2.IMREAD_UNCHANGED if keeps else cv2.IMREAD_ANYCOLOR | cv2.IMREAD_IGNORE_ORIENTATION
         try:
             pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
@@ -201,6 +202,10 @@ class ReencodeOptions:
         return encoded.tobytes()
 
 
+def _opencv(purpose: str) -> Any:
+    return load("cv2", purpose=purpose, extra="opencv")
+
+
 def _check_compiled() -> None:
     if native.library() is None:
         why = "{jpeg_restarts} needs the compiled part of shardio, which is missing ({}): {}"
@@ -214,6 +219,7 @@ def png(pixels: NDArray[Any], place: object) -> bytes:
     """
     done = False
     if pixels.size:
+        cv2 = _opencv("storing pixels as PNG")
         level = (cv2.IMWRITE_PNG_COMPRESSION, _PNG_COMPRESSION)
         done, data = cv2.imencode(".png", pixels[..., ::-1] if pixels.ndim == 3 else pixels, level)
     if not done:
@@ -246,5 +252,6 @@ def _resized(pixels: NDArray[Any], size: tuple[int, int], turn: Turn, *, nearest
     if nearest:
         pixels = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.NEAREST))
     elif pixels.shape[:2] != (height, width):
+        cv2 = _opencv("shrinking an image")
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
     return turned(pixels, turn)

@@ -45,7 +45,6 @@ PACKAGES = (
     Package("h5py", "h5py", ("h5py",), more=lambda h5py: f"HDF5 {h5py.version.hdf5_version}"),
     Package("lmdb", "lmdb", ("lmdb",), more=lambda lmdb: f"LMDB {'.'.join(map(str, lmdb.version()))}"),
     Package("Pillow", "PIL", ("pillow",)),
-    Package("OpenCV", "cv2", ("opencv-python-headless", "opencv-python")),
     Package("msgspec", "msgspec", ("msgspec",)),
     Package("xxhash", "xxhash", ("xxhash",)),
     Package(
@@ -55,6 +54,10 @@ PACKAGES = (
     Package(
         *("nvImageCodec", "nvidia.nvimgcodec", ("nvidia-nvimgcodec-cu13", "nvidia-nvimgcodec-cu12")),
         *("images decoded on a GPU", "'nvidia-nvimgcodec-cu13[all]', or 'nvidia-nvimgcodec-cu12[all]'"),
+    ),
+    Package(
+        *("OpenCV", "cv2", ("opencv-python-headless", "opencv-python")),
+        "PNGs made of pixels, and images other than JPEGs shrunk or encoded anew",
     ),
     Package("hdf5plugin", "hdf5plugin", ("hdf5plugin",), "zstd, lz4, bitshuffle and blosc in HDF5 files"),
     Package("webdataset", "webdataset", ("webdataset",), "other programs that read shardio's tars, not shardio"),

@@ -1,4 +1,4 @@
-"""Optional packages, and OpenCV: imported on first use, with an error that says how to install a missing one."""
+"""Optional packages: imported on first use, with an error that says how to install a missing one."""
 
 import importlib
 import importlib.metadata
@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingDependency
 
@@ -20,15 +19,18 @@ _SETTINGS = {
 def load(module: str, *, purpose: str, extra: str, distribution: str = "shardio-data") -> ModuleType:
     """Import and return `module`.
 
-    Raises MissingDependency if it is not installed: `PURPOSE needs MODULE: pip install PACKAGES`, with the packages
-    that the extra of the distribution adds.
+    Raises MissingDependency if it cannot be imported: `PURPOSE needs MODULE: pip install PACKAGES`, with the packages
+    that the extra of the distribution adds, and the reason if it is another one than that MODULE is not installed.
     """
     if module in _SETTINGS:
         os.environ.setdefault(*_SETTINGS[module])
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise MissingDependency(f"{purpose} needs {module}: pip install {_packages(distribution, extra)}") from error
+        why = "" if isinstance(error, ModuleNotFoundError) else f", which cannot be imported ({error})"
+        raise MissingDependency(
+            f"{purpose} needs {module}{why}: pip install {_packages(distribution, extra)}"
+        ) from error
 
 
 def _packages(distribution: str, extra: str) -> str:
@@ -45,24 +47,3 @@ def _packages(distribution: str, extra: str) -> str:
         package.strip() for package, _, marker in (r.partition(";") for r in requirements) if marked.search(marker)
     ]
     return " ".join(map(shlex.quote, packages or [f"{distribution}[{extra}]"]))
-
-
-if TYPE_CHECKING:
-    import cv2 as cv2
-else:
-
-    class _OpenCV:
-        """The module cv2; an attribute that was looked up once is found as fast as a module's."""
-
-        def __getattr__(self, name: str) -> Any:
-            try:
-                import cv2 as module
-            except ImportError as error:
-                raise MissingDependency(
-                    f"images need OpenCV, which cannot be imported ({error}): pip install opencv-python-headless"
-                ) from error
-            value = getattr(module, name)
-            setattr(self, name, value)
-            return value
-
-    cv2 = _OpenCV()

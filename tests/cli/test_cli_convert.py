@@ -1,5 +1,6 @@
 """The options of `shardio convert` on the command line, plug-ins, and the commands that rewrite datasets."""
 
+import io
 import os
 import subprocess
 import sys
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _builders import jpeg, png
+from _builders import encode, jpeg, pixels, png, webp
 from _cli import run
+from PIL import Image
 
 import shardio
 from shardio.care.verify import verify
@@ -179,19 +181,71 @@ class Squares:
 '''
 
 
-@pytest.mark.slow
-def test_data_without_images_needs_no_opencv(tmp_path: Path) -> None:
-    """Where OpenCV cannot be imported, arrays are converted, verified and loaded; what needs it says how to get it."""
+@pytest.fixture
+def without_opencv(tmp_path: Path) -> dict[str, str]:
+    """Variables of an environment in which OpenCV is installed, but cannot be imported."""
     (tmp_path / "broken/cv2").mkdir(parents=True)
     (tmp_path / "broken/cv2/__init__.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')")
-    without = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "broken"), os.environ.get("PYTHONPATH", "")])}
-    np.savez(tmp_path / "a.npz", x=np.zeros((6, 4), np.float32), label=np.arange(6))
+    return {"PYTHONPATH": os.pathsep.join([str(tmp_path / "broken"), os.environ.get("PYTHONPATH", "")])}
+
+
+WITHOUT_OPENCV = """
+import sys
+import numpy as np
+from PIL import Image
+import shardio
+from shardio import Loader, Normalize, RandomHorizontalFlip, Resize
+
+shardio.convert("in", "out", converter="imagefolder")
+data = shardio.open("out")
+assert shardio.verify("out", deep=True).count == 0
+shardio.stats(data)
+assert shardio.show(Loader(data, 5), "sheet.png") == len(data) == 5
+(batch,) = Loader(data, 5, shuffle=None)
+np.savez("pixels.npz", *(image.numpy() for image in batch["image"]))
+moves = [Resize((16, 16), antialias=False), RandomHorizontalFlip(), Normalize((0.5,) * 3, (0.2,) * 3, dtype="float16")]
+(batch,) = Loader(data, 5, transforms={"image": moves})
+assert batch["image"].shape == (5, 3, 16, 16)
+assert "cv2" not in sys.modules
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["compiled", "off"])
+def test_images_need_no_opencv(part: str, tmp_path: Path, without_opencv: dict[str, str]) -> None:
+    """Without OpenCV, images of every format are converted, checked, counted, drawn and loaded, as Pillow has them."""
+    files = {"bmp": encode("bmp", pixels(30, 40)), "grey.png": png(30, 40, 1), "jpg": jpeg(30, 40), "png": png(30, 40)}
+    files["webp"] = webp(30, 40)
+    (tmp_path / "in/class").mkdir(parents=True)
+    for name, data in files.items():
+        (tmp_path / f"in/class/a.{name}").write_bytes(data)
+    environment = os.environ | without_opencv | ({"SHARDIO_NATIVE": "off"} if part == "off" else {})
+    subprocess.run([sys.executable, "-W", "ignore", "-c", WITHOUT_OPENCV], check=True, env=environment, cwd=tmp_path)
+    found = np.load(tmp_path / "pixels.npz")
+    for number, data in enumerate(files.values()):
+        with Image.open(io.BytesIO(data)) as wanted:
+            assert np.array_equal(found[f"arr_{number}"], np.asarray(wanted.convert("RGB")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "purpose"),
+    [
+        (["numpy", "b.npz", "--as-image", "image"], "storing pixels as PNG"),
+        (["imagefolder", "in", "--resize-shorter", "8"], "re-encoding a png image"),
+        (["imagefolder", "in", "--recompress", "always"], "re-encoding a png image"),
+        (["arrayfolder", "in"], "reading a PNG as an array"),
+    ],
+)
+def test_what_needs_opencv_says_how_to_get_it(
+    command: list[str], purpose: str, tmp_path: Path, without_opencv: dict[str, str]
+) -> None:
+    """A conversion that encodes images, or reads PNGs as arrays, says why OpenCV fails, and what to install."""
     np.savez(tmp_path / "b.npz", image=np.zeros((6, 32, 32), np.uint8), label=np.arange(6))
-    run("convert", "numpy", tmp_path / "a.npz", tmp_path / "a", "--to", "hdf5", **without)
-    assert "digest matches" in run("verify", "--deep", tmp_path / "a", **without)
-    loaded = "import shardio, sys; len(list(shardio.Loader(sys.argv[1], 2)))"
-    subprocess.run([sys.executable, "-c", loaded, tmp_path / "a"], check=True, env=os.environ | without)
-    command = ["convert", "numpy", tmp_path / "b.npz", tmp_path / "b", "--as-image", "image"]
-    told = run(*command, code=1, **without)
-    assert "images need OpenCV, which cannot be imported (libGL.so.1: cannot open shared object file): pip" in told
+    (tmp_path / "in/class").mkdir(parents=True)
+    (tmp_path / "in/class/a.png").write_bytes(png(30, 40, dtype=np.uint16))
+    kind, source, *options = command
+    told = run("convert", kind, tmp_path / source, tmp_path / "out", *options, code=1, **without_opencv)
+    reason = "cv2, which cannot be imported (libGL.so.1: cannot open shared object file)"
+    assert f"{purpose} needs {reason}: pip install 'opencv-python-headless>=4.11'" in " ".join(told.split())
     assert "Traceback" not in told

@@ -124,7 +124,6 @@ def test_recipes_ask_for_what_the_package_requires() -> None:
     names = {  # where they are not the name on PyPI, or on PyPI behind `py-`
         "docstring-parser": ("docstring_parser", "py-docstring-parser"),
         "lmdb": ("python-lmdb", "py-lmdb"),
-        "opencv-python-headless": ("py-opencv", "opencv"),
         "torch": ("pytorch", "py-torch"),
         "xxhash": ("python-xxhash", "py-xxhash"),
     }
