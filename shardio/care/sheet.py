@@ -92,9 +92,10 @@ def _tile(picture: NDArray[Any] | None) -> Drawing:
     filters = Image.Resampling
     method = filters.NEAREST if is_mask or scale > 2 else filters.BOX if scale < 1 else filters.BILINEAR
     width, height = (max(1, round(side * scale)) for side in (image.shape[1], image.shape[0]))
-    fitted = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).resize((width, height), method)
+    whole = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+    fitted = np.asarray(whole.resize((width, height), method).convert("RGB"))
     y, x = (TILE_SIZE - height) // 2, (TILE_SIZE - width) // 2
-    tile[y : y + height, x : x + width] = fitted.convert("RGB")
+    tile[y : y + height, x : x + width] = fitted
     return tile
 
 
@@ -117,7 +118,7 @@ def _width(text: str, size: int) -> int:
 
 
 @cache
-def _font(size: int) -> Any:
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)
 
 

@@ -199,7 +199,7 @@ class ReencodeOptions:
             raise BadSample(f"the {info.format} image cannot be re-encoded: {error.err}") from error
         if not done:
             raise BadSample(f"the {info.format} image of {info.height} x {info.width} pixels cannot be re-encoded")
-        return encoded.tobytes()
+        return bytes(encoded)
 
 
 def _opencv(purpose: str) -> Any:
