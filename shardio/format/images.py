@@ -18,7 +18,8 @@ _SIZE_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _BARE_MARKERS = frozenset(range(0xD0, 0xD9)) | {0x01}
 _ONE_NUMBER = (0, 3)  # the colour types of PNG whose pixels are one number each: grey levels, and palette indices
 _PNG_COLOURS = {2: "RGB colours", 4: "grey levels and alpha", 6: "RGB colours and alpha"}
-_PNG_END = b"\0\0\0\0IEND\xaeB`\x82"  # length 0, name, CRC: the same 12 bytes in every file
+PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
+"""The last chunk of a PNG: length 0, name, CRC; the same 12 bytes in every file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ def _png(data: bytes, whole: bool) -> ImageInfo:
     width, height, _, color = struct.unpack_from(">IIBB", data, 16)
     if data[12:16] != b"IHDR":
         raise BadSample(f"the png image is corrupt: it begins with the chunk {data[12:16]!r}")
-    if whole and data.rfind(_PNG_END, 33) < 0:
+    if whole and data.rfind(PNG_END, 33) < 0:
         raise BadSample(f"the png image is cut short: no end marker in {len(data)} bytes")
     return ImageInfo("png", height, width, {0: 1, 2: 3, 3: 3, 4: 4, 6: 4}.get(color, 3))
 

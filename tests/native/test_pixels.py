@@ -100,6 +100,17 @@ def test_plain_pngs_need_no_pillow(stored: int, wanted: int, monkeypatch: pytest
     assert outcome(data, wanted) == pillows
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_stands_beside_pixels_makes_no_png_bad(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain PNG with a text of a wrong checksum, which Pillow refuses, is decoded, also without the compiled part."""
+    rows = filtered(2, 4, 3, [0], 1)
+    data = png(rows, 3, before=chunk(b"tEXt", b"a\0text")[:-4] + bytes(4))
+    assert "bad header checksum" in by_pillow(data, 3)
+    if not compiled:
+        monkeypatch.setattr(native, "library", lambda: None)
+    assert outcome(data, 3) == ((2, 4, 3), rows[:, 1:].tobytes())
+
+
 def test_a_png_of_more_rows_than_it_says_takes_no_more_memory() -> None:
     """A small PNG that holds 64 MiB of rows is decompressed up to those that its header names, and has these pixels."""
     rows = filtered(1, 4, 1, [0], 1)
