@@ -112,6 +112,7 @@ def _decode_plain_png(data: bytes, channels: int) -> NDArray[np.uint8] | None:
     if stored > channels or (compressed := _plain_png(data)) is None:
         return None
     width, height = struct.unpack_from(">II", data, 16)
+    pixels: NDArray[np.uint8] | None
     try:
         if native.library() is None:
             alone = (data[:33], struct.pack(">I", len(compressed)), b"IDAT", compressed, bytes(4), images.PNG_END)
