@@ -27,7 +27,15 @@ def test_aarch64() -> None:
     """An emulated aarch64 processor makes the same images, hues, orders, orientations and transcoded files."""
     done = run()
     assert done.returncode == 0, done.stdout + done.stderr
-    counts = ["900 images", "372 steps", "3 permutations", "12 orientations", "15 transcoded files", "18 shuffles"]
+    counts = [
+        "900 images",
+        "372 steps",
+        "3 permutations",
+        "12 orientations",
+        "15 transcoded files",
+        "18 shuffles",
+        "20 rows of PNGs",
+    ]
     assert done.stdout.splitlines() == counts
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import final
 
+from ...errors import PipelineClosed
 from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
 from .assemble import assemble
@@ -252,6 +253,8 @@ def _error_of(rows: Rows, part: slice) -> Exception | None:
     """Make rows, and return the error if that fails. Its traceback refers to this frame, and so not to the job."""
     try:
         fill(rows, part)
+    except PipelineClosed as error:  # nobody gets it, and its frames would keep the memory of the batch
+        return error.with_traceback(None)
     except Exception as error:  # noqa: BLE001  # raised again in the consumer, in its batch's turn
         return error
     return None
@@ -263,6 +266,8 @@ def _assembled(rows: Rows, part: slice) -> BatchResult:
     try:
         with rows.clock.stage(stage):
             return assemble(rows, part)
+    except PipelineClosed as error:
+        return error.with_traceback(None)
     except Exception as error:  # noqa: BLE001  # raised again in the consumer, in this batch's turn
         return error
 
