@@ -1,4 +1,4 @@
-"""What a rank's Python allows on a machine with many cores, measured on one with few.
+"""The rate that a rank's Python allows on a machine with many cores, measured on one with few.
 
     python -m benchmarks.many_cores --photos DATASET --json many_cores.json
 
@@ -48,7 +48,7 @@ EPOCH_BATCHES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a Loader delivers.
+    """The data of a Loader, and its options.
 
     Attributes:
         batch_size: samples per batch.

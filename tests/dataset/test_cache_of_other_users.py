@@ -198,7 +198,7 @@ def test_what_another_user_put_at_the_name(plain: Path, shared: Path, victim: Pa
 
 
 def test_values_of_another_users_choosing(plain: Path, shared: Path) -> None:
-    """What another user has put into a cache of his own is never delivered to anybody else."""
+    """Nobody is given values that another user has put into a cache of his own."""
     assert epoch(OTHER, plain, shared / "cache")[0] == list(range(COUNT))
     as_other(
         "folder = Path(sys.argv[1])\n"
@@ -356,7 +356,7 @@ def test_a_link_that_is_given(tmp_path: Path) -> None:
 
 
 def test_the_folder_above_changes(plain: Path, shared: Path) -> None:
-    """What is open goes on in the cache that it opened, where another user puts a folder of his own in its place."""
+    """An open dataset goes on in the cache that it opened if another user puts a folder of his own in its place."""
     as_other("Path(sys.argv[1]).mkdir()", shared / "cache")
     dataset = shardio.open(plain, cache=shared / "cache", **SIZE)
     assert (dataset.selection(np.arange(10)).column("x")[:, 0] == range(10)).all()

@@ -21,7 +21,7 @@ import shardio
 from shardio import World
 
 Seen = list[Any]
-"""What a rank saw of a loop: the numbers of its batches' samples, then the text of an error or a warning."""
+"""The record of a rank's loop: the numbers of its batches' samples, then the text of an error or a warning."""
 
 N, BATCH, MOST = 96, 4, 5
 

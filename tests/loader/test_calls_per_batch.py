@@ -42,7 +42,7 @@ class Calls(NamedTuple):
 
 
 class Floor(NamedTuple):
-    """What a batch may take at most.
+    """The limits of a batch.
 
     Attributes:
         work: what is loaded.

@@ -44,7 +44,7 @@ def filtered(height: int, width: int, channels: int, filters: Sequence[int], see
 
 
 def outcome(data: bytes, channels: int) -> tuple[tuple[int, ...], bytes] | str:
-    """What decoding gives: the shape and the bytes of pixels, or the text of the error."""
+    """The outcome of decoding: the shape and the bytes of pixels, or the text of the error."""
     try:
         pixels = image_decoding.decode_mask(data) if channels == 0 else image_decoding.decode(data, channels)
     except BadSample as error:
@@ -53,7 +53,7 @@ def outcome(data: bytes, channels: int) -> tuple[tuple[int, ...], bytes] | str:
 
 
 def by_pillow(data: bytes, channels: int) -> tuple[tuple[int, ...], bytes] | str:
-    """What decoding gives where nothing is decoded without Pillow."""
+    """The outcome of decoding if Pillow decodes everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(image_decoding, "_decode_plain_png", lambda data, channels: None)
         return outcome(data, channels)

@@ -213,7 +213,7 @@ def test_a_descriptor_stays_in_its_process_and_is_closed(folder: Directory) -> N
 
 
 def test_what_is_made_in_a_private_one(tmp_path: Path, folder: Directory) -> None:
-    """What is made in a private directory, and below, is for its user alone; the directory may be closed afterwards."""
+    """Files and directories made in a private directory, and below it, are for its user alone."""
     private = Directory(folder.path, private=True)
     inside = private.make("inside")
     inside.write("file", b"")
