@@ -3,7 +3,6 @@
 from functools import cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -11,7 +10,6 @@ from .. import native
 from ..transforms.fuse import FusedSteps
 from ..transforms.steps import Interpolation
 from .fused_images import FusedImages
-from .torch_steps import resample
 
 
 def cropped(pixels: NDArray[np.uint8], box: list[int]) -> NDArray[np.uint8]:
@@ -47,6 +45,11 @@ def resize(
         image = Image.fromarray(pixels if channels == 3 else pixels[:, :, 0])
         made = np.asarray(resized(image, size, interpolation))
     else:
+        # Conversions import this module, and go without torch.
+        import torch
+
+        from .torch_steps import resample
+
         made = resample(torch.from_numpy(np.array(pixels)), np.zeros(1, np.int64), fused, size, channels).numpy()
     return made.reshape(*size, channels)
 
