@@ -1,10 +1,12 @@
 """The sizes of jobs and tasks: large enough for the interpreter's lock, small enough for memory."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from _builders import jpeg
+from _datasets import packed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,3 +75,13 @@ def test_an_epoch_begins_and_ends_with_small_tasks() -> None:
     samples = [size.samples_at(step, steps - step - 1) for step in range(steps)]
     assert samples[0] < samples[-1] < samples[50] == 256
     assert samples.count(256) >= steps - size.first_steps - size.last_steps > 80
+
+
+def test_tasks_of_large_photos_are_short(tmp_path: Path) -> None:
+    """Photos of 4 MB take long to decode: few of them make a task, however many threads there are."""
+    data = packed(
+        tmp_path / "d", [{"image": jpeg(30, 40), "more": bytes(4 << 20)}], {"image": "image", "more": "bytes"}
+    )
+    spec = batch_spec(data, BatchOptions(["image"], {"image": CROP}), DeviceOptions())
+    for threads in (1, 16, 64):
+        assert job_size(spec, 256, threads).task_samples <= LEAST_IMAGES[1]

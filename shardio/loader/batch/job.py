@@ -23,7 +23,8 @@ MOST_TOGETHER = 1 << 23  # bytes of the batches of one job
 MOST_AHEAD = 1 << 30  # bytes of the batches that are made ahead of the consumer
 LOCK_SHARE = 1 / 6  # of the interpreter's lock, which the tasks of all threads may hold with what each costs at least
 TASK_SECONDS = (2e-3, 0.5e-3)  # a task's Python, whatever it makes: of images, and of anything else
-IMAGE_SECONDS = 0.75e-3  # to decode an image's crop
+MOST_SECONDS = 0.25  # of a task, which ends before a loop that is left does
+IMAGE_SECONDS, IMAGE_BYTE_SECONDS = 0.75e-3, 12e-9  # to decode an image's crop: at least, and for each stored byte
 VALUE_SECONDS = 2e-6  # to find and copy a value of variable size
 BLOCK_SECONDS = 4e-6  # to find the runs or chunks of a block that is read of a value
 BYTE_SECONDS = (0.2e-9, 0.8e-9)  # to copy a byte: of a row, and of a block
@@ -77,7 +78,9 @@ def job_size(
     seconds, row_bytes = _sample_seconds(spec), max(1, _row_bytes(spec))
     unit = TASK_SECONDS[not images] / seconds  # samples that take as long as the Python of their task
     least, least_first = LEAST_IMAGES if images else (1, max(1, round(unit)))
-    samples = max(least, round(threads * unit / LOCK_SHARE))
+    if images:
+        least = max(least_first, round(least * IMAGE_SECONDS / _image_seconds(spec)))  # fewer of large ones
+    samples = max(least, min(round(threads * unit / LOCK_SHARE), round(MOST_SECONDS / seconds)))
     most_samples = max(least_first, MOST_AHEAD // (threads * row_bytes))
     samples = min(samples, most_samples)
     if spec.has_batch_engine:  # for which a task only reads
@@ -113,10 +116,16 @@ def _sample_seconds(spec: BatchSpec) -> float:
         if spec.reads_blocks(name):
             shape, dtype = layout[name]
             whole = min(whole, BLOCK_SECONDS + BYTE_SECONDS[1] * math.prod(shape) * dtype.itemsize)
-        seconds += IMAGE_SECONDS * (1 + 3 * (kind.kind == "images")) if kind.kind in ("image", "images") else whole
+        if kind.kind in ("image", "images"):
+            whole = _image_seconds(spec) * (1 + 3 * (kind.kind == "images"))
+        seconds += whole
     if any(not kind.fixed and kind.kind == "array" for kind in spec.fields.values()):
         seconds = max(seconds, BYTE_SECONDS[0] * _row_bytes(spec))
     return max(1e-9, seconds)
+
+
+def _image_seconds(spec: BatchSpec) -> float:
+    return max(IMAGE_SECONDS, IMAGE_BYTE_SECONDS * _mean_bytes(spec))
 
 
 def _row_bytes(spec: BatchSpec) -> int:
@@ -125,8 +134,13 @@ def _row_bytes(spec: BatchSpec) -> int:
     if all(kind.fixed or kind.kind != "array" for kind in spec.fields.values()):
         return rows
     # Arrays of several shapes may be large, and padding makes them larger.
+    return max(rows, int(_mean_bytes(spec)))
+
+
+def _mean_bytes(spec: BatchSpec) -> float:
+    """Return about how many bytes are stored of a sample."""
     means = spec.dataset.shard_means
-    return max(rows, int(means.mean()) if len(means) else 0)
+    return float(means.mean()) if len(means) else 0.0
 
 
 @final
