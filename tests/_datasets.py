@@ -136,6 +136,14 @@ def photo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return photo_folders(tmp_path_factory.mktemp("photos"))
 
 
+@pytest.fixture
+def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders make nothing of the next epoch, so that what an epoch reads and calls can be counted."""
+    from shardio.loader.batch.job import EpochWork  # it needs torch
+
+    monkeypatch.setattr(EpochWork, "goes_on", False)
+
+
 @pytest.fixture(params=["compiled", "python"])
 def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each test once with the compiled part, if it is there, and once without it; returns which."""

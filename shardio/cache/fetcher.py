@@ -6,8 +6,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
+from operator import add, attrgetter, sub
 from queue import SimpleQueue
 from typing import TypeAlias, final
 
@@ -96,10 +97,13 @@ class FetchCounts:
     wait_seconds: float = 0.0
 
     def __add__(self, other: "FetchCounts") -> "FetchCounts":
-        return FetchCounts(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return FetchCounts(*map(add, _values(self), _values(other)))
 
     def __sub__(self, other: "FetchCounts") -> "FetchCounts":
-        return FetchCounts(*(mine - theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return FetchCounts(*map(sub, _values(self), _values(other)))
+
+
+_values = attrgetter("bytes", "requests", "retries", "wait_seconds")
 
 
 @final

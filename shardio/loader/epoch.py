@@ -80,7 +80,7 @@ class EpochIterator(Iterator[Batch]):
         self._sources: deque[NDArray[np.int64] | None] = deque()
         self._meter = Meter(self._source_names, self._workers.fetched)
         self._ahead = self._workers.fetch_ahead(plan, schedule)
-        self._pipeline = self._workers.begin(plan, schedule, self._meter.clock)
+        self._pipeline, self._meter.clock = self._workers.begin(plan, schedule)
         self._running = RunningEpoch(
             self._pipeline, self._prefetcher, self._workers, self._meter, self._ahead, progress
         )
@@ -111,11 +111,13 @@ class EpochIterator(Iterator[Batch]):
                 self._agreement.look(self._step)
             batch = self._next_batch()
             after = before.after(self._schedule, self._step)
+            self._running.is_complete = self._step + 1 == len(self._schedule)
             # No function is called from here on, so no interrupt comes between the move and the return.
             self._step += 1
             self._progress.reached = after
             return batch
         except BaseException as error:
+            self._running.is_complete = False
             self._progress.reached = if_failed  # a tracing debugger runs code, and an interrupt, at any line
             self.close()
             if isinstance(error, PipelineClosed):
@@ -179,6 +181,7 @@ class RunningEpoch:
         meter: measures the epoch.
         taking_thread: the thread that is inside `EpochIterator.__next__`.
         why_closed: the reason, if the epoch was closed before its end on purpose.
+        is_complete: whether all batches have been delivered.
     """
 
     def __init__(
@@ -193,6 +196,7 @@ class RunningEpoch:
         self.meter, self._ahead = meter, ahead
         self.taking_thread: int | None = None
         self.why_closed: str | None = None
+        self.is_complete = False
         self._pipeline, self._prefetcher, self._workers = pipeline, prefetcher, workers
         self._process = os.getpid()
         self._progress, self._ended = progress, False
@@ -232,10 +236,9 @@ class RunningEpoch:
             try:
                 self._prefetcher.clear()
             finally:
-                self._pipeline.close()
                 if self._ahead is not None:
                     self._ahead.close()
-            self._workers.end_loop()
+                self._workers.end_loop(self._pipeline, complete=self.is_complete)
             self._ended = True
 
     def at_exit(self) -> None:

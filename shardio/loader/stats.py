@@ -85,7 +85,7 @@ class Meter:
     """Measures one epoch for `LoaderStats`. It outlives the epoch's threads and buffers.
 
     Attributes:
-        clock: measures the time that workers spend in each stage.
+        clock: measures the time that workers spend in each stage, ahead of the epoch, too.
         on_device: the seconds of the consumer's waits that engines for whole batches and copies to a device took.
     """
 

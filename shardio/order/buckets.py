@@ -8,7 +8,7 @@ Source: the buckets of bucketing samplers (torchtext, fairseq), here as a pure f
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, final
 
@@ -91,11 +91,15 @@ class Buckets:
     lengths: NDArray[Any] = field(repr=False, compare=False)
     rule: BucketRule
     _batches: Callable[[], _Batches] = field(init=False, repr=False, compare=False)
+    _at_epoch: Callable[[int], "Buckets"] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(
             self, "_batches", lru_cache(maxsize=1)(partial(_made, self.samples, self.lengths, self.rule))
         )
+        # Kept with its batches: workers ask for the next epoch before its loop does.
+        at_epoch = lru_cache(maxsize=1)(partial(_at_epoch, self.samples, self.lengths, self.rule))
+        object.__setattr__(self, "_at_epoch", at_epoch)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self.samples, self.lengths, self.rule, self._batches())
@@ -163,11 +167,15 @@ class Buckets:
 
     def at_epoch(self, epoch: int) -> "Buckets":
         """Return the order of another epoch; ConfigError if `epoch` is negative or too large."""
-        return replace(self, samples=self.samples.at_epoch(epoch))
+        return self._at_epoch(epoch)
 
     @property
     def _window(self) -> int:
         return self.rule.positions(self.samples.n)
+
+
+def _at_epoch(samples: Order, lengths: NDArray[Any], rule: BucketRule, epoch: int) -> Buckets:
+    return Buckets(samples.at_epoch(epoch), lengths, rule)
 
 
 def _rebuilt(samples: Order, lengths: NDArray[Any], rule: BucketRule, batches: _Batches) -> Buckets:

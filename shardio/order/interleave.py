@@ -73,7 +73,7 @@ def whole_stages(weights: Weights | Stages, sources: Sequence[str]) -> list[tupl
         if part.keys() != {*sources}:
             when = f" from {position} on" if len(stages) > 1 else ""
             raise ConfigError(
-                f"weights{when} must name the sources {', '.join(sources)}, got {', '.join(part) or 'none'}"
+                f"weights{when} must name the sources {', '.join(sources)}, got {', '.join(map(str, part)) or 'none'}"
             )
     return [(int(position), {name: part[name] for name in sources}) for position, part in stages]
 

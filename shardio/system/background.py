@@ -61,10 +61,12 @@ class Departures(Generic[T]):
         value: T = watch.value
         return value
 
-    def forget(self) -> list[tuple[Any, T]]:
-        """Watch no object any more, and return those that are still there with their values."""
+    def forget(self, but: int = 0) -> list[tuple[Any, T]]:
+        """Watch no object any more but the last ones, and return those that are still there with their values."""
         watches = list(self._watches.values())
-        self._watches.clear()
+        watches = watches[: max(0, len(watches) - but)]
+        for watch in watches:
+            self._watches.pop(id(watch), None)
         return [(thing, watch.value) for watch in watches if (thing := watch()) is not None]
 
 

@@ -110,6 +110,7 @@ def stored_chunks(path: Path, options: dict[str, Any]) -> dict[tuple[int, ...], 
     return sizes
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.parametrize("layout", [*LAYOUTS, *STORES])
 def test_bytes_that_are_asked_for(layout: str, tmp_path: Path) -> None:
     """Readers ask for the runs or the chunks that the crops touch, and little else; values are those of the file."""
@@ -131,6 +132,7 @@ def test_bytes_that_are_asked_for(layout: str, tmp_path: Path) -> None:
     assert len(touched) == len(ROWS)
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bytes_of_windows_and_of_several_names(layout: str, tmp_path: Path) -> None:
     """Windows of arrays of one shape are read as crops are, and so is each name's crop of a field with several."""

@@ -26,7 +26,11 @@ from shardio import native
 from shardio.system import background
 from shardio.views.view import BaseDataset
 
-pytestmark = [pytest.mark.skipif(native.library() is None, reason="not compiled here"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.skipif(native.library() is None, reason="not compiled here"),
+    pytest.mark.slow,
+    pytest.mark.usefixtures("nothing_ahead"),
+]
 THREADS = (1, 16, 64)
 SHORT = 16  # batches of the shorter epoch, beside those that are made in small tasks
 BATCHES = 64  # by which the longer epoch is longer

@@ -607,7 +607,10 @@ def test_numpy_numbers_are_numbers() -> None:
 def test_block_shuffle_asks_storage_for_what_comes(
     tmp_path: Path, container: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each block is prefetched once per epoch before its samples are read, and the samples are the plan's."""
+    """Each block is prefetched once per epoch before its samples are read, and the samples are the plan's.
+
+    What the next epoch needs first follows.
+    """
     rows = [{"x": bytes([number]) * 50} for number in range(100)]
     dataset = packed(tmp_path / "d", rows, {"x": "bytes"}, container=container, shard_size=900)
     asked: list[int] = []
@@ -626,6 +629,6 @@ def test_block_shuffle_asks_storage_for_what_comes(
     ]
     assert [index for index, _ in delivered] == shardio.Plan(100, 0, 0, "block", 8, 3).indices(0, 100).tolist()
     assert all(value == bytes([index]) * 50 for index, value in delivered)
-    assert sorted(asked) == list(range(100))
+    assert sorted(asked[:100]) == list(range(100))
     # Values within a page of an LMDB stand in falling order, so nothing is read ahead of them.
     assert sum(advised) >= 100 * 50 or container == "lmdb" or native.library() is None

@@ -1,14 +1,16 @@
 """Jobs: the batch of one step, or the batches of several steps, cut into tasks of a few samples each."""
 
 import math
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
 from typing import final
 
-from ...errors import PipelineClosed
+from ...cache.fetcher import FetchCounts
+from ...errors import ConfigError, PipelineClosed
 from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
 from .assemble import assemble
@@ -39,9 +41,9 @@ class JobSize:
     Attributes:
         batches: the number of batches that one job makes at most.
         task_samples: the number of samples that one task makes at most.
-        first_samples: the same of an epoch's first steps, so that every thread soon has a task.
+        first_samples: the same of the first steps, so that every thread soon has a task.
         first_steps: the number of these steps.
-        last_samples: the same of an epoch's last steps, whose tasks leave threads without work.
+        last_samples: the same of the last steps, whose tasks leave threads without work.
         last_steps: the number of these steps.
     """
 
@@ -53,7 +55,7 @@ class JobSize:
     last_steps: int
 
     def samples_at(self, step: int, left: int) -> int:
-        """Return the number of samples per task at a step, after which so many steps are left."""
+        """Return the number of samples per task at a step, counted from where workers began, before so many others."""
         if step < self.first_steps:
             return self.first_samples
         return self.last_samples if left < self.last_steps else self.task_samples
@@ -215,12 +217,73 @@ class _Task:
         self._job.run(self._part)
 
 
-def epoch_jobs(
-    spec: BatchSpec, size: JobSize, memory: BatchMemory, plan: Order, schedule: Schedule, clock: StageClock
-) -> Iterator[BatchJob]:
-    """Yield the jobs of an epoch, in order. With `shuffle="block"`, ask storage for samples one window ahead."""
+@final
+class EpochWork:
+    """An epoch that workers make, and the one after it, which they begin before its loop.
+
+    Args:
+        order: the order of its samples.
+        schedule: the steps that cut it into batches.
+        fetched: what was fetched of the samples from stores until now; None if workers don't go on with the next epoch.
+        is_first: whether they begin with this one.
+
+    Attributes:
+        clock: measures the time of its stages.
+        has_loop: whether a loop takes its batches.
+        following: the next epoch, once workers begin it.
+        lent_before: the number of loans of memory before it began.
+    """
+
+    def __init__(
+        self, order: Order, schedule: Schedule, fetched: Callable[[], FetchCounts] | None, *, is_first: bool = True
+    ) -> None:
+        self.order, self.schedule, self.is_first = order, schedule, is_first
+        self._fetched, self._fetched_before = fetched, fetched and fetched()
+        self.clock = StageClock()
+        self.has_loop = is_first
+        self.following: EpochWork | None = None
+        self.lent_before = 0
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether workers go on with the next epoch: not if that may fetch what no loop has asked for."""
+        return self._fetched is not None and self._fetched() == self._fetched_before
+
+    def follow(self, lent: int) -> "EpochWork | None":
+        """Return the next epoch, before which memory was lent so often; None if the order has none."""
+        try:
+            order = self.order.at_epoch(self.order.epoch + 1)
+        except ConfigError:
+            return None
+        schedule = replace(self.schedule, n=order.n, start=0)
+        following = EpochWork(order, schedule, self._fetched, is_first=False)
+        following.lent_before = lent
+        self.following = following
+        return following
+
+    def is_of(self, order: Order, schedule: Schedule) -> bool:
+        """Whether this is the epoch, from the same step on."""
+        return self.order == order and self.schedule == schedule
+
+
+def epoch_jobs(spec: BatchSpec, size: JobSize, memory: BatchMemory, first: EpochWork) -> Iterator[BatchJob | None]:
+    """Yield the jobs of an epoch in order, and then, if it goes on, those of the next one.
+
+    Yield None as long as the loop of the epoch after that would be the next one but one.
+    """
+    epoch: EpochWork | None = first
+    while epoch is not None:
+        yield from _jobs(spec, size, memory, epoch)
+        while not epoch.has_loop:
+            yield None
+        epoch = epoch.follow(memory.lent) if epoch.goes_on else None
+
+
+def _jobs(spec: BatchSpec, size: JobSize, memory: BatchMemory, epoch: EpochWork) -> Iterator[BatchJob]:
+    """Yield the jobs of an epoch. With `shuffle="block"`, ask storage for samples one window ahead."""
+    plan, schedule = epoch.order, epoch.schedule
     requested = -1  # the last window that storage was asked for
-    for step, steps in _cut_steps(len(schedule), size.batches):
+    for step, steps in _cut_steps(len(schedule), size.batches, 1 if epoch.is_first else size.batches):
         first, last = plan.windows(*schedule.positions(step, steps))
         if last > requested:
             # One window more than this job needs, so that storage reads it in the meantime.
@@ -228,38 +291,32 @@ def epoch_jobs(
                 spec.dataset.read_ahead(run, spec.names.delivered)
             requested = last + 1
         # Without a variable: this generator waits, and would keep the newest job's memory meanwhile.
-        yield _open_job(spec, size, memory, plan, schedule, clock, step, steps)
+        yield _open_job(spec, size, memory, epoch, step, steps)
 
 
-def _cut_steps(count: int, most: int) -> Iterator[tuple[int, int]]:
+def _cut_steps(count: int, most: int, steps: int) -> Iterator[tuple[int, int]]:
     """Yield the first step of each job of an epoch, and the number of its steps.
 
-    The first job makes one batch, and each further one twice as many, up to `most`: the loop waits for the first batch
-    of the epoch, and not for those after it, too.
+    The first job makes `steps` batches, and each further one twice as many, up to `most`: a loop that waits for the
+    first batch waits for one, and not for those after it, too.
     """
-    step, steps = 0, 1
+    step = 0
     while step < count:
         yield step, min(steps, count - step)
         step += steps
         steps = min(2 * steps, most)
 
 
-def _open_job(
-    spec: BatchSpec,
-    size: JobSize,
-    memory: BatchMemory,
-    plan: Order,
-    schedule: Schedule,
-    clock: StageClock,
-    step: int,
-    steps: int,
-) -> BatchJob:
+def _open_job(spec: BatchSpec, size: JobSize, memory: BatchMemory, epoch: EpochWork, step: int, steps: int) -> BatchJob:
+    plan, schedule, clock = epoch.order, epoch.schedule, epoch.clock
     with clock.stage("plan"):
         samples = schedule.part(plan, step, steps)
         # Batches of buckets differ in their sizes: lent as they are, where others go round the same few arrays.
         made, arrays = memory.made, memory.lend(None if plan.ends is None else len(samples.indices))
         rows = Rows(spec, plan, samples, arrays, pads=schedule.tail == "pad", clock=clock)
-        task_samples = size.samples_at(step, len(schedule) - step - steps)
+        begun = step if epoch.is_first else sys.maxsize
+        left = len(schedule) - step - steps if epoch.has_loop else 0  # workers leave if the loop doesn't begin soon
+        task_samples = size.samples_at(begun, sys.maxsize if epoch.has_loop and epoch.goes_on else left)
         return BatchJob(rows, task_samples, memory if memory.made > made else None)
 
 

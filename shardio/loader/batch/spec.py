@@ -247,6 +247,11 @@ class BatchSpec:
         stacked = self.fields[name].fixed if array is None else array.row_shape is not None
         return stacked or name in self.collations
 
+    @property
+    def stacks_images(self) -> bool:
+        """Whether batches have no lists of images, whose memory isn't used again."""
+        return not self.image_lists and all(map(self.stacked, self.images))
+
     def with_mark(self, name: str) -> tuple[str, ...]:
         """Return the name of a field, and that of the column that says which of its values were filled, if any does."""
         return (name, self.marks[name]) if name in self.marks else (name,)

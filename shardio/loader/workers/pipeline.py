@@ -8,6 +8,8 @@ Workers are threads, because the calls that cost time (pread, decode, resize) re
 queue, which holds tasks and the request to open the next job. The first failure of a job is raised in the consumer in
 the job's turn, so an error surfaces at the same batch whatever the threads did. An interrupt may strike the consumer
 anywhere, so the consumer uses only what a signal leaves intact, see `system/background.py`.
+
+Between the loops of two epochs the pipeline rests: it has no threads, and keeps what they have made of the second one.
 """
 
 import enum
@@ -28,6 +30,7 @@ from ...system.at_exit import close_at_exit
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
 JOIN_LIMIT = 2.0  # seconds that close waits for a worker in the middle of a task
+REST_LIMIT = 0.1  # seconds within which workers end their tasks once the pipeline rests
 
 
 class Job(Protocol[T_co]):
@@ -69,7 +72,7 @@ class Pipeline(Generic[T]):
     Closing the pipeline, or dropping it, ends its threads.
 
     Args:
-        jobs: the jobs; a free worker takes the next one.
+        jobs: the jobs; a free worker takes the next one. None stands for no job before `go_on`.
         threads: the number of workers; `resize` may let fewer of them work.
         depth: the number of jobs that may be open at once, including the one that the consumer waits for.
         timeout: seconds that the consumer waits for a result before PipelineStalled.
@@ -77,7 +80,7 @@ class Pipeline(Generic[T]):
     """
 
     def __init__(
-        self, jobs: Iterator[Job[T]], *, threads: int, depth: int, timeout: float = 300.0, name: str = "shardio"
+        self, jobs: Iterator[Job[T] | None], *, threads: int, depth: int, timeout: float = 300.0, name: str = "shardio"
     ) -> None:
         self._pid, self._timeout, self._name = os.getpid(), timeout, name
         self._team = _Team(jobs, threads, depth, name)
@@ -125,15 +128,24 @@ class Pipeline(Generic[T]):
         """Let `threads` of the workers work, on at most `depth` open jobs, from now on."""
         self._team.resize(threads, depth)
 
+    def rest(self) -> None:
+        """Have the workers leave, each after its current task; if one needs longer than 0.1 s for it, close."""
+        self._team.rest()
+
+    def go_on(self) -> bool:
+        """Have the workers come back, and return True; False in another process, or once the pipeline is closed."""
+        return os.getpid() == self._pid and self._team.go_on()
+
     def close(self) -> None:
         """Stop the workers, each after its current task, and wait for them, 2 s at most. May be called twice."""
         self._team.close()
 
 
 class _Turn(enum.Enum):
-    """A turn of a worker that is not a task: to open the next job, or to end."""
+    """A turn of a worker that is not a task: to open the next job, to look whether the pipeline rests, or to end."""
 
     OPEN = enum.auto()
+    LOOK = enum.auto()
     END = enum.auto()
 
 
@@ -147,13 +159,13 @@ class _Team(Generic[T]):
         idle: for each worker, the seconds that it has waited while it was active.
     """
 
-    def __init__(self, jobs: Iterator[Job[T]], threads: int, depth: int, name: str) -> None:
+    def __init__(self, jobs: Iterator[Job[T] | None], threads: int, depth: int, name: str) -> None:
         self.results: SimpleQueue[_OpenJob[T] | None] = SimpleQueue()
         self.closed = self._waited_for = False
         self.idle = [0.0] * threads
         self._jobs, self._count, self._name, self._pid = jobs, threads, name, os.getpid()
         self._turns: SimpleQueue[tuple[_OpenJob[T], Callable[[], None]] | _Turn] = SimpleQueue()
-        self._lock = threading.Lock()  # guards `_line`, the counts of open jobs, and `_opening`
+        self._lock = threading.Lock()  # guards `_line`, the counts of open jobs, `_opening`, `_resting` and `_present`
         self._line: deque[_OpenJob[T]] = deque()
         self._depth = self._room = depth
         self._opening = self._exhausted = False
@@ -161,19 +173,54 @@ class _Team(Generic[T]):
         self._wake_ups: list[SimpleQueue[None]] = [SimpleQueue() for _ in range(threads)]
         self._doing: list[tuple[object, float]] = [("nothing yet", time.monotonic())] * threads
         self._idents: set[int] = set()
-        self._begun = 0
-        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._present: set[int] = set()  # the numbers of the workers that have not left or ended
+        self._resting: SimpleQueue[None] | None = None  # while the pipeline rests; an item ends the wait for workers
+        self._kept_turns: deque[tuple[_OpenJob[T], Callable[[], None]] | _Turn] = deque()  # of workers that have left
+        self._left: SimpleQueue[None] = SimpleQueue()
         self._closing = threading.Lock()
 
     def start(self) -> None:
         with self._lock:
             self._request_open()
+            absent = [number for number in range(self._count) if number not in self._present]
+            self._present.update(absent)
         try:
-            for number in range(self._count):
-                background.start(partial(self._run, number), f"{self._name}-{number}")
-                self._begun += 1
+            while absent:
+                background.start(partial(self._run, absent[-1]), f"{self._name}-{absent[-1]}")
+                absent.pop()
         except RuntimeError as error:  # the system allows no more threads
             self.results.put(_OpenJob[T](None, error=error))
+        finally:
+            self._present.difference_update(absent)
+
+    def rest(self) -> None:
+        with self._lock:
+            limit: SimpleQueue[None] = SimpleQueue()
+            self._resting = limit
+        for _ in range(self._count):
+            self._turns.put(_Turn.LOOK)
+        self._wake_suspended()
+        if self._present:
+            background.start(partial(self._close_late, limit), f"{self._name} rest")
+
+    def _close_late(self, gone_on: SimpleQueue[None]) -> None:
+        """Close unless all workers have left soon, or go on."""
+        with suppress(Empty):
+            gone_on.get(timeout=REST_LIMIT)
+            return
+        with self._lock:
+            late = self._resting is gone_on and self._present
+        if late:
+            self.close()
+
+    def go_on(self) -> bool:
+        with self._lock:
+            resting, self._resting = self._resting, None
+        if resting is not None:
+            resting.put(None)
+        if not self.closed:
+            self.start()
+        return not self.closed
 
     def make_room(self) -> None:
         """Let one more job be opened, because one was delivered."""
@@ -219,10 +266,11 @@ class _Team(Generic[T]):
     def _join(self) -> None:
         deadline = time.monotonic() + JOIN_LIMIT
         with suppress(Empty):
-            for _ in range(self._begun):
-                self._ended.get(timeout=max(0.0, deadline - time.monotonic()))
+            while self._present:
+                self._left.get(timeout=max(0.0, deadline - time.monotonic()))
         # What nobody took keeps the memory of its batches.
         self._line.clear()
+        self._kept_turns.clear()
         for queue in (self._turns, self.results):
             with suppress(Empty):
                 while True:
@@ -242,36 +290,61 @@ class _Team(Generic[T]):
     def _run(self, number: int) -> None:
         ident = threading.get_ident()
         self._idents.add(ident)
+        left = False
         try:
-            self._work(number)
+            left = self._work(number)
         finally:
             self._idents.discard(ident)
-            self._ended.put(None)
+            if not left:  # or another one may have the number by now
+                self._present.discard(number)
+            if self.closed:
+                self._left.put(None)  # for `close`, which waits for it
 
-    def _work(self, number: int) -> None:
+    def _work(self, number: int) -> bool:
+        """Work until the pipeline is closed, or all jobs have ended, or it rests; return whether it rests."""
         while not self.closed:
+            if self._leaves(number):
+                return True
             begun = time.monotonic()
             self._doing[number] = ("waiting", begun)
             if number >= self._active and not self._exhausted:  # suspended by `resize`
                 self._wake_ups[number].get()
                 continue
-            turn = self._turns.get()
+            turn = self._kept_turns.popleft() if self._kept_turns else self._turns.get()
             self.idle[number] += time.monotonic() - begun
             if turn is _Turn.END or self.closed:
                 break
-            if isinstance(turn, _Turn):
+            if turn is _Turn.LOOK:
+                continue
+            if self._resting is not None:
+                self._kept_turns.append(turn)
+            elif isinstance(turn, _Turn):
                 self._doing[number] = ("opening the next batch", time.monotonic())
                 self._open()
             else:
                 self._carry_out(number, *turn)
             del turn  # while it waits, a worker must not keep the memory of a delivered batch
         self._doing[number] = ("nothing more to do", time.monotonic())
+        return False
+
+    def _leaves(self, number: int) -> bool:
+        """Whether the pipeline rests, so that a worker leaves: `go_on` starts another one in its place."""
+        if self._resting is None:
+            return False
+        with self._lock:
+            if self._resting is not None:
+                self._present.discard(number)
+            return self._resting is not None
 
     def _open(self) -> None:
         """Take the next job, and pass its tasks to the workers."""
         tasks: Sequence[Callable[[], None]] = ()
         try:
             job = next(self._jobs)
+            if job is None:
+                with self._lock:
+                    self._opening = False
+                return
             tasks = job.tasks
             opened = _OpenJob(job, len(tasks))
         except StopIteration:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeAlias, final
 
 import numpy as np
@@ -15,7 +16,7 @@ from ...system.timing import StageClock
 from ...views.readable import SelectedSamples
 from ..batch.extents import extents
 from ..batch.host_batch import BatchResult
-from ..batch.job import MOST_AHEAD, epoch_jobs, job_size, open_jobs
+from ..batch.job import MOST_AHEAD, EpochWork, epoch_jobs, job_size, open_jobs
 from ..batch.memory import BatchMemory
 from ..batch.random_params import RandomKeys
 from ..batch.spec import BatchSpec
@@ -69,6 +70,9 @@ class Workers:
         self._size = size = job_size(spec, batch_size, threads, prefetch=prefetch)
         self._memory = BatchMemory(spec.array_layout(batch_size * size.batches), pin=pin)
         self._processes: WorkerProcesses | None = None
+        # The next epoch is read and decoded ahead of its loop, but nothing of the user's runs ahead.
+        self._goes_on = spec.options.map_function is None and spec.stacks_images
+        self._resting: Pipeline[list[BatchResult]] | None = None  # what the loop before has left
         most_in_memory = MOST_AHEAD * size.batches // max(1, self._memory.size)
         busy_batches = -(-threads * size.task_samples // batch_size)  # they hold a task for each thread
         first = prefetch or max(2, busy_batches, size.batches)
@@ -83,8 +87,8 @@ class Workers:
     def setting(self) -> Setting:
         return self._tuner.setting
 
-    def begin(self, plan: Order, schedule: Schedule, clock: StageClock) -> BatchPipeline:
-        """Start the workers on an epoch, and return its batches."""
+    def begin(self, plan: Order, schedule: Schedule) -> tuple[BatchPipeline, StageClock]:
+        """Start the workers on an epoch, or have them go on with it; return its batches, and what clocks its stages."""
         self._last_step: tuple[tuple[float, float, float] | None, int] = (None, self._memory.filled_first)
         if self._isolate:
             if self._processes is None or not self._processes.usable:
@@ -95,11 +99,31 @@ class Workers:
                     timeout=self._timeout,
                     name=self._name,
                 )
-            return self._processes.begin(plan, schedule, clock)
-        jobs = epoch_jobs(self._spec, self._size, self._memory, plan, schedule, clock)
-        pipeline = Pipeline(jobs, threads=self.threads, depth=self._depth, timeout=self._timeout, name=self._name)
+            clock = StageClock()
+            return self._processes.begin(plan, schedule, clock), clock
+        pipeline = self._go_on(plan, schedule)
+        if pipeline is None:
+            dataset = self._spec.dataset
+            fetched = partial(getattr, dataset, "fetched") if dataset.in_store else FetchCounts
+            self._epoch = EpochWork(plan, schedule, fetched if self._goes_on else None)
+            jobs = epoch_jobs(self._spec, self._size, self._memory, self._epoch)
+            pipeline = Pipeline(jobs, threads=self.threads, depth=self._depth, timeout=self._timeout, name=self._name)
         self._apply(pipeline)
-        return pipeline
+        return pipeline, self._epoch.clock
+
+    def _go_on(self, plan: Order, schedule: Schedule) -> Pipeline[list[BatchResult]] | None:
+        """Return the pipeline of the loop before if it has begun this very epoch; otherwise drop what it has made."""
+        pipeline, self._resting = self._resting, None
+        if pipeline is None:
+            return None
+        following = self._epoch.following
+        if following is not None and following.is_of(plan, schedule):
+            following.has_loop = True
+            if pipeline.go_on():
+                self._epoch = following
+                return pipeline
+        pipeline.close()
+        return None
 
     def fetched(self) -> FetchCounts:
         """Return how much this process has fetched from stores until now."""
@@ -116,9 +140,19 @@ class Workers:
 
         return FetchAhead(spec.dataset, spec.columns, plan, schedule, parts if spec.reads_parts else None)
 
-    def end_loop(self) -> None:
-        """Take the memory of batches back as they are dropped, because no batch is made any more."""
-        self._memory.end_loop()
+    def end_loop(self, pipeline: BatchPipeline, *, complete: bool) -> None:
+        """End the work on a loop's batches; after a complete epoch, keep what is made of the next one.
+
+        Take the memory of batches back as they are dropped, because no batch is made any more.
+        """
+        ahead = 0
+        if complete and self._goes_on and isinstance(pipeline, Pipeline):
+            pipeline.rest()
+            self._resting, following = pipeline, self._epoch.following
+            ahead = 0 if following is None else self._memory.lent - following.lent_before
+        else:
+            pipeline.close()
+        self._memory.end_loop(ahead)
 
     def record_step(self, pipeline: BatchPipeline) -> None:
         """Measure the step that a delivered batch completes, and apply the setting that the tuner chooses.
