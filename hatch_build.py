@@ -20,7 +20,7 @@ FOLDER = Path("shardio", "native")
 SOURCES = (
     *("jpeg.c", "recode.c", "segments.c", "damage.c", "resample.c", "area.c", "headers.c"),
     *("steps.c", "colors.c", "neighbors.c", "numbers.c", "lookup.c", "png.c"),
-    *("permute.c", "shuffle.c", "chunks.c", "rows.c", "lmdb.c", "files.c", "guard.c", "leave.c"),
+    *("permute.c", "shuffle.c", "chunks.c", "rows.c", "lmdb.c", "files.c", "guard.c", "stop.c", "leave.c"),
 )
 CHOICES = ("auto", "require", "off")
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import native
+from ..errors import PipelineClosed
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps
@@ -125,6 +126,8 @@ class FusedImages:
         failures = self._library.shardio_make_images(decoder.pointer, works, len(wanted))
         self._idle.append(decoder)
         del owner, held
+        if failures < 0:
+            raise PipelineClosed("the loop is over")
         return [np.flatnonzero(rows).tolist() if failures else [] for rows in failed]
 
     def describe(self, work: "_Batch", fused: FusedSteps, out: NDArray[Any], turns: NDArray[np.uint8] | None) -> Any:

@@ -20,6 +20,7 @@ from ..format.fields import Field
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..native.pixels import unfilter
 from ..native.recode import find_damage
+from ..system import stopping
 from .resizing import resized
 
 Levels: TypeAlias = NDArray[Any]
@@ -49,6 +50,7 @@ def decode(data: bytes, channels: int, max_pixels: int = MAX_IMAGE_PIXELS) -> ND
     Raises:
         BadSample: if the file does not decode, or has more than `max_pixels` pixels.
     """
+    stopping.check()
     images.check_pixels(data, max_pixels)
     if images.sniff(data) == "png" and channels != 4 and (plain := _decode_plain_png(data, channels)) is not None:
         return plain
@@ -64,6 +66,7 @@ def decode_mask(data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> Levels:
     Raises:
         BadSample: if the file does not decode, holds colours, or has more than `max_pixels` pixels.
     """
+    stopping.check()
     images.check_pixels(data, max_pixels)
     images.check_mask(data)
     bits, grey = data[24], data[25] == _GREY

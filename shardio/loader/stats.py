@@ -120,8 +120,7 @@ class Meter:
         return seconds if begun is None else seconds + now - begun
 
     def end(self) -> None:
-        """Stop the wall clock, and the work that it measures; may be called twice."""
-        self.clock.stopped = True
+        """Stop the wall clock; may be called twice."""
         if self._ended is None:
             self._fetched_in_all = self._fetched()
             self._ended = time.monotonic()

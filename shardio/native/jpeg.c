@@ -3,6 +3,7 @@
  *
  * Anything unusual (a warning, CMYK, a box outside the image) is left to the caller, image by image. */
 #include "image.h"
+#include "stop.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -380,7 +381,7 @@ static void make_together(Decoder *decoder, int batches, int shrink) {
 #ifdef SHARDIO_SLEEP_US
 /* A build for benchmarks/many_cores.py, never for users: each image takes so many microseconds of sleep and has no pixels,
  * so that a few processors stand for many. It sleeps for several images at once, because to wake up takes a processor. */
-static void sleep_for_images(const ImageBatch *works, int32_t batches) {
+static int64_t sleep_for_images(const ImageBatch *works, int32_t batches) {
     enum { TOGETHER = 16, SECOND = 1000000000 };
     struct timespec due;
     clock_gettime(CLOCK_MONOTONIC, &due);
@@ -391,19 +392,22 @@ static void sleep_for_images(const ImageBatch *works, int32_t batches) {
         for (int b = 0; b < batches; b++) works[b].failed[i] = 0;
         if (i % TOGETHER == TOGETHER - 1 || i == works->count - 1)
             clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &due, NULL);
+        if (stopped()) return STOPPED;
     }
+    return 0;
 }
 #endif
 
-/* Makes what `batches` batches want of the same images; returns the number of results that are left to the caller. */
+/* Makes what `batches` batches want of the same images; returns the number of results that are left to the caller, or
+ * STOPPED. */
 int64_t shardio_make_images(Decoder *decoder, const ImageBatch *works, int32_t batches) {
 #ifdef SHARDIO_SLEEP_US
-    sleep_for_images(works, batches);
-    return 0;
+    return sleep_for_images(works, batches);
 #endif
     int64_t bad = 0;
     int room = take_crops(decoder, batches) == 0;
     for (int64_t i = 0; i < works->count; i++) {
+        if (stopped()) return STOPPED;
         for (int b = 0; b < batches && room; b++) start(decoder->crops + b, works + b, i);
         for (int shrink = 1; shrink <= MOST_SHRINK && batches > 1 && room && works->encoded; shrink *= 2)
             make_together(decoder, batches, shrink);

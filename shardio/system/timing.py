@@ -18,8 +18,6 @@ class StageClock:
     def __init__(self, on_stage: Callable[[str], None] | None = None) -> None:
         self.doing: dict[int, str] = {}
         """The current stage of each thread, by the thread's identifier."""
-        self.stopped = False
-        """Whether the work that it measures is over: a thread in the middle of a stage leaves it where it can."""
         self._on_stage = on_stage
         self._seconds: dict[str, float] = {}
         self._cpu_seconds: dict[str, float] = {}

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeAlias, final, get_args
 import numpy as np
 import torch
 
-from ...errors import ConfigError, MapError, PipelineClosed
+from ...errors import ConfigError, MapError
+from ...system import stopping
 from ...system.at_exit import awaited_calls
-from ...system.timing import StageClock
 from ...transforms import Collation, PadTo
 from .as_numpy import To, as_tensor, with_arrays, with_tensors
 from .collate import as_array, cut, joined
@@ -51,29 +51,22 @@ class MapFunction:
             raise ConfigError(f"map must be a function, got {self.function!r}")
         object.__setattr__(self, "extras", _extras(self.function, self.by))
 
-    def apply_to_sample(
-        self, sample: dict[str, Any], index: int, keys: RandomKeys, clock: StageClock
-    ) -> Mapping[str, Any]:
+    def apply_to_sample(self, sample: dict[str, Any], index: int, keys: RandomKeys) -> Mapping[str, Any]:
         """Call the function with one sample, the only one of `keys`.
 
-        Raises a MapError that names the sample if the function fails, PipelineClosed if the clock is stopped.
+        Raises a MapError that names the sample if the function fails, PipelineClosed if the loop is over.
         """
-        return self._call(sample, index, keys, clock)
+        return self._call(sample, index, keys)
 
-    def apply_to_batch(
-        self, batch: dict[str, Any], indices: Sequence[int], keys: RandomKeys, clock: StageClock
-    ) -> dict[str, Any]:
+    def apply_to_batch(self, batch: dict[str, Any], indices: Sequence[int], keys: RandomKeys) -> dict[str, Any]:
         """Call the function with a batch.
 
-        Raises a MapError that names the batch's samples if the function fails, PipelineClosed if the clock is stopped.
+        Raises a MapError that names the batch's samples if the function fails, PipelineClosed if the loop is over.
         """
-        return dict(self._call(batch, indices, keys, clock))
+        return dict(self._call(batch, indices, keys))
 
-    def _call(
-        self, argument: dict[str, Any], samples: int | Sequence[int], keys: RandomKeys, clock: StageClock
-    ) -> Mapping[str, Any]:
-        if clock.stopped:
-            raise PipelineClosed(f"{self._describe(samples)}: the loop is over")
+    def _call(self, argument: dict[str, Any], samples: int | Sequence[int], keys: RandomKeys) -> Mapping[str, Any]:
+        stopping.check()
         thread = threading.get_ident()
         extras: dict[str, Any] = {"seed": keys.seed, "epoch": keys.epoch} if self.extras else {}
         if "rng" in self.extras:

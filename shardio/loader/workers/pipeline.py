@@ -26,6 +26,7 @@ from typing import Generic, Protocol, TypeVar, cast, final
 from ...errors import PipelineClosed, PipelineStalled
 from ...system import background
 from ...system.at_exit import close_at_exit
+from ...system.stopping import StopMark
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -137,7 +138,7 @@ class Pipeline(Generic[T]):
         return os.getpid() == self._pid and self._team.go_on()
 
     def close(self) -> None:
-        """Stop the workers, each after its current task, and wait for them, 2 s at most. May be called twice."""
+        """Stop the workers, each after the value that it makes, and wait for them, 2 s at most. May be called twice."""
         self._team.close()
 
 
@@ -162,6 +163,7 @@ class _Team(Generic[T]):
     def __init__(self, jobs: Iterator[Job[T] | None], threads: int, depth: int, name: str) -> None:
         self.results: SimpleQueue[_OpenJob[T] | None] = SimpleQueue()
         self.closed = self._waited_for = False
+        self._stop_mark = StopMark()
         self.idle = [0.0] * threads
         self._jobs, self._count, self._name, self._pid = jobs, threads, name, os.getpid()
         self._turns: SimpleQueue[tuple[_OpenJob[T], Callable[[], None]] | _Turn] = SimpleQueue()
@@ -243,7 +245,7 @@ class _Team(Generic[T]):
         )
 
     def close(self) -> None:
-        """Stop the workers, each after its current task, and wait for them, 2 s at most. May be called twice."""
+        """Stop the workers, each after the value that it makes, and wait for them, 2 s at most. May be called twice."""
         if self._waited_for or os.getpid() != self._pid:  # forked: the threads are the parent's
             return
         self._stop()
@@ -258,6 +260,7 @@ class _Team(Generic[T]):
 
     def _stop(self) -> None:
         self.closed = True
+        self._stop_mark.set()
         for _ in range(self._count):
             self._turns.put(_Turn.END)
         self._wake_suspended()
@@ -292,7 +295,8 @@ class _Team(Generic[T]):
         self._idents.add(ident)
         left = False
         try:
-            left = self._work(number)
+            with self._stop_mark.followed():
+                left = self._work(number)
         finally:
             self._idents.discard(ident)
             if not left:  # or another one may have the number by now

@@ -1,0 +1,61 @@
+"""A loop that is left ends with the values that its threads are making, in the midst of a call of compiled code too."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from _builders import jpeg, png
+from _datasets import load
+from _time_limit import wait_until
+
+import shardio
+from shardio import native
+from shardio.engines import cpu, image_decoding
+from shardio.errors import PipelineClosed
+
+IMAGES = 64  # of one task, which takes a second or more
+
+
+def leave_in_a_task(image: Callable[..., bytes], begun: list[Any]) -> None:
+    """Leave a loop while its only task is under way."""
+    data = shardio.from_samples([{"image": image(1200, 1600)}] * IMAGES, {"image": "image"})
+    loop = iter(load(data, IMAGES, threads=1, transforms=[shardio.Resize(8)]))
+    wait_until(lambda: begun)
+    time.sleep(0.05)
+    loop.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(native.library() is None, reason="not compiled here")
+def test_a_call_of_compiled_code_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call that makes the images of a task raises PipelineClosed before it has made all."""
+    begun, ended = list[None](), list[BaseException | None]()
+    real = cpu.decode_crops
+
+    def decode_crops(*arguments: Any) -> Any:
+        begun.append(None)
+        try:
+            made = real(*arguments)
+        except BaseException as error:
+            ended.append(error)
+            raise
+        ended.append(None)
+        return made
+
+    monkeypatch.setattr(cpu, "decode_crops", decode_crops)
+    leave_in_a_task(jpeg, begun)
+    assert [type(error) for error in ended] == [PipelineClosed]
+
+
+def test_images_that_python_decodes_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further image of a task is decoded."""
+    begun: list[None] = []
+    real = image_decoding.images.check_pixels  # the first thing that a decoder does
+
+    def check_pixels(*arguments: Any) -> None:
+        begun.append(None)
+        real(*arguments)
+
+    monkeypatch.setattr(image_decoding.images, "check_pixels", check_pixels)
+    leave_in_a_task(png, begun)
+    assert 0 < len(begun) < IMAGES
