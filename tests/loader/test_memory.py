@@ -1,6 +1,7 @@
 """Batch memory is returned when its last reference is gone, and not before."""
 
 import gc
+import io
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from _datasets import load
 from _time_limit import wait_until
 
 import shardio
@@ -107,3 +109,25 @@ def test_waits_for_new_memory_are_not_measured(tmp_path: Path, monkeypatch: pyte
     assert time.monotonic() - begun > made.count(LARGE // 2) > 1
     assert windows
     assert max(window.waited for window in windows) < 0.9
+
+
+@pytest.mark.parametrize("fields", ["fixed", "ragged"])
+def test_batches_that_are_made_together_share_no_storage(fields: str) -> None:
+    """A batch written to in place changes no other, breaks no other's backward, and is saved without the others."""
+    kind = shardio.Field("array", "float32", (100 if fields == "fixed" else None,))
+    data = shardio.from_samples([{"x": np.full(100, n, np.float32)} for n in range(64)], {"x": kind})
+    rule = {} if fields == "fixed" else {"transforms": {"x": [shardio.PadTo()]}}
+    loader = load(data, 4, shuffle=None, threads=1, **rule)
+    assert loader._workers._size.batches > 1
+    batches = [batch["x"] for batch in loader]
+    weight = torch.ones(100, requires_grad=True)
+    loss = (batches[-1] * weight).sum()
+    for batch in batches[:-1]:
+        batch.zero_()
+    assert [batch._version for batch in batches] == [1] * 15 + [0]
+    loss.backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [60 + 61 + 62 + 63] * 100
+    saved = io.BytesIO()
+    torch.save(batches[-1], saved)
+    assert len(saved.getvalue()) < 4 * 400 + 2000
