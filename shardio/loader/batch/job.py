@@ -92,6 +92,8 @@ def job_size(
     batches = 1 if one_batch else max(1, most)
     count = batch_size * batches
     first = max(least_first, -(-count // (2 * threads)))
+    if not images:  # smaller tasks would take longer in their turns at the lock than the first batch gains by them
+        first = max(first, round(math.sqrt(unit * batch_size)))
     # One read for a batch: its values lie end to end, and threads take batches in turns, not parts of the same one.
     if any(kind.ragged for kind in spec.fields.values()):
         samples, first = max(samples, batch_size), max(first, batch_size)
