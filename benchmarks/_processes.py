@@ -39,8 +39,11 @@ def ask(command: Sequence[str], order: Mapping[str, Any], environ: Mapping[str, 
         return made
 
 
-def run(command: list[str], environ: Mapping[str, str] | None = None) -> str:
-    """Run a command in a process group of its own, and return its output. Raises PeerFailed."""
+def run(command: list[str], environ: Mapping[str, str] | None = None, limit: float = TIME_LIMIT) -> str:
+    """Run a command in a process group of its own for `limit` seconds at most, and return its output.
+
+    Raises PeerFailed.
+    """
     process = subprocess.Popen(
         command,
         cwd=HERE.parent,
@@ -52,11 +55,11 @@ def run(command: list[str], environ: Mapping[str, str] | None = None) -> str:
         start_new_session=True,
     )
     try:
-        printed, _ = process.communicate(timeout=TIME_LIMIT)
+        printed, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         printed, _ = process.communicate()
-        raise PeerFailed(f"no end after {TIME_LIMIT:.0f} s: ...{printed.strip()[-TAIL:]}") from None
+        raise PeerFailed(f"no end after {limit:.0f} s: ...{printed.strip()[-TAIL:]}") from None
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         raise

@@ -1,81 +1,42 @@
-"""Measure the input of one GPU: decoding, copies, training and arrays, with each engine, DALI alone and the limit.
+"""Measure the input of one GPU, and say what to change: one table, in eight minutes at most.
 
-    python benchmarks/gpu.py --photos /tmp/photos --json gpu.json --plot gpu.png
+    python benchmarks/gpu.py --photos /tmp/photos --json gpu.json
+    python benchmarks/gpu.py --device cpu --seconds 0.1 --size 64 --batch-size 16 --photos-count 64
 
-- decode: images per second of each engine and number of threads, random crops of 224 pixels, mirrored and normalized;
-- load: the same of DALI with other shares of images for the GPU's JPEG decoder, `hw_decoder_load`;
-- overlap: the share of the copies' time that is hidden behind the consumer's work;
-- train: ResNet-50 in bfloat16, channels_last: synthetic input, shardio's engines, DALI alone with its file reader;
-- tensors: HDF5 arrays to the device beside copies of page-locked memory.
-Every measurement is a process of its own. Measurements that cannot run are listed with the reason. Without a GPU the
-operators for the CPU are measured, and training is left out. It takes under nine minutes and needs no network.
+- host: the Loader's host side alone, by threads and task sizes: for an engine that drops its files, and the CPU engine;
+- dali: DALI inside of shardio beside DALI alone with its file reader, and beside the engine without a Loader;
+- train: ResNet-50 in bfloat16, channels_last, with each engine beside synthetic input: images/s and time waited;
+- arrays: HDF5 arrays to the device beside copies of page-locked memory, by task sizes and lengths of epochs;
+- codec: nvImageCodec by its parts, and with two decoders, images used again and one kernel (`_gpu_kernel.py`);
+- kernel: this kernel's pixels and rate beside torch's operations;
+- tests: the tests that need a GPU.
+
+Each experiment is a process with a limit, and gets what those before it left of theirs. Its cases take turns, and its
+rows are kept as they come, so one that is cut off or fails leaves what it has. Ratios are medians over turns, to the
+first row of a group. Without a GPU the operators for the CPU are measured, and the kernel is compiled as C.
 """
 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-from benchmarks import _gpu_data
+import numpy as np
+import torch
+
+from benchmarks import _gpu_data, _processes
+from benchmarks._gpu_parts import Settings
 from shardio.bench.machine import describe
 
-PHOTOS, ARRAYS = 4000, 256
-LOADS = (0.0, 0.4, 0.65, 0.8, 0.95)
-ENGINES = ("cpu", "nvimgcodec", "dali", "dali alone")
-
-
-@dataclass
-class Session:
-    """Measurements, one process each, until time is up.
-
-    Attributes:
-        deadline: of the clock `time.monotonic`.
-        limit: seconds that one may take.
-        skipped: what could not be measured, and why.
-    """
-
-    deadline: float
-    limit: float
-    skipped: dict[str, str] = field(default_factory=dict)
-
-    def measure(self, what: str, part: str, **arguments: Any) -> dict[str, Any] | None:
-        """The figures of a part, or None, and then `skipped` says why."""
-        left = min(self.limit, self.deadline - time.monotonic())
-        if left < 5:
-            self.skipped[what] = "no time was left"
-            return None
-        command = [sys.executable, "-c", "from benchmarks.gpu import child; child()", part, json.dumps(arguments)]
-        path = os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[1]), *sys.path]))
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=left, env=os.environ | {"PYTHONPATH": path}
-            )
-        except subprocess.TimeoutExpired:
-            self.skipped[what] = f"it took more than {left:.0f} s"
-            return None
-        if done.returncode:
-            self.skipped[what] = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "it died"
-            print(f"{what}: {self.skipped[what]}", file=sys.stderr)
-            return None
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        told = ", ".join(f"{name} {v:.4g}" if isinstance(v, float) else f"{name} {v}" for name, v in found.items())
-        print(f"{what}: {told}", file=sys.stderr)
-        return found
-
-
-def child() -> None:
-    """Run one part in a process of its own, and print its figures as JSON on the last line."""
-    from benchmarks._gpu_parts import run
-
-    print(json.dumps(run(sys.argv[1], json.loads(sys.argv[2]))))
+LIMITS = {"host": 85, "dali": 75, "train": 105, "arrays": 55, "codec": 70, "kernel": 20, "tests": 60}
+"""Seconds of each experiment's process, of 480 for all with the data."""
 
 
 def main() -> None:
@@ -84,120 +45,101 @@ def main() -> None:
     parser.add_argument("--photos", type=Path, help="folder of JPEG photos (default: synthetic images)")
     parser.add_argument("--work", type=Path, help="folder for data, kept between runs (default: a temporary one)")
     parser.add_argument("--device", default="auto", help="cuda, cpu, or auto: a GPU if there is one")
+    parser.add_argument("--only", nargs="+", default=list(LIMITS), choices=LIMITS, metavar="EXPERIMENT")
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=4.0, help="duration of each measurement")
-    parser.add_argument(
-        "--rounds", type=int, default=1, help="rounds of the engines' rates, of which the median counts"
-    )
-    parser.add_argument("--budget", type=float, default=510.0, help="seconds for all measurements together")
-    parser.add_argument("--photos-count", type=int, default=PHOTOS)
-    parser.add_argument("--arrays-count", type=int, default=ARRAYS)
-    parser.add_argument("--threads", type=int, nargs="*", help="numbers of threads to try")
+    parser.add_argument("--size", type=int, default=224, help="pixels of the crops' sides")
+    parser.add_argument("--seconds", type=float, default=1.0, help="duration of a turn")
+    parser.add_argument("--rounds", type=int, default=2, help="turns of each case")
+    parser.add_argument("--budget", type=float, default=480.0, help="seconds for everything")
+    parser.add_argument("--photos-count", type=int, default=4000)
+    parser.add_argument("--arrays-count", type=int, default=256)
+    parser.add_argument("--threads", type=int, nargs="*", help="numbers of threads to try (default: 1, 4 and all)")
     parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--plot", type=Path, metavar="FILE")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         result = measure(args, args.work or Path(folder))
-    text = json.dumps(result, indent=1)
-    if args.json is not None:
-        args.json.write_text(text + "\n")
-    if args.plot is not None:
-        plot(result, args.plot)
-    print(text)
+    print("\n".join(table(result["experiments"])))
 
 
 def measure(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """All figures."""
-    session = Session(time.monotonic() + args.budget, limit=120)
-    device = args.device if args.device != "auto" else _device(session)
+    """Run the experiments, writing what is known to `args.json` after each."""
+    deadline = time.monotonic() + args.budget - sum(LIMITS.values()) * args.budget / 480
+    device = args.device if args.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     cores = len(os.sched_getaffinity(0))
-    threads = args.threads or [n for n in (1, 2, 4, 8, 16, 32) if n <= cores]
     folder, dataset, said = _gpu_data.photos(args.photos, work, args.photos_count)
-    common = {"device": device, "seconds": args.seconds}
-    images = common | {"dataset": str(dataset), "folder": str(folder), "batch_size": args.batch_size}
+    settings = Settings(
+        device=device,
+        folder=str(folder),
+        dataset=str(dataset),
+        arrays=str(_gpu_data.arrays(work, args.arrays_count)),
+        threads=sorted(args.threads or {min(n, cores) for n in (1, 4, cores)}),
+        batch_size=args.batch_size,
+        size=args.size,
+        seconds=args.seconds,
+        rounds=args.rounds,
+    )
     result: dict[str, Any] = {
         "date": date.today().isoformat(),
         "images": said,
         "count": args.photos_count,
-        "batch_size": args.batch_size,
-        "versions": session.measure("versions", "versions", device=device),
+        "settings": asdict(settings),
+        "versions": _versions(device),
+        "machine": describe(),
+        "experiments": {},
     }
-    best = 0.65
+    for name in args.only:
+        deadline += LIMITS[name] * args.budget / 480
+        result["experiments"][name] = found = _run(name, settings, work, deadline - time.monotonic())
+        print("\n".join(table({name: found})), file=sys.stderr)
+        if args.json is not None:
+            args.json.write_text(json.dumps(result, indent=1) + "\n")
+    return result
+
+
+def _run(name: str, settings: Settings, work: Path, limit: float) -> dict[str, Any]:
+    """Run an experiment in a process, and return its rows, its seconds, and why it did not come to its end."""
+    rows, begun = work / f"{name}.jsonl", time.monotonic()
+    rows.unlink(missing_ok=True)
+    failed: dict[str, str] = {}
+    command = [sys.executable, "-m", "benchmarks._gpu_parts", name, json.dumps(asdict(settings)), str(rows)]
+    try:
+        if limit < 5:
+            raise _processes.PeerFailed("no time was left")
+        _processes.run(command, limit=limit)
+    except _processes.PeerFailed as error:
+        failed = {"failed": str(error)}
+    lines = rows.read_text().splitlines(keepends=True) if rows.exists() else []
+    found = {row["what"]: row for row in map(json.loads, (line for line in lines if line.endswith("\n")))}
+    return {"rows": list(found.values()), "seconds": round(time.monotonic() - begun, 1)} | failed
+
+
+def _versions(device: str) -> dict[str, Any]:
+    """The versions of the software and the device that are measured."""
+    found: dict[str, Any] = {"torch": torch.__version__, "numpy": np.__version__, "device": device}
     if device != "cpu":
-        loads = {
-            str(load): session.measure(
-                f"load {load}", "decode", **images, engine="dali", threads=max(threads), load=load
-            )
-            for load in LOADS
-        }
-        rates = {load: found["images_per_second"] for load, found in loads.items() if found is not None}
-        best = float(max(rates, key=lambda load: rates[load])) if rates else best
-        result["load"] = {"best": best, "images_per_second": rates}
-    rates_of: dict[str, dict[str, list[float]]] = {}
-    for count in threads:
-        for number in range(args.rounds):
-            for engine in (*ENGINES[number % len(ENGINES) :], *ENGINES[: number % len(ENGINES)]):
-                what = f"decode, {engine}, {count} threads"
-                found = session.measure(what, "decode", **images, engine=engine, threads=count, load=best)
-                if found is not None:
-                    rates_of.setdefault(engine, {}).setdefault(str(count), []).append(found["images_per_second"])
-    result["decode"] = {e: {count: median(found) for count, found in by.items()} for e, by in rates_of.items()}
-    result["rounds"] = rates_of
-    arrays = str(_gpu_data.arrays(work, args.arrays_count))
-    result["tensors"] = session.measure("tensors", "tensors", arrays=arrays, **common)
-    if device == "cpu":
-        session.skipped |= dict.fromkeys(("train", "overlap"), "there is no GPU")
-    else:
-        result["overlap"] = session.measure("overlap", "overlap", arrays=arrays, **common)
-        result["train"] = {
-            feed: session.measure(
-                f"train, {feed}",
-                "train",
-                **(images | {"seconds": 3 * args.seconds}),
-                feed=feed,
-                threads=max(threads),
-                load=best,
-            )
-            for feed in ("synthetic", "dali", "nvimgcodec", "cpu", "dali alone")
-        }
-        result["starved"] = _starved(result["train"])
-    return result | {"skipped": session.skipped, "machine": describe()}
+        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    return found
 
 
-def _starved(train: dict[str, dict[str, float] | None]) -> dict[str, float]:
-    """By feed, the rate missing relative to training on synthetic input, as a share."""
-    limit = train.get("synthetic")
-    if limit is None:
-        return {}
-    rates = {feed: found["images_per_second"] for feed, found in train.items() if found is not None}
-    return {feed: 1 - found / limit["images_per_second"] for feed, found in rates.items() if feed != "synthetic"}
+def table(experiments: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a table of all rows, with what they say to change."""
+    columns = ("what", "rate", "waited", "ratio", "what to change")
+    yield from (_line(columns), _line(["-" * 60, "-" * 20, "-" * 6, "-" * 5, "-" * 20]))
+    for name, found in experiments.items():
+        for row in found["rows"]:
+            failed = row.get("failed")
+            rate = f"{row['rate']:,.4g} {row['unit']}" if "rate" in row and failed is None else ""
+            waited = f"{row['waited']:.0%}" if "waited" in row else ""
+            ratio = f"{row['ratio']:.2f}" if "ratio" in row else ""
+            change = row.get("change", "") if failed is None else f"failed: {failed}"
+            yield _line((f"{name}: {row['what']}", rate, waited, ratio, change))
+        if "failed" in found:
+            yield _line((f"{name}:", "", "", "", found["failed"].splitlines()[-1]))
 
 
-def _device(session: Session) -> str:
-    """The GPU, if torch finds one."""
-    return "cuda" if session.measure("a GPU", "versions", device="cuda") is not None else "cpu"
-
-
-def plot(result: dict[str, Any], file: Path) -> None:
-    """Plot rates by engine and threads, and training rates by input."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for engine, rates in result["decode"].items():
-        left.plot([int(count) for count in rates], list(rates.values()), marker="o", label=engine)
-    left.set(xlabel="threads", ylabel="images/s", title="decode, crop, resize, normalize", ylim=(0, None))
-    left.legend()
-    train = {feed: found for feed, found in (result.get("train") or {}).items() if found}
-    if train:
-        right.barh(list(train), [found["images_per_second"] for found in train.values()])
-        right.set(xlabel="images/s", title="training ResNet-50, bf16")
-    else:
-        right.text(0.5, 0.5, "training was not measured:\nthere is no GPU", ha="center", va="center")
-        right.set_axis_off()
-    figure.savefig(file, dpi=120)
+def _line(cells: Sequence[str]) -> str:
+    what, rate, waited, ratio, change = cells
+    return f"{what:60} {rate:>20} {waited:>6} {ratio:>5}  {change}".rstrip()
 
 
 if __name__ == "__main__":

@@ -3,35 +3,84 @@
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from _datasets import tensors
 
-from benchmarks import _gpu_data, gpu, other_python
+from benchmarks import _gpu_data, _processes, gpu, other_python
+from benchmarks._gpu_parts import Case, Settings, Step, in_turns
+from benchmarks._processes import PeerFailed
 
 
 def small(**changes: object) -> argparse.Namespace:
-    """Options of the GPU benchmark for a small dataset."""
-    given = {"photos": None, "device": "cpu", "batch_size": 8, "seconds": 0.1, "budget": 120.0, "photos_count": 40}
-    return argparse.Namespace(**(given | {"arrays_count": 32, "threads": [1], "rounds": 1} | changes))
+    """Options of the GPU benchmark for little data on the CPU."""
+    given = {"photos": None, "device": "cpu", "only": list(gpu.LIMITS), "batch_size": 4, "size": 32, "seconds": 0.02}
+    given |= {"rounds": 1, "budget": 480.0, "photos_count": 40, "arrays_count": 32, "threads": [1], "json": None}
+    return argparse.Namespace(**(given | changes))
 
 
 @pytest.mark.long
-def test_the_gpu_benchmark_says_what_it_cannot_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a GPU the CPU is measured, each missing figure has a reason, and the plot is drawn."""
+def test_the_gpu_benchmark_runs_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every experiment measures the operators for the CPU, has a row for each case, and a table is made of them."""
     monkeypatch.setattr(_gpu_data, "SYNTHETIC_PHOTOS", 3)
     monkeypatch.setattr(_gpu_data, "ARRAY", (2, 16, 16))
-    monkeypatch.setattr(gpu, "ENGINES", ("cpu", "dali"))
-    result = gpu.measure(small(), tmp_path)
-    assert {name: list(rates) for name, rates in result["decode"].items()} == {"cpu": ["1"], "dali": ["1"]}
-    assert all(rate > 0 for rates in result["decode"].values() for rate in rates.values())
-    assert result["tensors"]["gb_per_second"] > 0
-    assert result["skipped"] == dict.fromkeys(("train", "overlap"), "there is no GPU")
+    result = gpu.measure(small(json=tmp_path / "r.json"), tmp_path)
+    assert json.loads((tmp_path / "r.json").read_text()) == result
     assert "drawn pictures" in result["images"]
-    gpu.plot(result, tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").stat().st_size > 1000
-    assert json.loads(json.dumps(result)) == result
+    assert list(result["experiments"]) == list(gpu.LIMITS)
+    for name, found in result["experiments"].items():
+        assert "failed" not in found
+        assert not [row for row in found["rows"] if "failed" in row]
+        assert all(row["rate"] > 0 for row in found["rows"] if row.get("unit") in ("images/s", "GB/s")), name
+    inputs = {row["what"]: row["waited"] for row in result["experiments"]["train"]["rows"]}
+    assert inputs.keys() > {f"train, {name}" for name in ("synthetic", "engine cpu", "engine dali", "DALI alone")}
+    assert all(0 < waited < 1 for waited in inputs.values())
+    lines = list(gpu.table(result["experiments"]))
+    assert len(lines) == 2 + sum(len(found["rows"]) for found in result["experiments"].values())
+
+
+def test_what_a_cut_off_experiment_found_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole rows count, the newest of each case, with the reason; the experiments behind it run."""
+
+    def cut_off(command: list[str], limit: float) -> None:
+        assert 5 <= limit <= 480
+        rows = [{"what": what, "rate": rate, "unit": "images/s"} for what, rate in (("a", 1.0), ("b", 5.0), ("a", 2.0))]
+        Path(command[-1]).write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"what": "c", "ra')
+        raise PeerFailed("no end after 9 s: ...")
+
+    monkeypatch.setattr(_gpu_data, "photos", lambda *_: (tmp_path, tmp_path, ""))
+    monkeypatch.setattr(_gpu_data, "arrays", lambda *_: tmp_path)
+    monkeypatch.setattr(_processes, "run", cut_off)
+    experiments = gpu.measure(small(only=["host", "dali"]), tmp_path)["experiments"]
+    assert [found["failed"] for found in experiments.values()] == ["no end after 9 s: ..."] * 2
+    assert [(row["what"], row["rate"]) for row in experiments["dali"]["rows"]] == [("a", 2.0), ("b", 5.0)]
+    late = gpu.measure(small(only=["host"], budget=1.0), tmp_path)["experiments"]["host"]
+    assert (late["rows"], late["failed"]) == ([], "no time was left")
+
+
+def test_the_gpu_table_says_what_to_change() -> None:
+    """A case that is faster than the first one of its group says what to change, and one that fails says why."""
+    settings = Settings("cpu", "", "", "", [1], 8, 32, seconds=0.02, rounds=3)
+
+    def case(what: str, seconds: float, **said: str) -> Case:
+        return Case(what, lambda: lambda: time.sleep(seconds) or 0.0, **said)
+
+    def broken() -> Step:
+        raise ModuleNotFoundError("No module named 'nvidia'")
+
+    cases = [case("own", 0.004), case("other", 0.001, faster="take it"), case("third", 0.02, faster="no", slower="yes")]
+    rows = {row["what"]: row for row in in_turns(settings, [*cases, Case("absent", broken)])}
+    assert {name: row.get("change") for name, row in rows.items()} == {
+        "own": "", "other": "take it", "third": "yes", "absent": None,
+    }  # fmt: skip
+    assert rows["own"]["ratio"] == 1
+    assert rows["own"]["rate"] < 8 / 0.004
+    assert rows["absent"]["failed"] == "ModuleNotFoundError: No module named 'nvidia'"
+    text = "\n".join(gpu.table({"host": {"rows": list(rows.values())}}))
+    assert "take it" in text
+    assert "failed: ModuleNotFoundError" in text
 
 
 @pytest.mark.slow
