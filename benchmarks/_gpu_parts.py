@@ -14,7 +14,7 @@ from functools import partial
 from itertools import chain, cycle, islice, repeat
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -88,14 +88,8 @@ class Case:
     slower: str = ""
 
 
-class Turn(NamedTuple):
-    """Steps per second, the share of the time that the consumer waited, and the processors kept busy."""
-
-    rate: float
-    waited: float
-    busy: float
-
-
+Turn = tuple[float, float, float]
+"""Steps per second, the share of the time that the consumer waited, and the processors kept busy."""
 Row = dict[str, Any]
 
 
@@ -112,6 +106,7 @@ def in_turns(s: Settings, cases: Sequence[Case], amount: float | None = None, un
                 turns.setdefault(case.what, []).append(_turn(s, step))
             except Exception as error:  # noqa: BLE001  # the others go on
                 left.remove(case)
+                turns.pop(case.what, None)
                 yield {"what": case.what, "failed": f"{type(error).__name__}: {error}"}
                 continue
             for known in cases:
@@ -133,18 +128,17 @@ def _turn(s: Settings, step: Step) -> Turn:
             _sync(s.device)
     _sync(s.device)
     spent = time.perf_counter() - begun
-    return Turn(count / spent, waited / spent, (time.process_time() - busy) / spent)
+    return count / spent, waited / spent, (time.process_time() - busy) / spent
 
 
 def _row(case: Case, turns: Sequence[Turn], first: Sequence[Turn], amount: float, unit: str) -> Row:
     rate, waited, busy = map(median, zip(*turns, strict=True))
-    row: Row = {"what": case.what, "rate": amount * rate, "unit": unit, "busy": busy} | (
-        {"waited": waited} if waited else {}
-    )
+    row: Row = {"what": case.what, "rate": amount * rate, "unit": unit, "busy": busy}
+    row |= {"waited": waited} if waited else {}
     pairs = list(zip(turns, first, strict=False))  # of the same round
     if not pairs:
         return row
-    ratio = median(own.rate / other.rate for own, other in pairs)
+    ratio = median(own[0] / other[0] for own, other in pairs)
     change = case.faster if ratio > 1 + NOTABLE else case.slower if ratio < 1 - NOTABLE else ""
     return row | {"ratio": ratio, "change": change}
 

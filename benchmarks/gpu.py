@@ -28,7 +28,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks import _gpu_data, _processes
@@ -83,7 +82,7 @@ def measure(args: argparse.Namespace, work: Path) -> dict[str, Any]:
         "images": said,
         "count": args.photos_count,
         "settings": asdict(settings),
-        "versions": _versions(device),
+        "gpu": None if device == "cpu" else f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}",
         "machine": describe(),
         "experiments": {},
     }
@@ -111,14 +110,6 @@ def _run(name: str, settings: Settings, work: Path, limit: float) -> dict[str, A
     lines = rows.read_text().splitlines(keepends=True) if rows.exists() else []
     found = {row["what"]: row for row in map(json.loads, (line for line in lines if line.endswith("\n")))}
     return {"rows": list(found.values()), "seconds": round(time.monotonic() - begun, 1)} | failed
-
-
-def _versions(device: str) -> dict[str, Any]:
-    """The versions of the software and the device that are measured."""
-    found: dict[str, Any] = {"torch": torch.__version__, "numpy": np.__version__, "device": device}
-    if device != "cpu":
-        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
-    return found
 
 
 def table(experiments: dict[str, Any]) -> Iterator[str]:
