@@ -1,7 +1,7 @@
 """The DALI engine: whole batches through a graph of NVIDIA DALI's operators, on a GPU or on the CPU.
 
 shardio's own threads read the files, and shardio makes all random choices: DALI only carries them out. Results arrive
-through DLPack without a copy; the caller owns them.
+through DLPack, on the CPU without a copy; the caller owns them.
 """
 
 from collections import deque
@@ -119,7 +119,7 @@ class DaliEngine:
             while self._outputs_to_discard:
                 self._pipeline.outputs()
                 self._outputs_to_discard -= 1
-            # On the consumer's stream, which waits for the output; DALI reuses its memory behind the work queued there.
+            # On this thread's stream, which waits for the output; DALI reuses its memory behind the work queued there.
             gpu = self._device.type == "cuda"
             stream = torch.cuda.current_stream(self._device) if gpu else None
             (output,) = self._pipeline.outputs(cuda_stream=stream)
@@ -133,6 +133,8 @@ class DaliEngine:
     def _delivered(self, images: torch.Tensor, later_steps: Sequence[Step]) -> torch.Tensor:
         """Convert the graph's output to what is delivered."""
         if self._graph_recipe is self._recipe:
+            if images.is_cuda:  # DALI would reuse its memory before work is done that other streams queue
+                images = images.clone()
             by_pixel = self._channels_last and self._recipe.normalization is not None
             return images.permute(0, 3, 1, 2) if by_pixel else images
         return torch_steps.convert_and_erase(images, self._recipe, later_steps, channels_last=self._channels_last)

@@ -5,28 +5,26 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..dataset.fetch_ahead import FetchAhead
-from ..errors import PipelineClosed
+from ..errors import EngineWarning, PipelineClosed
 from ..order.plan import Order, Schedule
 from ..system import background
 from ..system.at_exit import close_at_exit
 from .agreement import LOOKS, Agreement
 from .batch.as_numpy import To, with_arrays
 from .batch.field_warnings import FirstBatch
-from .batch.host_batch import Batch, BatchResult, HostBatch
+from .batch.host_batch import Batch
 from .batch.quarantine import Quarantine
+from .device.feed import Feed, feed_of
 from .device.prefetcher import DevicePrefetcher
 from .state import EpochProgress
 from .stats import Meter
-from .workers.workers import BatchPipeline, Workers
+from .workers.workers import Workers
 
 
 @final
@@ -75,15 +73,13 @@ class EpochIterator(Iterator[Batch]):
         """
         self._schedule, self._progress = schedule, progress
         self._quarantine.begin(schedule.samples(plan))
-        self._step = self._sent = 0
-        self._host_batches: deque[BatchResult] = deque()
-        self._sources: deque[NDArray[np.int64] | None] = deque()
+        self._step = 0
         self._meter = Meter(self._source_names, self._workers.fetched)
         self._ahead = self._workers.fetch_ahead(plan, schedule)
         self._pipeline, self._meter.clock = self._workers.begin(plan, schedule)
-        self._running = RunningEpoch(
-            self._pipeline, self._prefetcher, self._workers, self._meter, self._ahead, progress
-        )
+        steps, count_sources = len(schedule), bool(self._source_names)
+        self._feed = feed_of(self._pipeline, self._prefetcher, steps, count_sources=count_sources)
+        self._running = RunningEpoch(self._feed, self._pipeline, self._workers, self._meter, self._ahead, progress)
         background.call_when_gone(self, self._running.close)
         progress.follow(self)
         return self._running
@@ -130,46 +126,27 @@ class EpochIterator(Iterator[Batch]):
             self._ahead.delivered(self._step)
         self._running.taking_thread = threading.get_ident()
         try:
-            self._send()
-            received = time.monotonic()
-            result = self._prefetcher.receive()
-            self._meter.on_device += (time.monotonic() - received) * bool(self._prefetcher.ahead)
-            if isinstance(result, Exception):
-                raise result
-            self._quarantine.add(result.bad_samples)  # raises TooManyBad, or OSError if the report cannot be written
+            begun = time.monotonic()
+            batch = self._feed.take()
+            waited = time.monotonic() - begun
+            if isinstance(batch.result, Exception):
+                raise batch.result
+            self._quarantine.add(batch.result.bad_samples)  # TooManyBad, or OSError if the report cannot be written
         finally:
             self._running.taking_thread = None
             self._meter.end_wait()
-        self._meter.count(len(result.batch["index"]), result.stored_bytes, self._sources.popleft())
-        self._workers.record_step(self._pipeline)
+        result, on_device = batch.result, min(waited, batch.device_seconds)
+        self._meter.on_device += on_device
+        self._meter.count(len(result.batch["index"]), result.stored_bytes, batch.sources)
+        self._workers.record_step(self._pipeline, min(waited - on_device, batch.host_seconds))
         self._first_batch.look(result.batch)
+        for warning in result.warnings:
+            warnings.warn(warning, EngineWarning, stacklevel=3)
         return with_arrays(result.batch) if self._to == "numpy" else result.batch
-
-    def _send(self) -> None:
-        """Send the next batch to the device, and the batches after it that are ready."""
-        while len(self._prefetcher) <= self._prefetcher.ahead and self._sent < len(self._schedule):
-            if not self._host_batches:
-                if len(self._prefetcher) and not self._pipeline.ready:
-                    return
-                try:
-                    self._host_batches.extend(next(self._pipeline))
-                except Exception as error:
-                    if not len(self._prefetcher):
-                        raise
-                    self._host_batches.append(error)  # raised in its batch's turn
-            self._sent += 1
-            result = self._host_batches.popleft()
-            # Taken now, while the batch is still on the host.
-            counted = self._source_names and isinstance(result, HostBatch)
-            self._sources.append(result.batch["source"].numpy() if counted and isinstance(result, HostBatch) else None)
-            begun = time.monotonic()
-            self._prefetcher.send(result)
-            self._meter.on_device += (time.monotonic() - begun) * bool(self._prefetcher.ahead)
 
     def close(self, why: str | None = None) -> None:
         """End the epoch's threads; may be called twice. `why` is the message of the PipelineClosed that follows."""
         self._running.why_closed = why or self._running.why_closed
-        self._host_batches.clear()
         self._running.close()
 
 
@@ -186,8 +163,8 @@ class RunningEpoch:
 
     def __init__(
         self,
+        feed: Feed,
         pipeline: BatchPipeline,
-        prefetcher: DevicePrefetcher,
         workers: Workers,
         meter: Meter,
         ahead: FetchAhead | None,
@@ -197,7 +174,7 @@ class RunningEpoch:
         self.taking_thread: int | None = None
         self.why_closed: str | None = None
         self.is_complete = False
-        self._pipeline, self._prefetcher, self._workers = pipeline, prefetcher, workers
+        self._feed, self._pipeline, self._workers = feed, pipeline, workers
         self._process = os.getpid()
         self._progress, self._ended = progress, False
         self._closing = threading.Lock()
@@ -227,14 +204,15 @@ class RunningEpoch:
         self._progress.closed = True
         self.meter.end()
         if self._process != os.getpid():  # forked: the threads and the batches in flight are the parent's
-            self._prefetcher.forget()
+            self._feed.forget()
             self._ended = True
             return
         with self._closing:
             if self._ended:
                 return
             try:
-                self._prefetcher.clear()
+                if not self.is_complete:
+                    self._feed.close()
             finally:
                 if self._ahead is not None:
                     self._ahead.close()
@@ -248,4 +226,4 @@ class RunningEpoch:
         else:
             self._progress.closed = True
             self.meter.end()
-            self._pipeline.close()
+            self._feed.stop()

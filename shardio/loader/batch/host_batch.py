@@ -62,6 +62,7 @@ class HostBatch:
         finish: the function to apply to the batch on the device: MixUp or CutMix.
         made_from: the rows that the batch was assembled from, and its part of them, from which the host makes images
             that an engine refuses. None without such an engine.
+        warnings: EngineWarnings that the consumer gets with the batch.
     """
 
     batch: Batch
@@ -69,6 +70,7 @@ class HostBatch:
     bad_samples: tuple[BadSampleRecord, ...] = ()
     finish: BatchFunction | None = None
     made_from: tuple[Rows, slice] | None = field(default=None, compare=False)
+    warnings: tuple[str, ...] = ()
 
 
 BatchResult: TypeAlias = HostBatch | Exception

@@ -1,17 +1,16 @@
-"""The prefetcher: it brings batches to the device, one or two ahead of the consumer.
+"""The prefetcher: it brings batches to the device, one or two ahead of the one that is asked for.
 
-A step of the consumer                                  meanwhile, on the device
+A step of the feed                                      meanwhile, on the device
   send(batch k + 1): files to the engine, copies begin    batch k + 1 is copied and decoded, the model works on batch k
   receive() -> batch k, which was sent a step ago
 
 The host makes the images that an engine refuses.
 """
 
-import warnings
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -20,7 +19,6 @@ from torch import Tensor
 
 from ...engines.base import BatchEngine, rows_of
 from ...engines.factory import make_engine
-from ...errors import EngineWarning
 from ...system import background
 from ..batch.host_batch import (
     Batch,
@@ -70,7 +68,10 @@ class DevicePrefetcher:
         largest: the most samples of a batch.
 
     Attributes:
-        ahead: the number of batches to send ahead of the consumer; 0 if nothing happens on a device.
+        ahead: the number of batches to send before one is received; 0 if nothing happens on a device.
+        device: the device.
+        has_engines: whether engines make images of whole batches.
+        in_use: held by the thread that uses the engines, of which one epoch's may end while the next one's begins.
     """
 
     def __init__(self, spec: BatchSpec, target: DeviceOptions, *, threads: int, largest: int) -> None:
@@ -92,9 +93,11 @@ class DevicePrefetcher:
         self._copier = copier_to(target.device)
         self._channels_last, self._threads = target.channels_last, threads
         self.ahead = max([engine.ahead for engine in self._engines.values()] or [int(self._copier.is_elsewhere)])
+        self.device, self.has_engines = target.device, bool(self._engines)
+        self.in_use = threading.Lock()
         self._sent: deque[_InFlight | BatchResult] = deque()
         self._intact = True  # False within a call, and after one that did not come to its end
-        self._parents: list[deque[_InFlight | BatchResult]] = []
+        self._parents: list[object] = []
         # The page-locked memory of a batch must not be reused before its copy is done.
         self._held: deque[tuple[Any, Batch]] = deque()
         # Engines may read the files of a batch for a while after its images are finished.
@@ -132,10 +135,13 @@ class DevicePrefetcher:
         for engine in self._engines.values():
             engine.check_process()
 
-    def forget(self) -> None:
-        """Forget all batches, in a forked process: they are the parent's, and are kept so that nothing frees them."""
-        self._parents.append(self._sent)
-        self._sent = deque()
+    def forget(self, feed: object) -> None:
+        """Forget all batches, in a forked process: they are the parent's, and are kept so that nothing frees them.
+
+        So are those that its feed has already received.
+        """
+        self._parents += [self._sent, feed]
+        self._sent, self.in_use = deque(), threading.Lock()
 
     def clear(self) -> None:
         """Drop the batches that were sent and not received.
@@ -191,19 +197,18 @@ class DevicePrefetcher:
         self, sent: _InFlight, refused: RefusedRows, images: Mapping[str, EngineResult | None]
     ) -> BatchResult:
         """Return a batch, some of whose images an engine could not make, on the device, or the error of a bad one."""
-        try:  # on a thread that no interrupt strikes
-            made = background.call(partial(make_refused_images, sent.host_batch, refused, self._threads))
+        try:
+            made = make_refused_images(sent.host_batch, refused, self._threads)
         except Exception as error:  # noqa: BLE001  # a bad sample's: reported in its batch's turn
             return error
         batch = self._copy_now(made)
         for name, rows in refused.items():
             if len(rows) == len(sent.begun[name]) > 1 and made.bad_samples == sent.host_batch.bad_samples:
                 reason = " ".join(self._engines[name].reason.split())
-                warnings.warn(
-                    f"field {name!r}: the engine refused {len(rows)} good images, which the CPU engine made. {reason}",
-                    EngineWarning,
-                    stacklevel=5,
+                warning = (
+                    f"field {name!r}: the engine refused {len(rows)} good images, which the CPU engine made. {reason}"
                 )
+                made = replace(made, warnings=(*made.warnings, warning))
         for name, rows in sent.begun.items():
             encoded, result = made.batch[name], images[name]
             # Rows that the host has made meanwhile hold tensors; the other rows keep the engine's images.

@@ -89,7 +89,7 @@ class Workers:
 
     def begin(self, plan: Order, schedule: Schedule) -> tuple[BatchPipeline, StageClock]:
         """Start the workers on an epoch, or have them go on with it; return its batches, and what clocks its stages."""
-        self._last_step: tuple[tuple[float, float, float] | None, int] = (None, self._memory.filled_first)
+        self._last_step: tuple[tuple[float, float] | None, int] = (None, self._memory.filled_first)
         if self._isolate:
             if self._processes is None or not self._processes.usable:
                 self._processes = WorkerProcesses(
@@ -154,19 +154,21 @@ class Workers:
             pipeline.close()
         self._memory.end_loop(ahead)
 
-    def record_step(self, pipeline: BatchPipeline) -> None:
+    def record_step(self, pipeline: BatchPipeline, waited: float) -> None:
         """Measure the step that a delivered batch completes, and apply the setting that the tuner chooses.
+
+        The consumer has `waited` so many seconds for the workers.
 
         Steps that would mislead it do not count: an epoch's first one, which includes the start of the workers, and
         those in which a job filled new memory: its first use is slow, and if a wait for that made the tuner prefetch
         more batches, these would need more new memory.
         """
-        now = time.monotonic(), pipeline.waited, pipeline.idle
+        now = time.monotonic(), pipeline.idle
         (last, filled), self._last_step = self._last_step, (now, self._memory.filled_first)
         if last is None:
             self._prepare_memory()  # not before the first batch, which would come later
         elif filled == self._memory.filled_first:
-            seconds, waited, idle = (new - old for new, old in zip(now, last, strict=True))
+            seconds, idle = (new - old for new, old in zip(now, last, strict=True))
             before = self.setting
             if self._tuner.record(Window(seconds, 1, waited, idle)) != before:
                 self._apply(pipeline)

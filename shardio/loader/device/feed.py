@@ -1,0 +1,197 @@
+"""The feed: it takes an epoch's batches from the workers and brings them to their device, in order.
+
+Where batches are only copied, the consumer does that itself, in its `next`. An engine for whole batches has a thread,
+which feeds it, waits for it and finishes its batches while the consumer works on the one before:
+
+    workers --next--> [ thread: send and receive of the prefetcher ] --> one finished batch --> consumer
+                        ^-------- the next one, once the consumer has taken that one --------'
+
+The engine is used in this thread alone, so no interrupt strikes it, and no two loops use it at once.
+"""
+
+import time
+from collections import deque
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import PipelineClosed
+from ...system import background
+from ..batch.host_batch import BatchResult, HostBatch
+from ..workers.workers import BatchPipeline
+from .copier import copier_to
+from .prefetcher import DevicePrefetcher
+
+JOIN_LIMIT = 2.0  # seconds that `close` waits for the thread, which may be in the middle of a batch
+
+
+class FedBatch(NamedTuple):
+    """A batch on its device.
+
+    Attributes:
+        result: the batch, or the error that the consumer gets in its place.
+        sources: the source of each sample, int64 [B], if sources are counted.
+        host_seconds: the time that the feed waited for the workers before it went on to this batch.
+        device_seconds: the time after that, for engines and copies; 0 if nothing happens on a device.
+    """
+
+    result: BatchResult
+    sources: NDArray[np.int64] | None
+    host_seconds: float
+    device_seconds: float
+
+
+@final
+class DirectFeed:
+    """Brings batches to their device in the thread that takes them.
+
+    Args:
+        pipeline: yields the batches of the epoch.
+        prefetcher: brings them to their device.
+        steps: the number of batches.
+        count_sources: whether the sources of samples are counted.
+    """
+
+    def __init__(
+        self, pipeline: BatchPipeline, prefetcher: DevicePrefetcher, steps: int, *, count_sources: bool
+    ) -> None:
+        self._pipeline, self._prefetcher, self._left, self._count_sources = pipeline, prefetcher, steps, count_sources
+        self._host_batches: deque[BatchResult] = deque()
+        self._sources: deque[NDArray[np.int64] | None] = deque()
+
+    def take(self) -> FedBatch:
+        """Return the next batch, once the batches after it that are ready have been sent to the device, too."""
+        prefetcher, host_seconds, begun = self._prefetcher, 0.0, time.monotonic()
+        while len(prefetcher) <= prefetcher.ahead and self._left:
+            if not self._host_batches:
+                waits = not len(prefetcher)
+                if not waits and not self._pipeline.ready:
+                    break
+                try:
+                    self._host_batches.extend(next(self._pipeline))
+                except Exception as error:
+                    if waits:
+                        raise
+                    self._host_batches.append(error)  # raised in its batch's turn
+                if waits:  # for the first batch alone, before anything is sent
+                    host_seconds, begun = time.monotonic() - begun, time.monotonic()
+            self._left -= 1
+            result = self._host_batches.popleft()
+            # Taken now, while the batch is still on the host.
+            counted = self._count_sources and isinstance(result, HostBatch)
+            self._sources.append(result.batch["source"].numpy() if counted and isinstance(result, HostBatch) else None)
+            prefetcher.send(result)
+        result = prefetcher.receive()
+        device_seconds = (time.monotonic() - begun) * bool(prefetcher.ahead)
+        return FedBatch(result, self._sources.popleft(), host_seconds, device_seconds)
+
+    def stop(self) -> None:
+        """End the workers. Whoever waits for a batch of theirs gets PipelineClosed."""
+        self._pipeline.close()
+
+    def close(self) -> None:
+        """End the workers, and drop the batches in flight; may be called twice."""
+        self._host_batches.clear()
+        try:
+            self._prefetcher.clear()
+        finally:
+            self.stop()
+
+    def forget(self) -> None:
+        """Forget the batches in flight, in a forked process: they are the parent's, whose memory nothing may free."""
+        self._prefetcher.forget(self)
+
+
+@final
+class ThreadedFeed:
+    """Brings batches to their device in a thread of its own, which begins with the first `take`.
+
+    Args:
+        feed: what the thread does for a batch.
+        prefetcher: its prefetcher. Its former user may still be about to end.
+        steps: the number of batches.
+    """
+
+    def __init__(self, feed: DirectFeed, prefetcher: DevicePrefetcher, steps: int) -> None:
+        self._feed, self._prefetcher, self._steps = feed, prefetcher, steps
+        # The thread's stream of a GPU, for which the consumer's waits: work on one batch overlaps that on another.
+        self._stream = copier_to(prefetcher.device)
+        self._begun = self._stopped = False
+        self._room: SimpleQueue[None] = SimpleQueue()  # has an item for each batch that may be finished
+        self._fed: SimpleQueue[tuple[FedBatch, Any] | BaseException] = SimpleQueue()
+
+    def take(self) -> FedBatch:
+        """Return the next batch; the thread goes on to the one after it."""
+        if not self._begun:
+            self._begun = True
+            self._room.put(None)
+            background.start(self._run, "shardio feed")
+        fed = self._fed.get()
+        self._room.put(None)
+        if isinstance(fed, BaseException):
+            raise fed
+        batch, mark = fed
+        if isinstance(batch.result, HostBatch):
+            self._stream.wait(mark, batch.result.batch)
+        return batch
+
+    def stop(self) -> None:
+        """End the workers, and the thread after the batches that its engine has begun."""
+        self._stopped = True
+        self._room.put(None)
+        self._feed.stop()
+
+    def close(self) -> None:
+        """End the workers and the thread, for which this waits 2 s at most, and drop the batches in flight."""
+        self.stop()
+        if self._begun and not background.exiting():
+            background.call(self._join)
+
+    def forget(self) -> None:
+        """Forget the batches in flight, in a forked process."""
+        self._prefetcher.forget(self)
+
+    def _join(self) -> None:
+        if self._prefetcher.in_use.acquire(timeout=JOIN_LIMIT):
+            self._prefetcher.in_use.release()
+        with suppress(Empty):
+            while True:
+                self._fed.get_nowait()
+        self._fed.put(_closed())  # for a consumer that waits on another thread
+
+    def _run(self) -> None:
+        try:
+            if not self._stopped:
+                self._work()
+        except BaseException as error:  # noqa: BLE001  # raised again in the consumer's thread
+            self._fed.put(error)
+        else:
+            self._fed.put(_closed())
+
+    def _work(self) -> None:
+        with self._prefetcher.in_use, self._stream:
+            try:
+                for _ in range(self._steps):
+                    self._room.get()
+                    if self._stopped:
+                        return
+                    # Without a variable: while it waits, this thread must not keep the memory of a batch.
+                    self._fed.put((self._feed.take(), self._stream.mark()))
+            finally:
+                self._prefetcher.clear()
+
+
+def _closed() -> PipelineClosed:
+    return PipelineClosed("closed, or a newer loop over the same loader has begun")
+
+
+Feed: TypeAlias = DirectFeed | ThreadedFeed
+
+
+def feed_of(pipeline: BatchPipeline, prefetcher: DevicePrefetcher, steps: int, *, count_sources: bool) -> Feed:
+    """Return the feed of an epoch of so many steps: with engines for whole batches, on a thread."""
+    feed = DirectFeed(pipeline, prefetcher, steps, count_sources=count_sources)
+    return ThreadedFeed(feed, prefetcher, steps) if prefetcher.has_engines else feed
