@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from ..loader.workers.workers import THREADS_PER_READER
+
 Bottleneck: TypeAlias = Literal[
     "consumer", "storage", "decode", "map", "GIL", "read", "decompress", "copy", "engine", "threads", "other processes",
     "slow rank", "start of epochs", "hand-over", "network",
@@ -267,11 +269,12 @@ def _storage(f: Figures, busy: float) -> Verdict | None:
     waiting = off_cpu - f.delay  # at least: some of the delay was in other stages
     if off_cpu <= (1 - ON_CPU) * spent or waiting <= 0.5 * off_cpu:
         return None
+    threads = MORE_THREADS * max(1, f.workers // len(f.own)) * (1 if f.engine == "cpu" else THREADS_PER_READER)
     return Verdict(
         "storage",
         f"storage: workers spend {spent / busy:.0%} of their time in `read`, {off_cpu / spent:.0%} of it waiting; "
         f"{f.disk_share:.0%} of the bytes came from storage",
-        Change("threads", MORE_THREADS * max(1, f.workers // len(f.own)), _speedup(off_cpu / busy, 1 / MORE_THREADS)),
+        Change("threads", threads, _speedup(off_cpu / busy, 1 / MORE_THREADS)),
     )
 
 
@@ -343,7 +346,7 @@ def _device(f: Figures) -> Verdict:
             f"copies to the device: {f.on_device:.0%} of the wait is for them",
             Change("deliver uint8 and convert on the device (ToFloat with device=)", expected=4.0),
         )
-    other = "cpu" if f.cores > f.workers else "dali"
+    other = "cpu" if f.has_free_processors else "dali"
     return Verdict(
         "engine",
         f"engine {f.engine}: {f.on_device:.0%} of the wait is for it",

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -31,15 +30,15 @@ HW_DECODER_LOAD = 0.65
 
 @dataclass(frozen=True, slots=True)
 class _PendingBatch:
-    """A batch that DALI works on. DALI reads `encoded` without a copy, so it must stay alive until the batch is done.
+    """A batch that DALI works on. DALI reads `files` without a copy, so they must stay alive until the batch is done.
 
     Attributes:
-        encoded: the image files.
+        files: the image files, as DALI's tensors.
         arrays: the graph's other inputs, by name.
         later_steps: the steps that are carried out after the graph.
     """
 
-    encoded: list[NDArray[np.uint8]]
+    files: list[Any]
     arrays: dict[str, NDArray[Any]]
     later_steps: Sequence[Step]
 
@@ -98,7 +97,7 @@ class DaliEngine:
         graph_steps = steps[: len(steps) - self._recipe.erasings + self._graph_recipe.erasings]
         self._guard.enter()
         self._structure = self._structure or [rows_of(step, slice(0, 1)) for step in graph_steps]
-        files = [np.frombuffer(data, np.uint8) for data in encoded]
+        files = self._graph.tensors(encoded)
         inputs = self._graph.inputs(graph_steps, sizes, self._channels)
         self._pending.append(_PendingBatch(files, inputs, steps[len(graph_steps) :]))
         if self._pipeline is None:
@@ -127,7 +126,7 @@ class DaliEngine:
         except RuntimeError as error:  # the pipeline is unusable from now on
             self.reason = f"DALI: {error}"
             self._start()
-            return torch.empty(0), range(len(batch.encoded))
+            return torch.empty(0), range(len(batch.files))
         return self._delivered(images, batch.later_steps), ()
 
     def _delivered(self, images: torch.Tensor, later_steps: Sequence[Step]) -> torch.Tensor:
@@ -174,6 +173,6 @@ class DaliEngine:
             self._pipeline.schedule_run()
 
     def _feed(self, batch: _PendingBatch, count: int | None = None) -> None:
-        self._pipeline.feed_input(self._graph.FILES, batch.encoded[:count])
+        self._pipeline.feed_input(self._graph.FILES, batch.files[:count])
         for name, array in batch.arrays.items():
             self._pipeline.feed_input(name, array[:count])

@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import fn, math, pipeline_def, types
 from nvidia.dali.pipeline import do_not_convert
+from nvidia.dali.tensors import TensorCPU
 
 from ..errors import ConfigError
+from ..system.types import Buffer
 from ..transforms.recipe import Recipe
 from ..transforms.steps import (
     GREY_WEIGHTS,
@@ -60,6 +62,11 @@ _RESIZE = {
     "lanczos": types.INTERP_LANCZOS3,
 }
 _DTYPES = {"float32": types.FLOAT, "float16": types.FLOAT16}
+
+
+def tensors(files: Sequence[Buffer]) -> list[Any]:
+    """Return files as DALI's tensors, which keep them alive. `feed_input` makes these too, in five times the time."""
+    return list(map(TensorCPU, files))
 
 
 def inputs(steps: Sequence[Step], sizes: Sizes, channels: int) -> Arrays:

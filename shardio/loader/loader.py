@@ -93,7 +93,8 @@ class Loader:
             positions. `"node"`: each rank takes samples that are stored side by side, so that with `shuffle="block"`
             and data in a store a node fetches little that other nodes fetch, too. See docs/remote.md.
         threads: the number of workers. `"auto"` starts with this rank's share of the processors that its affinity and
-            control group allow, and uses fewer if that is faster.
+            control group allow, and uses fewer if that is faster. `"dali"` and `"nvimgcodec"` decode with so many
+            threads, and a quarter as many workers, two at least, read for them.
         prefetch: the number of batches made ahead of the consumer. `"auto"` starts with two. It makes more, up to 1
             GiB, if workers wait for room while the consumer waits for them, and fewer if that is faster. Threads make
             small batches several at a time, up to 16, so that more may be ahead than you asked for. Neither `threads`
@@ -243,11 +244,12 @@ class Loader:
             for name, image in spec.images.items()
             if image.recipe.normalization is not None
         }
+        self._threads = count_or_auto(threads, "threads") or cpus.share(self.world.local_size)
         self._workers = Workers(
             spec,
             build_spec,
             batch_size=self._batch_size,
-            threads=count_or_auto(threads, "threads") or cpus.share(self.world.local_size),
+            threads=self._threads,
             prefetch=count_or_auto(prefetch, "prefetch"),
             tune_threads=threads == "auto",
             isolate=isolate,
@@ -257,7 +259,7 @@ class Loader:
             name=f"shardio rank {self.world.rank}",
         )
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
-        self._prefetcher = DevicePrefetcher(spec, target, threads=self._workers.threads, largest=largest)
+        self._prefetcher = DevicePrefetcher(spec, target, threads=self._threads, largest=largest)
         self._sources = self.dataset.id_columns.get("source", ())
         self._state = LoaderState(order, schedule, self.dataset.digest, self._sources, self.dataset.earlier)
         self._meters = Meters()
@@ -288,12 +290,12 @@ class Loader:
 
     @property
     def threads(self) -> int:
-        """The number of workers of this rank; with `"auto"` the most that may work at once."""
-        return self._workers.threads
+        """The number of threads or processes that decode on this rank; with `"auto"` the most that may work at once."""
+        return self._threads
 
     @property
     def setting(self) -> Setting:
-        """The current numbers of working threads and of prefetched batches."""
+        """The current numbers of working threads, which read for an engine, and of prefetched batches."""
         return self._workers.setting
 
     @property

@@ -48,7 +48,7 @@ IDLE: dict[str, Any] = {"stages": {"decode": 4.0}, "cpu": {"decode": 4.0}}
         ({"starved": 0.02}, "consumer", None),
         ({"on_device": 0.8, "engine": "dali"}, "engine", "store smaller images"),
         ({"on_device": 0.8, "engine": "nvimgcodec"}, "engine", "engine"),
-        ({"on_device": 0.8, "engine": "dali", "workers": 3}, "engine", "engine"),
+        ({"on_device": 0.8, "engine": "dali", "cpu": {"read": 8.0}}, "engine", "engine"),
         ({"on_device": 0.8}, "copy", "deliver uint8"),
         # Two threads are busy, and two of the four processors have nothing to do.
         ({"workers": 2, "stages": {"decode": 19.0}, "cpu": {"decode": 18.5}}, "threads", "threads"),

@@ -25,6 +25,8 @@ from .process_workers import ProcessPipeline, WorkerProcesses
 from .tuning import Setting, Tuner, Window
 
 MOST_PREFETCH = 32  # batches
+THREADS_PER_READER = 4  # of an engine for whole batches, whose threads the readers of its files come on top of
+LEAST_READERS = 2  # one waits for storage while another one reads
 
 
 BatchPipeline: TypeAlias = Pipeline[list[BatchResult]] | ProcessPipeline
@@ -39,7 +41,8 @@ class Workers:
         spec: the batches to make.
         build_spec: builds the same specification in a worker process; used with `isolate`.
         batch_size: samples per batch, on average.
-        threads: the number of threads of this rank, or of processes with `isolate`.
+        threads: the number of threads of this rank, or of processes with `isolate`. An engine for whole batches has as
+            many of its own, and few workers here read its files.
         prefetch: the number of batches made ahead; None lets the tuner choose it.
         tune_threads: whether the tuner may try fewer threads.
         isolate: whether to use processes instead of threads.
@@ -64,7 +67,9 @@ class Workers:
         timeout: float,
         name: str,
     ) -> None:
-        self.threads = threads
+        if spec.has_batch_engine:
+            threads = min(threads, max(LEAST_READERS, threads // THREADS_PER_READER))
+        self._threads = threads
         self._spec, self._build_spec = spec, build_spec
         self._isolate, self._held, self._timeout, self._name = isolate, held, timeout, name
         self._size = size = job_size(spec, batch_size, threads, prefetch=prefetch)
@@ -94,8 +99,8 @@ class Workers:
             if self._processes is None or not self._processes.usable:
                 self._processes = WorkerProcesses(
                     self._build_spec,
-                    count=self.threads,
-                    buffers=2 + max(1, -(-self.setting.prefetch // self.threads)),
+                    count=self._threads,
+                    buffers=2 + max(1, -(-self.setting.prefetch // self._threads)),
                     timeout=self._timeout,
                     name=self._name,
                 )
@@ -107,7 +112,7 @@ class Workers:
             fetched = partial(getattr, dataset, "fetched") if dataset.in_store else FetchCounts
             self._epoch = EpochWork(plan, schedule, fetched if self._goes_on else None)
             jobs = epoch_jobs(self._spec, self._size, self._memory, self._epoch)
-            pipeline = Pipeline(jobs, threads=self.threads, depth=self._depth, timeout=self._timeout, name=self._name)
+            pipeline = Pipeline(jobs, threads=self._threads, depth=self._depth, timeout=self._timeout, name=self._name)
         self._apply(pipeline)
         return pipeline, self._epoch.clock
 
