@@ -2,10 +2,11 @@
 
     python tests/attacks/interrupts.py --count 5000 --seed 1
 
-Each job is a process of its own, which loops over one loader: tar, HDF5 or LMDB, threads or processes, a loop body of
-0, 0.1 or 1 ms. An interrupt comes from a timer of the process; some come in bursts, which strike what ends a loop.
-After each one, the state must say what the loop was given, the interrupt must have come out of the loop, and the next
-loop must run. A job without progress for 30 s hangs; its stacks are printed.
+Each job is a process of its own, which loops over one loader: tar, HDF5 or LMDB, threads or processes, the CPU engine,
+DALI or nvImageCodec, a loop body of 0, 0.1 or 1 ms. An interrupt comes from a timer of the process; some come in
+bursts, which strike what ends a loop. After each one, the state must say what the loop was given, a batch must have its
+own images, the interrupt must have come out of the loop, and the next loop must run. A job without progress for 30 s
+hangs; its stacks are printed.
 """
 
 import argparse
@@ -21,14 +22,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import cv2
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
+from _builders import encode
 from _datasets import CONTAINERS, packed
 
 import shardio
 
 SAMPLES, BATCH = 640, 8
+ENGINES = ("cpu", "cpu", "dali", "nvimgcodec")
 BODIES = (0.0, 0.0001, 0.001)  # seconds
 FAILURES = ("wrong", "swallowed", "ignored", "hangs")
 HANG = 30.0  # seconds
@@ -38,9 +42,13 @@ DELAYS_OF_PROCESSES = (0.002, 0.05, 0.5, 3.0)
 
 
 def prepare(folder: Path) -> None:
-    """Write the same samples in each container."""
+    """Write the same samples in each container; their images are of one grey each."""
+    greys = [encode("jpg", np.full((16, 16, 3), grey, np.uint8), cv2.IMWRITE_JPEG_QUALITY, 95) for grey in range(256)]
     for container in CONTAINERS:
-        rows = ({"x": n, "text": f"sample {n}", "array": np.full(16, n, np.float32)} for n in range(SAMPLES))
+        rows = (
+            {"x": n, "text": f"sample {n}", "array": np.full(16, n, np.float32), "image": greys[n % 256]}
+            for n in range(SAMPLES)
+        )
         packed(folder / container, rows, container=container, shard_size="20KB")
 
 
@@ -54,6 +62,8 @@ class Job:
             shardio.open(path),
             BATCH,
             isolate=options.isolate,
+            transforms=[shardio.RandomResizedCrop(8)],
+            engine=options.engine,
             threads=2,
             seed=3,
             world=shardio.World(),
@@ -110,8 +120,11 @@ class Job:
         place = after["epoch"], after["position"]
         if batch is None:  # nothing was delivered; but a loop that begins after one that was left is the next epoch
             return place in ((before["epoch"], before["position"]), (before["epoch"] + 1, 0))
+        images, first = batch["image"].double().mean(dim=(1, 2, 3)), int(batch["x"][0])
+        if (images - batch["x"] % 256).abs().max() > 3:
+            return False
         epoch, position = divmod(place[0] * SAMPLES + place[1] - BATCH, SAMPLES)
-        return int(shardio.Plan(SAMPLES, seed=3, epoch=epoch).indices(position, position + 1)[0]) == int(batch["x"][0])
+        return int(shardio.Plan(SAMPLES, seed=3, epoch=epoch).indices(position, position + 1)[0]) == first
 
 
 def attack(folder: Path, options: dict[str, Any]) -> dict[str, Any]:
@@ -134,6 +147,7 @@ def stress(count: int, seed: int, *, quiet: bool = False) -> dict[str, int]:
             options = {
                 "container": chance.choice(CONTAINERS),
                 "isolate": isolate,
+                "engine": "cpu" if isolate else chance.choice(ENGINES),
                 "burst": chance.random() < 0.25,
                 "body": chance.choice(BODIES),
                 "rounds": min(count, ROUNDS // 10 if isolate else ROUNDS),
