@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from .device.feed import Feed, feed_of
 from .device.prefetcher import DevicePrefetcher
 from .state import EpochProgress
 from .stats import Meter
-from .workers.workers import Workers
+from .workers.workers import BatchPipeline, Workers
 
 
 @final
@@ -126,15 +125,13 @@ class EpochIterator(Iterator[Batch]):
             self._ahead.delivered(self._step)
         self._running.taking_thread = threading.get_ident()
         try:
-            begun = time.monotonic()
             batch = self._feed.take()
-            waited = time.monotonic() - begun
             if isinstance(batch.result, Exception):
                 raise batch.result
             self._quarantine.add(batch.result.bad_samples)  # TooManyBad, or OSError if the report cannot be written
         finally:
             self._running.taking_thread = None
-            self._meter.end_wait()
+            waited = self._meter.end_wait()
         result, on_device = batch.result, min(waited, batch.device_seconds)
         self._meter.on_device += on_device
         self._meter.count(len(result.batch["index"]), result.stored_bytes, batch.sources)

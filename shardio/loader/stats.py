@@ -112,8 +112,11 @@ class Meter:
     def begin_wait(self) -> None:
         self._wait = self._wait[0], time.monotonic()
 
-    def end_wait(self) -> None:
+    def end_wait(self) -> float:
+        """Return the seconds of the wait that is over."""
+        before = self._wait[0]
         self._wait = self._waited(time.monotonic()), None
+        return self._wait[0] - before
 
     def _waited(self, now: float) -> float:
         seconds, begun = self._wait

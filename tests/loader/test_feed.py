@@ -23,6 +23,7 @@ from shardio.errors import BadSample, PipelineClosed
 from shardio.loader import epoch
 from shardio.loader.device import feed, prefetcher
 from shardio.loader.workers.pipeline import Pipeline
+from shardio.system import background
 
 WHOLE = ["dali", "nvimgcodec"]
 SAMPLES, BATCH = 24, 4
@@ -101,14 +102,14 @@ def test_an_engine_is_fed_while_the_consumer_works(slow: Slow) -> None:
     assert threading.get_ident() not in slow.threads
 
 
-@pytest.mark.parametrize("options", [{"engine": "cpu"}, {"engine": "cpu", "device": "meta"}])
-def test_only_engines_have_a_thread(options: dict[str, Any]) -> None:
+def test_only_engines_have_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of the host, and copies, need no thread of the feed."""
-    for _ in load(**options):
-        assert "shardio feed" not in [thread.name for thread in threading.enumerate()]
-    for _ in load():
-        assert "shardio feed" in [thread.name for thread in threading.enumerate()]
-        break
+    start, names = background.start, []
+    monkeypatch.setattr(background, "start", lambda function, *name: names.append(name) or start(function, *name))
+    assert len(list(load(engine="cpu"))) == len(list(load(engine="cpu", device="meta"))) == SAMPLES // BATCH
+    assert ("shardio feed",) not in names
+    assert len(list(load())) == SAMPLES // BATCH
+    assert names.count(("shardio feed",)) == 1
 
 
 def test_waits_are_told_apart(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +156,18 @@ def test_a_loop_begins_once_the_engine_is_free(slow: Slow, monkeypatch: pytest.M
     assert slow.begun == slow.ended
     with pytest.raises(PipelineClosed, match="newer loop"):
         next(older)
+
+
+def test_batches_that_are_ready_late_are_sent(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine begins on batches that the workers finish while the consumer has all that it may have."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "ready", False)
+        batches = iter(load())
+        next(batches)
+        wait_until(lambda: slow.ended == 2)
+        assert slow.begun == 2
+    wait_until(lambda: slow.begun == 2 + slow.ahead)
+    assert len(list(batches)) == SAMPLES // BATCH - 1
 
 
 @pytest.mark.parametrize("engine", WHOLE)

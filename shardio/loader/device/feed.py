@@ -26,6 +26,7 @@ from .copier import copier_to
 from .prefetcher import DevicePrefetcher
 
 JOIN_LIMIT = 2.0  # seconds that `close` waits for the thread, which may be in the middle of a batch
+LOOK_SECONDS = 0.005  # after which the thread looks again for batches of the workers, while the consumer has enough
 
 
 class FedBatch(NamedTuple):
@@ -64,29 +65,34 @@ class DirectFeed:
 
     def take(self) -> FedBatch:
         """Return the next batch, once the batches after it that are ready have been sent to the device, too."""
-        prefetcher, host_seconds, begun = self._prefetcher, 0.0, time.monotonic()
-        while len(prefetcher) <= prefetcher.ahead and self._left:
+        begun, host_seconds = time.monotonic(), 0.0
+        if not len(self._prefetcher) and not self._host_batches and self._left:
+            self._host_batches.extend(next(self._pipeline))
+            begun, before = time.monotonic(), begun
+            host_seconds = begun - before
+        self.send_ready(self._prefetcher.ahead + 1)
+        result = self._prefetcher.receive()
+        device_seconds = time.monotonic() - begun if self._prefetcher.ahead else 0.0
+        sources = self._sources.popleft() if self._count_sources else None
+        return FedBatch(result, sources, host_seconds, device_seconds)
+
+    def send_ready(self, most: int) -> bool:
+        """Send batches that are ready to the device, until `most` are in flight. Return whether more could be sent."""
+        prefetcher = self._prefetcher
+        while self._left and len(prefetcher) < most:
             if not self._host_batches:
-                waits = not len(prefetcher)
-                if not waits and not self._pipeline.ready:
-                    break
+                if not self._pipeline.ready:
+                    return True
                 try:
                     self._host_batches.extend(next(self._pipeline))
-                except Exception as error:
-                    if waits:
-                        raise
-                    self._host_batches.append(error)  # raised in its batch's turn
-                if waits:  # for the first batch alone, before anything is sent
-                    host_seconds, begun = time.monotonic() - begun, time.monotonic()
+                except Exception as error:  # noqa: BLE001  # raised in its batch's turn
+                    self._host_batches.append(error)
             self._left -= 1
             result = self._host_batches.popleft()
-            # Taken now, while the batch is still on the host.
-            counted = self._count_sources and isinstance(result, HostBatch)
-            self._sources.append(result.batch["source"].numpy() if counted and isinstance(result, HostBatch) else None)
+            if self._count_sources:  # now, while the batch is still on the host
+                self._sources.append(result.batch["source"].numpy() if isinstance(result, HostBatch) else None)
             prefetcher.send(result)
-        result = prefetcher.receive()
-        device_seconds = (time.monotonic() - begun) * bool(prefetcher.ahead)
-        return FedBatch(result, self._sources.popleft(), host_seconds, device_seconds)
+        return False
 
     def stop(self) -> None:
         """End the workers. Whoever waits for a batch of theirs gets PipelineClosed."""
@@ -175,13 +181,20 @@ class ThreadedFeed:
         with self._prefetcher.in_use, self._stream:
             try:
                 for _ in range(self._steps):
-                    self._room.get()
+                    self._wait_for_room()
                     if self._stopped:
                         return
                     # Without a variable: while it waits, this thread must not keep the memory of a batch.
                     self._fed.put((self._feed.take(), self._stream.mark()))
             finally:
                 self._prefetcher.clear()
+
+    def _wait_for_room(self) -> None:
+        """Wait until one more batch may be finished, and have the engine begin on batches meanwhile."""
+        while True:
+            more = not self._stopped and self._feed.send_ready(self._prefetcher.ahead)
+            with suppress(Empty):
+                return self._room.get(timeout=LOOK_SECONDS if more else None)
 
 
 def _closed() -> PipelineClosed:
