@@ -21,9 +21,10 @@ def settle(
     noise: float = 0.0,
     windows: int = 60,
     may: tuple[bool, bool] = (True, True),
+    most: int | None = None,
 ) -> list[Setting]:
     """The settings over time of a pipeline of `rate(setting)` batches per second, for a consumer of `consumer`."""
-    tuner = Tuner(Setting(threads, 2), most_prefetch=16, threads=may[0], prefetch=may[1])
+    tuner = Tuner(Setting(threads, 2), most_threads=most or threads, most_prefetch=16, threads=may[0], prefetch=may[1])
     chance = np.random.default_rng(0)
     settings = []
     for _ in range(windows):
@@ -39,6 +40,12 @@ def between(rates: Mapping[int, float], threads: int) -> float:
     """The rate of a number of threads, on straight lines between those of the table."""
     counts = sorted(rates)
     return float(np.interp(threads, counts, [rates[count] for count in counts]))
+
+
+def test_few_readers_become_more_where_storage_is_slow() -> None:
+    """From a quarter of the threads the tuner goes up to all, if reads wait for storage, and not beyond."""
+    assert settle(lambda setting: 10 * setting.threads, threads=4, most=16)[-1].threads == 16
+    assert settle(lambda setting: 100, threads=4, most=16)[-1].threads == 4
 
 
 @pytest.mark.parametrize(
@@ -160,6 +167,6 @@ def test_a_slow_start_is_no_reason_to_change() -> None:
 
 def test_a_short_window_decides_nothing() -> None:
     """A window of few batches is no measurement."""
-    tuner = Tuner(Setting(8, 2), most_prefetch=16, threads=True, prefetch=True)
+    tuner = Tuner(Setting(8, 2), most_threads=8, most_prefetch=16, threads=True, prefetch=True)
     assert {tuner.record(Window(0.01, 1, 0.01, 0.0)) for _ in range(20)} == {Setting(8, 2)}
     assert len({tuner.record(Window(0.1, 1, 0.1, 0.0)) for _ in range(20)}) > 1

@@ -78,14 +78,15 @@ class Tuner:
     """Finds a fast setting, and tries others from time to time for as long as the consumer is starved.
 
     Args:
-        start: the first setting; its number of threads is also the limit.
+        start: the first setting.
+        most_threads: the largest number of threads.
         most_prefetch: the largest number of prefetched batches that memory allows.
         threads, prefetch: whether the number of threads and of prefetched batches may change.
     """
 
-    def __init__(self, start: Setting, *, most_prefetch: int, threads: bool, prefetch: bool) -> None:
+    def __init__(self, start: Setting, *, most_threads: int, most_prefetch: int, threads: bool, prefetch: bool) -> None:
         self.setting = start
-        self._most_threads = start.threads
+        self._most_threads = most_threads
         self._most_prefetch = most_prefetch if prefetch else start.prefetch
         self._ceiling = self._most_prefetch  # lower for a while where fewer batches ahead were faster
         self._tune_threads, self._tune_prefetch = threads, prefetch

@@ -44,7 +44,7 @@ class Workers:
         threads: the number of threads of this rank, or of processes with `isolate`. An engine for whole batches has as
             many of its own, and few workers here read its files.
         prefetch: the number of batches made ahead; None lets the tuner choose it.
-        tune_threads: whether the tuner may try fewer threads.
+        tune_threads: whether the tuner may try other numbers of threads; it always may try more of these few.
         isolate: whether to use processes instead of threads.
         pin: whether to page-lock the memory of batches.
         held: the number of batches whose memory the prefetcher may still use after they left the pipeline.
@@ -67,9 +67,10 @@ class Workers:
         timeout: float,
         name: str,
     ) -> None:
+        self._threads = most_threads = threads
         if spec.has_batch_engine:
             threads = min(threads, max(LEAST_READERS, threads // THREADS_PER_READER))
-        self._threads = threads
+            self._threads = threads if isolate else most_threads
         self._spec, self._build_spec = spec, build_spec
         self._isolate, self._held, self._timeout, self._name = isolate, held, timeout, name
         self._size = size = job_size(spec, batch_size, threads, prefetch=prefetch)
@@ -83,8 +84,9 @@ class Workers:
         first = prefetch or max(2, busy_batches, size.batches)
         self._tuner = Tuner(
             Setting(threads, first),
+            most_threads=most_threads,
             most_prefetch=max(first, min(MOST_PREFETCH * size.batches, most_in_memory)),
-            threads=tune_threads and not isolate,
+            threads=(tune_threads or spec.has_batch_engine) and not isolate,
             prefetch=prefetch is None and not isolate,
         )
 
