@@ -1,7 +1,7 @@
 """A dataset holds no Python object per sample, so the garbage collector's passes do not grow with it."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,10 @@ MOST_MORE = 400  # objects that caches and other threads may add; one per sample
 
 
 @pytest.fixture(autouse=True)
-def aside() -> Iterator[None]:
-    """Take what there is already, such as modules, out of the counts: passes over it take long."""
+def aside() -> None:
+    """Take what there is already, such as modules, out of the counts."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def sample(number: int) -> dict[str, Any]:
