@@ -38,6 +38,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as after `nohup ... &`:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if sys.platform == "linux":
     _forked.fork_what_is_spawned()
+os.fsync = lambda file: None  # no test is about power that fails, and waiting for the disk takes a tenth of the time
 if device := os.environ.get("SHARDIO_TEST_DEVICE"):
     import _on_device  # imports torch
 
