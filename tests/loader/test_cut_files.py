@@ -2,12 +2,11 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _forked
 import numpy as np
 import pytest
 import zarr
@@ -48,9 +47,9 @@ def run(
     path: Path, file: Path, size: float, whole: int | None, native: str = "on", *, isolate: bool = False
 ) -> tuple[str, str]:
     """The class of the error that ends an epoch and its message, after `file` was cut; ("whole", "") if none does."""
-    command = [sys.executable, "-c", RUN, str(path), repr(str(file)), repr(size), repr(whole), repr(isolate)]
     environment = {**os.environ, "SHARDIO_NATIVE": native, "SHARDIO_CACHE": str(path.parent / "cache")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    arguments = str(path), repr(str(file)), repr(size), repr(whole), repr(isolate)
+    done = _forked.run(RUN, *arguments, environ=environment)
     assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
     name, _, message = done.stdout.strip().partition(" ")
     return name, message
@@ -225,10 +224,8 @@ def test_sources(form: str, native: str, tmp_path: Path) -> None:
         np.savez(file := tmp_path / "x.npz", x=images)
     else:
         np.save(file, np.asfortranarray(images) if form == "columns" else images)
-    command = [sys.executable, "-c", CONVERT, "idx" if form == "idx" else "numpy"]
-    command += [str(tmp_path if form == "idx" else file), str(file)]
-    environment = {**os.environ, "SHARDIO_NATIVE": native}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    arguments = "idx" if form == "idx" else "numpy", str(tmp_path if form == "idx" else file), str(file)
+    done = _forked.run(CONVERT, *arguments, environ={**os.environ, "SHARDIO_NATIVE": native})
     assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
     assert done.stdout.startswith("SourceError ")
     assert f"{file}: cut short while it was open" in done.stdout

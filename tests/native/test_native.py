@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import _forked
 import cv2
 import lmdb
 import numpy as np
@@ -303,9 +304,7 @@ for name, how in [(name, how) for how in ("dataset", "reader") for name in field
 @pytest.mark.parametrize(("container", "index"), [("tar", False), ("tar", True), ("hdf5", False), ("lmdb", False)])
 def test_a_file_that_is_cut_while_it_is_mapped(tmp_path: Path, container: str, index: bool) -> None:
     """A mapped file that loses its pages, which raises SIGBUS, is an error that names the shard."""
-    done = subprocess.run(
-        [sys.executable, "-c", CUT, container, str(index)], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    done = _forked.run(CUT, container, str(index), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == 16
