@@ -104,7 +104,7 @@ def _read(rows: Rows, name: str, selection: SelectedSamples, lent: ExitStack) ->
     Return an array (if possible the batch's) if all values have one size, or bytes.
     """
     spec, delivered = rows.spec, rows.spec.names.delivered[name]
-    kind, scratch = spec.fields[delivered[0]], None
+    kind = spec.fields[delivered[0]]
     if kind.ragged:
         return read_ragged(rows, name, selection)
     if kind.fixed:
@@ -116,20 +116,18 @@ def _read(rows: Rows, name: str, selection: SelectedSamples, lent: ExitStack) ->
         for copy in own[1:]:
             copy[...] = values
         return values
-    if delivered[0] in rows.image_sizes:  # files for an engine for whole batches must outlive this call
-        scratch = spec.scratch.take()
+    if delivered[0] not in rows.image_sizes and kind.kind != "array":
+        return selection.values(name, lent.enter_context(spec.scratch.lend()))
+    scratch = spec.scratch.take()
+    if kind.kind == "image":  # files for an engine for whole batches must outlive this call
         rows.scratches.append(scratch)
-    elif kind.kind == "image":
-        scratch = lent.enter_context(spec.scratch.lend())
-    elif kind.kind == "array":
-        scratch = spec.scratch.take()
-        stored = selection.values(name, scratch)
-        if isinstance(stored, PackedValues):  # of which the batch's arrays are views
-            spec.scratch.give_back_when_gone(stored.data, [scratch])
-        else:
-            spec.scratch.give_back(scratch)
-        return stored
-    return selection.values(name, scratch)
+        return selection.values(name, scratch)
+    stored = selection.values(name, scratch)
+    if isinstance(stored, PackedValues):  # of which the batch's arrays are views
+        spec.scratch.give_back_when_gone(stored.data, [scratch])
+    else:
+        spec.scratch.give_back(scratch)
+    return stored
 
 
 def _sizes(stored: Any) -> Any:
