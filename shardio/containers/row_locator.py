@@ -1,11 +1,11 @@
 """Locators of a field's rows, with which compiled code reads many rows of many shards in one call.
 
-Each `RowLocator` describes one field of one shard. The functions here take the locators of several shards, all
-of one kind, and for each row the index of its shard's locator (`shard_of`) and its number in that shard (`rows`).
+Each `RowLocator` describes one field of one shard. `LocatedRows` are rows of a field of several shards, found once for
+all reads of them or of parts of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -199,6 +199,72 @@ class _Spans(NamedTuple):
     begin: NDArray[np.int64] | int = 0
     """The offset at which each row's field begins in its file, int64 [n] or one for all."""
 
+    def part(self, rows: slice) -> "_Spans":
+        return _Spans(self.offsets[rows], self.sizes[rows])  # which are known to be within their field's data
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LocatedRows:
+    """Rows of one field of several shards, found in their files or in memory.
+
+    Attributes:
+        locators: the locator of each shard, all of one kind.
+        shard_of: for each row the index of its shard's locator, int64 [n].
+        rows: its number in that shard, int64 [n].
+        addresses: the address in memory of each row of one size, int64 [n]; None if they are in no memory.
+        spans: the span of each row in its file, within its field's data; None if any is not, or if rows are in memory.
+    """
+
+    locators: Sequence[RowLocator]
+    shard_of: NDArray[np.int64]
+    rows: Rows
+    addresses: NDArray[np.int64] | None
+    spans: _Spans | None
+    _files: "dict[bool, _Files]" = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows) -> "LocatedRows":
+        """Find rows. Raises MappedFileLost if a mapped file is lost."""
+        in_memory = all(
+            isinstance(each, MemoryRows) or (isinstance(each, FileRows) and each.address) for each in locators
+        )
+        addresses = _entries(locators, shard_of, rows) if in_memory else None
+        spans = _locate(locators, shard_of, rows)
+        inside = spans is not None and _all_within(locators, shard_of, spans)
+        return cls(locators, shard_of, rows, addresses, spans if inside else None)
+
+    def __getitem__(self, part: slice) -> "LocatedRows":
+        addresses = None if self.addresses is None else self.addresses[part]
+        spans = None if self.spans is None else self.spans.part(part)
+        return LocatedRows(self.locators, self.shard_of[part], self.rows[part], addresses, spans, self._files)
+
+    def files(self, *, mapped: bool) -> "_Files":
+        """Return the shards' files, in memory if they are `mapped`. Parts of the rows share them."""
+        if (known := self._files.get(mapped)) is None:
+            known = self._files[mapped] = _Files.of(self.locators, mapped=mapped)
+        return known
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Files of shards, as `native.read` takes them, and what keeps their memory alive."""
+
+    files: NDArray[np.int32]
+    maps: NDArray[np.int64]
+    most: NDArray[np.int64]
+    populated: NDArray[np.int64]
+    owners: Sequence[FileMap]
+
+    @classmethod
+    def of(cls, locators: Sequence[RowLocator], *, mapped: bool) -> "_Files":
+        in_files = [each for each in locators if not isinstance(each, MemoryRows | StackedLocators)]
+        found = [each.map() if mapped else NOT_MAPPED for each in in_files]
+        columns = [(each.address, each.most, each.populated) for each in found]
+        maps, most, populated = np.array(columns, np.int64).reshape(-1, 3).T.copy()
+        return cls(np.array([each.file for each in in_files], np.int32), maps, most, populated, found)
+
 
 class Scratch:
     """Memory for the values of one read, which the next read reuses. Not thread-safe."""
@@ -239,112 +305,94 @@ class PackedValues(Sequence[memoryview]):
         return self.data[start : start + int(self.sizes[number])].data
 
 
-def read_fixed(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows, out: NDArray[np.uint8]) -> bool:
+def read_fixed(located: LocatedRows, out: NDArray[np.uint8]) -> bool:
     """Read rows of a fixed field into `out` [n, row bytes], C-contiguous.
 
     Returns:
         False if anything is wrong: `Reader.read` then raises the error that explains it.
     """
+    locators, shard_of, rows = located.locators, located.shard_of, located.rows
     if isinstance(locators[0], StackedLocators):
         inner, variables = _variables(locators)
         which = (shard_of[:, None] * variables + np.arange(variables)).reshape(-1)
         own = out.reshape(len(which), out.shape[1] // variables)
-        return bool(inner) and read_fixed(inner, which, np.repeat(rows, variables), own)
+        return bool(inner) and read_fixed(LocatedRows.of(inner, which, np.repeat(rows, variables)), own)
     count, size = out.shape
     REQUESTED.add(out.size)
-    if isinstance(locators[0], MemoryRows):
-        native.gather(_entries(locators, shard_of, rows), size, out)
+    if located.addresses is not None and isinstance(locators[0], MemoryRows):
+        native.gather(located.addresses, size, out)
         return True
-    spans = _locate(locators, shard_of, rows)
+    spans = located.spans
     if spans is None or (spans.sizes != size).any():
         return False
     if isinstance(locators[0], LmdbKeys) and size <= MAPPED_ROW:
         native.gather(_column(locators, "address", shard_of) + spans.offsets, size, out)
         return True
-    if all(isinstance(locator, FileRows) and locator.address for locator in locators):
-        files = _column(locators, "file", shard_of).astype(np.int32)
+    if located.addresses is not None:
+        files = located.files(mapped=False).files[shard_of]
         populated = _column(locators, "populated", shard_of) + rows
-        entries, ends = _entries(locators, shard_of, rows), spans.offsets + size
-        if native.copy_large_rows(entries, populated, files, ends, size, out):
+        if native.copy_large_rows(located.addresses, populated, files, spans.offsets + size, size, out):
             return True
-    targets = np.arange(0, count * size, size)
-    return _read(locators, shard_of, spans, targets, out.reshape(-1), mapped=False)
+    return _copy(located, spans, np.arange(0, count * size, size), out.reshape(-1), mapped=False)
 
 
-def read_runs(
-    locators: Sequence[RowLocator],
-    shard_of: NDArray[np.int64],
-    rows: Rows,
-    row_bytes: int,
-    runs: Runs,
-    out: NDArray[np.uint8],
-) -> bool:
+def read_runs(located: LocatedRows, row_bytes: int, runs: Runs, out: NDArray[np.uint8]) -> bool:
     """Read runs of rows of a fixed field, which lie within the rows, end to end into `out`, uint8, C-contiguous.
 
     Returns:
         False if anything is wrong: `Reader.read_blocks` then raises the error that explains it.
     """
-    if isinstance(locators[0], StackedLocators):
-        return _read_stacked_runs(locators, shard_of, rows, row_bytes, runs, out)
-    if isinstance(locators[0], MemoryRows):
-        places = _entries(locators, shard_of, rows)[:, None] + runs.offsets
-        native.gather(places.reshape(-1), runs.size, out)
+    if isinstance(located.locators[0], StackedLocators):
+        return _read_stacked_runs(located, row_bytes, runs, out)
+    if isinstance(located.locators[0], MemoryRows) and located.addresses is not None:
+        native.gather((located.addresses[:, None] + runs.offsets).reshape(-1), runs.size, out)
     else:
-        spans = _locate(locators, shard_of, rows)
-        if spans is None or (spans.sizes != row_bytes).any() or not _all_within(locators, shard_of, spans):
+        spans = located.spans
+        if spans is None or (spans.sizes != row_bytes).any():
             return False
-        first = _Spans(spans.offsets + runs.begins, np.full(len(rows), runs.size))
+        first = _Spans(spans.offsets + runs.begins, np.full(len(runs.begins), runs.size))
         targets = np.arange(0, out.size, runs.size * len(runs.steps))
-        if not _copy(locators, shard_of, first, targets, out, steps=runs.steps, ahead=True):
+        if not _copy(located, first, targets, out, steps=runs.steps, ahead=True):
             return False
     REQUESTED.add(out.size)
     return True
 
 
-def _read_stacked_runs(
-    locators: Sequence[RowLocator],
-    shard_of: NDArray[np.int64],
-    rows: Rows,
-    row_bytes: int,
-    runs: Runs,
-    out: NDArray[np.uint8],
-) -> bool:
+def _read_stacked_runs(located: LocatedRows, row_bytes: int, runs: Runs, out: NDArray[np.uint8]) -> bool:
     """Do as `read_runs` of rows of stacks: each run is one of a variable, or of several whole ones."""
-    inner, variables = _variables(locators)
+    rows = located.rows
+    inner, variables = _variables(located.locators)
     size = row_bytes // variables
     offsets = runs.offsets
     if runs.size > size:
         whole = runs.size // size
         offsets = (offsets[..., None] + size * np.arange(whole)).reshape(len(rows), whole * offsets.shape[1])
-    which = (shard_of[:, None] * variables + offsets // size).reshape(-1)
+    if not inner:
+        return False
+    which = (located.shard_of[:, None] * variables + offsets // size).reshape(-1)
     own = Runs((offsets % size).reshape(-1), np.zeros(1, np.int64), min(runs.size, size))
-    return bool(inner) and read_runs(inner, which, np.repeat(rows, offsets.shape[1]), size, own, out)
+    return read_runs(LocatedRows.of(inner, which, np.repeat(rows, offsets.shape[1])), size, own, out)
 
 
-def read_values(
-    locators: Sequence[RowLocator], shard_of: NDArray[np.int64], rows: Rows, memory: Scratch, most: int
-) -> PackedValues | None:
+def read_values(located: LocatedRows, memory: Scratch, most: int) -> PackedValues | None:
     """Read the values of a field that is not fixed, of at most `most` bytes each, into `memory`.
 
     Returns:
         None if anything is wrong: `Reader.read` then raises the error that explains it.
     """
-    spans = _locate(locators, shard_of, rows)
-    if spans is None or not _all_within(locators, shard_of, spans):
+    if (spans := located.spans) is None:
         return None
     sizes = spans.sizes
     if len(sizes) and sizes.max() > most:
         return None
-    ends = np.cumsum(sizes)
+    ends = sizes.cumsum()
     targets = ends - sizes
     data = memory.take(int(ends[-1]) if len(ends) else 0)
-    return PackedValues(data, targets, sizes) if _read(locators, shard_of, spans, targets, data) else None
+    return PackedValues(data, targets, sizes) if _copy(located, spans, targets, data) else None
 
 
 def read_parts(
-    locators: Sequence[RowLocator],
-    shard_of: NDArray[np.int64],
-    rows: Rows,
+    located: LocatedRows,
     lengths: NDArray[np.int64],
     begins: NDArray[np.int64],
     ends: NDArray[np.int64],
@@ -355,7 +403,7 @@ def read_parts(
     """Read entries `begins[i]` to `ends[i]` of values of a ragged field.
 
     Args:
-        locators, shard_of, rows: the values.
+        located: the values.
         lengths: how many entries each value is to have, int64 [n]; so are the following two.
         begins, ends: 0 <= begins <= ends.
         entry_bytes: bytes per entry.
@@ -365,8 +413,7 @@ def read_parts(
     Returns:
         That array; None if anything is wrong: `Reader.read` then raises the error that explains it.
     """
-    spans = _locate(locators, shard_of, rows)
-    if spans is None or not _all_within(locators, shard_of, spans):
+    if (spans := located.spans) is None:
         return None
     entries = spans.sizes // entry_bytes
     if (entries != lengths).any() or (entries < ends).any() or (spans.sizes != entries * entry_bytes).any():
@@ -378,7 +425,7 @@ def read_parts(
         return None
     out = memory(int(stops[-1]) if len(stops) else 0)
     parts = _Spans(spans.offsets + begins * entry_bytes, sizes)
-    done = _copy(locators, shard_of, parts, (stops - counts) * entry_bytes, out.reshape(-1).view(np.uint8))
+    done = _copy(located, parts, (stops - counts) * entry_bytes, out.reshape(-1).view(np.uint8))
     return out if done else None
 
 
@@ -483,22 +530,8 @@ def _all_within(locators: Sequence[RowLocator], shard_of: NDArray[np.int64], spa
     return bool(within(spans.offsets, spans.sizes, spans.begin, limits).all())
 
 
-def _read(
-    locators: Sequence[RowLocator],
-    shard_of: NDArray[np.int64],
-    spans: _Spans,
-    targets: NDArray[np.int64],
-    out: NDArray[np.uint8],
-    *,
-    mapped: bool = True,
-) -> bool:
-    """Read spans of files to `out[targets[i]:]`; False if any is not within its field's data, or cannot be read."""
-    return _all_within(locators, shard_of, spans) and _copy(locators, shard_of, spans, targets, out, mapped=mapped)
-
-
 def _copy(
-    locators: Sequence[RowLocator],
-    shard_of: NDArray[np.int64],
+    located: LocatedRows,
     spans: _Spans,
     targets: NDArray[np.int64],
     out: NDArray[np.uint8],
@@ -512,12 +545,11 @@ def _copy(
     With `steps`, each span is the first of several: see `native.read`. They come from memory if files are `mapped`;
     with `ahead`, the kernel is asked for all of them first.
     """
-    in_files = [each for each in locators if not isinstance(each, MemoryRows | StackedLocators)]
-    found = [(each.file, each.map() if mapped else NOT_MAPPED) for each in in_files]
-    tables = [(file, each.address, each.most, each.populated) for file, each in found]
-    files, maps, most, seen = np.array(tables, np.int64).reshape(-1, 4).T.copy()
-    columns = shard_of, spans.offsets, spans.sizes, targets
+    columns = located.shard_of, spans.offsets, spans.sizes, targets
     which, offsets, sizes, starts = (np.ascontiguousarray(column, np.int64) for column in columns)
+    shards = located.files(mapped=mapped)
     if ahead:
-        native.read_ahead(which, files.astype(np.int32), seen, offsets, sizes, steps)
-    return native.read(which, files.astype(np.int32), maps, most, seen, offsets, sizes, starts, out, steps)
+        native.read_ahead(which, shards.files, shards.populated, offsets, sizes, steps)
+    return native.read(
+        which, shards.files, shards.maps, shards.most, shards.populated, offsets, sizes, starts, out, steps
+    )

@@ -1,5 +1,8 @@
 """Some samples of a dataset, located in their shards once for all fields that you read."""
 
+from __future__ import annotations
+
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
@@ -12,7 +15,7 @@ from .. import native
 from ..cache.node_cache import Hold
 from ..containers import row_locator
 from ..containers.base import NO_BLOCKS, Blocks, Entries, Extent, Reader, check_blocks, check_out, part_memory
-from ..containers.row_locator import PackedValues, Scratch
+from ..containers.row_locator import LocatedRows, PackedValues, Scratch
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field, describe, length_column
 from ..native.rows import MappedFileLost
@@ -50,6 +53,7 @@ class Selection:
         self._shards, self._field, self._rows = shards, field, rows
         self._most, self._renumbered = max_value_bytes, renumbered
         self._fetched: Mapping[str, Extent | None] = {}
+        self._located: Mapping[str, LocatedRows | None] = {}
         self._numbers, self._which = _distinct(numbers)
 
     @cached_property
@@ -57,6 +61,20 @@ class Selection:
         """The reader of each shard; None if so many must not be held at once."""
         few = len(self._numbers) <= self._shards.limit // 4
         return [self._shards[number] for number in self._numbers] if few else None
+
+    def locate(self, names: Iterable[str]) -> None:
+        """Find the values of some fields, once for all parts of this selection that are taken from then on."""
+        self._located = {name: self._locate(name) for name in names}
+
+    def __getitem__(self, part: slice) -> Selection:
+        """Return some of the samples, whose values are where `locate` has found them."""
+        if self._readers is None:  # of fewer samples they may be held
+            numbers = np.array(self._numbers)[self._which[part]]
+            return Selection(self._shards, self._field, numbers, self._rows[part], self._most, self._renumbered)
+        found = copy.copy(self)
+        found._rows, found._which, found._fetched = self._rows[part], self._which[part], {}
+        found._located = {name: each and each[part] for name, each in self._located.items()}
+        return found
 
     @contextmanager
     def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[None]:
@@ -135,10 +153,10 @@ class Selection:
         return array
 
     def _read_blocks(self, name: str, field: Field, blocks: Blocks, array: NDArray[Any]) -> None:
-        if locators := self._locators(name):
-            out, samples = array.reshape(-1).view(np.uint8), (locators, self._which, self._rows)
-            with self._naming_lost_shards(locators, name):
-                if row_locator.read_runs(*samples, field.row_bytes, blocks.runs(field), out):
+        with self._naming_lost_shards(name):
+            if (located := self._locate(name)) is not None:
+                out = array.reshape(-1).view(np.uint8)
+                if row_locator.read_runs(located, field.row_bytes, blocks.runs(field), out):
                     return
         for number, places in self._groups():
             reader, rows = self._shards[number], self._rows[places]
@@ -181,14 +199,13 @@ class Selection:
             return part_memory(out, count, field, scratch)
 
         with self._fetch_field(name, Entries(begins, ends)):
-            if locators := self._locators(name):
-                lengths, unit = self.column(length_column(name)), field.entry_bytes
-                parts = np.ascontiguousarray(begins, np.int64), np.ascontiguousarray(ends, np.int64)
-                samples = locators, self._which, self._rows
-                with self._naming_lost_shards(locators, name):
-                    read = row_locator.read_parts(*samples, lengths, *parts, unit, self._most, memory)
-                if read is not None:
-                    return read
+            with self._naming_lost_shards(name):
+                if (located := self._locate(name)) is not None:
+                    lengths, unit = self.column(length_column(name)), field.entry_bytes
+                    parts = np.ascontiguousarray(begins, np.int64), np.ascontiguousarray(ends, np.int64)
+                    read = row_locator.read_parts(located, lengths, *parts, unit, self._most, memory)
+                    if read is not None:
+                        return read
             values = [field.entries(value) for value in self.values(name)]
         for place, value in enumerate(values):
             if len(value) < ends[place]:
@@ -219,11 +236,11 @@ class Selection:
         return f"{shard}, field {name!r}, row {self._rows[place]}"
 
     def _read_values(self, name: str, scratch: Scratch | None) -> Sequence[Buffer]:
-        if locators := self._locators(name):
-            with self._naming_lost_shards(locators, name):
-                packed = row_locator.read_values(locators, self._which, self._rows, scratch or Scratch(), self._most)
-            if packed is not None:
-                return packed if scratch is not None else [bytes(value) for value in packed]
+        with self._naming_lost_shards(name):
+            if (located := self._locate(name)) is not None:
+                packed = row_locator.read_values(located, scratch or Scratch(), self._most)
+                if packed is not None:
+                    return packed if scratch is not None else [bytes(value) for value in packed]
         if len(self._numbers) == 1:
             return list(self._shards[self._numbers[0]].read(self._rows, name, most=self._most))
         values = [b""] * len(self._rows)
@@ -273,35 +290,41 @@ class Selection:
 
     def _fill(self, name: str, array: NDArray[Any]) -> bool:
         """Fill `array` in one call of compiled code, and return whether that was possible."""
-        locators = self._locators(name)
-        if not locators:
-            return False
-        out = array.reshape(-1).view(np.uint8).reshape(len(array), -1)
-        with self._naming_lost_shards(locators, name):
-            return row_locator.read_fixed(locators, self._which, self._rows, out)
+        with self._naming_lost_shards(name):
+            located = self._locate(name)
+            out = array.reshape(-1).view(np.uint8).reshape(len(array), -1)
+            return located is not None and row_locator.read_fixed(located, out)
 
     @contextmanager
-    def _naming_lost_shards(self, locators: Sequence[row_locator.RowLocator], name: str) -> Iterator[None]:
+    def _naming_lost_shards(self, name: str) -> Iterator[None]:
         """Turn MappedFileLost into a ShardCorrupt that names the shards whose mapped files are lost."""
         try:
             yield
         except MappedFileLost as error:
-            lost = list(self._lost_shards(locators, name)) or self._numbers[:1]
+            lost = list(self._lost_shards(name)) or self._numbers[:1]
             raise _cut_short(", ".join(map(self._shards.path, lost)), name) from error
 
-    def _lost_shards(self, locators: Sequence[row_locator.RowLocator], name: str) -> Iterator[int]:
+    def _lost_shards(self, name: str) -> Iterator[int]:
         """Read from each shard alone, and yield the numbers of those whose mapped files are lost."""
-        field = self._field(name)
-        for place, number in enumerate(self._numbers):
-            rows = self._rows[self._which == place]
-            alone = [locators[place]], np.zeros(len(rows), np.int64), rows
+        field, locators = self._field(name), self._locators(name) or ()
+        for number, places in self._groups():
+            rows = self._rows[places]
             try:
+                locator = locators[self._numbers.index(number)]
+                alone = LocatedRows.of([locator], np.zeros(len(rows), np.int64), rows)
                 if field.fixed:
-                    row_locator.read_fixed(*alone, np.empty((len(rows), field.row_bytes), np.uint8))
+                    row_locator.read_fixed(alone, np.empty((len(rows), field.row_bytes), np.uint8))
                 else:
-                    row_locator.read_values(*alone, Scratch(), self._most)
+                    row_locator.read_values(alone, Scratch(), self._most)
             except MappedFileLost:
                 yield number
+
+    def _locate(self, name: str) -> LocatedRows | None:
+        """Find the values of a field; None if one call cannot read all shards. Raises MappedFileLost."""
+        if name in self._located:
+            return self._located[name]
+        locators = self._locators(name)
+        return LocatedRows.of(locators, self._which, self._rows) if locators else None
 
     def _locators(self, name: str) -> list[row_locator.RowLocator] | None:
         """Return a locator of the field for each shard; None if one call cannot read all shards."""
@@ -316,7 +339,8 @@ class Selection:
         order = np.argsort(self._which, kind="stable")
         ends = np.cumsum(np.bincount(self._which, minlength=len(self._numbers))).tolist()
         for number, start, end in zip(self._numbers, [0, *ends], ends, strict=False):
-            yield number, order[start:end]
+            if end > start:  # a part of a selection may lack a shard
+                yield number, order[start:end]
 
 
 def _cut_short(paths: str, name: str) -> ShardCorrupt:

@@ -228,6 +228,17 @@ class JoinedSelection:
         self._parts = parts
         self._field, self._count = field, count
 
+    def locate(self, names: Iterable[str]) -> None:
+        fields = list(names)
+        for part, _ in self._parts:
+            part.locate(fields)
+
+    def __getitem__(self, part: slice) -> JoinedSelection:
+        start, stop, _ = part.indices(self._count)
+        cuts = [(each, rows, slice(*np.searchsorted(rows, (start, stop)).tolist())) for each, rows in self._parts]
+        parts = [(each[cut], rows[cut] - start) for each, rows, cut in cuts if cut.start < cut.stop]
+        return JoinedSelection(self._field, stop - start, parts)
+
     @contextmanager
     def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> Iterator[None]:
         """Return a `with` block as `SelectedSamples.fetch` does."""

@@ -49,6 +49,15 @@ class Location:
 class SelectedSamples(Protocol):
     """Some samples of a dataset. They are located in their shards once, for all fields that you read."""
 
+    def locate(self, names: Iterable[str]) -> None:
+        """Find the values of some fields, once for all parts of this selection that are taken from then on.
+
+        Raises what reading them raises; of a dataset in a store, only within `fetch`.
+        """
+
+    def __getitem__(self, part: slice) -> Self:
+        """Return a selection of neighbours among these samples."""
+
     def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> AbstractContextManager[None]:
         """Return a `with` block in which some fields are local; it waits for those that come from a store.
 

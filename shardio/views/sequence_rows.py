@@ -4,6 +4,9 @@ A document is the value of a ragged field. `views/documents.py` and `views/packe
 documents a row has; this module reads them, and makes the fields of rows.
 """
 
+from __future__ import annotations
+
+import copy
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -138,6 +141,17 @@ class RowSelection:
         self._base, self._choice, self._fields = base, choice, fields
         self._pieces, self._count = pieces, count
         self._selection: SelectedSamples = base.selection(pieces.documents, max_value_bytes)
+
+    def locate(self, names: Iterable[str]) -> None:
+        self._selection.locate(self._stored(names)[0])
+
+    def __getitem__(self, part: slice) -> RowSelection:
+        start, stop, _ = part.indices(self._count)
+        pieces, cut = self._pieces, slice(*np.searchsorted(self._pieces.rows, (start, stop)).tolist())
+        found, found_rows = copy.copy(self), pieces.rows[cut] - start
+        found._pieces = Pieces(pieces.documents[cut], pieces.begins[cut], pieces.ends[cut], found_rows)
+        found._count, found._selection = stop - start, self._selection[cut]
+        return found
 
     def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> AbstractContextManager[None]:
         return self._selection.fetch(*self._stored(names))

@@ -4,6 +4,9 @@ A sequence is rows that follow each other in the dataset: those of one source fi
 coordinate may end it as well, where its step is another one. Each sequence has windows from its own first row on.
 """
 
+from __future__ import annotations
+
+import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -226,6 +229,18 @@ class WindowSelection:
         self._selection: SelectedSamples = base.selection(
             distinct if self._overlap else rows.reshape(-1), max_value_bytes
         )
+
+    def locate(self, names: Iterable[str]) -> None:
+        if not self._overlap:  # parts have other distinct rows
+            self._selection.locate(self._with_checked(names))
+
+    def __getitem__(self, part: slice) -> WindowSelection:
+        if self._overlap:
+            return WindowSelection(self._base, self._fields, self._rows[part], self._most)
+        found, length = copy.copy(self), self._rows.shape[1]
+        start, stop, _ = part.indices(len(self._rows))
+        found._rows, found._selection = self._rows[part], self._selection[start * length : stop * length]
+        return found
 
     def fetch(self, names: Iterable[str], blocks: Mapping[str, Extent] = NO_BLOCKS) -> AbstractContextManager[None]:
         selection, own = self._of_rows(blocks)
