@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, PipelineClosed
 from ..system.types import Buffer
+from ..transforms.arrays import Move
+from ..transforms.fuse import EngineStep
 from ..transforms.steps import Sizes, Step
 
-S = TypeVar("S", bound=Step)
+S = TypeVar("S", bound=EngineStep | Move)
 
 
 class BatchEngine(Protocol):
@@ -93,7 +95,7 @@ class ForkGuard:
 
 
 def rows_of(step: S, rows: Any) -> S:
-    """Return the step for some rows of its batch; `rows` is any index of an array's first axis."""
+    """Return the step, or move of arrays, for some rows of its batch; `rows` is any index of an array's first axis."""
     arrays = {
         f.name: getattr(step, f.name)[rows] for f in fields(step) if isinstance(getattr(step, f.name), np.ndarray)
     }

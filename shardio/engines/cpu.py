@@ -18,10 +18,11 @@ from .. import native
 from ..errors import BadSample, ConfigError
 from ..format.limits import MAX_IMAGE_PIXELS
 from ..system.types import Buffer
-from ..transforms.fuse import FusedSteps, fuse
+from ..transforms.fuse import EngineStep, FusedSteps, fuse
 from ..transforms.recipe import Recipe
-from ..transforms.steps import Crop, Erase, Flip, Scale, SizePreservingStep, Sizes, Step, only_row
+from ..transforms.steps import Crop, Erase, Flip, Scale, Sizes
 from . import image_decoding
+from .base import rows_of
 from .fused_images import Decode, FusedImages, Wanted, decode_crops
 from .orientation import TURNS, Orientations, turned
 from .output_format import OutputFormat, OutputWriter, PixelArray
@@ -94,7 +95,7 @@ class CpuEngine:
         self,
         stored: Images,
         sizes: Sizes,
-        steps: Sequence[Step],
+        steps: Sequence[EngineStep],
         out: NDArray[Any] | None,
         orientations: Orientations | None = None,
         failed: set[int] | None = None,
@@ -115,10 +116,10 @@ class CpuEngine:
         Raises:
             BadImage: without `failed`, for the first image that cannot be decoded; `place` is its place in `stored`.
         """
-        end, sequence = len(steps) - self.recipe.erasings, self._sequence(steps)
-        fused, given = self._fuse(sequence, sizes), _Given(stored, sizes, orientations)
+        fused, rest, erasings = self._divided(steps, sizes)
+        given = _Given(stored, sizes, orientations)
         if out is not None and fused is not None:
-            batch = self._batch(given, fused, sequence, out)
+            batch = self._batch(given, fused, rest, erasings, out)
             (refused,) = _make_fused(given, [batch.wanted])
             self.complete(batch, refused, failed)
             return None
@@ -127,59 +128,72 @@ class CpuEngine:
             slot = None if out is None else out[row]
             try:
                 if fused is None:
-                    pixels, rest = self._decode(given, row), steps[:end]
+                    pixels = self._decode(given, row)
                 else:
                     size = fused.results[row].tolist()
                     if math.prod(size) > self._max_pixels:
                         self._decode(given, row)  # says that the image claims so many pixels, if it does
                         self._check_scale(size)
-                    pixels, rest = np.empty((*size, self._channels), np.uint8), sequence.rest
-                    one, wanted = given.row(row), (self._fused_bytes(), fused.rows([row]), pixels[None])
+                    pixels = np.empty((*size, self._channels), np.uint8)
+                    one, wanted = given.row(row), (self._fused_bytes(), rows_of(fused, [row]), pixels[None])
                     (refused,) = _make_fused(one, [wanted])
                     self._make_refused(one, wanted, refused, None)
-                result = self._finish(row, pixels, rest, sequence.erasings, slot)
+                result = self._finish(row, pixels, rest, erasings, slot)
             except BadSample as error:
                 result = failed_image(row, error, failed)
             if out is None:
                 results.append(result)
         return results if out is None else None
 
-    def _sequence(self, steps: Sequence[Step]) -> "_StepSequence":
-        end = len(steps) - self.recipe.erasings
-        return _StepSequence.of(steps[:end], steps[end:])
+    def fuse(self, steps: Sequence[EngineStep], sizes: Sizes) -> Sequence[EngineStep]:
+        """Return the steps with the leading crops, resizes and flips as one, if compiled code carries that out."""
+        if self._fused is None or any(isinstance(step, FusedSteps) for step in steps):
+            return steps
+        moves = [isinstance(step, Crop | Scale | Flip) for step in steps[: len(steps) - self.recipe.erasings]]
+        cut = moves.index(False) if False in moves else len(moves)
+        alone = not any(isinstance(step, Crop | Scale) for step in steps[cut:])
+        fused = fuse(steps[:cut], sizes) if alone else None
+        return steps if fused is None else (fused, *steps[cut:])
 
-    def _fuse(self, sequence: "_StepSequence", sizes: Sizes) -> FusedSteps | None:
-        """Return the leading steps as one that compiled code carries out; None if it cannot."""
-        if self._fused is None or any(isinstance(step, Crop | Scale) for step in sequence.rest):
-            return None
-        return fuse(sequence.leading, sizes)
+    def _divided(
+        self, steps: Sequence[EngineStep], sizes: Sizes
+    ) -> tuple[FusedSteps | None, Sequence[EngineStep], list[Erase]]:
+        """Return the leading steps, if compiled code carries them out, all others, and those after the conversion."""
+        steps = self.fuse(steps, sizes)
+        end = len(steps) - self.recipe.erasings
+        erasings = [step for step in steps[end:] if isinstance(step, Erase)]
+        first = steps[0] if steps else None
+        return (first, steps[1:end], erasings) if isinstance(first, FusedSteps) else (None, steps[:end], erasings)
 
     def _fused_bytes(self) -> FusedImages:
         assert self._fused is not None
         return self._fused
 
-    def _batch(self, given: "_Given", fused: FusedSteps, sequence: "_StepSequence", out: NDArray[Any]) -> "_Batch":
+    def _batch(
+        self, given: _Given, fused: FusedSteps, rest: Sequence[EngineStep], erasings: Sequence[Erase], out: NDArray[Any]
+    ) -> "_Batch":
         as_bytes = self.recipe.normalization is None
         last = self._fused if as_bytes else self._fused_floats
-        if last is not None and (as_bytes or not sequence.rest):
-            return _Batch(given, sequence, (last, fused, out), out)
+        if last is not None and (as_bytes or not rest):
+            return _Batch(given, (last, fused, out), rest, erasings, out)
         pixels = self._scratch((len(given.stored), *fused.results[0].tolist(), self._channels))
-        return _Batch(given, sequence, (self._fused_bytes(), fused, pixels), out)
+        return _Batch(given, (self._fused_bytes(), fused, pixels), rest, erasings, out)
 
-    def begin(self, given: "_Given", steps: Sequence[Step], out: NDArray[Any] | None) -> "_Batch | None":
+    def begin(self, given: _Given, steps: Sequence[EngineStep], out: NDArray[Any] | None) -> "_Batch | None":
         """Return how compiled code makes images of one size in `out`; None if it cannot."""
-        sequence = self._sequence(steps)
-        fused = None if out is None else self._fuse(sequence, given.sizes)
-        return None if out is None or fused is None else self._batch(given, fused, sequence, out)
+        if out is None:
+            return None
+        fused, rest, erasings = self._divided(steps, given.sizes)
+        return None if fused is None else self._batch(given, fused, rest, erasings, out)
 
     def complete(self, batch: "_Batch", refused: Sequence[int], failed: set[int] | None) -> None:
         """Make what compiled code refused, and carry out the steps that it does not know."""
         _, fused, pixels = batch.wanted
         self._make_refused(batch.given, batch.wanted, refused, failed)
-        carry_out(pixels, batch.sequence.size_preserving)
+        carry_out(pixels, [step for step in batch.rest if not isinstance(step, Crop | Scale | FusedSteps)])
         if pixels is not batch.out:
             self._convert(pixels, fused.results, batch.out)
-        for erasing in batch.sequence.erasings:
+        for erasing in batch.erasings:
             for row in np.flatnonzero(erasing.mask).tolist():
                 self._erase(erasing, row, batch.out[row])
 
@@ -199,7 +213,7 @@ class CpuEngine:
             except BadSample as error:
                 failed_image(row, error, failed)
                 continue
-            if images.resize([pixels], fused.rows([row]), out[row : row + 1]):
+            if images.resize([pixels], rows_of(fused, [row]), out[row : row + 1]):
                 raise MemoryError("there is no memory to resize an image")
 
     def _scratch(self, shape: tuple[int, ...]) -> PixelArray:
@@ -211,7 +225,12 @@ class CpuEngine:
         return pixels
 
     def _finish(
-        self, row: int, pixels: PixelArray, steps: Sequence[Step], erasings: Sequence[Erase], slot: NDArray[Any] | None
+        self,
+        row: int,
+        pixels: PixelArray,
+        steps: Sequence[EngineStep],
+        erasings: Sequence[Erase],
+        slot: NDArray[Any] | None,
     ) -> NDArray[Any]:
         """Carry out all steps on an image, one by one, and convert it."""
         for step in steps:
@@ -222,9 +241,9 @@ class CpuEngine:
                     height, width = sizes[row].tolist()
                     self._check_scale((height, width))
                     pixels = resize(pixels, (height, width), interpolation, antialias)
-                case _ if step.mask[row]:
+                case _ if not isinstance(step, FusedSteps) and step.mask[row]:
                     pixels = pixels.copy()
-                    carry_out(pixels[None], [only_row(step, row)])
+                    carry_out(pixels[None], [rows_of(step, [row])])
         result = self._write(pixels, slot)
         for erasing in erasings:
             if erasing.mask[row]:
@@ -263,14 +282,16 @@ class _Batch:
 
     Attributes:
         given: the images.
-        sequence: all steps.
         wanted: the leading steps, and the array for what they make: `out`, or pixels for the other steps.
+        rest: the other steps, on uint8, which preserve sizes.
+        erasings: the steps after the conversion to floats.
         out: the array for the results.
     """
 
     given: _Given
-    sequence: "_StepSequence"
     wanted: Wanted
+    rest: Sequence[EngineStep]
+    erasings: Sequence[Erase]
     out: NDArray[Any]
 
 
@@ -278,7 +299,7 @@ def make_images(
     engines: Sequence[Callable[..., list[NDArray[Any]] | None]],
     stored: Images,
     sizes: Sizes,
-    steps: Sequence[Sequence[Step]],
+    steps: Sequence[Sequence[EngineStep]],
     outs: Sequence[NDArray[Any] | None],
     orientations: Orientations | None = None,
     failed: set[int] | None = None,
@@ -330,30 +351,3 @@ class BadImage(BadSample):
     def __init__(self, place: int, reason: str) -> None:
         super().__init__(reason)
         self.place = place
-
-
-@dataclass(frozen=True, slots=True)
-class _StepSequence:
-    """A list of steps, divided by how the engine carries them out.
-
-    Attributes:
-        leading: the crops, resizes and flips at the beginning.
-        rest: the first other step and all that follow it, on uint8.
-        erasings: the steps after the conversion to floats.
-    """
-
-    leading: Sequence[Step]
-    rest: Sequence[Step]
-    erasings: Sequence[Erase]
-
-    @classmethod
-    def of(cls, steps: Sequence[Step], erasings: Sequence[Step]) -> "_StepSequence":
-        """Divide the steps before the conversion to floats; `erasings` are those after it."""
-        moves = [isinstance(step, Crop | Scale | Flip) for step in steps]
-        cut = moves.index(False) if False in moves else len(steps)
-        return cls(steps[:cut], steps[cut:], [step for step in erasings if isinstance(step, Erase)])
-
-    @property
-    def size_preserving(self) -> list[SizePreservingStep]:
-        """The steps of `rest` that preserve the size of images: all, if any are fused before them."""
-        return [step for step in self.rest if not isinstance(step, Crop | Scale)]

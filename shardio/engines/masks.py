@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from ..errors import BadSample
 from ..format.limits import MAX_IMAGE_PIXELS
+from ..transforms.fuse import EngineStep
 from ..transforms.recipe import Recipe
-from ..transforms.steps import Erase, Sizes, Step
+from ..transforms.steps import Erase, Sizes
 from . import image_decoding
 from .base import rows_of
 from .cpu import CpuEngine, Images, failed_image
@@ -50,7 +51,7 @@ class MaskEngine:
         self,
         stored: Images,
         sizes: Sizes,
-        steps: Sequence[Step],
+        steps: Sequence[EngineStep],
         out: NDArray[Any] | None,
         orientations: Orientations | None = None,
         failed: set[int] | None = None,
@@ -74,6 +75,10 @@ class MaskEngine:
                 out[row] = moved
         return results if out is None else None
 
+    def fuse(self, steps: Sequence[EngineStep], sizes: Sizes) -> Sequence[EngineStep]:
+        """Return the steps with the leading ones as one, see `CpuEngine`; none stay none."""
+        return self._bytes.fuse(steps, sizes) if steps else steps
+
     def _decode(self, stored: Any, size: Sequence[int], orientations: Orientations | None, row: int) -> Levels:
         """Return the levels of a mask, [height, width, 1], upright if its orientation is given."""
         if isinstance(stored, np.ndarray):
@@ -84,7 +89,7 @@ class MaskEngine:
         image_decoding.check_size(levels.shape[:2], size)
         return levels
 
-    def _moved(self, levels: Levels, size: Sizes, steps: Sequence[Step]) -> Levels:
+    def _moved(self, levels: Levels, size: Sizes, steps: Sequence[EngineStep]) -> Levels:
         """Carry out the steps of one mask; return its levels, [height, width]."""
         if not steps:
             return levels[..., 0]
@@ -95,7 +100,7 @@ class MaskEngine:
         both: Levels = low | self._moved_bytes(levels, 8, size, steps).astype(np.uint16) << 8
         return both
 
-    def _moved_bytes(self, levels: Levels, shift: int, size: Sizes, steps: Sequence[Step]) -> NDArray[np.uint8]:
+    def _moved_bytes(self, levels: Levels, shift: int, size: Sizes, steps: Sequence[EngineStep]) -> NDArray[np.uint8]:
         """Carry out the steps on the bytes of levels that begin at bit `shift`."""
         plane = (levels.astype(np.uint16) >> shift & _BYTE).astype(np.uint8)
         of_bytes = [

@@ -37,6 +37,7 @@ from ..transforms.steps import (
     Step,
     Warp,
 )
+from .base import rows_of
 
 
 def apply_step(images: Tensor, step: SizePreservingStep) -> Tensor:
@@ -79,7 +80,7 @@ def resample(
     """
     pixels, count = flat.reshape(-1, channels), len(starts)
     parts = (np.arange(begin, min(begin + _IMAGES_AT_ONCE, count)) for begin in range(0, count, _IMAGES_AT_ONCE))
-    return torch.cat([_resample(pixels, starts[rows] // channels, fused.rows(rows), size) for rows in parts])
+    return torch.cat([_resample(pixels, starts[rows] // channels, rows_of(fused, rows), size) for rows in parts])
 
 
 def _resample(pixels: Tensor, starts: NDArray[np.int64], fused: FusedSteps, size: tuple[int, int]) -> Tensor:

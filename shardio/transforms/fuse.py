@@ -5,7 +5,8 @@ engine carries out in one pass.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,20 +50,12 @@ class FusedSteps:
         """Whether all windows lie within the resized regions."""
         return bool((self.windows >= 0).all() and (self.windows + self.results <= self.resized).all())
 
-    def rows(self, rows: Sequence[int] | NDArray[np.int64]) -> "FusedSteps":
-        """Return the steps for some rows of the batch."""
-        return replace(
-            self,
-            images=self.images[rows],
-            regions=self.regions[rows],
-            resized=self.resized[rows],
-            windows=self.windows[rows],
-            results=self.results[rows],
-            flips=self.flips[rows],
-        )
+
+EngineStep: TypeAlias = Step | FusedSteps
+"""A step, or several as one, as the engines of the host take them."""
 
 
-def fuse(steps: Sequence[Step], sizes: Sizes) -> FusedSteps | None:
+def fuse(steps: Sequence[EngineStep], sizes: Sizes) -> FusedSteps | None:
     """Fuse the steps for images of these heights and widths; None where that would give other pixels."""
     regions = np.concatenate((np.zeros_like(sizes), sizes), axis=1)
     windows = np.zeros_like(sizes)

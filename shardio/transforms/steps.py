@@ -9,8 +9,8 @@ arithmetic in `engines/torch_steps.py`, in `engines/dali_graph.py`, and in C, wh
 calls: `native/steps.h`, `native/steps.c`. `tests/engines/test_steps.py` compares the three.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -191,10 +191,3 @@ S = TypeVar("S", bound=SizePreservingStep)
 def restrict(step: S, mask: Mask) -> S:
     """Return the step with its mask narrowed to the images where `mask` is true too."""
     return replace(step, mask=step.mask & mask)
-
-
-def only_row(step: S, row: int) -> S:
-    """Return the step for one image of the batch."""
-    values = ((field.name, getattr(step, field.name)) for field in fields(step))
-    columns: dict[str, Any] = {name: v[row : row + 1] for name, v in values if isinstance(v, np.ndarray)}
-    return replace(step, **columns)
