@@ -53,7 +53,7 @@ class Selection:
         self._shards, self._field, self._rows = shards, field, rows
         self._most, self._renumbered = max_value_bytes, renumbered
         self._fetched: Mapping[str, Extent | None] = {}
-        self._located: Mapping[str, LocatedRows | None] = {}
+        self._located: dict[str, LocatedRows | None] = {}
         self._numbers, self._which = _distinct(numbers)
 
     @cached_property
@@ -64,7 +64,9 @@ class Selection:
 
     def locate(self, names: Iterable[str]) -> None:
         """Find the values of some fields, once for all parts of this selection that are taken from then on."""
-        self._located = {name: self._locate(name) for name in names}
+        for name in names:
+            with self._naming_lost_shards(name):
+                self._located[name] = self._locate(name)
 
     def __getitem__(self, part: slice) -> Selection:
         """Return some of the samples, whose values are where `locate` has found them."""
@@ -275,6 +277,8 @@ class Selection:
 
     def _fetch_field(self, name: str, extent: Extent | None = None) -> AbstractContextManager[object]:
         """Return a `with` block in which what reading a field, or an extent of it, needs is where readers read it."""
+        if not self._shards.in_store:
+            return _NOTHING
         if name in self._fetched:
             held = self._fetched[name]
             if held is None or (extent is not None and extent.within(held)):

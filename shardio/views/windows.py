@@ -10,6 +10,7 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, TypeAlias, final
 
 import numpy as np
@@ -226,9 +227,11 @@ class WindowSelection:
         distinct, places = np.unique(rows, return_inverse=True)
         self._overlap = len(distinct) < rows.size
         self._places = places.reshape(-1)
-        self._selection: SelectedSamples = base.selection(
-            distinct if self._overlap else rows.reshape(-1), max_value_bytes
-        )
+        self._distinct = distinct if self._overlap else rows.reshape(-1)
+
+    @cached_property
+    def _selection(self) -> SelectedSamples:
+        return self._base.selection(self._distinct, self._most)
 
     def locate(self, names: Iterable[str]) -> None:
         if not self._overlap:  # parts have other distinct rows

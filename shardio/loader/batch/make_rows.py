@@ -2,22 +2,23 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...containers.base import NO_BLOCKS
 from ...containers.row_locator import PackedValues
 from ...engines.cpu import BadImage, make_images
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import are_swapped
 from ...errors import BadSample, ConfigError, MapError
-from ...format.fields import present_column, shape_column
+from ...format.fields import present_column
 from ...system import helper_process
 from ...transforms.mixing import first_invalid_label
 from ...views.readable import SelectedSamples, decoded
 from .collate import length_name
+from .decisions import Decisions, decide
 from .extents import extents
 from .make_arrays import RaggedRead, make_fixed, make_listed, make_ragged, make_tokens, read_block, read_ragged
 from .make_image_lists import make_image_lists
@@ -36,10 +37,8 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
     with ExitStack() as lent:
         lent.enter_context(helper_process.time_limit(spec.options.read_limit))
         with clock.stage("read"):
-            selection = dataset.selection(indices, spec.options.limits.max_value_bytes)
-            # All at once: two threads that hold some and wait for more could wait for each other.
-            parts = extents(spec, selection, rows.keys()) if dataset.in_store else NO_BLOCKS
-            lent.enter_context(selection.fetch(spec.columns, parts))
+            rows.decided = _decided(rows, lent)
+            selection = rows.decided.selection
             for name, there in rows.present.items():
                 there[:] = selection.column(present_column(names.stored[name]))
             blocks = {name: read_block(rows, name, selection, lent) for name in spec.fields if spec.reads_blocks(name)}
@@ -54,7 +53,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
         with clock.stage("decode"):
             for field, delivered in names.delivered.items():
                 if spec.fields[delivered[0]].is_image:
-                    _decode_images(rows, delivered, stored[field], selection, on_host=images_on_host)
+                    _decode_images(rows, delivered, stored[field], on_host=images_on_host)
                 elif delivered[0] in spec.image_lists:
                     lists = decoded(dataset, field, stored[field], indices, rows.present.get(delivered[0]))
                     make_image_lists(rows, delivered, lists)
@@ -96,6 +95,19 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
     for name in spec.varying:
         if not isinstance(stored[name], RaggedRead):
             rows.varying_bytes += _sizes(stored[name])
+
+
+def _decided(rows: Rows, lent: ExitStack) -> Decisions:
+    """Return what is decided of rows, once for all rows of their job unless their shards are in a store."""
+    spec, dataset = rows.spec, rows.spec.dataset
+    if rows.part_of is not None and not dataset.in_store:
+        whole, part = rows.part_of
+        if (shared := whole.decide_once(partial(_decided, whole, lent))) is not None:
+            return shared[part]
+    selection = dataset.selection(rows.indices, spec.options.limits.max_value_bytes)
+    if dataset.in_store:  # all at once: two threads that hold some and wait for more could wait for each other
+        lent.enter_context(selection.fetch(spec.columns, extents(spec, selection, rows.keys())))
+    return decide(spec, selection, rows.keys())
 
 
 def _read(rows: Rows, name: str, selection: SelectedSamples, lent: ExitStack) -> Any:
@@ -160,9 +172,7 @@ def _check_labels(rows: Rows, labels: NDArray[Any]) -> None:
     raise ConfigError(f"{message}: give a larger num_classes") if label > largest else BadSample(message)
 
 
-def _decode_images(
-    rows: Rows, names: Sequence[str], encoded: Sequence[Any], selection: SelectedSamples, *, on_host: bool
-) -> None:
+def _decode_images(rows: Rows, names: Sequence[str], encoded: Sequence[Any], *, on_host: bool) -> None:
     """Make the images of a stored field under all its names with the CPU engine.
 
     An engine for whole batches leaves it only those that it would refuse.
@@ -171,8 +181,7 @@ def _decode_images(
     stored = spec.names.stored[names[0]]
     if kind.fixed:  # pixels that stay as they are were read into the batch
         names = [name for name in names if not spec.images[name].cpu_engine.keeps_pixels]
-    numbers = np.arange(len(rows))
-    sizes = np.full((len(rows), 2), kind.shape, np.int32) if kind.fixed else selection.column(shape_column(stored))
+    numbers, sizes = np.arange(len(rows)), rows.decided.sizes[stored]
     if kind.optional and kind.kind == "image" and not (there := rows.present[names[0]]).all():
         for name in names:
             for row in numbers[~there].tolist() if name in rows.lists else ():
@@ -203,7 +212,7 @@ def _decode_images(
         sizes = np.where(are_swapped(orientations)[:, None], sizes[:, ::-1], sizes)
     engines = [spec.images[name].cpu_engine for name in names]
     steps = [
-        image_steps(engine.recipe, sizes, rows.field_keys(name)[numbers])
+        rows.decided.steps.get(name) or image_steps(engine.recipe, sizes, rows.field_keys(name)[numbers])
         for name, engine in zip(names, engines, strict=True)
     ]
     outs = [_out(rows, name, numbers) for name in names]

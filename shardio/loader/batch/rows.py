@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, final
 
 import numpy as np
@@ -13,6 +15,7 @@ from ...format.fields import presence
 from ...order.plan import Order, PlanSlice
 from ...system.timing import StageClock
 from .collate import length_name
+from .decisions import Decisions
 from .quarantine import BadSampleRecord
 from .random_params import RandomKeys
 from .spec import BatchSpec
@@ -29,12 +32,14 @@ class Rows:
         arrays: the memory of the fields in `spec.array_layout`, `[n, ...]` each.
         pads: whether some rows of the epoch are padding.
         clock: measures the time of each stage.
+        part_of: other rows, and the part of them whose samples these rows have.
 
     Attributes:
         indices: for each row the number of its sample, int64 [n].
         rng_keys: what determines its random transforms, int64 [n].
         valid: False for padding and for masked samples, bool [n].
         blank: the rows that a bad sample left blank, bool [n].
+        decided: what was decided of the rows; set when they are made.
         failed: the rows of bad samples, whose values mean nothing until they are made again.
         bad: by row, the bad samples that were replaced or masked.
         lists: by name, the n values of each field that is in no array.
@@ -54,9 +59,11 @@ class Rows:
         *,
         pads: bool,
         clock: StageClock,
+        part_of: tuple[Rows, slice] | None = None,
     ) -> None:
         self.spec, self.order, self.planned, self.arrays = spec, order, planned, arrays
-        self.pads, self.clock = pads, clock
+        self.pads, self.clock, self.part_of = pads, clock, part_of
+        self._deciding, self._shared = threading.Lock(), list[Decisions | None]()
         # Replacing a bad sample changes its row. The planned samples stay, for rows that are made again.
         changes = spec.options.on_bad_sample != "raise"
         self.indices = planned.indices.copy() if changes else planned.indices
@@ -64,6 +71,7 @@ class Rows:
         self.valid = planned.valid.copy() if changes else planned.valid
         count = len(planned.indices)
         self.blank = np.zeros(count, np.bool_)
+        self.decided: Decisions
         self.failed: set[int] = set()
         self.bad: dict[int, BadSampleRecord] = {}
         columns = (*spec.fields, *spec.marks.values())
@@ -86,7 +94,22 @@ class Rows:
         """Return rows without values of the samples that are now in the rows of `part`, in the same memory."""
         samples = PlanSlice(self.indices[part], self.rng_keys[part], self.valid[part])
         arrays = {name: array[part] for name, array in self.arrays.items()}
-        return Rows(self.spec, self.order, samples, arrays, pads=self.pads, clock=self.clock)
+        planned = self.planned.indices[part], self.planned.rng_keys[part]
+        unchanged = all(map(np.array_equal, planned, (samples.indices, samples.rng_keys)))
+        part_of = (self, part) if unchanged else None
+        return Rows(self.spec, self.order, samples, arrays, pads=self.pads, clock=self.clock, part_of=part_of)
+
+    def decide_once(self, decide: Callable[[], Decisions]) -> Decisions | None:
+        """Return what the first call's `decide` returned of all planned samples, which other threads wait for.
+
+        None if that failed: then each part decides for itself, to tell whose error it is.
+        """
+        with self._deciding:
+            if not self._shared:
+                self._shared.append(None)
+                with suppress(Exception):
+                    self._shared[0] = decide()
+            return self._shared[0]
 
     def put(self, part: slice, made: Rows) -> None:
         """Take the values of rows that were `unmade(part)` before they were made."""
