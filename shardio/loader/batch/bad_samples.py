@@ -59,6 +59,7 @@ def fill_alone(rows: Rows, row: int, *, images_on_host: bool = True) -> None:
     try:
         for attempt in range(REPLACEMENTS + 1):
             if attempt:
+                rows.replaced.add(row)
                 rows.indices[row], rows.rng_keys[row] = rows.order.replacement(index, key, attempt)
             try:
                 _make_alone(rows, row, images_on_host=images_on_host)

@@ -103,7 +103,7 @@ def _decided(rows: Rows, lent: ExitStack) -> Decisions:
     if rows.part_of is not None and not dataset.in_store:
         whole, part = rows.part_of
         if (shared := whole.decide_once(partial(_decided, whole, lent))) is not None:
-            return shared[part]
+            return shared if len(rows) == len(whole) else shared[part]
     selection = dataset.selection(rows.indices, spec.options.limits.max_value_bytes)
     if dataset.in_store:  # all at once: two threads that hold some and wait for more could wait for each other
         lent.enter_context(selection.fetch(spec.columns, extents(spec, selection, rows.keys())))

@@ -41,6 +41,7 @@ class Rows:
         blank: the rows that a bad sample left blank, bool [n].
         decided: what was decided of the rows; set when they are made.
         failed: the rows of bad samples, whose values mean nothing until they are made again.
+        replaced: the rows whose samples are no longer those that were planned.
         bad: by row, the bad samples that were replaced or masked.
         lists: by name, the n values of each field that is in no array.
         present: for each optional field, bool [n]: which samples have its value.
@@ -73,6 +74,7 @@ class Rows:
         self.blank = np.zeros(count, np.bool_)
         self.decided: Decisions
         self.failed: set[int] = set()
+        self.replaced: set[int] = set()
         self.bad: dict[int, BadSampleRecord] = {}
         columns = (*spec.fields, *spec.marks.values())
         self.lists: dict[str, list[Any]] = {name: [None] * count for name in columns if name not in arrays}
@@ -94,9 +96,7 @@ class Rows:
         """Return rows without values of the samples that are now in the rows of `part`, in the same memory."""
         samples = PlanSlice(self.indices[part], self.rng_keys[part], self.valid[part])
         arrays = {name: array[part] for name, array in self.arrays.items()}
-        planned = self.planned.indices[part], self.planned.rng_keys[part]
-        unchanged = all(map(np.array_equal, planned, (samples.indices, samples.rng_keys)))
-        part_of = (self, part) if unchanged else None
+        part_of = (self, part) if self.replaced.isdisjoint(range(*part.indices(len(self)))) else None
         return Rows(self.spec, self.order, samples, arrays, pads=self.pads, clock=self.clock, part_of=part_of)
 
     def decide_once(self, decide: Callable[[], Decisions]) -> Decisions | None:
