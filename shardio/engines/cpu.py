@@ -23,7 +23,7 @@ from ..transforms.recipe import Recipe
 from ..transforms.steps import Crop, Erase, Flip, Scale, Sizes
 from . import image_decoding
 from .base import rows_of
-from .fused_images import Decode, FusedImages, Wanted, decode_crops
+from .fused_images import Decode, FusedImages, Wanted
 from .orientation import TURNS, Orientations, turned
 from .output_format import OutputFormat, OutputWriter, PixelArray
 from .resizing import cropped, resize
@@ -46,6 +46,11 @@ class _Given:
         turns = None if self.orientations is None else self.orientations[rows]
         stored = self.stored[rows] if isinstance(self.stored, np.ndarray) else [self.stored[row]]
         return _Given(stored, self.sizes[rows], turns)
+
+    def make(self, wanted: Sequence[Wanted]) -> list[list[int]]:
+        """Let compiled code carry out leading steps; return the rows that it leaves, for each that is wanted."""
+        encoded = not isinstance(self.stored, np.ndarray)
+        return wanted[0][0].make(self.stored, wanted, self.orientations, encoded=encoded) if wanted else []
 
 
 @final
@@ -116,13 +121,11 @@ class CpuEngine:
         Raises:
             BadImage: without `failed`, for the first image that cannot be decoded; `place` is its place in `stored`.
         """
-        fused, rest, erasings = self._divided(steps, sizes)
-        given = _Given(stored, sizes, orientations)
-        if out is not None and fused is not None:
-            batch = self._batch(given, fused, rest, erasings, out)
-            (refused,) = _make_fused(given, [batch.wanted])
-            self.complete(batch, refused, failed)
+        given, steps = _Given(stored, sizes, orientations), self.fuse(steps, sizes)
+        if (batch := self.begin(given, steps, out)) is not None:
+            self.complete(batch, given.make([batch.wanted])[0], failed)
             return None
+        fused, rest, erasings = self._divided(steps, sizes)
         results = []
         for row in range(len(stored)):
             slot = None if out is None else out[row]
@@ -136,8 +139,7 @@ class CpuEngine:
                         self._check_scale(size)
                     pixels = np.empty((*size, self._channels), np.uint8)
                     one, wanted = given.row(row), (self._fused_bytes(), rows_of(fused, [row]), pixels[None])
-                    (refused,) = _make_fused(one, [wanted])
-                    self._make_refused(one, wanted, refused, None)
+                    self._make_refused(one, wanted, one.make([wanted])[0], None)
                 result = self._finish(row, pixels, rest, erasings, slot)
             except BadSample as error:
                 result = failed_image(row, error, failed)
@@ -169,22 +171,17 @@ class CpuEngine:
         assert self._fused is not None
         return self._fused
 
-    def _batch(
-        self, given: _Given, fused: FusedSteps, rest: Sequence[EngineStep], erasings: Sequence[Erase], out: NDArray[Any]
-    ) -> "_Batch":
+    def begin(self, given: _Given, steps: Sequence[EngineStep], out: NDArray[Any] | None) -> "_Batch | None":
+        """Return how compiled code makes images of one size in `out`; None if it cannot."""
+        fused, rest, erasings = self._divided(steps, given.sizes)
+        if out is None or fused is None:
+            return None
         as_bytes = self.recipe.normalization is None
         last = self._fused if as_bytes else self._fused_floats
         if last is not None and (as_bytes or not rest):
             return _Batch(given, (last, fused, out), rest, erasings, out)
         pixels = self._scratch((len(given.stored), *fused.results[0].tolist(), self._channels))
         return _Batch(given, (self._fused_bytes(), fused, pixels), rest, erasings, out)
-
-    def begin(self, given: _Given, steps: Sequence[EngineStep], out: NDArray[Any] | None) -> "_Batch | None":
-        """Return how compiled code makes images of one size in `out`; None if it cannot."""
-        if out is None:
-            return None
-        fused, rest, erasings = self._divided(steps, given.sizes)
-        return None if fused is None else self._batch(given, fused, rest, erasings, out)
 
     def complete(self, batch: "_Batch", refused: Sequence[int], failed: set[int] | None) -> None:
         """Make what compiled code refused, and carry out the steps that it does not know."""
@@ -315,22 +312,13 @@ def make_images(
         for engine, own, out in zip(engines, steps, outs, strict=True)
         if isinstance(engine, CpuEngine) and (batch := engine.begin(given, own, out)) is not None
     ]
-    for (engine, batch), refused in zip(begun, _make_fused(given, [batch.wanted for _, batch in begun]), strict=True):
+    for (engine, batch), refused in zip(begun, given.make([batch.wanted for _, batch in begun]), strict=True):
         engine.complete(batch, refused, failed)
     done = [engine for engine, _ in begun]
     return [
         None if engine in done else engine(stored, sizes, own, out, orientations, failed)
         for engine, own, out in zip(engines, steps, outs, strict=True)
     ]
-
-
-def _make_fused(given: _Given, wanted: Sequence[Wanted]) -> list[list[int]]:
-    """Let compiled code carry out leading steps; return the rows that it leaves, for each that is wanted."""
-    if not wanted:
-        return []
-    if isinstance(given.stored, np.ndarray):
-        return [images.resize(given.stored, fused, out) for images, fused, out in wanted]
-    return decode_crops(given.stored, wanted, given.orientations)
 
 
 def failed_image(row: int, error: Exception, failed: set[int] | None) -> NDArray[Any]:

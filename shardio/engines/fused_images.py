@@ -91,17 +91,13 @@ class FusedImages:
     def decode(
         self, files: Sequence[Buffer], fused: FusedSteps, out: NDArray[Any], orientations: Orientations | None = None
     ) -> list[int]:
-        """Make images of JPEG files in `out`, [n, height, width, channels], or of floats [n, channels, height, width].
-
-        With `orientations`, `fused` is of upright images. Returns the rows that it leaves to another decoder: it does
-        not tell files of other kinds from damaged ones.
-        """
-        return decode_crops(files, [(self, fused, out)], orientations)[0]
+        """Make images of JPEG files in `out`; return the rows that it leaves to another decoder, see `make`."""
+        return self.make(files, [(self, fused, out)], orientations, encoded=True)[0]
 
     def resize(
         self, pixels: Sequence[NDArray[np.uint8]] | NDArray[np.uint8], fused: FusedSteps, out: NDArray[Any]
     ) -> list[int]:
-        """Make images of pixels, uint8 [height, width, channels] each, as `decode` does of files."""
+        """Make images of pixels, uint8 [height, width, channels] each, in `out`, as `make` does of files."""
         return self.make(pixels, [(self, fused, out)], None, encoded=False)[0]
 
     def make(
@@ -112,7 +108,14 @@ class FusedImages:
         *,
         encoded: bool,
     ) -> list[list[int]]:
-        """Make what is wanted of images, see `decode_crops`."""
+        """Make several images of each of some JPEG files, if they are `encoded`, or of pixels.
+
+        Each `out` is [n, height, width, channels], or of floats [n, channels, height, width]. With `orientations`, the
+        steps are of upright images. A file whose crops are near each other is decoded once, the region around them.
+
+        Returns, for each that is wanted, the rows that it leaves to another decoder: it does not tell files of other
+        kinds from damaged ones.
+        """
         addresses, lengths, owner = buffer_addresses(data)
         turns = None if orientations is None else _TURN_BITS[orientations]
         failed = np.empty((len(wanted), len(data)), np.bool_)
@@ -156,18 +159,7 @@ class FusedImages:
 
 
 Wanted: TypeAlias = tuple[FusedImages, FusedSteps, NDArray[Any]]
-"""How images are made, the steps of each, and where they go: see `FusedImages.decode`."""
-
-
-def decode_crops(
-    files: Sequence[Buffer], wanted: Sequence[Wanted], orientations: Orientations | None = None
-) -> list[list[int]]:
-    """Make several images of each of some JPEG files, as `FusedImages.decode` makes one.
-
-    A file whose crops are near each other is decoded once, the region around them. Returns, for each that is wanted,
-    the rows that it leaves to another decoder.
-    """
-    return wanted[0][0].make(files, wanted, orientations, encoded=True)
+"""How images are made, the steps of each, and where they go: see `FusedImages.make`."""
 
 
 class _NativeDecoder:

@@ -1,19 +1,13 @@
-"""What is decided of rows before their values are read: where these are, and every crop, flip and move.
-
-A job decides once for all of its rows, in arrays; its tasks take parts. So a task's Python hardly depends on what it
-makes.
-"""
+"""What is decided of rows before their values are read, once for all rows of a job, whose tasks take parts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
 from ...engines.base import rows_of
 from ...format.fields import shape_column
-from ...transforms.arrays import Move
-from ...transforms.fuse import EngineStep
 from ...transforms.steps import Sizes
 from ...views.readable import SelectedSamples
 from .random_params import RandomKeys, array_moves, image_steps
@@ -28,45 +22,34 @@ class Decisions:
     Attributes:
         selection: their samples, located.
         sizes: by stored field, the heights and widths of images as they are stored, int32 [n, 2].
-        steps: by name, the steps of images that the CPU engine makes of all rows, and that are stored upright.
-        moves: by name, the moves of arrays and numbers of one shape.
+        drawn: by name, the steps of images that the CPU engine makes of all rows, and that are stored upright; and the
+            moves of arrays and numbers of one shape.
     """
 
     selection: SelectedSamples
     sizes: Mapping[str, Sizes]
-    steps: Mapping[str, Sequence[EngineStep]]
-    moves: Mapping[str, Sequence[Move]]
+    drawn: Mapping[str, Sequence[Any]]
 
     def __getitem__(self, part: slice) -> "Decisions":
         sizes = {name: each[part] for name, each in self.sizes.items()}
-        steps = {name: [rows_of(step, part) for step in each] for name, each in self.steps.items()}
-        moves = {name: [rows_of(move, part) for move in each] for name, each in self.moves.items()}
-        return Decisions(self.selection[part], sizes, steps, moves)
+        drawn = {name: [rows_of(step, part) for step in each] for name, each in self.drawn.items()}
+        return Decisions(self.selection[part], sizes, drawn)
 
 
 def decide(spec: BatchSpec, selection: SelectedSamples, keys: RandomKeys) -> Decisions:
     """Locate samples, read the sizes of their images, and draw from their random keys."""
     selection.locate(spec.columns)
-    sizes: dict[str, Sizes] = {}
-    steps: dict[str, Sequence[EngineStep]] = {}
+    sizes, own_keys = dict[str, Sizes](), {name: keys.draws(number) for name, number in spec.names.draws.items()}
+    fixed = [name for name in spec.arrays if spec.fields[name].fixed]
+    drawn: dict[str, Sequence[Any]] = {n: array_moves(spec.arrays[n].recipe, own_keys[n]) for n in fixed}
     for stored, names in spec.names.delivered.items():
         kind = spec.fields[names[0]]
         if not kind.is_image:
             continue
-        if kind.fixed:
-            found: Sizes = np.full((len(keys.samples), 2), kind.shape, np.int32)
-        else:
-            found = selection.column(shape_column(stored))
-        sizes[stored] = found
+        all_alike = np.full((len(keys.samples), 2), kind.shape, np.int32) if kind.fixed else None
+        found = sizes[stored] = selection.column(shape_column(stored)) if all_alike is None else all_alike
         turns = spec.options.orient and kind.kind == "image"
-        for name in names if not (turns or kind.optional) else ():
-            image = spec.images[name]
-            if image.batch_engine is None:
-                drawn = image_steps(image.cpu_engine.recipe, found, keys.draws(spec.names.draws[name]))
-                steps[name] = image.cpu_engine.fuse(drawn, found)
-    moves = {
-        name: array_moves(array.recipe, keys.draws(spec.names.draws[name]))
-        for name, array in spec.arrays.items()
-        if spec.fields[name].fixed
-    }
-    return Decisions(selection, sizes, steps, moves)
+        for name in names if not (turns or kind.optional or spec.images[names[0]].batch_engine) else ():
+            engine = spec.images[name].cpu_engine
+            drawn[name] = engine.fuse(image_steps(engine.recipe, found, own_keys[name]), found)
+    return Decisions(selection, sizes, drawn)

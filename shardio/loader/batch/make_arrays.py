@@ -274,7 +274,7 @@ def _draw(
 ) -> Sequence[Move]:
     """Draw the moves of the arrays of some rows, and note where they begin if the batch tells that."""
     recipe = rows.spec.arrays[name].recipe
-    moves = rows.decided.moves[name] if shapes is None else array_moves(recipe, rows.field_keys(name)[there], shapes)
+    moves = rows.decided.drawn[name] if shapes is None else array_moves(recipe, rows.field_keys(name)[there], shapes)
     if (column := rows.spec.offsets.get(name)) is not None:
         rows.arrays[column][there] = recipe.offsets(moves)
     return moves

@@ -212,7 +212,7 @@ def _decode_images(rows: Rows, names: Sequence[str], encoded: Sequence[Any], *, 
         sizes = np.where(are_swapped(orientations)[:, None], sizes[:, ::-1], sizes)
     engines = [spec.images[name].cpu_engine for name in names]
     steps = [
-        rows.decided.steps.get(name) or image_steps(engine.recipe, sizes, rows.field_keys(name)[numbers])
+        rows.decided.drawn.get(name) or image_steps(engine.recipe, sizes, rows.field_keys(name)[numbers])
         for name, engine in zip(names, engines, strict=True)
     ]
     outs = [_out(rows, name, numbers) for name in names]
