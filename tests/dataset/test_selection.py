@@ -48,6 +48,26 @@ def everything(dataset: shardio.Dataset, indices: list[int]) -> dict[str, Any]:
     return columns | {name: list(map(bytes, found.values(name, memory))) for name in VALUES}
 
 
+@pytest.mark.parametrize("located", [False, True])
+def test_parts_of_a_selection(dataset: shardio.Dataset, located: bool) -> None:
+    """A part has the samples of a slice, also where those of the whole were located, and parts of parts are taken."""
+    indices = np.random.default_rng(0).integers(0, COUNT, 40)
+    whole = dataset.selection(indices)
+    if located:
+        whole.locate([*COLUMNS, *VALUES, *map(length_column, RAGGED)])
+    for part, chosen in ((whole[3:17], indices[3:17]), (whole[10:][5:6], indices[15:16]), (whole[7:7], indices[:0])):
+        alone = dataset.selection(chosen)
+        for name in COLUMNS:
+            np.testing.assert_array_equal(part.column(name), alone.column(name))
+        for name in VALUES:
+            assert [*map(bytes, part.values(name, row_locator.Scratch()))] == [*map(bytes, alone.values(name))]
+        for name in RAGGED:
+            lengths = alone.column(length_column(name))
+            np.testing.assert_array_equal(
+                part.parts(name, lengths // 2, lengths), alone.parts(name, lengths // 2, lengths)
+            )
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(indices=st.lists(st.integers(0, COUNT - 1), max_size=70))
 def test_one_call_gives_what_many_give(dataset: shardio.Dataset, indices: list[int]) -> None:

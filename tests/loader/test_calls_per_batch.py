@@ -69,16 +69,16 @@ def jpeg(number: int) -> bytes:
 
 CROP: Any = (shardio.RandomResizedCrop(16), shardio.RandomHorizontalFlip())
 FLOORS = {
-    "photos": Floor(Work(16, CROP), jpeg, "image", Calls(410, 1.5), 16.0),
-    "encoded": Floor(Work(16, CROP, "dali"), jpeg, "image", Calls(1100, 5.5), 1.6),
+    "photos": Floor(Work(16, CROP), jpeg, "image", Calls(370, 1.4), 14.0),
+    "encoded": Floor(Work(16, CROP, "dali"), jpeg, "image", Calls(1000, 5.5), 1.1),
     "patches": Floor(
         Work(64, {"x": [shardio.RandomSpatialCrop((8, 8))]}), partial(np.full, (64, 64)), ("float32", (64, 64)),
-        Calls(220, 0.25), 1.2,
+        Calls(200, 0.25), 1.2,
     ),
     "tokens": Floor(
-        Work(16, {"x": [shardio.ToInt64()]}), partial(np.full, 64), ("uint16", (64,)), Calls(200, 0.15), 0.1
+        Work(16, {"x": [shardio.ToInt64()]}), partial(np.full, 64), ("uint16", (64,)), Calls(180, 0.15), 0.1
     ),
-    "records": Floor(Work(64), partial(np.full, 64), ("uint8", (64,)), Calls(195, 0.15), 0.1),
+    "records": Floor(Work(64), partial(np.full, 64), ("uint8", (64,)), Calls(175, 0.15), 0.1),
 }  # fmt: skip
 
 
