@@ -193,6 +193,7 @@ def test_a_fork_while_a_chunk_is_made(tmp_path: Path, cache: ChunkCache, monkeyp
     thread.join()
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.parametrize("files", [1, 3])
 @pytest.mark.parametrize(
     ("options", "most"),

@@ -134,10 +134,9 @@ def epochs_of(
     indirect=["fill"],
 )
 def test_a_disk_that_holds_less_than_the_limit(
-    large: dict[str, bytes], fill: Fill, tmp_path: Path, limit: int, shuffle: str, monkeypatch: pytest.MonkeyPatch
+    large: dict[str, bytes], fill: Fill, tmp_path: Path, limit: int, shuffle: str
 ) -> None:
     """On a disk of 10 MB every epoch is complete, whatever cache_size says, and the cache uses what the disk holds."""
-    monkeypatch.setattr("shardio.cache.fetcher.FULL_SECONDS", 2.0)  # which a task that asks for more than fits waits
     told = "disk/cache: the disk is full: the cache makes do with 1.* MB in place of"
     with small_disk(tmp_path / "disk", "10m") as disk, pytest.warns(CacheWarning, match=told):
         epochs = epochs_of(fill(large), disk / "cache", limit, shuffle, shardio.World(), 3)

@@ -70,7 +70,7 @@ def test_tasks_of_a_few_rows(view: str, request: pytest.FixtureRequest) -> None:
             np.testing.assert_equal([*value], [*other[name]])
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few", "nothing_ahead")
 def test_a_job_decides_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The samples of a job are located once, not once per task."""
     data, located, selection = rows(), list[list[int]](), Dataset.selection

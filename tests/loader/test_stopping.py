@@ -11,7 +11,8 @@ from _time_limit import wait_until
 
 import shardio
 from shardio import native
-from shardio.engines import cpu, image_decoding
+from shardio.engines import image_decoding
+from shardio.engines.fused_images import FusedImages
 from shardio.errors import PipelineClosed
 
 IMAGES = 64  # of one task, which takes a second or more
@@ -30,19 +31,19 @@ def leave_in_a_task(image: Callable[..., bytes], begun: list[Any]) -> None:
 def test_a_call_of_compiled_code_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call that makes the images of a task raises PipelineClosed before it has made all."""
     begun, ended = list[None](), list[BaseException | None]()
-    real = cpu.decode_crops
+    real = FusedImages.make
 
-    def decode_crops(*arguments: Any) -> Any:
+    def make(*arguments: Any, **options: Any) -> Any:
         begun.append(None)
         try:
-            made = real(*arguments)
+            made = real(*arguments, **options)
         except BaseException as error:
             ended.append(error)
             raise
         ended.append(None)
         return made
 
-    monkeypatch.setattr(cpu, "decode_crops", decode_crops)
+    monkeypatch.setattr(FusedImages, "make", make)
     leave_in_a_task(jpeg, begun)
     assert [type(error) for error in ended] == [PipelineClosed]
 

@@ -180,6 +180,7 @@ def test_processes_deliver_the_same_views() -> None:
         assert one["volume"].equal(other["volume"])
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 def test_a_row_is_read_once_per_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """However far the windows of a batch overlap, each row of it is read once."""
     read = list[list[int]]()

@@ -11,6 +11,7 @@ from typing import final
 
 from ...cache.fetcher import FetchCounts
 from ...errors import ConfigError, PipelineClosed
+from ...format.pieces import PIECE
 from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
 from .assemble import assemble
@@ -23,6 +24,7 @@ from .spec import BatchSpec
 MOST_BATCHES = 16  # per job
 MOST_TOGETHER = 1 << 23  # bytes of the batches of one job
 MOST_AHEAD = 1 << 30  # bytes of the batches that are made ahead of the consumer
+MOST_FETCHED = 1 << 22  # bytes that a task has in the cache of a store at once, beside those of other tasks
 LOCK_SHARE = 1 / 6  # of the interpreter's lock, which the tasks of all threads may hold with what each costs at least
 TASK_SECONDS = (2e-3, 0.5e-3)  # a task's Python, whatever it makes: of images, and of anything else
 MOST_SECONDS = 0.25  # of a task, which ends before a loop that is left does
@@ -87,6 +89,8 @@ def job_size(
     samples = min(samples, most_samples)
     if spec.has_batch_engine:  # for which a task only reads
         one_batch, samples = True, batch_size
+    if spec.dataset.in_store:
+        samples = min(samples, max(least_first, int(MOST_FETCHED / max(PIECE, _mean_bytes(spec)))))
     together = MOST_BATCHES if images else MOST_TOGETHER // (batch_size * row_bytes)
     most = min(MOST_BATCHES, samples // batch_size, together)
     batches = 1 if one_batch else max(1, most)

@@ -3,8 +3,8 @@
 Where batches are only copied, the consumer does that itself, in its `next`. An engine for whole batches has a thread,
 which feeds it, waits for it and finishes its batches while the consumer works on the one before:
 
-    workers --next--> [ thread: send and receive of the prefetcher ] --> one finished batch --> consumer
-                        ^-------- the next one, once the consumer has taken that one --------'
+    workers -> next -> [ thread: send and receive of the prefetcher ] -> one finished batch -> consumer
+                         ^------- the next one, once the consumer has taken that one -------'
 
 The engine is used in this thread alone, so no interrupt strikes it, and no two loops use it at once.
 """
