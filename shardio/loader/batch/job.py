@@ -236,7 +236,6 @@ class EpochWork:
     Attributes:
         clock: measures the time of its stages.
         has_loop: whether a loop takes its batches.
-        following: the next epoch, once workers begin it.
         lent_before: the number of loans of memory before it began.
     """
 
@@ -247,8 +246,9 @@ class EpochWork:
         self._fetched, self._fetched_before = fetched, fetched and fetched()
         self.clock = StageClock()
         self.has_loop = is_first
-        self.following: EpochWork | None = None
         self.lent_before = 0
+        self._following: list[EpochWork | None] = []  # decided once, by workers or by the next loop
+        self._deciding = threading.Lock()
 
     @property
     def goes_on(self) -> bool:
@@ -256,15 +256,20 @@ class EpochWork:
         return self._fetched is not None and self._fetched() == self._fetched_before
 
     def follow(self, lent: int) -> "EpochWork | None":
-        """Return the next epoch, before which memory was lent so often; None if the order has none."""
+        """Return the next epoch, before which memory was lent so often; None if workers don't go on with it."""
+        with self._deciding:
+            if not self._following:
+                self._following.append(self._next(lent) if self.goes_on else None)
+            return self._following[0]
+
+    def _next(self, lent: int) -> "EpochWork | None":
         try:
             order = self.order.at_epoch(self.order.epoch + 1)
-        except ConfigError:
+        except ConfigError:  # there is none
             return None
         schedule = replace(self.schedule, n=order.n, start=0)
         following = EpochWork(order, schedule, self._fetched, is_first=False)
         following.lent_before = lent
-        self.following = following
         return following
 
     def is_of(self, order: Order, schedule: Schedule) -> bool:
@@ -282,7 +287,7 @@ def epoch_jobs(spec: BatchSpec, size: JobSize, memory: BatchMemory, first: Epoch
         yield from _jobs(spec, size, memory, epoch)
         while not epoch.has_loop:
             yield None
-        epoch = epoch.follow(memory.lent) if epoch.goes_on else None
+        epoch = epoch.follow(memory.lent)
 
 
 def _jobs(spec: BatchSpec, size: JobSize, memory: BatchMemory, epoch: EpochWork) -> Iterator[BatchJob]:

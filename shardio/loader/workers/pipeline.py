@@ -199,10 +199,11 @@ class _Team(Generic[T]):
         with self._lock:
             limit: SimpleQueue[None] = SimpleQueue()
             self._resting = limit
+            working = any(self._doing[number][0] != "waiting" for number in self._present)
         for _ in range(self._count):
             self._turns.put(_Turn.LOOK)
         self._wake_suspended()
-        if self._present:
+        if working:
             background.start(partial(self._close_late, limit), f"{self._name} rest")
 
     def _close_late(self, gone_on: SimpleQueue[None]) -> None:
@@ -320,6 +321,7 @@ class _Team(Generic[T]):
                 break
             if turn is _Turn.LOOK:
                 continue
+            self._doing[number] = ("a turn", begun)  # before it looks, so that `rest` knows of it or it of `rest`
             if self._resting is not None:
                 self._kept_turns.append(turn)
             elif isinstance(turn, _Turn):

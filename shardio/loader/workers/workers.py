@@ -119,11 +119,11 @@ class Workers:
         return pipeline, self._epoch.clock
 
     def _go_on(self, plan: Order, schedule: Schedule) -> Pipeline[list[BatchResult]] | None:
-        """Return the pipeline of the loop before if it has begun this very epoch; otherwise drop what it has made."""
+        """Return the pipeline of the loop before if this is the next epoch; otherwise drop what it has made."""
         pipeline, self._resting = self._resting, None
         if pipeline is None:
             return None
-        following = self._epoch.following
+        following = self._epoch.follow(self._memory.lent)
         if following is not None and following.is_of(plan, schedule):
             following.has_loop = True
             if pipeline.go_on():
@@ -155,7 +155,7 @@ class Workers:
         ahead = 0
         if complete and self._goes_on and isinstance(pipeline, Pipeline):
             pipeline.rest()
-            self._resting, following = pipeline, self._epoch.following
+            self._resting, following = pipeline, self._epoch.follow(self._memory.lent)
             ahead = 0 if following is None else self._memory.lent - following.lent_before
         else:
             pipeline.close()
