@@ -97,7 +97,7 @@ class Loader:
             threads, and a quarter as many workers, two at least, read for them.
         prefetch: the number of batches made ahead of the consumer. `"auto"` starts with two. It makes more, up to 1
             GiB, if workers wait for room while the consumer waits for them, and fewer if that is faster. Threads make
-            small batches several at a time, up to 16, so that more may be ahead than you asked for. Neither `threads`
+            small batches several at a time, up to 32, so that more may be ahead than you asked for. Neither `threads`
             nor `prefetch` changes samples or their order.
         device: the torch device, or its name, that batches go to; None leaves them in host memory.
         to: `"numpy"` delivers NumPy arrays in place of tensors, in the same memory and under the same rule, for JAX

@@ -32,8 +32,8 @@ pytestmark = [
     pytest.mark.usefixtures("nothing_ahead"),
 ]
 THREADS = (1, 16, 64)
-SHORT = 16  # batches of the shorter epoch, beside those that are made in small tasks
-BATCHES = 64  # by which the longer epoch is longer
+SHORT = 32  # batches of the shorter epoch, beside those that are made in small tasks
+BATCHES = 128  # by which the longer epoch is longer
 LARGER = 4  # times as many samples per batch
 NOISE = 1.1  # a few calls depend on which thread was first
 

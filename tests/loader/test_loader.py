@@ -355,7 +355,7 @@ def test_a_damaged_array_is_named(tmp_path: Path, broken: bytes) -> None:
 @pytest.mark.parametrize(("together", "most"), [(1, 6), (4, 6 * 4)])
 def test_memory_is_reused_by_a_plain_loop(together: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that drops its batches reuses the same few addresses, without the garbage collector."""
-    monkeypatch.setattr(job, "MOST_BATCHES", together)
+    monkeypatch.setattr(job, "MOST_BATCHES", (together, together))
     gc.disable()
     try:
         loader = load(photos(200), 4, transforms=TRAIN, prefetch=2)

@@ -241,7 +241,7 @@ def test_large_batches_are_made_one_by_one(tmp_path: Path) -> None:
     rows = [{"points": np.zeros((10**5, 3), np.float32)}] * 4
     long = packed(tmp_path / "d", rows, {"points": FIELDS["points"]}, container="hdf5")
     for data, rule, batches in (
-        (sequences(), shardio.PadTo(16), 16),
+        (sequences(), shardio.PadTo(16), 32),
         (sequences(), shardio.PadTo(10**5), 1),
         (long, shardio.PadTo(), 1),
     ):

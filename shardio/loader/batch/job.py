@@ -21,7 +21,7 @@ from .memory import BatchMemory
 from .rows import Rows
 from .spec import BatchSpec
 
-MOST_BATCHES = 16  # per job
+MOST_BATCHES = (16, 32)  # per job: of images, and of anything else
 MOST_TOGETHER = 1 << 23  # bytes of the batches of one job
 MOST_AHEAD = 1 << 30  # bytes of the batches that are made ahead of the consumer
 MOST_FETCHED = 1 << 22  # bytes that a task has in the cache of a store at once, beside those of other tasks
@@ -91,8 +91,8 @@ def job_size(
         one_batch, samples = True, batch_size
     if spec.dataset.in_store:
         samples = min(samples, max(least_first, int(MOST_FETCHED / max(PIECE, _mean_bytes(spec)))))
-    together = MOST_BATCHES if images else MOST_TOGETHER // (batch_size * row_bytes)
-    most = min(MOST_BATCHES, samples // batch_size, together)
+    together = samples if images else MOST_TOGETHER // (batch_size * row_bytes)
+    most = min(MOST_BATCHES[not images], samples // batch_size, together)
     batches = 1 if one_batch else max(1, most)
     count = batch_size * batches
     first = max(least_first, -(-count // (2 * threads)))
