@@ -202,7 +202,8 @@ class _Team(Generic[T]):
             working = any(self._doing[number][0] != "waiting" for number in self._present)
         for _ in range(self._count):
             self._turns.put(_Turn.LOOK)
-        self._wake_suspended()
+        for wake_up in self._wake_ups[self._active :]:
+            wake_up.put(None)
         if working:
             background.start(partial(self._close_late, limit), f"{self._name} rest")
 
