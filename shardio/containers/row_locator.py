@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..format.file_table import FileTable
 from ..native import rows as native
-from ..system import portable
+from ..system import portable, stopping
 from ..system.types import Rows
 from .runs import REQUESTED, Runs
 
@@ -550,6 +550,7 @@ def _copy(
     shards = located.files(mapped=mapped)
     if ahead:
         native.read_ahead(which, shards.files, shards.populated, offsets, sizes, steps)
-    return native.read(
-        which, shards.files, shards.maps, shards.most, shards.populated, offsets, sizes, starts, out, steps
-    )
+    if native.read(which, shards.files, shards.maps, shards.most, shards.populated, offsets, sizes, starts, out, steps):
+        return True
+    stopping.check()
+    return False

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "guard.h"
 #include "status.h"
+#include "stop.h"
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -141,6 +142,7 @@ static int64_t read_spans(const struct spans *spans, const int32_t *files, const
                           const int64_t *most, uint8_t *const *seen, const int64_t *places, uint8_t *out) {
     const int64_t *file_of = spans->file_of, *sizes = spans->sizes;
     for (struct at at = {0, 0}, next; at.row < spans->count; at = next) {
+        if (stopped()) return at.row;
         int64_t file = file_of[at.row], offset = offset_of(spans, at), size = sizes[at.row], done = 0;
         int64_t place = places[at.row] + at.step * size;
         uint8_t *to = out + place;
@@ -222,7 +224,8 @@ int64_t shardio_read_ahead(int64_t count, int64_t steps, const int64_t *step, co
 }
 
 /* Reads spans of files into `out`, see `struct spans` and `read_spans`; those that are neighbours there and here in one
- * go. Returns `count`, or the first row that fails: its file ends early, or errno says why; or GONE. */
+ * go. Returns `count`, or the first row that fails: its file ends early, or errno says why, or the work is over; or GONE.
+ */
 int64_t shardio_read(int64_t count, int64_t steps, const int64_t *step, const int64_t *file_of, const int32_t *files,
                      const uint8_t *const *maps, const int64_t *most, uint8_t *const *seen, const int64_t *offsets,
                      const int64_t *sizes, const int64_t *places, uint8_t *out) {

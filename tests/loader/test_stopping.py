@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from _builders import jpeg, png
-from _datasets import load
+from _datasets import load, packed
 from _time_limit import wait_until
 
 import shardio
@@ -14,6 +15,7 @@ from shardio import native
 from shardio.engines import image_decoding
 from shardio.engines.fused_images import FusedImages
 from shardio.errors import PipelineClosed
+from shardio.system.stopping import StopMark
 
 IMAGES = 64  # of one task, which takes a second or more
 
@@ -60,3 +62,16 @@ def test_images_that_python_decodes_end(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(image_decoding.images, "check_pixels", check_pixels)
     leave_in_a_task(png, begun)
     assert 0 < len(begun) < IMAGES
+
+
+@pytest.mark.skipif(native.library() is None, reason="not compiled here")
+def test_a_read_of_many_rows_ends(tmp_path: Path) -> None:
+    """A call that reads rows reads no further one once the mark is set."""
+    data = packed(tmp_path / "d", [{"x": bytes([n]) * 5000} for n in range(20)])
+    mark = StopMark()
+    with mark.followed():
+        assert [value[0] for value in data.read(range(20))["x"]] == [*range(20)]
+        mark.set()
+        with pytest.raises(PipelineClosed):
+            data.read(range(20))
+    assert [value[0] for value in data.read(range(20))["x"]] == [*range(20)]
