@@ -16,6 +16,11 @@ def sleep(batch: Batch) -> Batch:
     return batch
 
 
+def unchanged(batch: Batch) -> Batch:
+    """Do nothing: nothing is made ahead of a loop with a function."""
+    return batch
+
+
 def compute(batch: Batch) -> Batch:
     """Compute in Python, which holds the interpreter's lock."""
     end = time.thread_time() + 0.05

@@ -151,7 +151,7 @@ PLANTS = {
     "storage": Plant(photos(), ("storage",), slow_reads),
     "decode": Plant(photos(), ("decode",)),
     "threads": Plant(photos(threads=1), ("threads",)),
-    "start of epochs": Plant(photos(batch_size=100, step_time=0.15), ("start of epochs",)),
+    "start of epochs": Plant(photos(batch_size=100, step_time=0.15, map="planted:unchanged"), ("start of epochs",)),
     "map": Plant(vectors(map="planted:sleep"), ("map",)),
     "computing map": Plant(photos(map="planted:hash_long"), ("map",)),
     "computing map beside others": Plant(photos(map="planted:hash_long"), ("map",), busy_processors),
