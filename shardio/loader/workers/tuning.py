@@ -99,7 +99,8 @@ class Tuner:
     def record(self, window: Window) -> Setting:
         """Record a measurement, and return the setting to use from now on."""
         self._window = Window(*map(add, self._window, window))
-        if self._window.enough:
+        # Long tasks end together, and so what is ahead comes in bursts: a window has two of them at least.
+        if self._window.enough and self._window.batches >= 2 * self.setting.prefetch:
             window, self._window = self._window, Window()
             self.setting = self._decide(window)
         return self.setting
