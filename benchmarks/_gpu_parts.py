@@ -42,7 +42,7 @@ Step = Callable[[], float]
 
 @dataclass(frozen=True)
 class Settings:
-    """What all experiments share.
+    """Holds what all experiments share.
 
     Attributes:
         device: `"cuda"` or `"cpu"`.
@@ -157,7 +157,7 @@ def endless(batches: Any) -> Iterator[Any]:
 
 
 def taking(start: Callable[..., Iterator[Any]], *given: Any, **options: Any) -> Callable[[], Step]:
-    """What starts a stream, and returns a consumer that only takes its batches."""
+    """Return what starts a stream, and itself returns a consumer that only takes its batches."""
     return lambda: untimed(partial(next, start(*given, **options)))
 
 

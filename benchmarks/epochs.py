@@ -1,4 +1,4 @@
-"""What an epoch costs beside its batches: short epochs, one after the other, beside a long one of the same batches.
+"""Measure what epochs cost beside their batches: short ones one after the other, beside a long one of the same batches.
 
     python -m benchmarks.epochs --photos DATASET --json epochs.json
 
@@ -47,7 +47,7 @@ def _mixture(data: Any, batches: int) -> shardio.Loader:
 
 
 def _cases(photos: Path, folder: Path) -> dict[str, Callable[[int], shardio.Loader]]:
-    """What makes the Loader of each case, of as many batches per epoch."""
+    """Return what makes the Loader of each case, of as many batches per epoch."""
     write = WORKS["records"].write
     assert write is not None
     path = write(folder)

@@ -76,9 +76,9 @@ FLOORS = {
         Calls(200, 0.25), 1.2,
     ),
     "tokens": Floor(
-        Work(16, {"x": [shardio.ToInt64()]}), partial(np.full, 64), ("uint16", (64,)), Calls(180, 0.15), 0.15
+        Work(16, {"x": [shardio.ToInt64()]}), partial(np.full, 64), ("uint16", (64,)), Calls(180, 0.15), 0.1
     ),
-    "records": Floor(Work(64), partial(np.full, 64), ("uint8", (64,)), Calls(175, 0.15), 0.15),
+    "records": Floor(Work(64), partial(np.full, 64), ("uint8", (64,)), Calls(175, 0.15), 0.1),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a job decides once for its rows: tasks of a few rows make what one task makes, errors stay with their rows."""
+"""A job decides once for its rows: tasks of a few rows make what one task makes, errors stay with their rows."""
 
 from collections.abc import Callable
 from pathlib import Path

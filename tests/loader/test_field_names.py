@@ -239,6 +239,7 @@ def test_a_map_gets_all_names(data: shardio.Dataset) -> None:
     assert {index: row["views"] for index, row in plain.items()} == {index: row["views"] for index, row in two.items()}
 
 
+@pytest.mark.usefixtures("nothing_ahead")
 @pytest.mark.parametrize("verify", [False, True])
 def test_a_stored_field_is_read_once(data: shardio.Dataset, verify: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten names of a field, as for DINO, read it as often as one does, and count its bytes once."""

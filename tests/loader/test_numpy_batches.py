@@ -176,7 +176,8 @@ def test_memory_is_the_batchs_and_is_lent() -> None:
         for batch in loader:
             places.add(batch["grid"].ctypes.data)
             del batch
-    assert len(places) <= 60  # of 100 batches
+    # Of 100 batches: four sets of ten are kept, and one more was ahead while the first loop held all of its own.
+    assert len(places) <= 50
 
 
 @pytest.mark.parametrize(

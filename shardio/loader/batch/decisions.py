@@ -1,4 +1,4 @@
-"""What is decided of rows before their values are read, once for all rows of a job, whose tasks take parts."""
+"""Decides on rows before their values are read: once for all rows of a job, of which its tasks take parts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from .spec import BatchSpec
 @final
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What is decided of some rows.
+    """Holds the decisions on some rows.
 
     Attributes:
         selection: their samples, located.

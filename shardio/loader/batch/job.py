@@ -236,7 +236,6 @@ class EpochWork:
     Attributes:
         clock: measures the time of its stages.
         has_loop: whether a loop takes its batches.
-        lent_before: the number of loans of memory before it began.
     """
 
     def __init__(
@@ -246,7 +245,6 @@ class EpochWork:
         self._fetched, self._fetched_before = fetched, fetched and fetched()
         self.clock = StageClock()
         self.has_loop = is_first
-        self.lent_before = 0
         self._following: list[EpochWork | None] = []  # decided once, by workers or by the next loop
         self._deciding = threading.Lock()
 
@@ -255,22 +253,20 @@ class EpochWork:
         """Whether workers go on with the next epoch: not if that may fetch what no loop has asked for."""
         return self._fetched is not None and self._fetched() == self._fetched_before
 
-    def follow(self, lent: int) -> "EpochWork | None":
-        """Return the next epoch, before which memory was lent so often; None if workers don't go on with it."""
+    def follow(self) -> "EpochWork | None":
+        """Return the next epoch; None if workers don't go on with it."""
         with self._deciding:
             if not self._following:
-                self._following.append(self._next(lent) if self.goes_on else None)
+                self._following.append(self._next() if self.goes_on else None)
             return self._following[0]
 
-    def _next(self, lent: int) -> "EpochWork | None":
+    def _next(self) -> "EpochWork | None":
         try:
             order = self.order.at_epoch(self.order.epoch + 1)
         except ConfigError:  # there is none
             return None
         schedule = replace(self.schedule, n=order.n, start=0)
-        following = EpochWork(order, schedule, self._fetched, is_first=False)
-        following.lent_before = lent
-        return following
+        return EpochWork(order, schedule, self._fetched, is_first=False)
 
     def is_of(self, order: Order, schedule: Schedule) -> bool:
         """Whether this is the epoch, from the same step on."""
@@ -287,7 +283,7 @@ def epoch_jobs(spec: BatchSpec, size: JobSize, memory: BatchMemory, first: Epoch
         yield from _jobs(spec, size, memory, epoch)
         while not epoch.has_loop:
             yield None
-        epoch = epoch.follow(memory.lent)
+        epoch = epoch.follow()
 
 
 def _jobs(spec: BatchSpec, size: JobSize, memory: BatchMemory, epoch: EpochWork) -> Iterator[BatchJob]:

@@ -74,13 +74,13 @@ class BufferPool:
             owner[::PAGE] = 0
             self._add(owner)
 
-    def end_loop(self, ahead: int) -> None:
+    def end_loop(self) -> None:
         """Take arrays on loan back as soon as they are gone, and not when the next one is lent: the loop is over.
 
-        The last `ahead` loans are the next loop's.
+        As many of the last loans as are kept anyway wait for the next one, which may be ahead of its loop.
         """
         self._take_back()
-        for loan, owner in self._returned.forget(ahead):
+        for loan, owner in self._returned.forget(but=max(0, self.kept - len(self._free))):
             call_when_gone(loan, self._add, owner)
 
     def _owner(self, size: int) -> NDArray[np.uint8]:
@@ -118,13 +118,12 @@ class BatchMemory:
     Attributes:
         size: bytes of a set of arrays.
         filled_first: the number of jobs that have filled new arrays.
-        lent: the number of times that a set of arrays was lent.
     """
 
     def __init__(self, layout: ArrayLayout, *, pin: bool = False) -> None:
         self._pools = {name: BufferPool(shape, dtype, pin=pin) for name, (shape, dtype) in layout.items()}
         self.size = sum(pool.size for pool in self._pools.values())
-        self.filled_first = self.lent = 0
+        self.filled_first = 0
 
     @property
     def made(self) -> int:
@@ -152,17 +151,16 @@ class BatchMemory:
 
     def lend(self, rows: int | None = None) -> dict[str, NDArray[Any]]:
         """Return an array for each field, of as many rows, by default those of the layout; the content is undefined."""
-        self.lent += 1
         try:
             return {name: pool.lend(rows) for name, pool in self._pools.items()}
         except MemoryError as error:
             parts = ", ".join(f"{name} {pool.shape} of {pool.dtype}" for name, pool in self._pools.items())
             raise MemoryError(f"there is not enough memory for {self.size} bytes of batches: {parts}") from error
 
-    def end_loop(self, ahead: int = 0) -> None:
-        """Take memory on loan back as soon as it is gone, but for the last loans; the loop is over."""
+    def end_loop(self) -> None:
+        """Take memory on loan back as soon as it is gone; the loop is over."""
         for pool in self._pools.values():
-            pool.end_loop(ahead)
+            pool.end_loop()
 
 
 @final

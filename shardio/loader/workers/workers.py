@@ -123,7 +123,7 @@ class Workers:
         pipeline, self._resting = self._resting, None
         if pipeline is None:
             return None
-        following = self._epoch.follow(self._memory.lent)
+        following = self._epoch.follow()
         if following is not None and following.is_of(plan, schedule):
             following.has_loop = True
             if pipeline.go_on():
@@ -152,14 +152,12 @@ class Workers:
 
         Take the memory of batches back as they are dropped, because no batch is made any more.
         """
-        ahead = 0
         if complete and self._goes_on and isinstance(pipeline, Pipeline):
             pipeline.rest()
-            self._resting, following = pipeline, self._epoch.follow(self._memory.lent)
-            ahead = 0 if following is None else self._memory.lent - following.lent_before
+            self._resting = pipeline
         else:
             pipeline.close()
-        self._memory.end_loop(ahead)
+        self._memory.end_loop()
 
     def record_step(self, pipeline: BatchPipeline, waited: float) -> None:
         """Measure the step that a delivered batch completes, and apply the setting that the tuner chooses.
