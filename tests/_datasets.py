@@ -4,6 +4,7 @@ Samples are plain functions of their numbers, so that a test knows what it must 
 any samples. What tests only read is a fixture of the session, at the end.
 """
 
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _builders import jpeg, spoiled
+from _time_limit import wait_until
 
 import shardio
 from shardio import native
@@ -141,6 +143,8 @@ def nothing_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loaders make nothing of the next epoch, so that what an epoch reads and calls can be counted."""
     from shardio.loader.batch.job import EpochWork  # it needs torch
 
+    # What Loaders of earlier tests make ahead would be counted, too, for as long as their threads take to leave.
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("shardio rank")], seconds=5)
     monkeypatch.setattr(EpochWork, "goes_on", False)
 
 
