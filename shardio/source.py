@@ -1,8 +1,9 @@
 """The public interface for converters: everything that a plug-in needs to turn a file format into samples.
 
 A converter imports this module, `shardio.errors` and, for its tests, `shardio.testing`; nothing else of shardio. A
-`Converter` returns a `Source`. The protocols `HasColumns`, `HasBlocks`, `HasRemarks`, `HasHints`, `Adoptable`,
-`HasPlaces` and `HasNames` describe what a source can do besides. `find` and `names` look up installed converters.
+`Converter` returns a `Source`: a subclass of it, or an object that has its members. `WrappedSource` is the base of
+sources that change another one; `Places`, `Hdf5Names` and `ZarrIndexes` say how files are read in place. `find` and
+`names` look up installed converters.
 
 The other functions are those that most converters need. None of them loads torch or another large package before it is
 called.
@@ -13,15 +14,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .conversion.source import (
-    Adoptable,
     Converter,
-    HasBlocks,
-    HasColumns,
-    HasHints,
-    HasNames,
-    HasPlaces,
-    HasRemarks,
+    Hdf5Names,
+    Places,
     Source,
+    Tally,
+    WrappedSource,
+    ZarrIndexes,
     check_index,
     find,
     names,
@@ -36,19 +35,17 @@ from .system.optional import load as load_optional
 from .system.types import Sample
 
 __all__ = [
-    "Adoptable",
     "Converter",
     "Field",
-    "HasBlocks",
-    "HasColumns",
-    "HasHints",
-    "HasNames",
-    "HasPlaces",
-    "HasRemarks",
+    "Hdf5Names",
     "ImageInfo",
     "Missing",
+    "Places",
     "Sample",
     "Source",
+    "Tally",
+    "WrappedSource",
+    "ZarrIndexes",
     "check_index",
     "describe_field",
     "encode_png",

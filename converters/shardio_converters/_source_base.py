@@ -12,18 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.source import Field
+from shardio.foreign.files import order_hints
+from shardio.foreign.locations import ValueLocations
+from shardio.source import Field, Source
 
 _BLOCK = 1 << 20  # bytes per read: enough to outweigh the cost of a call, and no loss if the rest is not used
 _BAND = 16 << 20  # the most bytes of adjacent chunks to read whole for one of their rows
 
 
-class DataclassSource:
+class DataclassSource(Source):
     """A dataclass that pickles without what it caches, and without `remarks` and `hints`, which workers do not need.
 
     Attributes:
         source: the converter's name.
-        remarks, hints: if there are such attributes, see `shardio.source.HasRemarks`, `HasHints`.
         classes: if there is such an attribute, the class names, or what the metadata holds of them.
     """
 
@@ -41,6 +42,28 @@ class DataclassSource:
         fields: Any = self
         kept = [field.name for field in dataclasses.fields(fields) if field.name not in ("remarks", "hints")]
         return {name: getattr(self, name) for name in kept}
+
+
+class LocatedSource(Source):
+    """The base of sources whose samples are records in files. Files in another order than their numbers are a hint.
+
+    Args:
+        places: where the records are.
+        remarks: see `Source`.
+    """
+
+    fields: Mapping[str, Field]
+    metadata: Mapping[str, Any]
+    threads = True
+
+    def __init__(self, places: ValueLocations, remarks: Sequence[str] = ()) -> None:
+        self._places = places
+        self.remarks = tuple(remarks)
+        self.hints = order_hints(places.paths)
+        self.files = places.paths
+
+    def sizes(self) -> NDArray[np.int64]:
+        return self._places.sizes
 
 
 class ColumnSource(DataclassSource, ABC):
@@ -77,7 +100,7 @@ class ColumnSource(DataclassSource, ABC):
             raise SourceError(f"the source claims {self._count} rows, which are too many") from error
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `shardio.source.HasColumns`: any scalar. None for nulls or damage: reading row by row tells where."""
+        """See `Source.column`: any scalar. None for nulls or damage: reading row by row tells where."""
         column = self.columns.get(name)
         if column is None or column.field.kind != "scalar":
             return None

@@ -116,7 +116,7 @@ def arrayfolder(
         )
         remarks = tuple(remark for remark in rows.remarks if path is not None or f"field {field!r}" not in remark)
         found = ArrayFolder(rows.root, rows.paths, {}, {}, rows.columns, rows.classes, options, remarks)
-        return _with_fields(found, [name for name, kind in rows.files.items() if kind.optional])
+        return _with_fields(found, [name for name, kind in rows.file_fields.items() if kind.optional])
     if given := [name for name, value in of_tables.items() if value is not None] + ["optional"] * bool(lacked):
         raise ConfigError("{} goes with a table ({}), not with {}", given[0], ", ".join(DELIMITERS), printable(src))
     if one is not None and (folder := local_path(one).absolute()).is_dir():
@@ -223,7 +223,7 @@ class ArrayFolder(DataclassSource):
         return [self.root / one for one in slices or [key]]
 
     def column(self, name: str) -> NDArray[Any] | list[str] | None:
-        """See `shardio.source.HasColumns`: labels, keys and columns of the table."""
+        """See `Source.column`: labels, keys and columns of the table."""
         if name == "key" and self._has_key:
             return list(self._keys())
         column = self.columns.get(name)

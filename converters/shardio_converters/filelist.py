@@ -114,14 +114,14 @@ class FileList(DataclassSource):
 
     Attributes:
         root: the folder that relative paths start from.
-        files: the fields of kind `image` or `bytes` that hold files.
+        file_fields: the fields of kind `image` or `bytes` that hold files.
         paths: the path of the file in each row, by field.
         columns: the other values, by field.
         classes: the class names, where they are known.
     """
 
     root: Path
-    files: Mapping[str, Field]
+    file_fields: Mapping[str, Field]
     paths: Mapping[str, StringArray]
     columns: Mapping[str, Column]
     classes: tuple[str, ...]
@@ -136,13 +136,13 @@ class FileList(DataclassSource):
 
     @property
     def _has_key(self) -> bool:
-        return len(self.files) == 1 and "key" not in {**self.files, **self.columns}
+        return len(self.file_fields) == 1 and "key" not in {**self.file_fields, **self.columns}
 
     @property
     def fields(self) -> Mapping[str, Field]:
         """The files, the other columns, and `key`, the path as listed, if each sample has one file."""
         key = {"key": Field("text")} if self._has_key else {}
-        return {**self.files, **{name: column.field for name, column in self.columns.items()}, **key}
+        return {**self.file_fields, **{name: column.field for name, column in self.columns.items()}, **key}
 
     def sizes(self) -> NDArray[np.int64]:
         """The files' sizes in bytes, `[n]`, 0 for missing files; read from the file system once."""
@@ -158,14 +158,14 @@ class FileList(DataclassSource):
             return [file_size(os.path.join(self.root, paths[row])) for row in rows]
 
         parts = [(paths, start) for paths in self.paths.values() for start in range(0, count, _AT_ONCE)]
-        found = np.concatenate(scan_files(parts, sizes)).reshape(len(self.files), count)
+        found = np.concatenate(scan_files(parts, sizes)).reshape(len(self.file_fields), count)
         total: NDArray[np.int64] = found.sum(axis=0, dtype=np.int64)
         return total
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._keys))
         sample: dict[str, Any] = {}
-        for name, field in self.files.items():
+        for name, field in self.file_fields.items():
             path = self.paths[name][index]
             sample[name] = None if field.optional and not path else read_listed(self.root, path, field)
         sample |= {name: column[index] for name, column in self.columns.items()}

@@ -22,7 +22,7 @@ from shardio.foreign.formats import find_hdf5, is_netcdf3
 from shardio.foreign.names import Paths, printable
 from shardio.format import cf
 from shardio.format.fields import as_ragged, listed_ragged
-from shardio.source import Sample, check_index, describe_field, label_as_int64
+from shardio.source import Hdf5Names, Sample, check_index, describe_field, label_as_int64
 
 from ._coordinates import Coordinates, check_joined, merged, of_other_axes, read_coordinates, series_hints
 from ._fields import (
@@ -238,10 +238,10 @@ class Hdf5(ColumnSource):
         external_links: whether to read data in other files that they name.
         read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
         joined: for each of `files` the others that are joined to it; () if none are.
-        dimensions: see `shardio.source.HasDimensions`.
+        axes: what the axes of the columns are called, by field.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[Path, ...] = field()
     columns: Mapping[str, Column]
     starts: NDArray[np.int64]
     external_links: bool
@@ -249,9 +249,8 @@ class Hdf5(ColumnSource):
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     joined: tuple[tuple[Path, ...], ...] = ()
-    dimensions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    axes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     source = "hdf5"
-    container = "hdf5"
 
     @property
     def _count(self) -> int:
@@ -266,35 +265,31 @@ class Hdf5(ColumnSource):
         return OneOpenFile(lambda number: JoinedReaders((files[number], *joined[number]), columns, opens))
 
     @property
-    def names(self) -> Mapping[str, str]:
-        """See `shardio.source.HasNames`; for a scalar member of a compound dataset, the path of that dataset."""
+    def dimensions(self) -> Mapping[str, Sequence[str | None]]:
+        return self.axes
+
+    @property
+    def adoption(self) -> Hdf5Names:
+        """See `Source.adoption`; the name of a scalar member of a compound dataset is the path of that dataset."""
         members = [column for column in self.columns.values() if column.members and column.field.kind != "scalar"]
         if members:
             name = "/".join([members[0].path, *members[0].members])
             raise SourceError(f"{printable(self.files[0])}: {name!r} is a member of records, not a dataset: convert it")
         if classic := next(filter(is_netcdf3, self.files), None):
             raise SourceError(f"{printable(classic)} is a NetCDF-3 file, which cannot be read in place: convert it")
-        return {name: column.path for name, column in self.columns.items()}
-
-    @property
-    def decode_cf(self) -> bool:
-        return any(column.decoded for column in self.columns.values())
+        names = {name: column.path for name, column in self.columns.items()}
+        in_file = {name: column.file for name, column in self.columns.items() if column.file}
+        return Hdf5Names(self.starts, names, self._packing, in_file)
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """The options that change the samples, as JSON values for the conversion's plan, which `--resume` compares."""
-        made = {"decode_cf": self.decode_cf, "join": bool(self.joined)}
+        made = {"decode_cf": any(column.decoded for column in self.columns.values()), "join": bool(self.joined)}
         return {name: True for name, value in made.items() if value}
 
-    def packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
+    def _packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
         readers = self._readers.get(number)
         packed = {name: readers.of(c).packing().get(c.path) for name, c in self.columns.items() if c.decoded}
         return {name: attributes for name, attributes in packed.items() if attributes is not None}
-
-    @property
-    def in_file(self) -> Mapping[str, int]:
-        """See `shardio.source.HasNames`."""
-        return {name: column.file for name, column in self.columns.items() if column.file}
 
     @property
     def classes(self) -> Sequence[str]:

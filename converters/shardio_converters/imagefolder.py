@@ -143,7 +143,7 @@ class ImageFolder(DataclassSource):
         return self._sample(index, read_image(f"{self.root}/{self.paths[index]}"))
 
     def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
-        """See `shardio.source.HasBlocks`."""
+        """See `Source.block`."""
         indices = numbers.tolist()
         paths = [f"{self.root}/{self.paths[index]}" for index in indices]
         for index, data in zip(indices, read_images(paths, self.file_sizes[numbers]), strict=True):
@@ -154,7 +154,7 @@ class ImageFolder(DataclassSource):
         return {"image": data, **label, "key": printable(self.paths[index])}
 
     def column(self, name: str) -> NDArray[Any] | list[str] | None:
-        """See `shardio.source.HasColumns`: the labels and keys."""
+        """See `Source.column`: the labels and keys."""
         if name == "key":
             return list(map(printable, self.paths))
         if name != "label" or not self.classes:

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from shardio.containers.lmdb_pages import DamagedPages, Pages
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import File, unreadable
-from shardio.foreign.locations import LocatedSource, ValueLocations
+from shardio.foreign.locations import ValueLocations
 from shardio.foreign.names import bad_samples_at, printable
-from shardio.source import Field, Sample, check_index, encode_png, local_path, probe_image, sniff_image
+from shardio.source import Field, Places, Sample, check_index, encode_png, local_path, probe_image, sniff_image
 
 from . import _protobuf
 from ._fields import readable, shape_of_all
 from ._protobuf import BYTES, FIXED32, VARINT, Record, Span
+from ._source_base import LocatedSource
 
 Layout: TypeAlias = Literal["auto", "datum", "image"]
 _SHARDIOS = b"\xff" * 8 + b"_"  # how the last keys in a shard of shardio begin
@@ -191,8 +192,12 @@ class Lmdb(LocatedSource):
             datum = parse_datum(value)
             return {self._field.kind: self._pixels(datum, value), "label": datum.label, "key": key}
 
-    def places(self, index: int) -> dict[str, Span]:
-        """See `shardio.source.HasPlaces`: image files and arrays lie there as shardio stores them, raw pixels not."""
+    @property
+    def adoption(self) -> Places:
+        return Places(self._places.starts, self._spans)
+
+    def _spans(self, index: int) -> dict[str, Span]:
+        """See `Places.at`: image files and arrays lie there as shardio stores them, raw pixels not."""
         check_index(index, len(self._places))
         _, value, place = self.entry(index)
         _, _, start, size = self._places.locate(index)

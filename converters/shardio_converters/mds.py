@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import File, open_file
-from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_files
+from shardio.foreign.locations import Spans, ValueLocations, scan_files
 from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_index, encode_png, label_as_int64, local_path, probe_image
 
 from ._fields import array_field, choose_fields, decode_utf8, image_or_bytes, rename_remarks, shape_of_all
 from ._files import parse_json, plain_name, read_json
+from ._source_base import LocatedSource
 
 _INDEX = "index.json"
 _COMPRESSIONS = {"gz": "gzip", "bz2": "bzip2", "zstd": "zstd"}
@@ -111,7 +112,7 @@ class Mds(LocatedSource):
         columns: all columns, in the order of a sample's values.
         taken: the number of each field's column.
         fields: the fields.
-        remarks: see `shardio.source.HasRemarks`.
+        remarks: see `Source`.
     """
 
     metadata = {"source": "mds"}

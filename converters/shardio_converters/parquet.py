@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -126,7 +126,7 @@ class Parquet(ColumnSource):
         starts: the number of each row group's first sample, followed by the number of samples, `[groups + 1]`.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[Path, ...] = field()
     columns: Mapping[str, Column]
     classes: Mapping[str, list[str]]
     groups: NDArray[np.int64]

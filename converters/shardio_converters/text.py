@@ -1,7 +1,7 @@
 """Text files: the documents are the samples, as text or as the tokens that a tokenizer makes of them."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -122,12 +122,12 @@ class Text(DataclassSource):
     threads = True
 
     @property
-    def files(self) -> tuple[Path, ...]:
+    def files(self) -> Sequence[Path]:  # type: ignore[override]  # a property for a declared attribute
         """The files, which must not change while they are converted, the tokenizer's among them."""
         return (*self.documents.files, *([self.tokenizer] if self.tokenizer else []))
 
     @property
-    def plain_values(self) -> bool:
+    def plain_values(self) -> bool:  # type: ignore[override]  # see above
         """Whether conversion takes the container that fits the values: tokens are too small for tars."""
         return self.tokenizer is not None
 

@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, Message, SourceError
 from shardio.foreign.files import Sort, check_uncompressed, find_files, other_files
-from shardio.foreign.locations import LocatedSource, ValueLocations, scan_damaged_files
+from shardio.foreign.locations import ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tfrecord import is_tfrecord_name, open_tfrecord, read_record, scan
-from shardio.source import Field, Missing, Sample, check_index, probe_image, sniff_image, with_optional
+from shardio.source import Field, Missing, Places, Sample, check_index, probe_image, sniff_image, with_optional
 
 from . import _protobuf
 from ._fields import choose_fields, decode_utf8, readable, rename_remarks, shortened
 from ._protobuf import BYTES, FIXED32, VARINT, Record, Span
+from ._source_base import LocatedSource
 
 Kind: TypeAlias = Literal["bytes", "float", "int64"]
 _KIND_OF: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}  # by the field's number in Feature
@@ -197,8 +198,12 @@ class TFRecord(LocatedSource):
         super().__init__(places, remarks)
         self.names, self.fields, self._crc = dict(names), dict(fields), crc
 
-    def places(self, index: int) -> dict[str, tuple[int, int]]:
-        """See `shardio.source.HasPlaces`: lone bytes values and lists of floats lie there as shardio stores them."""
+    @property
+    def adoption(self) -> Places:
+        return Places(self._places.starts, self._spans, self.names)
+
+    def _spans(self, index: int) -> dict[str, tuple[int, int]]:
+        """See `Places.at`: lone bytes values and lists of floats lie there as shardio stores them."""
         check_index(index, len(self._places))
         _, features, place = _read(self._places, index, self._crc)
         record = self._places.locate(index)

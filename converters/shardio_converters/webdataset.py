@@ -14,14 +14,15 @@ import numpy as np
 
 from shardio.errors import BadSample, ConfigError, Message, Option, SourceError
 from shardio.foreign.files import File, Sort, check_uncompressed, find_files, other_files
-from shardio.foreign.locations import LocatedSource, Spans, ValueLocations, scan_damaged_files
+from shardio.foreign.locations import Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tar import SUFFIXES, open_tar, sample_at, scan
-from shardio.source import Field, Missing, Sample, check_index, listed_names, with_optional
+from shardio.source import Field, Missing, Places, Sample, check_index, listed_names, with_optional
 
 from . import _members as members
 from ._fields import choose_fields, readable, rename_remarks, shortened
 from ._members import MemberField
+from ._source_base import LocatedSource
 
 _KEY_DIGITS = 12
 
@@ -138,7 +139,11 @@ class WebDataset(LocatedSource):
         source.hints = tuple(hints)
         return source
 
-    def places(self, index: int) -> dict[str, tuple[int, int]]:
+    @property
+    def adoption(self) -> Places:
+        return Places(self._places.starts, self._spans, self.names)
+
+    def _spans(self, index: int) -> dict[str, tuple[int, int]]:
         check_index(index, len(self._places))
         files = _open(self._places, index)
         check_uncompressed(files.tar)

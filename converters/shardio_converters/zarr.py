@@ -14,7 +14,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, final
@@ -31,7 +31,16 @@ from shardio.foreign.names import Paths, printable
 from shardio.foreign.zarr import FoundArray, find_stores, open_store
 from shardio.format import cf
 from shardio.format.limits import MAX_VALUE_BYTES
-from shardio.source import Field, Sample, check_index, describe_field, label_as_int64, load_optional, local_path
+from shardio.source import (
+    Field,
+    Sample,
+    ZarrIndexes,
+    check_index,
+    describe_field,
+    label_as_int64,
+    load_optional,
+    local_path,
+)
 from shardio.system.regular_files import check_regular
 
 from ._coordinates import Coordinates, check_joined, merged, of_other_axes, read_coordinates, series_hints
@@ -216,7 +225,7 @@ def _take(
     """The chosen columns of a store by field, and remarks on attributes that have no effect."""
     chosen: dict[str, _Column] = {}
     not_applied: list[str] = []
-    for field, name in names.items():
+    for called, name in names.items():
         if name not in usual:
             raise SourceError(f"stores must agree: {printable(root)} has no {name!r}, {printable(first)} has")
         if usual[name].problem:
@@ -224,7 +233,7 @@ def _take(
             raise SourceError(f"{printable(root)}: {name!r} cannot be taken: {reason}")
         column, remark = _described(usual[name], f"{printable(root)}: {name!r}", decode_cf)
         not_applied += [remark] if remark else []
-        chosen[field] = replace(column, field=label_as_int64(field, column.field))
+        chosen[called] = replace(column, field=label_as_int64(called, column.field))
     check_same_rows({name: usual[name] for name in names.values()}, printable(root))
     return chosen, not_applied
 
@@ -295,14 +304,13 @@ class Zarr(ColumnSource):
         joined: for each of `files` the others that are joined to it; () if none are.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[Path, ...] = field()
     stores: tuple[Mapping[str, _Column], ...]
     starts: NDArray[np.int64]
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     joined: tuple[tuple[Path, ...], ...] = ()
     source = "zarr"
-    container = "zarr"
 
     @property
     def columns(self) -> Mapping[str, _Column]:  # type: ignore[override]  # a property for a declared attribute
@@ -320,28 +328,22 @@ class Zarr(ColumnSource):
         return OneOpenFile(lambda n: JoinedReaders((files[n], *joined[n]), [*stores[n].values()], opens))
 
     @property
-    def names(self) -> Mapping[str, str]:
-        """See `shardio.source.HasNames`: the arrays' paths."""
-        return {name: column.path for name, column in self.columns.items()}
+    def adoption(self) -> ZarrIndexes:
+        names = {name: column.path for name, column in self.columns.items()}
+        return ZarrIndexes(self.starts, names, self._index)
 
     @property
     def dimensions(self) -> Mapping[str, Sequence[str | None]]:
-        """See `shardio.source.HasDimensions`."""
         return {name: column.dimensions for name, column in self.columns.items()}
 
     @property
-    def decode_cf(self) -> bool:
-        return any(column.decoding for column in self.columns.values())
-
-    @property
     def changes(self) -> Mapping[str, Any]:
-        """The options that change the samples, as JSON values for the conversion's plan, which `--resume` compares."""
         axes = {name: column.axis for name, column in self.columns.items() if column.axis}
-        made = {"decode_cf": self.decode_cf, "axes": axes, "join": bool(self.joined)}
+        decodes = any(column.decoding for column in self.columns.values())
+        made = {"decode_cf": decodes, "axes": axes, "join": bool(self.joined)}
         return {name: value for name, value in made.items() if value}
 
-    def zarr_index(self, number: int, *, listed: bool = True) -> ZarrIndex:
-        """See `shardio.source.HasZarrIndex`."""
+    def _index(self, number: int, *, listed: bool = True) -> ZarrIndex:
         arrays = dict[str, IndexedArray]()
         roots = (self.files[number], *(self.joined[number] if self.joined else ()))
         stores = [open_store(root) for root in roots]

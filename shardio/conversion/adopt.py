@@ -34,7 +34,7 @@ from .masks import masked, plan_of
 from .notes import remarks_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
-from .source import Adoptable, HasNames, HasPlaces, HasZarrIndex, joined_to, state_of
+from .source import Adoption, Hdf5Names, Places, Source, ZarrIndexes, adoption_of, joined_to, state_of
 from .tasks import BLOCK_SAMPLES, NO_SHARD, TaskContext, fingerprint, of_odd_shape
 
 _BLOCK_BYTES = 32 << 20
@@ -51,7 +51,7 @@ class AdoptTask:
         samples: its samples' numbers in the source.
         path: the file.
         name: the file's name in the dataset.
-        joined: the files that are joined to it, see `HasNames`.
+        joined: the files that are joined to it, see `source.Source`.
         states: the sizes and modification times of all these files when the work began.
     """
 
@@ -63,7 +63,7 @@ class AdoptTask:
     states: tuple[tuple[int, int], ...]
 
     @staticmethod
-    def of(source: Any, number: int, samples: range, name: str) -> "AdoptTask":
+    def of(source: Source, number: int, samples: range, name: str) -> "AdoptTask":
         """Return the task of file `number` of a source."""
         path, joined = source.files[number], tuple(joined_to(source, number))
         return AdoptTask(number, samples, path, name, joined, tuple(map(state_of, (path, *joined))))
@@ -80,7 +80,7 @@ class AdoptTask:
 
 
 def adopt(
-    source: Any,
+    source: Source,
     out: str | Path,
     *,
     strict: bool = False,
@@ -94,8 +94,8 @@ def adopt(
     them; otherwise `out` holds symbolic links to them. The files must not be changed afterwards.
 
     Args:
-        source: an `Adoptable` source: `webdataset`, `tfrecord`, `lmdb`, `hdf5` and `zarr` give one for uncompressed
-            files.
+        source: a source with an `adoption`: `webdataset`, `tfrecord`, `lmdb`, `hdf5` and `zarr` give one for
+            uncompressed files.
         out: the dataset's directory.
         strict: see `convert`.
         masks: the fields that are masks.
@@ -105,18 +105,17 @@ def adopt(
     Raises SourceError for files that cannot be read in place, BadSample, TooManyBad, ConfigError, OSError.
     """
     work = PackOptions(**options)
-    if not isinstance(source, (HasPlaces, HasNames)):
-        raise SourceError(f"{type(source).__name__} has no files that can be read in place: convert it")
+    adoption = adoption_of(source)
     remarks_of(source, strict=strict)
     manifest.check_metadata(source.metadata)
     final = local_path(out).absolute()
     beside, joined = _is_beside(source.files, final), joined_to(source, 0)
     if beside and joined:
         raise ConfigError(Message("{}: {join} makes links to the files that are joined: take another OUT", final))
-    unchecked = isinstance(source, HasZarrIndex) and not checksums
+    unchecked = isinstance(adoption, ZarrIndexes) and not checksums
     context = TaskContext(
         masked(source, masks),
-        source.container,
+        adoption.container,
         skip=work.on_error == "skip",
         make_shard=partial(_adopt_file, None if beside else final),
         adopted=True,
@@ -124,8 +123,8 @@ def adopt(
         beside=beside,
     )
     files = []
-    for number, (path, start) in enumerate(zip(source.files, source.starts[:-1].tolist(), strict=True)):
-        samples = range(start, int(source.starts[number + 1]))
+    for number, (path, start) in enumerate(zip(source.files, adoption.starts[:-1].tolist(), strict=True)):
+        samples = range(start, int(adoption.starts[number + 1]))
         suffix = path.suffix.lower() if _SUFFIX.fullmatch(path.suffix.lower()) else ""
         name = path.name if beside else f"shard-{number:06d}{suffix}"
         if samples:
@@ -133,21 +132,20 @@ def adopt(
     if not files:
         raise SourceError("the files hold no samples")
     if beside:
-        _check_indexes(source.container, files)
-    return pack(
-        FolderOutput(final), context, files, _plan(context, source, files) | plan_of(context.source.fields), work
-    )
+        _check_indexes(adoption.container, files)
+    planned = _plan(context, source, adoption, files) | plan_of(context.source.fields)
+    return pack(FolderOutput(final), context, files, planned, work)
 
 
-def _plan(context: TaskContext, source: Adoptable, files: Sequence[AdoptTask]) -> dict[str, Any]:
+def _plan(context: TaskContext, source: Source, adoption: Adoption, files: Sequence[AdoptTask]) -> dict[str, Any]:
     # Includes the files' sizes and times, so that a job is not resumed with files that have changed.
     states = [[file.name, *chain.from_iterable(file.states), file.count] for file in files]
     return {
         "adopted": True,
-        "container": source.container,
-        "names": dict(source.names) if isinstance(source, HasNames) else {},
-        **getattr(source, "changes", {}),
-        **({} if context.unchecked else {"some samples": fingerprint(source, range(int(source.starts[-1])))}),
+        "container": adoption.container,
+        "names": dict(adoption.names),
+        **source.changes,
+        **({} if context.unchecked else {"some samples": fingerprint(source, range(int(adoption.starts[-1])))}),
         "fields": checksums.Digest(source.fields).text(),
         "files": len(files),
         "their sizes and times": xxhash.xxh3_128_hexdigest(repr(states).encode()),
@@ -211,7 +209,7 @@ class FileIndex:
 
 
 def write_index(
-    source: Any, file: AdoptTask, folder: Directory, *, skip: bool, advance: Advance, unchecked: bool = False
+    source: Source, file: AdoptTask, folder: Directory, *, skip: bool, advance: Advance, unchecked: bool = False
 ) -> FileIndex:
     """Write the index of a file to a folder: see `containers.side_index`, of HDF5 files `hdf5_index`, of Zarr stores
     `zarr_index`. With `unchecked`, no sample of such a store is read.
@@ -219,14 +217,15 @@ def write_index(
     Raises SourceError or BadSample if the file cannot be read in place, or has changed since the work began.
     """
     columns: Any
-    if hasattr(source, "places"):
-        columns, skipped, rotated = _index_of_places(source, file, skip, advance)
+    adoption = adoption_of(source)
+    if isinstance(adoption, Places):
+        columns, skipped, rotated = _index_of_places(source, adoption, file, skip, advance)
         write = partial(side_index.write, folder, file.name, columns)
-    elif isinstance(source, HasZarrIndex):
-        index, skipped = _index_of_zarr(source, file, unchecked, skip, advance)
+    elif isinstance(adoption, ZarrIndexes):
+        index, skipped = _index_of_zarr(source, adoption, file, unchecked, skip, advance)
         columns, rotated, write = index.columns, 0, partial(zarr_index.write, folder, file.name, index)
     else:
-        layout, columns, skipped = _index_of_hdf5(source, file, skip, advance)
+        layout, columns, skipped = _index_of_hdf5(source, adoption, file, skip, advance)
         rotated, write = 0, partial(hdf5_index.write, folder, file.name, layout, columns)
     file.check()
     sizes, sums = {}, np.empty(0, np.uint64) if unchecked else columns[CHECKSUM]
@@ -241,14 +240,14 @@ def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> Non
     """Write the index of one adopted file anew, without its bad samples.
 
     Args:
-        source: an `Adoptable` source with the dataset's fields.
+        source: a source with an `adoption` and the dataset's fields.
         number: the number of the file in it.
         name: the file's name in the dataset.
         folder: the dataset's directory.
 
     Raises SourceError or BadSample if the file cannot be read in place, ShardCorrupt if no sample is left.
     """
-    path, (start, stop) = source.files[number], source.starts[number : number + 2].tolist()
+    path, (start, stop) = source.files[number], adoption_of(source).starts[number : number + 2].tolist()
     file = AdoptTask.of(source, number, range(start, stop), name)
     if not write_index(source, file, folder, skip=True, advance=lambda count: None).samples:
         raise ShardCorrupt(f"{path}: no complete sample is left")
@@ -285,7 +284,7 @@ def shard_of(container: str, file: AdoptTask, folder: Directory, found: FileInde
 
 
 def _index_of_places(
-    source: Any, file: AdoptTask, skip: bool, advance: Advance
+    source: Source, adoption: Places, file: AdoptTask, skip: bool, advance: Advance
 ) -> tuple[NDArray[Any], list[Skipped], int]:
     """Return the side index of a file, the samples that were left out, and the number of images that a tag rotates."""
     index = np.zeros(len(file.samples), side_index.dtype_of(with_hidden(source.fields)))
@@ -294,7 +293,7 @@ def _index_of_places(
     with open(file.path, "rb", buffering=0, opener=open_regular) as data:
         for number in file.samples:
             try:
-                rotated += _describe(source, number, data.fileno(), index[row : row + 1])
+                rotated += _describe(source, adoption, number, data.fileno(), index[row : row + 1])
                 row += 1
             except BadSample as error:
                 if not skip:
@@ -304,12 +303,12 @@ def _index_of_places(
     return index[:row], skipped, rotated
 
 
-def _describe(source: Any, number: int, descriptor: int, row: NDArray[Any]) -> int:
+def _describe(source: Source, adoption: Places, number: int, descriptor: int, row: NDArray[Any]) -> int:
     """Fill one row of the index; return the number of images that an EXIF tag rotates or mirrors.
 
     Raises BadSample if a value is not in the file as shardio would store it.
     """
-    sample, places = source[number], source.places(number)
+    sample, places = source[number], adoption.at(number)
     row[...] = np.zeros((), row.dtype)  # a bad sample before may have left its places
     values: dict[str, Buffer | None] = {}
     for name, field in source.fields.items():
@@ -367,7 +366,7 @@ def _stores(field: Field, raw: Any, value: Any) -> bool:
 
 
 def _index_of_hdf5(
-    source: Any, file: AdoptTask, skip: bool, advance: Advance
+    source: Source, adoption: Hdf5Names, file: AdoptTask, skip: bool, advance: Advance
 ) -> tuple[hdf5_index.Layout, dict[str, NDArray[Any]], list[Skipped]]:
     """Read an HDF5 file for its index; with `skip`, rows that cannot be read are left out and named.
 
@@ -375,13 +374,10 @@ def _index_of_hdf5(
         Where the fields are, the scalars and hidden columns, and the samples that were left out.
     """
     scalars = {name: _scalars(source, file, name) for name, field in source.fields.items() if field.kind == "scalar"}
-    names = {name: path for name, path in source.names.items() if name not in scalars}
+    names = {name: path for name, path in adoption.names.items() if name not in scalars}
     fields = {name: field for name, field in source.fields.items() if name not in scalars}
-    packing = source.packing(file.number) if hasattr(source, "packing") else {}
-    packing, in_file = (
-        {name: value for name, value in given.items() if name in names}
-        for given in (packing, getattr(source, "in_file", {}))
-    )
+    packing = {name: value for name, value in adoption.packing(file.number).items() if name in names}
+    in_file = {name: value for name, value in adoption.in_file.items() if name in names}
     layout = hdf5_index.Layout(names, packing, in_file)
     try:
         reader = hdf5.Hdf5Reader(file.path, fields, layout, file.joined)
@@ -402,10 +398,10 @@ def _index_of_hdf5(
 
 
 def _index_of_zarr(
-    source: HasZarrIndex, file: AdoptTask, unchecked: bool, skip: bool, advance: Advance
+    source: Source, adoption: ZarrIndexes, file: AdoptTask, unchecked: bool, skip: bool, advance: Advance
 ) -> tuple[zarr_index.ZarrIndex, list[Skipped]]:
     """Return the index of a Zarr store; unless it is `unchecked`, from reading its samples, as those of HDF5 are."""
-    index = source.zarr_index(file.number)
+    index: zarr_index.ZarrIndex = adoption.index(file.number)
     if unchecked:
         advance(file.count)
         return index, []
@@ -463,7 +459,7 @@ def _describe_rows(
 
 
 def _check_row(
-    source: Any, file: AdoptTask, reader: hdf5.Hdf5Reader, fields: Mapping[str, Field], row: NDArray[np.int64]
+    source: Source, file: AdoptTask, reader: hdf5.Hdf5Reader, fields: Mapping[str, Field], row: NDArray[np.int64]
 ) -> None:
     """Raise SourceError unless shardio reads a row as the converter does."""
     sample = source[file.samples.start + int(row[0])]
@@ -502,9 +498,10 @@ def _hidden(
     return hidden
 
 
-def _scalars(source: Any, file: AdoptTask, name: str) -> NDArray[Any]:
+def _scalars(source: Source, file: AdoptTask, name: str) -> NDArray[Any]:
     """Return a file's part of the column of a scalar field."""
-    column: NDArray[Any] | None = source.column(name)
+    column: Any = source.column(name)
     if column is None:
         raise SourceError(f"{file.path}: the field {name!r} cannot be read")
-    return column[file.samples.start : file.samples.stop]
+    part: NDArray[Any] = column[file.samples.start : file.samples.stop]
+    return part

@@ -36,6 +36,7 @@ from .adopt import PLAIN, AdoptTask, is_index, shard_of, write_index
 from .masks import plan_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
+from .source import adoption_of
 from .tasks import NO_SHARD, TaskContext
 
 TEMPORARY = "shardio-index-"
@@ -153,9 +154,10 @@ class ObjectAdoption:
 
         Raises what `pack` raises, and ObjectChanged if an object is replaced meanwhile.
         """
+        adoption = adoption_of(self.source)
         context = TaskContext(
             self.source,
-            self.source.container,
+            adoption.container,
             skip=options.on_error == "skip",
             make_shard=self._index,
             knows_samples=False,
@@ -166,8 +168,8 @@ class ObjectAdoption:
         states = [[info.name, info.size, info.etag or info.modified] for info in self._objects]
         plan = {
             "adopted": True,
-            "container": self.source.container,
-            "names": dict(self.source.names),
+            "container": adoption.container,
+            "names": dict(adoption.names),
             "fields": checksums.Digest(self.source.fields).text(),
             "objects": len(states),
             "their sizes and ETags": xxhash.xxh3_128_hexdigest(repr(states).encode()),
@@ -207,13 +209,13 @@ class ObjectAdoption:
                 place = paths.index(path)
                 # The same first and last file mostly give the same fields.
                 source = self._make_source(FoundFiles(self._kind, tuple(paths), ()))
-                usual = self.source
-                if dict(source.fields) != dict(usual.fields) or dict(source.names) != dict(usual.names):
+                adoption, usual = adoption_of(source), self.source
+                if dict(source.fields) != dict(usual.fields) or adoption.names != adoption_of(usual).names:
                     raise SourceError(
                         f"{path}: its samples have {describe_fields(source.fields)}, and those of the first and last "
                         f"object {describe_fields(usual.fields)}: choose fields that all of them have"
                     )
-                samples = range(int(source.starts[place]), int(source.starts[place + 1]))
+                samples = range(*adoption.starts[place : place + 2].tolist())
                 file = AdoptTask.of(source, place, samples, name)
                 result = write_index(source, file, folder, skip=context.skip, advance=advance)
                 index = side_index.path_of(path)

@@ -35,6 +35,7 @@ from .adopt_objects import Listing, condition_of, naming
 from .masks import plan_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
+from .source import adoption_of
 from .tasks import TaskContext
 
 _REQUESTS = 16  # at once, for metadata
@@ -124,7 +125,7 @@ class ZarrAdoption:
         plan = {
             "adopted": True,
             "container": "zarr",
-            "names": dict(source.names),
+            "names": dict(adoption_of(source).names),
             **source.changes,
             "fields": checksums.Digest(source.fields).text(),
             "objects": len(states),
@@ -132,7 +133,7 @@ class ZarrAdoption:
             **plan_of(source.fields),
         }
         tasks = [
-            AdoptTask.of(source, number, range(*source.starts[number : number + 2].tolist()), name)
+            AdoptTask.of(source, number, range(*adoption_of(source).starts[number : number + 2].tolist()), name)
             for number, name in enumerate(self.names)
         ]
         return pack(StoreOutput(self._folder, self._store, expects=self._replaces), context, tasks, plan, options)
@@ -189,7 +190,8 @@ class ZarrAdoption:
 
     def _index(self, context: TaskContext, task: AdoptTask, folder: Directory, advance: Advance) -> Record:
         with naming(self._temporary, self._folder):
-            index = self.source.zarr_index(task.number)
+            adoption: Any = adoption_of(self.source)
+            index: zarr_index.ZarrIndex = adoption.index(task.number)
         layouts = {array.path: of_array(array.metadata) for array in index.arrays.values()}
         chunks = self._chunks(task.name, layouts)
         arrays = {name: replace(array, chunks=chunks[array.path]) for name, array in index.arrays.items()}

@@ -329,7 +329,7 @@ def convert(
     image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
     remarks = remarks_of(samples, strict=strict)
     found_notes = (*remarks, *hints(samples, image_fields, squeezed_fields, masks))
-    follows = getattr(samples, "plain_values", False)
+    follows = samples.plain_values
     wanted_container = container or kept_container(samples)
     raw = RawImages(resize, keep_alpha) if store_pixels else None
     changes = (dtype, image_fields, squeezed_fields, raw, optional_fields, masks, ragged_fields, not images.idle)
@@ -440,13 +440,12 @@ def _source(
         return _datasets([source])
     if isinstance(source, (list, tuple)):
         return _datasets(source, classes)
-    if not all(hasattr(source, name) for name in ("fields", "metadata", "sizes", "__getitem__")):
+    if (known := sources.as_source(source)) is None:
         raise ConfigError(
             "source must be a dataset, a path, a list of these or a shardio.source.Source, or go with converter=NAME; "
             f"got {type(source).__name__}{_advice(source)}"
         )
-    checked: Source = source
-    return checked
+    return known
 
 
 def _advice(samples: Any) -> str:
@@ -477,7 +476,10 @@ def _converted(
         name = converter if isinstance(converter, str) else getattr(converter, "__name__", type(converter).__name__)
         has = f"the options {', '.join(known)}" if known else "no options"
         raise ConfigError(f"converter {name!r} has {has}, got {', '.join(unknown)}")
-    return function(source, **{**{name: value for name, value in shared.items() if name in known}, **options})
+    made = function(source, **{**{name: value for name, value in shared.items() if name in known}, **options})
+    if (found := sources.as_source(made)) is None:
+        raise ConfigError(f"a converter must return a shardio.source.Source, got {type(made).__name__}")
+    return found
 
 
 def _check_options(given: Mapping[str, Any], converter: str | Converter | None) -> None:

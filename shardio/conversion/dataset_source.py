@@ -21,14 +21,14 @@ from ..system.types import Indices, Sample
 from ..views.classes import Classes, alike
 from ..views.expression import Condition
 from ..views.view import BaseDataset
-from .source import check_index
+from .source import Source, check_index
 
 _BLOCK_BYTES = 8 << 20
 _BLOCK_SAMPLES = 1024
 
 
 @final
-class DatasetSource:
+class DatasetSource(Source):
     """The samples of one or more datasets or views, one after the other, as a `Source`.
 
     Args:
@@ -113,7 +113,7 @@ class DatasetSource:
         return self._means[which][self._datasets[which].shard_numbers(rows)]
 
     def holds(self, condition: Condition, numbers: Indices) -> NDArray[np.bool_]:
-        """See `subset.HasConditions`."""
+        """See `Source.holds`."""
         which = np.searchsorted(self._ends, numbers, side="right")
         holds = np.empty(len(numbers), np.bool_)
         for place in np.unique(which).tolist():
@@ -134,7 +134,7 @@ class DatasetSource:
             raise BadSample(str(error)) from error
 
     def encoded(self, numbers: NDArray[np.int64]) -> Iterator[Encoded | DatasetError]:
-        """Yield the stored samples, see `tasks.HasEncoded`; read in blocks, and one by one where a block is damaged."""
+        """Yield the stored samples, see `Source.encoded`; read in blocks, and one by one where a block is damaged."""
         start = 0
         while start < len(numbers):
             which, first = self._place(int(numbers[start]))

@@ -190,12 +190,12 @@ def index(
         source = stacked(source, stacks)
         remarks = remarks_of(source, files.remarks, strict=strict)
         hints = () if world.rank else chunk_hints(source)
-        notes = (*remarks, *hints, *getattr(source, "hints", ()))
+        notes = (*remarks, *hints, *source.hints)
         announce(notes, (*remarks, *hints), tell, world)
         count = cpus.share(world.local_size) if workers is None else workers
         work = {"workers": count, "dask": dask, "world": world, **shared}
         dataset = adopt(source, place, strict=strict, masks=masks, checksums=checksums, **work)
-        if source.container == "zarr" and not world.rank:
+        if files.kind == "zarr" and not world.rank:
             lacking = unwritten_chunks([place / name for name in dataset.manifest.shards.names])
             announce(lacking, lacking, tell, world)
             notes = (*notes, *lacking)

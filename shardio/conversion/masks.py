@@ -1,12 +1,16 @@
 """Fields of a source that are masks: its user says which, as no file does."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, final
 
-from ..errors import ConfigError, Message, Option
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BadSample, ConfigError, Message, Option
 from ..format.fields import Field, describe, describe_fields
 from ..system.types import Sample
+from .source import Adoption, Source, WrappedSource
 
 
 def check_names(fields: Mapping[str, Field], masks: Collection[str]) -> None:
@@ -27,22 +31,26 @@ def as_mask(name: str, field: Field) -> Field:
 
 
 @final
-class MaskedFiles:
-    """An `Adoptable` source some of whose fields are masks; ConfigError for a field that cannot be one."""
+class MaskedFiles(WrappedSource):
+    """A source of files some of whose fields are masks: no value changes. ConfigError for one that cannot be."""
 
-    def __init__(self, source: Any, masks: Collection[str]) -> None:
+    def __init__(self, source: Source, masks: Collection[str]) -> None:
+        super().__init__(source)
         check_names(source.fields, masks)
-        self.source = source
         self.fields = {n: as_mask(n, field) if n in masks else field for n, field in source.fields.items()}
 
-    def __getitem__(self, index: int) -> Sample:
-        sample: Sample = self.source[index]
-        return sample
+    @property
+    def adoption(self) -> Adoption | None:
+        return self.source.adoption
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "source":  # not yet there while it is unpickled
-            raise AttributeError(name)
-        return getattr(self.source, name)
+    def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
+        return self.source.block(numbers)
+
+    def column(self, name: str) -> NDArray[Any] | Sequence[str] | None:
+        return self.source.column(name)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.source[index]
 
 
 def plan_of(fields: Mapping[str, Field]) -> dict[str, Any]:
@@ -51,6 +59,6 @@ def plan_of(fields: Mapping[str, Field]) -> dict[str, Any]:
     return {"mask": masks} if masks else {}
 
 
-def masked(source: Any, masks: Collection[str]) -> Any:
+def masked(source: Source, masks: Collection[str]) -> Source:
     """Return a source of files to adopt in place with these fields as masks."""
     return MaskedFiles(source, masks) if masks else source

@@ -4,7 +4,6 @@ import contextlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from ..containers.zarr_metadata import ArrayLayout, of_array
 from ..errors import DatasetError, Message, MissingDependency, Option, ShardCorrupt, SourceError
 from ..format import images
 from ..format.fields import Field, describe
-from .source import HasHints, HasRemarks, HasZarrIndex, Source, joined_to
+from .source import Hdf5Names, Source, ZarrIndexes, joined_to
 
 _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
@@ -33,7 +32,7 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], m
         source: the source to convert.
         as_image, squeeze, masks: the fields that the user has already named in these options.
     """
-    found = [*(source.hints if isinstance(source, HasHints) else ())]
+    found = [*source.hints]
     found += [
         Message(
             "field {!r} begins with a PNG of 16 bits, of which a Loader takes 8 as Pillow does: levels of grey are cut "
@@ -68,26 +67,27 @@ def _deep_images(source: Source) -> list[str]:
     return [name for name in names if isinstance(sample[name], bytes) and images.is_deep(sample[name])]
 
 
-def chunk_hints(source: Any) -> list[str]:
+def chunk_hints(source: Source) -> list[str]:
     """Return a hint if reading rows of adopted arrays at random decompresses many times the bytes of the rows.
 
     Args:
-        source: the `Adoptable` source, whose first file or store is looked at.
+        source: the source, whose first file or store is looked at.
 
     Raises SourceError if the file holds values that cannot be adopted.
     """
-    if source.container not in ("hdf5", "zarr"):
+    adoption = source.adoption
+    if not isinstance(adoption, (Hdf5Names, ZarrIndexes)):
         return []
     fields = {name: field for name, field in source.fields.items() if field.kind != "scalar"}
     try:
-        with contextlib.closing(_first_reader(source, fields)) as reader:
+        with contextlib.closing(_first_reader(source, adoption, fields)) as reader:
             spans = reader.chunk_spans()
     except (ShardCorrupt, MissingDependency):
         return []  # the adoption itself says what is wrong
     once = sum(fields[name].row_bytes for name in spans)
     size = sum(span.size for span in spans.values())
     kept, room = all(span.kept for span in spans.values()), CHUNKS.most
-    if size < _FEW_TIMES * max(1, once) or (kept and once * int(source.starts[-1]) <= room):
+    if size < _FEW_TIMES * max(1, once) or (kept and once * int(adoption.starts[-1]) <= room):
         return []
     rows = max(span.rows for span in spans.values())
     named = f"fields {', '.join(map(repr, spans))} are" if len(spans) > 1 else f"field {next(iter(spans))!r} is"
@@ -100,11 +100,13 @@ def chunk_hints(source: Any) -> list[str]:
     ]
 
 
-def _first_reader(source: Any, fields: Mapping[str, Field]) -> hdf5.Hdf5Reader | ZarrReader:
+def _first_reader(
+    source: Source, adoption: Hdf5Names | ZarrIndexes, fields: Mapping[str, Field]
+) -> hdf5.Hdf5Reader | ZarrReader:
     """Return a reader of an adoptable source's first file or store, which reads how chunks lie, and none of them."""
-    if isinstance(source, HasZarrIndex):
-        return ZarrReader(source.files[0], fields, source.zarr_index(0, listed=False), joined_to(source, 0))
-    layout = Layout(source.names, files=getattr(source, "in_file", {}))
+    if isinstance(adoption, ZarrIndexes):
+        return ZarrReader(source.files[0], fields, adoption.index(0, listed=False), joined_to(source, 0))
+    layout = Layout(adoption.names, files=adoption.in_file)
     return hdf5.Hdf5Reader(source.files[0], fields, layout, joined_to(source, 0))
 
 
@@ -135,7 +137,7 @@ def remarks_of(source: Source, others: Sequence[str] = (), *, strict: bool) -> l
 
     Raises SourceError if there are some, with `strict`.
     """
-    remarks = [*others, *(source.remarks if isinstance(source, HasRemarks) else ())]
+    remarks = [*others, *source.remarks]
     check_strict(remarks, strict=strict)
     return remarks
 

@@ -206,7 +206,7 @@ class _Packing:
                 self._report(done + others())
 
         if own := self.tasks[world.rank :: world.size]:
-            runner = self.options.runner(threads_first=getattr(self.context.source, "threads", False))
+            runner = self.options.runner(threads_first=self.context.source.threads)
             runner(run_shard_task, (self.context, run), own, on_progress, self._on_result)
         return sum(task.count for task in own)
 

@@ -7,45 +7,84 @@ these names from `shardio.source`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..containers.zarr_index import ZarrIndex
-from ..errors import BadSample, ConfigError
+from ..errors import BadSample, ConfigError, DatasetError, SourceError
 from ..format.fields import Field
+from ..output.shard_writer import Encoded
 from ..system.did_you_mean import did_you_mean
-from ..system.types import Sample
+from ..system.types import Indices, Sample
+from ..views.expression import Condition
 
 GROUP = "shardio.converters"
 
 
-class Source(Protocol):
-    """Samples by number. A source must be picklable: each worker process gets a copy and reads its part of the samples.
+class Source:
+    """Samples by number: the base of all sources. A subclass has `fields`, `metadata`, `sizes` and `__getitem__`; the
+    other members say what it can do besides, and have defaults that are right for every source.
 
-    A source with an attribute `threads` that is True may also be copied to threads of one process, which use their
-    copies at the same time. For one with an attribute `plain_values` that is True, conversion takes the container that
-    fits the samples, unless the user names one.
+    A source must be picklable: each worker process gets a copy and reads its part of the samples.
+
+    Attributes:
+        fields: the fields of every sample.
+        metadata: JSON values on the origin for the manifest, which do not depend on the data's path. `"source"` is the
+            name of the converter; `"classes"`, if known, lists the class names by label.
+        remarks: a clause for each decision that the user has not taken, such as data that was left out or renamed: a
+            note, or with `strict` an error.
+        hints: what the user may have meant, and how to get it: a note each, also with `strict`.
+        files: the files that must not change while they are read; of an adoptable source in the order of their samples.
+        joined: for each of `files` the others that are joined to it; () if none are.
+        threads: whether threads of one process may use copies of it at the same time.
+        plain_values: whether conversion takes the container that fits the samples, unless the user names one.
+        tally: what the source counts of the samples that it makes; None if it counts nothing.
     """
 
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """The fields of every sample."""
+    remarks: Sequence[str] = ()
+    hints: Sequence[str] = ()
+    files: Sequence[Path] = ()
+    joined: Sequence[Sequence[Path]] = ()
+    threads: bool = False
+    plain_values: bool = False
+    tally: Tally | None = None
+
+    if TYPE_CHECKING:  # without defaults: attributes or properties
+
+        @property
+        def fields(self) -> Mapping[str, Field]: ...
+        @property
+        def metadata(self) -> Mapping[str, Any]: ...
 
     @property
-    def metadata(self) -> Mapping[str, Any]:
-        """JSON values on the origin for the manifest, which do not depend on the data's path.
+    def changes(self) -> Mapping[str, Any]:
+        """JSON values for a conversion's plan that tell these samples from others of the same files: `--resume`."""
+        return {}
 
-        `"source"` is the name of the converter; `"classes"`, if known, lists the class names by label.
+    @property
+    def dimensions(self) -> Mapping[str, Sequence[str | None]]:
+        """By field, what its axes are called, that of the samples first; None or "" for an axis without a name."""
+        return {}
+
+    @property
+    def adoption(self) -> Adoption | None:
+        """How `shardio index` reads the files in place; None if it cannot.
+
+        Raises SourceError with the reason, if only these files cannot be read in place.
         """
+        return None
 
     def sizes(self) -> NDArray[np.int64]:
         """The approximate bytes of each sample, int64 `[n]`, by which shards are cut. It reads no samples."""
+        raise NotImplementedError
 
     def __getitem__(self, index: int) -> Sample:
         """Sample `index`, from 0 to n-1, mostly requested in ascending order, and by one thread at a time.
@@ -54,82 +93,194 @@ class Source(Protocol):
             BadSample: this sample cannot be stored; the message names the item and the reason.
             IndexError: `index` is not in [0, n).
         """
+        raise NotImplementedError
 
+    def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
+        """Yield the samples in the given order, and for a bad sample the error that `source[number]` raises.
 
-@runtime_checkable
-class HasColumns(Protocol):
-    """A source that gives all values of some fields without reading whole samples, which speeds up `where=`."""
+        A source overrides it if it reads several samples together faster than one by one.
+        """
+        for number in numbers.tolist():
+            try:
+                yield self[number]
+            except BadSample as error:
+                yield error
 
     def column(self, name: str) -> NDArray[Any] | Sequence[str] | None:
-        """All values of the scalar or text field `name`: an array `[n]`, or n texts.
+        """All values of the scalar or text field `name`, an array `[n]` or n strings, which speeds up `where=`.
 
         None for any other field, if a sample lacks its value, and if it would cost as much as reading the samples.
         """
+        return None
+
+    def holds(self, condition: Condition, numbers: Indices) -> NDArray[np.bool_] | None:
+        """For which of some samples a condition holds, bool `[n]`; None if that needs whole samples.
+
+        Raises DatasetError for damage.
+        """
+        return None
+
+    def encoded(self, numbers: Indices) -> Iterator[Encoded | DatasetError] | None:
+        """The samples in stored form, in the order of `numbers`, damaged ones as errors; None if there is none."""
+        return None
 
 
-@runtime_checkable
-class HasBlocks(Protocol):
-    """A source that reads several samples together faster than one by one."""
+DESCRIBING = ("metadata", "changes", "dimensions", "remarks", "hints", "files", "joined", "threads", "plain_values")
+"""The members that a `WrappedSource` passes on."""
+YIELDING = ("fields", "sizes", "block", "column", "holds", "encoded", "adoption", "tally")
+"""The members that depend on the samples: a `WrappedSource` has the defaults of `Source`, and passes on `sizes`, which
+are estimates. A subclass that changes no such value overrides them."""
 
-    def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
-        """Yield the samples in the given order, and for a bad sample the error that `source[number]` raises."""
+
+class WrappedSource(Source):
+    """A source that changes the samples of another one: it passes on what describes the source, and no values."""
+
+    fields: Mapping[str, Field]
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.remarks, self.hints = source.remarks, source.hints
+        self.files, self.joined = source.files, source.joined
+        self.threads, self.plain_values = source.threads, source.plain_values
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self.source.metadata
+
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        return self.source.changes
+
+    @property
+    def dimensions(self) -> Mapping[str, Sequence[str | None]]:
+        return self.source.dimensions
+
+    def sizes(self) -> NDArray[np.int64]:
+        return self.source.sizes()
 
 
-@runtime_checkable
-class HasRemarks(Protocol):
-    """A source that left out data which the user may have meant to convert, or gave it another name.
+@dataclass(slots=True)
+class Tally:
+    """Counts of the samples that a source has made since `clear`.
 
     Attributes:
-        remarks: a clause for each kind of data that was left out or renamed: a note, or with `strict` an error.
+        rounded: by field, the most by which a cast has changed a number.
+        stayed: by reason, the number of JPEGs that could not be transcoded.
     """
 
-    remarks: Sequence[str]
+    rounded: dict[str, float] = field(default_factory=dict)
+    stayed: Counter[str] = field(default_factory=Counter)
+
+    def clear(self) -> None:
+        self.rounded.clear()
+        self.stayed.clear()
 
 
-@runtime_checkable
-class HasHints(Protocol):
-    """A source whose samples are complete, but may not be what the user meant.
-
-    Attributes:
-        hints: what may be meant, and how to get it: a note each, also with `strict`.
-    """
-
-    hints: Sequence[str]
-
-
-@runtime_checkable
-class HasDimensions(Protocol):
-    """A source whose arrays have axes with names, as those of netCDF and Zarr.
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Files that hold each value contiguously, in the bytes that shardio would store.
 
     Attributes:
-        dimensions: by field, what its axes are called, that of the samples first; "" or None for one without a name,
-            and nothing for a field without any.
-    """
-
-    dimensions: Mapping[str, Sequence[str | None]]
-
-
-@runtime_checkable
-class Adoptable(Source, Protocol):
-    """A source whose files shardio can read in place, without converting them: see `shardio index`.
-
-    Attributes:
-        container: the container that reads the files: `tar`, `indexed`, `hdf5` or `zarr`.
-        files: the files, in the order of their samples.
         starts: the number of each file's first sample, followed by the number of samples, int64 `[files + 1]`.
+        at: returns the offset and size of each field of a sample in its file, except for scalars; BadSample if the file
+            does not hold a value in the bytes that shardio would store.
+        names: by field, the name in the files, which the option `fields` of the converter takes, if fields have names.
     """
 
-    container: str
-    files: Sequence[Path]
     starts: NDArray[np.int64]
+    at: Callable[[int], Mapping[str, tuple[int, int]]]
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def container(self) -> str:
+        return "indexed"
+
+
+@dataclass(frozen=True, slots=True)
+class Hdf5Names:
+    """HDF5 files whose datasets hold the fields, along their first axis.
+
+    Attributes:
+        starts: see `Places`.
+        names: by field, the path of its dataset.
+        packing: returns for file `number`, by field that is decoded, the attributes of netCDF that say how, as
+            `format.cf.to_json` gives them.
+        in_file: by field in a joined file, the number of that file, from 1 for the first of these.
+    """
+
+    starts: NDArray[np.int64]
+    names: Mapping[str, str]
+    packing: Callable[[int], Mapping[str, Any]]
+    in_file: Mapping[str, int]
+
+    @property
+    def container(self) -> str:
+        return "hdf5"
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrIndexes:
+    """Zarr stores.
+
+    Attributes:
+        starts: see `Places`.
+        names: by field, the path of its array.
+        index: returns the index of store `number`, without columns of its samples; it reads metadata and names, and no
+            chunk. With `listed=False` it has no chunks, whose names are then not read. SourceError for an array that is
+            not read in place.
+    """
+
+    starts: NDArray[np.int64]
+    names: Mapping[str, str]
+    index: Callable[..., ZarrIndex]
+
+    @property
+    def container(self) -> str:
+        return "zarr"
+
+
+Adoption: TypeAlias = Places | Hdf5Names | ZarrIndexes
+"""How files that others wrote are read in place."""
+
+
+def as_source(given: Any) -> Source | None:
+    """Return an object as a source: itself if it is one, another one that has the members of one; None for others."""
+    if isinstance(given, Source):
+        return given
+    if all(hasattr(given, name) for name in ("fields", "metadata", "sizes", "__getitem__")):
+        return _Foreign(given)
+    return None
+
+
+class _Foreign(Source):
+    """An object with the members of a source, of another class. Members that it lacks have their defaults."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def __getitem__(self, index: int) -> Sample:
+        sample: Sample = self._given[index]
+        return sample
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _MEMBERS and hasattr(given := object.__getattribute__(self, "_given"), name):
+            return getattr(given, name)
+        return object.__getattribute__(self, name)
+
+
+_MEMBERS = frozenset((*DESCRIBING, *YIELDING))
+
+
+def adoption_of(source: Source) -> Adoption:
+    """Return how the files of a source are read in place; SourceError if they cannot be."""
+    if (found := source.adoption) is None:
+        raise SourceError(f"{type(source).__name__} has no files that can be read in place: convert it")
+    return found
 
 
 def file_states(source: Source) -> dict[Path, tuple[int, int]]:
     """Return the size and modification time of each file that a source names in `files`; OSError if one is missing."""
-    files = getattr(source, "files", ())
-    files = [*files, *chain.from_iterable(getattr(source, "joined", ()))] if isinstance(files, (list, tuple)) else []
-    paths = [path for path in files if isinstance(path, Path)]
-    return {path: state_of(path) for path in paths}
+    return {path: state_of(path) for path in (*source.files, *chain.from_iterable(source.joined))}
 
 
 def state_of(path: Path) -> tuple[int, int]:
@@ -138,51 +289,9 @@ def state_of(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-@runtime_checkable
-class HasPlaces(Adoptable, Protocol):
-    """An adoptable source of files that hold each value contiguously, in the bytes that shardio would store."""
-
-    def places(self, index: int) -> Mapping[str, tuple[int, int]]:
-        """The offset and size of each field of sample `index` in its file, except for scalars.
-
-        Raises BadSample if the file does not hold a value in the bytes that shardio would store.
-        """
-
-
-@runtime_checkable
-class HasNames(Adoptable, Protocol):
-    """An adoptable source whose fields have names of their own in its files.
-
-    Without `places`, its files are HDF5 files, and the names are the paths of datasets in them, unless it is a
-    `HasZarrIndex`. One with an attribute `decode_cf` that is True also has `packing(number)`: by field, for those of
-    file `number` that are decoded, the attributes of netCDF that say how, as `format.cf.to_json` gives them. One with
-    fields in several files each also has `joined`, for each of `files` the others that are joined to it, and `in_file`,
-    by field the number of its file, from 1 for the first of these.
-
-    Attributes:
-        names: by field, the name in the files, which the option `fields` of its converter takes.
-    """
-
-    names: Mapping[str, str]
-
-
 def joined_to(source: Source, number: int) -> Sequence[Path]:
-    """Return the files that are joined to file `number` of a source; see `HasNames`."""
-    joined: Sequence[Sequence[Path]] = getattr(source, "joined", ())
-    return joined[number] if joined else ()
-
-
-@runtime_checkable
-class HasZarrIndex(HasNames, Protocol):
-    """An adoptable source of Zarr stores; their names are those of arrays."""
-
-    def zarr_index(self, number: int, *, listed: bool = True) -> ZarrIndex:
-        """The index of store `number`, without columns of its samples; it reads metadata and names, and no chunk.
-
-        Unless `listed` it has no chunks, whose names are then not read.
-
-        Raises SourceError for an array that is not read in place.
-        """
+    """Return the files that are joined to file `number` of a source."""
+    return source.joined[number] if source.joined else ()
 
 
 Converter: TypeAlias = Callable[..., Source]

@@ -13,12 +13,11 @@ from ..errors import BadSample, ConfigError, Message
 from ..foreign.names import field_name
 from ..format.fields import Field, Missing, describe, listed_names
 from ..system.types import Sample
-from .source import HasBlocks, HasColumns, HasDimensions, HasZarrIndex, Source
+from .source import Adoption, Hdf5Names, Source, WrappedSource, ZarrIndexes
 
 Stacks: TypeAlias = Mapping[str, Sequence[str]]
 """By field, the variables of which it is made."""
 
-_SAME = ("container", "files", "joined", "starts", "remarks", "threads", "plain_values", "decode_cf")
 _VARIABLES = "variables"  # the attribute of a stack that names them
 
 
@@ -54,7 +53,8 @@ def _chosen(name: str, number: int) -> str:
     return f"{name}.variable{number}"
 
 
-class Stacked:
+@final
+class Stacked(WrappedSource):
     """The samples of a source with some of its variables stacked, which then are no fields of their own.
 
     Args:
@@ -66,7 +66,7 @@ class Stacked:
     """
 
     def __init__(self, source: Source, stacks: Stacks) -> None:
-        self._source = source
+        super().__init__(source)
         self._parts = {name: _parts(source.fields, name, variables) for name, variables in stacks.items()}
         used = {part for parts in self._parts.values() for part in parts}
         self.fields = {name: field for name, field in source.fields.items() if name not in used}
@@ -75,61 +75,44 @@ class Stacked:
                 raise ConfigError("{stack}: there is a field {!r} already: give the stack another name", name)
             self.fields[name] = _stack_of(name, stacks[name], [source.fields[part] for part in parts])
         axes = {name: self._axes(name, stacks[name]) for name in self._parts}
-        self.hints = (*getattr(source, "hints", ()), *(told for found in axes.values() for told in found))
-        for name in _SAME:
-            if hasattr(source, name):
-                setattr(self, name, getattr(source, name))
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self._source.metadata
+        self.hints = (*source.hints, *(told for found in axes.values() for told in found))
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """See `Hdf5.changes`: the variables, as their order may differ where samples do not."""
-        return {**getattr(self._source, "changes", {}), "stack": {n: list(p) for n, p in self._parts.items()}}
+        """See `Source.changes`: the variables, as their order may differ where samples do not."""
+        return {**self.source.changes, "stack": {n: list(p) for n, p in self._parts.items()}}
 
     @property
-    def in_file(self) -> Mapping[str, int]:
-        """See `HasNames`."""
-        return self._renamed(getattr(self._source, "in_file", {}))
+    def adoption(self) -> Adoption | None:
+        """See `Source.adoption`: the names of the variables of the stack `x` are of `x/0`, `x/1` and so on."""
+        found = self.source.adoption
+        if isinstance(found, Hdf5Names):
+            names, in_file = self._renamed(found.names), self._renamed(found.in_file)
+            return replace(found, names=names, in_file=in_file, packing=lambda n: self._renamed(found.packing(n)))
+        if isinstance(found, ZarrIndexes):
 
-    @property
-    def names(self) -> Mapping[str, str]:
-        """See `HasNames`: those of the variables of the stack `x` are of `x/0`, `x/1` and so on."""
-        source: Any = self._source
-        return self._renamed(source.names)
+            def index(number: int, *, listed: bool = True) -> ZarrIndex:
+                made: ZarrIndex = found.index(number, listed=listed)
+                return replace(made, arrays=self._renamed(made.arrays))
 
-    def packing(self, number: int) -> Mapping[str, Any]:
-        """See `HasNames`."""
-        source: Any = self._source
-        return self._renamed(source.packing(number)) if hasattr(source, "packing") else {}
-
-    def sizes(self) -> NDArray[np.int64]:
-        return self._source.sizes()
+            return replace(found, names=self._renamed(found.names), index=index)
+        return None
 
     def column(self, name: str) -> NDArray[Any] | Sequence[str] | None:
-        """See `HasColumns`."""
-        return self._source.column(name) if isinstance(self._source, HasColumns) and name in self.fields else None
+        """See `Source.column`: fields that are no stacks are as they were."""
+        return self.source.column(name) if name in self.fields and name not in self._parts else None
 
     def block(self, numbers: NDArray[np.int64]) -> Iterator[Sample | BadSample]:
-        """See `HasBlocks`."""
-        if isinstance(self._source, HasBlocks):
-            for found in self._source.block(numbers):
-                yield found if isinstance(found, BadSample) else self._stacked(found)
-            return
-        for number in numbers.tolist():
-            try:
-                yield self[number]
-            except BadSample as error:
-                yield error
+        """See `Source.block`."""
+        for found in self.source.block(numbers):
+            yield found if isinstance(found, BadSample) else self._stacked(found)
 
     def __getitem__(self, index: int) -> Sample:
-        return self._stacked(self._source[index])
+        return self._stacked(self.source[index])
 
     def _axes(self, name: str, variables: Sequence[str]) -> Iterator[Message]:
         """Yield what is to be told of the axes of a stack's variables, whose coordinates may differ."""
-        of_source = self._source.dimensions if isinstance(self._source, HasDimensions) else {}
+        of_source = self.source.dimensions
         known = [(v, of_source[p]) for v, p in zip(variables, self._parts[name], strict=True) if of_source.get(p)]
         for variable, axes in known[1:]:
             first, wanted = known[0]
@@ -162,22 +145,9 @@ class Stacked:
         return {name: of_source[part] for name, part in (own | renamed).items() if part in of_source}
 
 
-@final
-class StackedStores(Stacked):
-    """A source of Zarr stores with some of its variables stacked, see `Stacked`."""
-
-    def zarr_index(self, number: int, *, listed: bool = True) -> ZarrIndex:
-        """See `HasZarrIndex`."""
-        source: Any = self._source
-        index: ZarrIndex = source.zarr_index(number, listed=listed)
-        return replace(index, arrays=self._renamed(index.arrays))
-
-
-def stacked(source: Any, stacks: Stacks) -> Any:
+def stacked(source: Source, stacks: Stacks) -> Source:
     """Return a source with these stacks."""
-    if not stacks:
-        return source
-    return (StackedStores if isinstance(source, HasZarrIndex) else Stacked)(source, stacks)
+    return Stacked(source, stacks) if stacks else source
 
 
 def stacks_of(names: Mapping[str, str]) -> tuple[dict[str, str], dict[str, list[str]]]:

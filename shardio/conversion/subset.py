@@ -1,7 +1,7 @@
 """The subset of a source that is converted, and its order: sample numbers, chosen before anything is written."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from ..system.units import counted
 from ..views.expression import Condition, Expression
 from ..views.split import split
 from .runners import Advance, Progress, Runner, silent
-from .source import HasColumns, Source
+from .source import Source
 from .tasks import BLOCK_SAMPLES
 
 _SHUFFLE = 1  # so that one seed gives this order and an unrelated one of splits
@@ -71,17 +71,6 @@ def shuffled(numbers: Indices, seed: int) -> Indices:
     return numbers[Permutation(len(numbers), derive(seed, _SHUFFLE))(np.arange(len(numbers)))]
 
 
-@runtime_checkable
-class HasConditions(Protocol):
-    """A source that evaluates conditions without whole samples: a dataset of shardio."""
-
-    def holds(self, condition: Condition, numbers: Indices) -> NDArray[np.bool_] | None:
-        """Return for which of some samples a condition holds, bool [n]; None if that needs whole samples.
-
-        Raises DatasetError for damage.
-        """
-
-
 def matching(source: Source, where: str, runner: Runner, progress: Progress = silent) -> Indices:
     """Return the numbers of the samples for which a condition holds, ascending, int64 [n].
 
@@ -98,7 +87,7 @@ def matching(source: Source, where: str, runner: Runner, progress: Progress = si
     """
     condition = Expression(where).bind(source.fields, source.metadata)
     count, names = len(source.sizes()), condition.scalars | condition.texts
-    if isinstance(source, HasColumns) and condition.optional <= names:
+    if condition.optional <= names:
         columns = {name: source.column(name) for name in names}
         if all(column is not None for column in columns.values()):
             holds = np.zeros(count, np.bool_)
@@ -108,7 +97,8 @@ def matching(source: Source, where: str, runner: Runner, progress: Progress = si
                     len(rows), {name: _stored(column, rows) for name, column in columns.items()}
                 )
             return np.flatnonzero(holds)
-    size = _FIELDS_AT_ONCE if isinstance(source, HasConditions) else BLOCK_SAMPLES
+    whole = source.holds(condition, np.empty(0, np.int64)) is None
+    size = BLOCK_SAMPLES if whole else _FIELDS_AT_ONCE
     blocks = [range(start, min(start + size, count)) for start in range(0, count, size)]
     found: list[NDArray[np.int64]] = []
     runner(_match_block, (source, condition), blocks, lambda done: progress("choosing", done, count), found.append)
@@ -122,15 +112,14 @@ def _stored(column: Any, rows: range) -> Any:
 
 def _match_block(shared: tuple[Source, Condition], numbers: range, advance: Advance) -> NDArray[np.int64]:
     source, condition = shared
-    if isinstance(source, HasConditions):
-        rows = np.arange(numbers.start, numbers.stop)
-        try:
-            holds = source.holds(condition, rows)
-        except DatasetError:  # samples that are read one by one tell which are bad
-            holds = None
-        if holds is not None:
-            advance(len(rows))
-            return rows[holds]
+    rows = np.arange(numbers.start, numbers.stop)
+    try:
+        held = source.holds(condition, rows)
+    except DatasetError:  # samples that are read one by one tell which are bad
+        held = None
+    if held is not None:
+        advance(len(rows))
+        return rows[held]
     names = condition.scalars | condition.texts
     readable, bad = list[int](), list[int]()
     values: dict[str, list[bytes]] = {name: [] for name in names}

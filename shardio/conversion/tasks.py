@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import xxhash
@@ -26,7 +26,7 @@ from ..output.shard_writer import Encoded, ShardWriter, WrittenShard, encode
 from ..system.directory import Directory
 from ..system.types import Indices, Sample
 from .runners import Advance, portable_errors
-from .source import HasBlocks, Source
+from .source import Source, Tally
 
 _FINGERPRINT_SAMPLES = 8
 BLOCK_SAMPLES = 256
@@ -34,14 +34,6 @@ BLOCK_SAMPLES = 256
 
 NO_SHARD = WrittenShard("", 0, 0, "", np.empty(0, np.uint64), {})
 """The record of a shard whose samples were all left out: it has no file."""
-
-
-@runtime_checkable
-class HasEncoded(Protocol):
-    """A source whose samples are already in stored form: a dataset of shardio."""
-
-    def encoded(self, numbers: Indices) -> Iterator[Encoded | DatasetError]:
-        """Yield the samples in the order of `numbers`; a damaged sample yields its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +54,7 @@ class TaskContext:
         beside: whether those files are in the output already.
     """
 
-    source: Any
+    source: Source
     container: str
     container_options: Mapping[str, Any] = field(default_factory=dict)
     skip: bool = False
@@ -141,10 +133,8 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
     rotated = 0
     entry_bytes = {name: field.entry_bytes for name, field in fields.items() if field.ragged}
     entries = dict.fromkeys(entry_bytes, 0)
-    rounded: dict[str, float] = getattr(context.source, "rounded", {})
-    stayed: dict[str, int] = getattr(context.source, "stayed", {})
-    for found in (rounded, stayed):
-        found.clear()  # of samples that were read for other purposes
+    tally = context.source.tally or Tally()
+    tally.clear()  # of samples that were read for other purposes
     try:
         for number, encoded in _in_order(context.source, task.samples):
             if isinstance(encoded, Encoded):
@@ -158,7 +148,8 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
                 raise encoded
             advance(1)
         shard = writer.finish() if writer.samples else NO_SHARD
-        return Record(shard, tuple(skipped), rotated, rounded=dict(rounded), stayed=dict(stayed), entries=entries)
+        rounded, stayed = dict(tally.rounded), dict(tally.stayed)
+        return Record(shard, tuple(skipped), rotated, rounded=rounded, stayed=stayed, entries=entries)
     finally:
         writer.discard()  # finds nothing to remove once the shard is in its place
 
@@ -178,16 +169,12 @@ def _in_order(source: Source, numbers: range | NDArray[np.int64]) -> Iterator[tu
 
 def read_encoded(source: Source, numbers: Indices) -> Iterator[tuple[int, Encoded | DatasetError]]:
     """Yield each sample's number and the sample in stored form; a bad sample yields its error."""
-    if isinstance(source, HasEncoded):
-        yield from zip(numbers.tolist(), source.encoded(numbers), strict=True)
+    if (stored := source.encoded(numbers)) is not None:
+        yield from zip(numbers.tolist(), stored, strict=True)
         return
     fields = source.fields
-    samples: Iterator[Sample | BadSample]
-    if isinstance(source, HasBlocks):
-        starts = range(0, len(numbers), BLOCK_SAMPLES)
-        samples = chain.from_iterable(source.block(numbers[start : start + BLOCK_SAMPLES]) for start in starts)
-    else:
-        samples = _one_by_one(source, numbers)
+    starts = range(0, len(numbers), BLOCK_SAMPLES)
+    samples = chain.from_iterable(source.block(numbers[start : start + BLOCK_SAMPLES]) for start in starts)
     for number, sample in zip(numbers.tolist(), samples, strict=True):
         if isinstance(sample, BadSample):
             yield number, sample
@@ -214,14 +201,6 @@ def of_odd_shape(sample: Sample, fields: Mapping[str, Field]) -> list[str]:
         if field.kind == "array" and isinstance(value := sample.get(name), np.ndarray) and not field.fits(value.shape)
     }
     return [name if as_ragged(shape) == as_ragged(fields[name].shape) else f"{name}=all" for name, shape in odd.items()]
-
-
-def _one_by_one(source: Source, numbers: Indices) -> Iterator[Sample | BadSample]:
-    for number in numbers.tolist():
-        try:
-            yield source[number]
-        except BadSample as error:
-            yield error
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,9 +275,7 @@ def plan(
             "sizes and order": content.hexdigest(),
             "some samples": some_samples,
             **({} if grows is None else {GROWN: f"{grows.digest}, at shard {shard}"}),
-            **getattr(
-                source, "changes", {}
-            ),  # what transforms or decodes, in case it changes none of the samples above
+            **source.changes,  # what transforms or decodes, in case it changes none of the samples above
         },
     )
 

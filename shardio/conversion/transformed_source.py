@@ -1,7 +1,6 @@
 """A source that changes the samples of another: arrays become images, images are re-encoded or stored as pixels."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -23,8 +22,7 @@ from ..transforms.validation import as_pair
 from ..views.expression import Condition
 from .masks import as_mask, check_names
 from .reencode import ReencodeOptions, as_pixels, png
-from .source import HasColumns, Source
-from .subset import HasConditions
+from .source import Source, Tally, WrappedSource
 
 _Measure = TypeVar("_Measure")
 _LARGEST_BYTE = 255
@@ -55,7 +53,7 @@ class RawImages:
 
 
 @final
-class TransformedSource:
+class TransformedSource(WrappedSource):
     """The samples of `source`, changed.
 
     Args:
@@ -71,10 +69,6 @@ class TransformedSource:
         ragged: the fields of arrays whose shapes may differ, and whether in any axis, see `listed_ragged`. Where a
             field has no shape, the first sample's tells the other axes.
         allow_rounding: whether casts of integers to floats may round them; otherwise such a sample is bad.
-
-    Attributes:
-        rounded: by field, the most by which a cast has changed a number since its user has cleared it.
-        stayed: by reason, the number of JPEGs that could not be transcoded since then.
 
     Raises ConfigError for a field that holds no numbers, no arrays, no pixels, or more than one number, for a cast to
     another kind of number (float to int), and for images of several sizes whose pixels are to be stored without a
@@ -96,11 +90,11 @@ class TransformedSource:
         *,
         allow_rounding: bool = False,
     ) -> None:
-        self._source, self._images, self._dtypes, self._as_image = source, images, dict(dtypes), frozenset(as_image)
+        super().__init__(source)
+        self._images, self._dtypes, self._as_image = images, dict(dtypes), frozenset(as_image)
         self._squeeze, self._raw, self._masks = frozenset(squeeze), raw, frozenset(masks)
         self._ragged, self._allow_rounding = dict(ragged), allow_rounding
-        self.rounded: dict[str, float] = {}
-        self.stayed: Counter[str] = Counter()
+        self.tally: Tally = Tally()
         fields = source.fields
         check_names(fields, masks)
         arrays = {name for name, field in fields.items() if field.kind == "array"}
@@ -123,8 +117,8 @@ class TransformedSource:
         self._optional = frozenset(optional)
         changed = {name: self._changed_field(name, field) for name, field in source.fields.items()}
         lacking = {name for name, field in source.fields.items() if field.optional}
-        self._fields = with_optional(changed, self._optional | lacking)
-        if raw is not None and not any(self._is_raw(name) for name in self._fields):
+        self.fields = with_optional(changed, self._optional | lacking)
+        if raw is not None and not any(self._is_raw(name) for name in self.fields):
             raise ConfigError("{store_pixels}: there is no image; the fields are {}", describe_fields(source.fields))
 
     def _changed_field(self, name: str, field: Field) -> Field:
@@ -189,12 +183,12 @@ class TransformedSource:
         return (info.width, info.height) if swaps else (info.height, info.width)
 
     def _some_samples(self) -> list[int]:
-        count = len(self._source.sizes())
+        count = len(self.source.sizes())
         return list(np.unique(np.linspace(0, count - 1, _PROBED_SAMPLES).astype(np.int64)).tolist()) if count else []
 
     def _first_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the field in the first sample that is not bad."""
-        first = range(min(_PROBED_SAMPLES, len(self._source.sizes())))
+        first = range(min(_PROBED_SAMPLES, len(self.source.sizes())))
         return next(shape for _, shape in self._measures(name, first, np.shape))
 
     def _measures(
@@ -208,7 +202,7 @@ class TransformedSource:
         measured = False
         for number in numbers:
             try:
-                value = self._source[number][name]
+                value = self.source[number][name]
                 if not is_missing(value):
                     yield number, measure(value)
                     measured = True
@@ -240,60 +234,42 @@ class TransformedSource:
             "ragged": sorted(f"{name}=all" if in_all else name for name, in_all in self._ragged.items()) or None,
         }
         made = {name: value for name, value in changes.items() if value is not None}
-        return {**getattr(self._source, "changes", {}), **made}
-
-    @property
-    def threads(self) -> bool:
-        return bool(getattr(self._source, "threads", False))
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self._fields
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self._source.metadata
+        return {**self.source.changes, **made}
 
     def sizes(self) -> NDArray[np.int64]:
         """Return the source's sizes, scaled by how a few samples throughout it shrink or grow, int64 [n]."""
-        sizes = self._source.sizes()
+        sizes = self.source.sizes()
         if self._images.idle and not (self._dtypes or self._as_image or self._squeeze or self._raw):
             return sizes
         return sizes if self._size_ratio is None else np.maximum(1, sizes * self._size_ratio).astype(np.int64)
 
     @cached_property
     def _size_ratio(self) -> float | None:
-        sizes = self._source.sizes()
+        sizes = self.source.sizes()
         before = after = 0
         for number in self._some_samples():
             try:
-                stored = encode(self[number], self._fields).stored
+                stored = encode(self[number], self.fields).stored
             except BadSample:  # reported when it is written
                 continue
             before, after = before + int(sizes[number]), after + sum(map(len, stored.values()))
         return after / before if before else None
 
-    @property
-    def files(self) -> Any:
-        """The source's files, see `source.file_states`."""
-        return getattr(self._source, "files", ())
-
     def column(self, name: str) -> NDArray[Any] | Sequence[str] | None:
         cast = name in self._dtypes or name in self._squeeze
-        return self._source.column(name) if isinstance(self._source, HasColumns) and not cast else None
+        return None if cast else self.source.column(name)
 
     def holds(self, condition: Condition, numbers: Indices) -> NDArray[np.bool_] | None:
-        """See `subset.HasConditions`; None if a field that the condition names is changed."""
-        fields = self._source.fields
-        if not isinstance(self._source, HasConditions) or any(self._fields[n] != fields[n] for n in condition.fields):
-            return None
-        return self._source.holds(condition, numbers)
+        """See `Source.holds`; None if a field that the condition names is changed."""
+        fields = self.source.fields
+        changed = any(self.fields[n] != fields[n] for n in condition.fields)
+        return None if changed else self.source.holds(condition, numbers)
 
     def __getitem__(self, index: int) -> Sample:
-        sample = self._source[index]
+        sample = self.source[index]
         changed: dict[str, Any] = {}
         for name, value in sample.items():
-            field = self._fields[name]
+            field = self.fields[name]
             if is_missing(value):
                 changed[name] = value
                 continue
@@ -304,15 +280,15 @@ class TransformedSource:
                     value = self._image(png(self._given_pixels(value, field), "pixels"), field)
                 elif field.kind == "image":
                     value = self._image(bytes(value), field)
-                elif field.dtype != self._source.fields[name].dtype or name in self._squeeze:
+                elif field.dtype != self.source.fields[name].dtype or name in self._squeeze:
                     array = np.asarray(value)
                     if name in self._squeeze:
                         if array.size != 1 or array.dtype.kind not in "biufc":
                             raise BadSample(f"expected one number, got {list(array.shape)} of {array.dtype}")
                         array = array.reshape(())
                     value, change = _cast(array, field.row_dtype, self._allow_rounding)
-                    if change > self.rounded.get(name, 0):
-                        self.rounded[name] = change
+                    if change > self.tally.rounded.get(name, 0):
+                        self.tally.rounded[name] = change
             except BadSample as error:
                 key = sample.get("key")
                 named = f" (key {key})" if isinstance(key, str) else ""
@@ -321,7 +297,7 @@ class TransformedSource:
         return changed
 
     def _image(self, data: bytes, field: Field) -> bytes:
-        return self._images(data, mask=field.role == "mask", stayed=self.stayed)
+        return self._images(data, mask=field.role == "mask", stayed=self.tally.stayed)
 
     def _given_pixels(self, value: Any, field: Field) -> NDArray[Any]:
         """Return the pixels of an array, [h, w] or [h, w, 3]."""
@@ -336,7 +312,7 @@ class TransformedSource:
         alpha = self._raw is not None and self._raw.alpha and not mask
         pixels: NDArray[Any]
         height, width = (field.shape or (0, 0))[-2:]
-        if self._source.fields[name].kind == "pixels":
+        if self.source.fields[name].kind == "pixels":
             pixels = np.asarray(value)
         elif name in self._as_image:
             pixels = self._given_pixels(value, field)
@@ -368,7 +344,7 @@ class TransformedSource:
 
     def _is_raw(self, name: str) -> bool:
         """Whether a field's images are stored as pixels."""
-        image = name in self._as_image or self._source.fields[name].is_image
+        image = name in self._as_image or self.source.fields[name].is_image
         return self._raw is not None and image
 
 

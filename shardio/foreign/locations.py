@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError, SourceError
 from ..system.types import Indices
-from .files import File, order_hints
+from .files import File
 
 T = TypeVar("T")
 
@@ -99,31 +99,6 @@ class ValueLocations:
     def probes(self) -> Indices:
         """Return the numbers of the records from which fields are inferred: the first 100 and the last."""
         return np.unique(np.append(np.arange(min(100, len(self))), len(self) - 1))
-
-
-class LocatedSource:
-    """The base of sources whose samples are records in files: an `shardio.source.Adoptable` except for the fields.
-
-    Args:
-        places: where the records are.
-        remarks: see `shardio.source.HasRemarks`.
-
-    Attributes:
-        hints: see `shardio.source.HasHints`: files in another order than their numbers are told.
-    """
-
-    threads = True
-    container = "indexed"
-
-    def __init__(self, places: ValueLocations, remarks: Sequence[str] = ()) -> None:
-        self._places = places
-        self.remarks = tuple(remarks)
-        self.hints = order_hints(places.paths)
-        self.files: Sequence[Path] = places.paths
-        self.starts = places.starts
-
-    def sizes(self) -> NDArray[np.int64]:
-        return self._places.sizes
 
 
 def scan_files(paths: Sequence[T], work: Callable[[T], Any]) -> list[Any]:

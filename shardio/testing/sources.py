@@ -1,5 +1,6 @@
 """The contract of a converter: its source gives the expected samples, in every container that they are converted to."""
 
+import difflib
 import json
 import pickle
 from collections.abc import Mapping, Sequence
@@ -12,22 +13,25 @@ import pytest
 from .. import containers
 from ..care.verify import verify
 from ..conversion.api import convert
-from ..conversion.source import HasColumns, Source
+from ..conversion.source import DESCRIBING, YIELDING, Source, as_source
 from ..dataset import dataset
 from ..format.fields import as_fields
 from ..system.types import Sample
 
 
-def check_source(source: Source, expected: Sequence[Sample], folder: Path, **fields: Mapping[str, Any]) -> None:
-    """Assert that `source` gives the samples `expected`, and that every container stores them unchanged.
+def check_source(given: Any, expected: Sequence[Sample], folder: Path, **fields: Mapping[str, Any]) -> None:
+    """Assert that a source gives the samples `expected`, and that every container stores them unchanged.
 
     Args:
-        source: the source that a converter returned.
+        given: the source that a converter returned.
         expected: its samples, in order.
         folder: an empty directory, in which this function writes datasets.
         fields: the definitions that some of its fields must have, as `shardio.create` takes them.
     """
     assert len(expected)
+    _check_members(given)
+    source = as_source(given)
+    assert source is not None
     for name, field in as_fields(fields).items() if fields else ():
         assert source.fields[name] == field
     assert json.loads(json.dumps(source.metadata)) == dict(source.metadata)
@@ -72,9 +76,18 @@ def check_sample(found: Sample, expected: Sample) -> None:
 
 
 def _check_columns(source: Source, expected: Sequence[Sample]) -> None:
-    if isinstance(source, HasColumns):
-        assert source.column("there is no such field") is None
-        for name in source.fields:
-            if (column := source.column(name)) is not None:
-                assert source.fields[name].kind in ("scalar", "text")
-                np.testing.assert_array_equal(column, [sample[name] for sample in expected])
+    assert source.column("there is no such field") is None
+    for name in source.fields:
+        if (column := source.column(name)) is not None:
+            assert source.fields[name].kind in ("scalar", "text")
+            np.testing.assert_array_equal(column, [sample[name] for sample in expected])
+
+
+def _check_members(source: Any) -> None:
+    """Assert that no member of a source is called almost as one of `Source` of which it has only the default."""
+    known = {name: getattr(Source, name, None) for name in (*DESCRIBING, *YIELDING)}
+    default = [name for name, value in known.items() if getattr(type(source), name, value) is value]
+    for name in dir(source):
+        if not name.startswith("_") and name not in known:
+            near = difflib.get_close_matches(name, default, 1, 0.85)
+            assert not near, f"{type(source).__name__} has {name!r}, which no source has: is {near[0]!r} meant?"

@@ -37,7 +37,7 @@ from astropy.io import fits
 import shardio
 from shardio.conversion.adopt import adopt
 from shardio.format import manifest
-from shardio.source import Converter, find
+from shardio.source import Converter, WrappedSource, find
 
 COUNT = 12
 
@@ -368,18 +368,21 @@ def listed(folder: Path, suffix: str) -> None:
             file.writelines(json.dumps({**row, "tags": [row["label"]]}) + "\n" for row in rows)
 
 
-class Interrupted:
-    """A source that ends its process once a shard is finished, as kill -9 does."""
+class Interrupted(WrappedSource):
+    """A source that ends its process once a shard is finished, as kill -9 does; it is read sample by sample."""
 
     def __init__(self, source: Any, out: Path) -> None:
-        names = {name for name in dir(source) if not name.startswith("_")} - {"block"}  # read sample by sample
-        vars(self).update({name: getattr(source, name) for name in names})  # where isinstance looks for a protocol's
-        self._source, self._out = source, out
+        super().__init__(source)
+        self.fields, self._out = source.fields, out
+
+    @property
+    def adoption(self) -> Any:
+        return self.source.adoption
 
     def __getitem__(self, index: int) -> Any:
         if any(self._out.glob(".converting/*/*.done")):
             os._exit(0)
-        return self._source[index]
+        return self.source[index]
 
 
 def convert_source(folder: Path, *, interrupt: bool = False, container: str = "tar", **options: Any) -> None:

@@ -83,7 +83,7 @@ class TestAdoption:
         made = adopt(source, tmp_path / "out")
         assert state(tmp_path / "in") == before
         dataset = shardio.open(tmp_path / "out")
-        assert (dataset.manifest.container, made.skipped) == (source.container, ())
+        assert (dataset.manifest.container, made.skipped) == (source.adoption.container, ())
         expected = [dict(source[number]) for number in range(len(source.sizes()))]
         assert len(dataset) == len(expected)
         for number, sample in enumerate(expected):

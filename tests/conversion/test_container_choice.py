@@ -11,7 +11,7 @@ from _cli import run
 
 from shardio.conversion.container_choice import choose_container, tar_cost
 from shardio.errors import BadSample
-from shardio.source import Field
+from shardio.source import Field, Source
 
 NUMBERS = {"x": Field("array", "float32", (3,)), "label": Field("scalar", "int64")}
 VALUES: dict[str, Any] = {
@@ -25,7 +25,7 @@ VALUES: dict[str, Any] = {
 KINDS = {"text": Field("text"), "key": Field("text"), "image": Field("image"), "big": Field("bytes")}
 
 
-class Samples:
+class Samples(Source):
     """As many equal samples as wanted; some of them may be bad."""
 
     metadata = {"source": "tests"}

@@ -20,6 +20,7 @@ from shardio.conversion.dataset_source import DatasetSource
 from shardio.conversion.runners import in_processes
 from shardio.conversion.subset import matching, shuffled
 from shardio.errors import BadSample, ConfigError, ShardCorrupt, SourceError, SourceWarning
+from shardio.source import Source
 from shardio.testing import samples as kinds
 from shardio.views.split import parse_split, split
 from shardio_converters.filelist import filelist
@@ -36,7 +37,7 @@ def test_a_condition_sees_what_is_stored(tmp_path: Path) -> None:
     assert shardio.open(tmp_path / "out")[0]["x"] == np.float32(0.7)
 
 
-class Plain:
+class Plain(Source):
     """A source of numbers without columns, some samples of which cannot be read."""
 
     fields = {"label": shardio.Field("scalar", dtype="int64"), "note": shardio.Field("text")}

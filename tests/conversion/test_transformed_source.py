@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import shardio
 from shardio.conversion.api import convert
 from shardio.conversion.reencode import ReencodeOptions
+from shardio.conversion.source import Source
 from shardio.conversion.transformed_source import TransformedSource
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field, infer_fields
@@ -21,7 +22,7 @@ from shardio.system.types import Sample
 NONE = ReencodeOptions()
 
 
-class Samples:
+class Samples(Source):
     """Samples in a list."""
 
     metadata = {"source": "list"}

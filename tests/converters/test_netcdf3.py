@@ -176,4 +176,4 @@ def test_they_are_not_adopted(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"found no .*`shardio convert hdf5 .*a\.nc OUT` takes NetCDF files"):
         shardio.index(tmp_path / "a.nc", tmp_path / "out")
     with pytest.raises(SourceError, match="is a NetCDF-3 file, which cannot be read in place: convert it"):
-        _ = hdf5(tmp_path / "a.nc", fields="vi1").names
+        _ = hdf5(tmp_path / "a.nc", fields="vi1").adoption

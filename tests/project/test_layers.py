@@ -153,7 +153,7 @@ def test_thin_modules_stay() -> None:
     """The modules that scripts and plug-ins import keep their paths and names."""
     for module, names in {
         "plan": {"Plan", "Schedule", "PlanSlice"},
-        "source": {"Source", "HasColumns", "HasBlocks", "Adoptable", "Field", "Sample"},
+        "source": {"Source", "WrappedSource", "Places", "Field", "Sample"},
         "testing": {"ContainerContract", "ReaderContract", "check_source"},
         "errors": {"ShardioError", "ConfigError"},
         "lightning": {"ResumeElastically"},
