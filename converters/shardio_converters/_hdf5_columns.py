@@ -77,6 +77,10 @@ class Column:
     units_from: str = ""
     file: int = 0
 
+    def form(self) -> tuple[Any, ...]:
+        """What the columns of a field have in common in all files, besides its kind, dtype and shape."""
+        return (self.path, self.members, self.ragged, self.classes, self.units_from)
+
 
 @final
 class Contents:

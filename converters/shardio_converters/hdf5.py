@@ -6,7 +6,7 @@ The format is described at https://support.hdfgroup.org/documentation/hdf5/lates
 import contextlib
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,32 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.containers.hdf5_library import DAMAGE
-from shardio.errors import ConfigError, Message, Option, SourceError
-from shardio.foreign.files import Sort, order_hints, other_files
+from shardio.errors import ConfigError, SourceError
+from shardio.foreign.files import Sort, other_files
 from shardio.foreign.formats import find_hdf5, is_netcdf3
 from shardio.foreign.names import Paths, printable
 from shardio.format import cf
-from shardio.format.fields import as_ragged, listed_ragged
-from shardio.source import Hdf5Names, Sample, check_index, describe_field, label_as_int64
+from shardio.format.fields import listed_ragged
+from shardio.source import Hdf5Names, Sample, check_index
 
-from ._coordinates import Coordinates, check_joined, merged, of_other_axes, read_coordinates, series_hints
 from ._fields import (
-    check_same_axes,
-    check_same_rows,
-    choose_fields,
-    known_fields,
-    listed_shapes,
     measure,
     remark_on_packing,
-    remark_on_rows,
-    rename_remarks,
-    shortened,
     with_attributes,
 )
 from ._files import source_errors
 from ._hdf5_columns import Column, Contents
 from ._hdf5_reader import Reader, datasets_of, open_file, try_in_helper
 from ._netcdf3 import ClassicContents, ClassicReader
+from ._series import SeriesOptions, read_series
 from ._source_base import ColumnSource, JoinedReaders, OneOpenFile
 
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
@@ -114,116 +106,70 @@ def hdf5(
     if not 0 < read_timeout < math.inf:
         raise ConfigError("{read_timeout} must be a number of seconds above 0, got {!r}", read_timeout)
     paths = find_hdf5(src, sort)
-    options = _Options(decode_cf, external_links, read_timeout, listed_ragged(ragged))
-    series: dict[frozenset[str], _Series] = {}
-    available: dict[str, None] = {}
-    for path in paths:
-        contents = ClassicContents(path) if is_netcdf3(path) else _contents(path, external_links, read_timeout)
-        kind, chosen = frozenset[str](), fields
-        if join:
-            kind = frozenset(contents.columns)
-            available |= dict.fromkeys(contents.all_columns())
-            chosen = fields if fields is None else known_fields(fields, contents.all_columns())
-        if kind not in series:
-            series[kind] = _Series(chosen, options)
-        series[kind].add(path, contents)
-    if join and fields is not None:
-        choose_fields(fields, available, printable(paths))
-    first, *others = series.values()
-    each = list(series.values())
-    if join:
-        check_joined(each)
-    columns = {name: replace(each[n].columns[name], file=n) for name, n in merged(each).items()}
-    starts = np.cumsum([0, *first.counts], dtype=np.int64)
-    lost = {name: why for one in series.values() for name, why in one.lost.items()}
-    no_effect = {path: told for one in series.values() for path, told in one.no_effect.items()}
-    left_out = shortened([f"left out {name!r}: {why}" for name, why in lost.items()], "datasets are left out")
-    not_applied = shortened(list(no_effect.values()), "datasets have such attributes")
-    renamed = [remark for one in series.values() for remark in rename_remarks(one.fields, one.names)]
-    rows = remark_on_rows({name: axes for one in series.values() for name, axes in one.axes.items()})
-    remarks = (*other_files(src, paths, "HDF5 files"), *left_out, *dict.fromkeys(renamed), *not_applied, *rows)
-    hints = (*order_hints(first.paths), *series_hints(first.coordinates))
-    joined = tuple(zip(*(one.paths for one in others), strict=True))
-    files = tuple(first.paths)
-    axes = {name: axes for one in series.values() for name, axes in one.axes.items()}
-    return Hdf5(files, columns, starts, external_links, read_timeout, remarks, hints, joined, axes).measured()
+    options = SeriesOptions(fields, decode_cf, join, listed_ragged(ragged))
+    found = read_series((_Contents(path, external_links, read_timeout) for path in paths), options)
+    remarks = (*other_files(src, paths, "HDF5 files"), *found.remarks)
+    (columns,), starts, axes = found.columns, found.starts(), found.axes
+    return Hdf5(
+        found.files, columns, starts, external_links, read_timeout, remarks, found.hints, found.joined, axes
+    ).measured()
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """The options of the converter by which each file is opened."""
+class _Contents:
+    """The contents of an HDF5 or NetCDF-3 file, see `FileContents`."""
 
-    decode_cf: bool
-    external_links: bool
-    read_timeout: float
-    ragged: Mapping[str, bool]
-
-
-@final
-class _Series:
-    """Files of the same datasets, in order.
-
-    Attributes:
-        fields: the choice of fields.
-        names: the path of each field's column.
-        columns: the columns of the first file by field, without an axis along which files may differ.
-        axes: what the axes of the first file's columns are called, by field.
-        counts: the number of rows of each file.
-        coordinates: those of each file.
-        lost, no_effect: why columns are left out, by name, and attributes that have no effect, by path.
-    """
-
-    def __init__(self, fields: str | Mapping[str, str] | None, options: _Options) -> None:
-        self.fields, self._options = fields, options
-        self.names: dict[str, str] = {}
-        self.columns: dict[str, Column] = {}
-        self.axes: dict[str, Sequence[str]] = {}
-        self.counts: list[int] = []
-        self.coordinates: list[Coordinates] = []
-        self.lost: dict[str, str] = {}
-        self.no_effect: dict[str, str] = {}
+    def __init__(self, path: Path, external_links: bool, read_timeout: float) -> None:
+        self.path, self._external_links, self._read_timeout = path, external_links, read_timeout
+        self._found: Contents | ClassicContents
+        if is_netcdf3(path):
+            self._found = ClassicContents(path)
+        else:
+            try_in_helper(path, read_timeout, "walk", external_links=external_links)
+            with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
+                self._found = Contents(file, path, external_links)
+        self.scales: Mapping[str, Sequence[str]] = self._found.scales
+        self.default_columns, self.all_columns = self._found.default_columns, self._found.all_columns
+        self.left_out = self._found.left_out
 
     @property
-    def paths(self) -> list[Path]:
-        return [file.file for file in self.coordinates]
+    def columns(self) -> Mapping[str, Column]:
+        return self._found.columns
 
-    def add(self, path: Path, contents: Contents | ClassicContents) -> None:
-        """Add the next file; SourceError if it disagrees with the first one."""
-        options, fields = self._options, self.fields
-        first = self.paths[0] if self.coordinates else path
-        usual = contents.default_columns()
-        if fields is None and contents.external:
-            raise SourceError("{} {}; or choose others with {fields}", printable(path), contents.where())
-        if fields is None and not usual:
-            raise SourceError(f"{printable(path)} holds no datasets with rows: {listed_shapes(contents.columns)}")
-        self.lost = contents.left_out() | self.lost if fields is None else {}
-        self.names = self.names or _choose(fields, contents, path)
-        if fields is None and (extra := usual.keys() - self.names.values()):
-            raise SourceError(f"files must agree: {printable(path)} has {min(extra)!r}, {printable(first)} has not")
-        found = _take(self.names, contents, path, first, options.decode_cf, self.no_effect)
-        for name, in_all in options.ragged.items():
-            if name in found and found[name].field.kind == "array":
-                shape = as_ragged(found[name].field.shape, in_all=in_all)
-                found[name] = replace(found[name], field=replace(found[name].field, shape=shape))
-        axes: dict[str, Sequence[str]] = {n: contents.scales.get(column.path, ()) for n, column in found.items()}
-        self.axes = self.axes or axes
-        check_same_axes(axes, self.axes, printable(path), printable(first))
-        self.columns = self.columns or found
-        _check_same(self.columns, found, path, first)
-        self.counts.append(_count(found, path, options.external_links))
-        if isinstance(contents, Contents):
-            names, links = datasets_of(found.values()), options.external_links
-            try_in_helper(path, options.read_timeout, "open_datasets", names=names, external_links=links)
-        opens = partial(_open, path, external_links=options.external_links, read_timeout=options.read_timeout)
-        opens(found.values()).close()  # fail now if a filter is missing
-        scales = [contents.scales.get(column.path, ())[:1] for column in found.values()]
-        rows = [scale[0] for scale in scales if scale]
-        there = read_coordinates(path, _coordinates(contents), contents.columns, rows, opens)
-        if self.coordinates and not options.ragged:
-            grid = of_other_axes(contents.scales, found.values())
-            self.coordinates[0].check_same(there, grid, "files must agree on their grid")
-        self.coordinates.append(there)
+    @property
+    def stored(self) -> Mapping[str, Column]:
+        columns = self.columns.values()
+        return {c.path: c for c in columns if not c.problem and not c.members and c.field.kind == "scalar"}
+
+    def elsewhere(self) -> str:
+        return self._found.where() if self._found.external else ""
+
+    def axes(self, column: Column) -> Sequence[str | None]:
+        return self.scales.get(column.path, ())
+
+    def described(self, column: Column, decode_cf: bool) -> tuple[Column, str]:
+        attributes = self._found.attributes.get(column.path, {})
+        if column.field.fixed and not column.members:
+            field, remark = with_attributes(column.field, attributes, column.path, decode_cf)
+            return replace(column, field=field, decoded=decode_cf), remark
+        if not (changes := cf.changes(cf.stated(attributes))) or column.field.kind not in ("array", "scalar"):
+            return column, ""
+        if decode_cf:
+            raise SourceError(f"its attributes {cf.told(changes)} are for numbers of one shape, which are no members")
+        return column, remark_on_packing(column.path, changes)
+
+    def opens(self, columns: Iterable[Column]) -> Reader | ClassicReader:
+        return _open(self.path, columns, self._external_links, self._read_timeout)
+
+    def check(self, columns: Sequence[Column]) -> None:
+        """Fail now if a filter is missing, or a file has no room for so many rows, whose sizes could exhaust memory."""
+        rows, size = columns[0].shape[0], self.path.stat().st_size
+        if rows > _FEW_ROWS + _ROWS_PER_BYTE * size and not self._external_links:
+            raise SourceError(f"{printable(self.path)} claims {rows} rows, more than its {size} bytes have room for")
+        if isinstance(self._found, Contents):
+            names, links = datasets_of(columns), self._external_links
+            try_in_helper(self.path, self._read_timeout, "open_datasets", names=names, external_links=links)
+        self.opens(columns).close()
 
 
 @final
@@ -249,7 +195,7 @@ class Hdf5(ColumnSource):
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     joined: tuple[tuple[Path, ...], ...] = ()
-    axes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    axes: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     source = "hdf5"
 
     @property
@@ -324,119 +270,7 @@ class Hdf5(ColumnSource):
         return measure(column, self._count, read, 0 if column.ragged else 100)
 
 
-def _contents(path: Path, external_links: bool, read_timeout: float) -> Contents:
-    try_in_helper(path, read_timeout, "walk", external_links=external_links)
-    with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
-        return Contents(file, path, external_links)
-
-
 def _open(path: Path, columns: Iterable[Column], external_links: bool, read_timeout: float) -> Reader | ClassicReader:
     if is_netcdf3(path):
         return ClassicReader(path, columns)
     return Reader(path, columns, external_links, read_timeout)
-
-
-def _choose(fields: str | Mapping[str, str] | None, contents: Contents | ClassicContents, path: Path) -> dict[str, str]:
-    available = contents.default_columns() if fields is None else contents.all_columns()
-    try:
-        return choose_fields(fields, available, printable(path))
-    except ConfigError as error:
-        if contents.external:
-            raise ConfigError("{}; the file {}", error, contents.where()) from error
-        raise
-
-
-def _take(
-    names: Mapping[str, str],
-    contents: Contents | ClassicContents,
-    path: Path,
-    first: Path,
-    decode_cf: bool,
-    remarks: dict[str, str],
-) -> dict[str, Column]:
-    """The chosen columns by field; add remarks on their attributes to `remarks`, by path, unless there are some.
-
-    Raises SourceError if a column cannot be converted, or they differ in their number of rows.
-    """
-    available = contents.all_columns()
-    found: dict[str, Column] = {}
-    for called, name in names.items():
-        column = available.get(name)
-        if column is None:
-            raise SourceError(f"files must agree: {printable(path)} has no {name!r}, {printable(first)} has")
-        if column.problem:
-            raise SourceError(f"{printable(path)}: {name!r} cannot be taken: {column.problem}")
-        try:
-            column, remark = _described(column, contents.attributes.get(column.path, {}), decode_cf)
-        except SourceError as error:
-            place = f"{printable(path)}: {name!r} cannot be decoded"
-            raise SourceError("{}: {}; choose others with {fields}", place, error) from error
-        if remark:
-            remarks.setdefault(column.path, remark)
-        found[called] = replace(column, field=label_as_int64(called, column.field))
-    check_same_rows({name: available[name] for name in names.values()}, printable(path))
-    return found
-
-
-def _described(column: Column, attributes: Mapping[str, Any], decode_cf: bool) -> tuple[Column, str]:
-    """A column with what its field states of its values, and a remark on attributes that have no effect, or "".
-
-    Raises SourceError, in words that follow the column's name, if its numbers cannot be decoded.
-    """
-    if column.field.fixed and not column.members:
-        field, remark = with_attributes(column.field, attributes, column.path, decode_cf)
-        return replace(column, field=field, decoded=decode_cf), remark
-    if not (changes := cf.changes(cf.stated(attributes))) or column.field.kind not in ("array", "scalar"):
-        return column, ""
-    if decode_cf:
-        raise SourceError(f"its attributes {cf.told(changes)} are for numbers of one shape, which are no members")
-    return column, remark_on_packing(column.path, changes)
-
-
-def _coordinates(contents: Contents | ClassicContents) -> Iterator[Column]:
-    """Yield the columns of numbers with one axis, to be decoded if that is possible."""
-    for column in contents.columns.values():
-        if column.problem or column.members or column.field.kind != "scalar":
-            continue
-        try:
-            field, _ = with_attributes(column.field, contents.attributes.get(column.path, {}), column.path, True)
-            yield replace(column, field=field, decoded=True)
-        except SourceError:  # such as a calendar without leap days
-            yield column
-
-
-def _count(columns: Mapping[str, Column], path: Path, external_links: bool) -> int:
-    """The number of rows; SourceError if a file cannot hold so many, whose sizes alone could exhaust memory."""
-    rows, size = next(iter(columns.values())).shape[0], path.stat().st_size
-    if rows > _FEW_ROWS + _ROWS_PER_BYTE * size and not external_links:
-        raise SourceError(f"{printable(path)} claims {rows} rows, more than its {size} bytes have room for")
-    return rows
-
-
-def _check_same(expected: Mapping[str, Column], found: Mapping[str, Column], path: Path, first: Path) -> None:
-    for name, column in found.items():
-        if _form(column) != _form(expected[name]):
-            ours, others = column.field, expected[name].field
-            alike = ours.shape != others.shape and replace(ours, shape=others.shape) == others
-            given = name if as_ragged(ours.shape) == as_ragged(others.shape) else f"{name}=all"
-            raise SourceError(
-                "files must agree: field {!r} is {} in {}, and {} in {}{}",
-                name,
-                describe_field(ours),
-                printable(path),
-                describe_field(others),
-                printable(first),
-                Message("; converted with {}, shapes may differ", Option("ragged", given)) if alike else "",
-            )
-        if difference := cf.difference(column.field.attributes, expected[name].field.attributes):
-            raise SourceError(
-                "files must agree: of field {!r}, {}{}",
-                name,
-                difference.between(printable(path), printable(first)),
-                Message("; {decode_cf:True} applies the attributes of each file") if difference.decodes else "",
-            )
-
-
-def _form(column: Column) -> Column:
-    """A column without what files of one form may differ in."""
-    return replace(column, shape=(), field=replace(column.field, attributes=None))

@@ -12,7 +12,7 @@ import struct
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from shardio.containers.zarr import array_rows, check_understood
 from shardio.containers.zarr_index import ENTRY, IndexedArray, ZarrIndex
 from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array
-from shardio.errors import BadSample, Message, ShardCorrupt, SourceError
-from shardio.foreign.files import Sort, order_hints
+from shardio.errors import BadSample, ShardCorrupt, SourceError
+from shardio.foreign.files import Sort
 from shardio.foreign.names import Paths, printable
 from shardio.foreign.zarr import FoundArray, find_stores, open_store
 from shardio.format import cf
@@ -36,30 +36,21 @@ from shardio.source import (
     Sample,
     ZarrIndexes,
     check_index,
-    describe_field,
-    label_as_int64,
     load_optional,
     local_path,
 )
 from shardio.system.regular_files import check_regular
 
-from ._coordinates import Coordinates, check_joined, merged, of_other_axes, read_coordinates, series_hints
 from ._fields import (
     array_field,
     check_characters,
-    check_same_axes,
-    check_same_rows,
-    choose_fields,
     dtype_in_words,
-    known_fields,
     measure,
-    remark_on_rows,
-    rename_remarks,
     sample_value,
-    shortened,
     with_attributes,
 )
 from ._files import source_errors
+from ._series import SeriesOptions, read_series
 from ._source_base import BlockCache, ColumnSource, JoinedReaders, OneOpenFile, rows_at_once
 
 _DAMAGE = (
@@ -92,8 +83,8 @@ def zarr(
     one axis with its name, must be equal. A lone array becomes the field `array`; in a group,
     every array becomes a field: numbers become scalars or arrays, strings text, raw values of fixed size bytes, and
     values of varying length bytes, or images if they begin like one. Missing chunks hold the fill value, as Zarr
-    defines. Arrays of pickled objects are refused, because unpickling can run any code; so are datetimes and
-    structures. Arrays without rows, and links in a store, are left out, and named in a note.
+    defines. Left out, and named in a note, are arrays of pickled objects, because unpickling can run any code, of
+    datetimes and structures, in codecs that are not installed, and without rows, and links in a store.
 
     Args:
         src: the directory or the zip file; a folder of stores, or a pattern.
@@ -125,137 +116,11 @@ def zarr(
     """
     given = [os.fspath(one) for one in ([src] if isinstance(src, (str, os.PathLike)) else src)]
     roots = find_stores(given, sort) or [local_path(one).absolute() for one in given]
-    series: dict[frozenset[str], _Series] = {}
-    available: dict[str, None] = {}
-    for root in roots:
-        contents = _Contents(root, axis)
-        kind, chosen = frozenset[str](), fields
-        if join:
-            kind = frozenset(contents.columns)
-            available |= dict.fromkeys(contents.usual())
-            chosen = fields if fields is None else known_fields(fields, contents.usual())
-        if kind not in series:
-            series[kind] = _Series(chosen, decode_cf)
-        series[kind].add(contents, compared=len(roots) > 1)
-    if join and fields is not None:
-        choose_fields(fields, available, printable(roots[0]))
-    each = list(series.values())
-    if join:
-        check_joined(each)
-    in_store = merged(each)
-    stores = tuple(
-        {name: replace(each[number].stores[at][name], file=number) for name, number in in_store.items()}
-        for at in range(len(each[0].stores))
+    options = SeriesOptions(
+        fields, decode_cf, join, what="stores", columns="arrays", each=True, compared=len(roots) > 1
     )
-    starts = np.cumsum([0, *each[0].counts], dtype=object)
-    if starts[-1] >= 1 << 62:
-        raise SourceError(f"{printable(roots[0])} claims {starts[-1]} rows, which are too many")
-    lost = list(dict.fromkeys(told for one in each for told in one.lost))
-    no_effect = list(dict.fromkeys(told for one in each for told in one.no_effect))
-    remarks = (
-        *shortened(lost, "arrays are left out"),
-        *dict.fromkeys(told for one in each for told in rename_remarks(one.fields, one.names)),
-        *shortened(no_effect, "arrays have such attributes"),
-        *remark_on_rows({name: column.dimensions for name, column in stores[0].items()}),
-    )
-    hints = (*order_hints(each[0].paths, "stores"), *series_hints(each[0].coordinates))
-    joined = tuple(zip(*(one.paths for one in each[1:]), strict=True))
-    made = Zarr(tuple(each[0].paths), stores, starts.astype(np.int64), remarks, hints, joined)
-    return made.measured()
-
-
-@final
-class _Series:
-    """Stores of the same arrays, in order.
-
-    Attributes:
-        fields: the choice of fields.
-        names: the path of each field's array.
-        paths: the stores.
-        stores: the chosen columns of each, by field.
-        coordinates: those of each, if they are compared.
-        lost, no_effect: remarks on arrays that are left out, and on attributes that have no effect, of the first store.
-    """
-
-    def __init__(self, fields: str | Mapping[str, str] | None, decode_cf: bool) -> None:
-        self.fields, self._decode_cf = fields, decode_cf
-        self.names: dict[str, str] = {}
-        self.paths: list[Path] = []
-        self.stores: list[Mapping[str, _Column]] = []
-        self.coordinates: list[Coordinates] = []
-        self.lost: list[str] = []
-        self.no_effect: list[str] = []
-
-    @property
-    def columns(self) -> Mapping[str, "_Column"]:
-        return self.stores[0]
-
-    @property
-    def counts(self) -> list[int]:
-        return [next(iter(store.values())).shape[0] for store in self.stores]
-
-    def add(self, contents: "_Contents", *, compared: bool) -> None:
-        """Add the next store; SourceError if it disagrees with the first one. Its coordinates are read to compare."""
-        root, usual = contents.root, contents.usual()
-        first = self.paths[0] if self.paths else root
-        if not usual:
-            raise SourceError(f"{printable(root)} holds no arrays with rows")
-        self.names = self.names or choose_fields(self.fields, usual, printable(root))
-        if self.fields is None and (extra := usual.keys() - self.names.values()):
-            raise SourceError(f"stores must agree: {printable(root)} has {min(extra)!r}, {printable(first)} has not")
-        chosen, no_effect = _take(self.names, usual, root, first, self._decode_cf)
-        if not self.paths:
-            self.lost, self.no_effect = contents.lost if self.fields is None else [], no_effect
-        self.stores.append(chosen)
-        self.paths.append(root)
-        _check_same(self.stores[0], chosen, root, first)
-        if compared:
-            columns, opens = list(chosen.values()), partial(_Reader, root)
-            rows = [axes[0] for column in columns if (axes := contents.scales.get(column.path)) and axes[0]]
-            there = read_coordinates(root, contents.coordinates(), contents.stored, rows, opens)
-            if self.coordinates:
-                grid = of_other_axes(contents.scales, columns)
-                self.coordinates[0].check_same(there, grid, "stores must agree on their grid")
-            self.coordinates.append(there)
-
-
-def _take(
-    names: Mapping[str, str], usual: Mapping[str, "_Column"], root: Path, first: Path, decode_cf: bool
-) -> tuple[dict[str, "_Column"], list[str]]:
-    """The chosen columns of a store by field, and remarks on attributes that have no effect."""
-    chosen: dict[str, _Column] = {}
-    not_applied: list[str] = []
-    for called, name in names.items():
-        if name not in usual:
-            raise SourceError(f"stores must agree: {printable(root)} has no {name!r}, {printable(first)} has")
-        if usual[name].problem:
-            reason = f"{usual[name].problem}; choose others with fields"
-            raise SourceError(f"{printable(root)}: {name!r} cannot be taken: {reason}")
-        column, remark = _described(usual[name], f"{printable(root)}: {name!r}", decode_cf)
-        not_applied += [remark] if remark else []
-        chosen[called] = replace(column, field=label_as_int64(called, column.field))
-    check_same_rows({name: usual[name] for name in names.values()}, printable(root))
-    return chosen, not_applied
-
-
-def _check_same(expected: Mapping[str, "_Column"], found: Mapping[str, "_Column"], root: Path, first: Path) -> None:
-    """Raise SourceError unless the fields of a store are those of the first one."""
-    ours, others = ({name: column.dimensions for name, column in store.items()} for store in (found, expected))
-    check_same_axes(ours, others, printable(root), printable(first), "stores")
-    for name, column in found.items():
-        our, other = column.field, expected[name].field
-        if replace(our, attributes=None) != replace(other, attributes=None):
-            raise SourceError(
-                f"stores must agree: field {name!r} is {describe_field(our)} in {printable(root)}, and "
-                f"{describe_field(other)} in {printable(first)}"
-            )
-        if difference := cf.difference(our.attributes, other.attributes):
-            raise SourceError(
-                "stores must agree: of field {!r}, {}{}",
-                name,
-                difference.between(printable(root), printable(first)),
-                Message("; {decode_cf:True} applies the attributes of each store") if difference.decodes else "",
-            )
+    found = read_series((_Contents(root, axis) for root in roots), options)
+    return Zarr(found.files, found.columns, found.starts(), found.remarks, found.hints, found.joined).measured()
 
 
 @final
@@ -290,6 +155,10 @@ class _Column:
     metadata: Mapping[str, Any] | None = None
     dimensions: tuple[str | None, ...] = ()
     file: int = 0
+
+    def form(self) -> tuple[Any, ...]:
+        """What the columns of a field have in common in all stores, besides its kind, dtype and shape: nothing."""
+        return ()
 
 
 @final
@@ -415,16 +284,15 @@ class _Reader:
             self._library.close()
 
     def array(self, path: str) -> Any:
-        """Open the array at `path` with zarr; SourceError if that rejects its metadata."""
-        place = f"{printable(self._root)}: the array {path!r}"
+        """Open the array at `path` with zarr; SourceError, in words that follow its name, if that fails."""
         self._library = self._library or _open(self._root)
         try:
             array = _zarr().open_array(store=self._library, path=path, mode="r")
             chunks = tuple(array.chunks)
         except _DAMAGE as error:
-            raise SourceError(f"{place} cannot be read: {_error_text(error)}") from error
+            raise SourceError(f"cannot be read: {_error_text(error)}") from error
         if any(size < 1 for size in chunks):
-            raise SourceError(f"{place} must have chunks of at least one element, it has {list(chunks)}")
+            raise SourceError(f"must have chunks of at least one element, it has {list(chunks)}")
         return array
 
     def value(self, column: _Column, row: int) -> Any:
@@ -521,12 +389,10 @@ class _Contents:
     """The arrays of a store.
 
     Attributes:
-        root: the store.
-        columns: all arrays by path; a store that is one is called `array`. Those without rows, which are left out, have
-            no shape.
+        path: the store.
+        columns: all arrays by path; a store that is one is called `array`. Those without rows have no shape.
         stored: by path, the arrays of numbers with one axis, whichever that is.
         scales: by path of an array, those of the coordinates of its axes, that of the samples first; "" for none.
-        lost: a remark for each array that is left out.
     """
 
     def __init__(self, root: Path, axis: str | None) -> None:
@@ -534,13 +400,13 @@ class _Contents:
         arrays = store.arrays()
         if not arrays:
             raise SourceError(f"{printable(root)} holds no Zarr arrays")
-        self.root = root
-        self.lost = [f"left out {path!r}: it is a link, which is not followed" for path in store.links]
+        self.path, self._axis = root, axis
+        self._links = store.links
         found: dict[str, _Column] = {}
         reader = _Reader(root, ())
         try:
             for array in arrays:
-                found[array.path or "array"] = _column(array, reader, root)
+                found[array.path or "array"] = _column(array, reader)
         finally:
             reader.close()
         stated = {column.path: column.attributes or {} for column in found.values()}
@@ -550,25 +416,43 @@ class _Contents:
             found[name] = replace(found[name], attributes=attributes)
         self.stored = {column.path: column for column in found.values() if _is_lone(column)}
         self.columns = found if axis is None else {name: _along(column, axis) for name, column in found.items()}
-        for name, column in self.columns.items():
-            if not column.shape:
-                self.lost.append(f"left out {name!r}: it has no {'rows' if axis is None else f'axis {axis!r}'}")
-        self.scales = {
+        self.scales: Mapping[str, Sequence[str]] = {
             column.path: tuple(self._scale(column, name) for name in column.dimensions)
             for column in self.columns.values()
         }
 
-    def usual(self) -> dict[str, "_Column"]:
+    def all_columns(self) -> dict[str, "_Column"]:
         """Return the arrays with rows."""
         return {name: column for name, column in self.columns.items() if column.shape}
 
-    def coordinates(self) -> Iterator["_Column"]:
-        """Yield the arrays of numbers with one axis, to be decoded if that is possible."""
-        for column in self.stored.values():
-            try:
-                yield _described(column, column.path, True)[0]
-            except SourceError:  # such as a calendar without leap days
-                yield column
+    def default_columns(self) -> dict[str, "_Column"]:
+        return {name: column for name, column in self.all_columns().items() if not column.problem}
+
+    def left_out(self) -> dict[str, str]:
+        lacks = "it has no rows" if self._axis is None else f"it has no axis {self._axis!r}"
+        why = {name: one.problem or ("" if one.shape else lacks) for name, one in self.columns.items()}
+        links = dict.fromkeys(self._links, "it is a link, which is not followed")
+        return links | {name: reason for name, reason in why.items() if reason}
+
+    def elsewhere(self) -> str:
+        return ""
+
+    def axes(self, column: "_Column") -> Sequence[str | None]:
+        return column.dimensions
+
+    def described(self, column: "_Column", decode_cf: bool) -> tuple["_Column", str]:
+        if column.field.kind not in ("array", "scalar"):
+            return column, ""
+        attributes = column.attributes or {}
+        field, remark = with_attributes(column.field, attributes, column.path or "array", decode_cf)
+        how = cf.decoding(attributes, np.dtype(column.field.dtype)) if decode_cf else None
+        return replace(column, field=field, decoding=None if how is None or how.idle else how), remark
+
+    def opens(self, columns: Iterable["_Column"]) -> _Reader:
+        return _Reader(self.path, columns)
+
+    def check(self, columns: Sequence["_Column"]) -> None:
+        """There is nothing to check before values are read."""
 
     def _scale(self, column: "_Column", axis: str | None) -> str:
         """Return the path of the coordinate of an axis: the array of its name beside the column."""
@@ -581,18 +465,26 @@ def _is_lone(column: "_Column") -> bool:
     return bool(column.layout and column.dimensions) and not column.problem and column.field.kind == "scalar"
 
 
-def _column(found: FoundArray, reader: _Reader, root: Path) -> _Column:
+def _column(found: FoundArray, reader: _Reader) -> _Column:
+    """The column of an array; one with a problem if it cannot be taken, whatever its metadata states."""
+    try:
+        return _sound_column(found, reader)
+    except (Impossible, SourceError) as error:
+        return _Column(found.path, (0,), problem=str(error))
+
+
+def _sound_column(found: FoundArray, reader: _Reader) -> _Column:
     codecs = set().union(*map(_codecs, found.metadata))
     if "pickle" in codecs:  # not opened: zarr may unpickle the fill value for that alone
-        return _Column(found.path, (0,), problem="pickled objects may run code")
+        raise SourceError("pickled objects may run code")
     try:
         layout = of_array(found.metadata[0])
         check_understood(layout)
-    except Impossible as error:
-        raise SourceError(f"{printable(root)}: the array {found.path!r} {error}") from error
+    except Impossible:
+        raise
     except NotUnderstood:
         return _column_of_zarr(reader.array(found.path), found, codecs)
-    _check_formats(layout, found, root)
+    _check_formats(layout, found)
     axes = _dimensions(found, len(layout.shape))
     column = _Column(found.path, layout.shape, layout=layout, metadata=found.metadata[0], dimensions=axes)
     return _of_numbers(column, layout.dtype, layout.chunk, layout.fill, found)
@@ -606,7 +498,7 @@ def _dimensions(found: FoundArray, count: int) -> tuple[str | None, ...]:
     return tuple(name if isinstance(name, str) else None for name in names)
 
 
-def _check_formats(layout: ArrayLayout, found: FoundArray, root: Path) -> None:
+def _check_formats(layout: ArrayLayout, found: FoundArray) -> None:
     """Raise SourceError if an array has metadata of both formats that look for its chunks elsewhere."""
     place = [0] * len(layout.shape)
     for metadata in found.metadata[1:]:
@@ -615,8 +507,8 @@ def _check_formats(layout: ArrayLayout, found: FoundArray, root: Path) -> None:
             if (layout.shape, layout.chunk, layout.key(place)) == (other.shape, other.chunk, other.key(place)):
                 continue
         raise SourceError(
-            f"{printable(root)}: the array {found.path!r} has metadata of format 2 and of format 3, which differ in "
-            "its shape or its chunks: remove those that are not the array's"
+            "has metadata of format 2 and of format 3, which differ in its shape or its chunks: remove those that are "
+            "not the array's"
         )
 
 
@@ -643,7 +535,7 @@ def _of_numbers(column: _Column, dtype: np.dtype[Any], chunks: Sequence[int], fi
         return replace(column, field=field, attributes=_attributes(found, dtype, fill))
     except _DAMAGE as error:
         text = _error_text(error)
-        raise SourceError(f"the attributes of the array {found.path!r} cannot be read: {text}") from error
+        raise SourceError(f"its attributes cannot be read: {text}") from error
 
 
 def _along(column: _Column, axis: str) -> _Column:
@@ -663,19 +555,6 @@ def _along(column: _Column, axis: str) -> _Column:
     if field is None:
         return replace(moved, problem=f"no field holds {list(shape[1:])} of {layout.dtype}")
     return replace(moved, field=field)
-
-
-def _described(column: _Column, place: str, decode_cf: bool) -> tuple[_Column, str]:
-    """A column with what its field states of its values, and a remark on attributes that have no effect, or ""."""
-    if column.field.kind not in ("array", "scalar"):
-        return column, ""
-    attributes = column.attributes or {}
-    try:
-        field, remark = with_attributes(column.field, attributes, column.path or "array", decode_cf)
-    except SourceError as error:
-        raise SourceError(f"{place} cannot be decoded: {error}; choose others with fields") from error
-    how = cf.decoding(attributes, np.dtype(column.field.dtype)) if decode_cf else None
-    return replace(column, field=field, decoding=None if how is None or how.idle else how), remark
 
 
 def _attributes(found: FoundArray, dtype: np.dtype[Any], fill: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 import warnings
 import zipfile
@@ -129,10 +130,13 @@ class TestKinds:
         (np.zeros((3, 2), "V3"), r"no field holds \[2\] of \|V3"),
     ])  # fmt: skip
     def test_what_no_field_holds(self, tmp_path: Path, data: Any, reason: str, form: int) -> None:
-        """An array that no field can hold is refused with the reason, and others can be chosen."""
+        """An array that no field can hold is left out with the reason, and refused if it is chosen."""
         write(tmp_path / "a", form, x=data, y=np.arange(3))
         with pytest.raises(SourceError, match=f"a: 'x' cannot be taken: {reason}; choose others with fields"):
-            zarr(tmp_path / "a")
+            zarr(tmp_path / "a", fields="x")
+        source = zarr(tmp_path / "a")
+        assert (list(source.fields), len(source.remarks)) == (["y"], 1)
+        assert re.search(f"^left out 'x': {reason}", source.remarks[0])
         assert zarr(tmp_path / "a", fields="y")[2] == {"y": 2}
 
 
@@ -160,10 +164,10 @@ class TestPickles:
             (tmp_path / "a" / "y" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
         (tmp_path / "a" / "y" / ".zarray").write_text(json.dumps(metadata))
         (tmp_path / "a" / "y" / "0").write_bytes(numcodecs.Pickle().encode([Bomb(tmp_path / "ran")]))
-        for fields in (None, "y"):
-            with pytest.raises(SourceError, match="'y' cannot be taken: pickled objects may run code"):
-                zarr(tmp_path / "a", fields=fields)
-        with pytest.raises(SourceError, match="'array' cannot be taken: pickled"):
+        with pytest.raises(SourceError, match="'y' cannot be taken: pickled objects may run code"):
+            zarr(tmp_path / "a", fields="y")
+        assert zarr(tmp_path / "a").remarks == ("left out 'y': pickled objects may run code",)
+        with pytest.raises(SourceError, match="can be taken: 'array': pickled"):
             zarr(tmp_path / "a" / "y")
         assert zarr(tmp_path / "a", fields="x")[1] == {"x": 1}
         assert not (tmp_path / "ran").exists()
@@ -258,25 +262,23 @@ class TestDamage:
         """Invalid metadata is refused by name."""
         write(tmp_path / "a", form, x=numbers("i4"), y=numbers("i4"))
         (tmp_path / "a" / "x" / (".zarray" if form == 2 else "zarr.json")).write_text(text, "latin-1")
-        told = (
-            r"a: the array 'x' cannot be read|\.zarray: not JSON: |zarr\.json: not |is not Zarr metadata|occurs twice"
-        )
+        told = r"cannot be taken: cannot be read|\.zarray: not JSON: |zarr\.json: not |is not Zarr metadata|occurs twice"
         with pytest.raises(SourceError, match=told):
-            zarr(tmp_path / "a")
+            zarr(tmp_path / "a", fields="x")
 
     @pytest.mark.parametrize("form", FORMATS)
     @pytest.mark.parametrize(
         ("shape", "chunks", "message"),
         [
-            ([10, 2**62], None, r"'x' must have sizes of at least 0 and less than 2\^62, it has \[10, 4611686018"),
-            ([10, 2**60], None, r"'x' cannot be taken: no field holds \[1152921504606846976\] of int32"),
+            ([10, 2**62], None, r"'x': must have sizes of at least 0 and less than 2\^62, it has \[10, 4611686018"),
+            ([10, 2**60], None, r"can be taken: 'x': no field holds \[1152921504606846976\] of int32"),
             ([0, 2**60], None, "no field holds"),
             ([2**70, 3], None, r"less than 2\^62, it has \[1180591620717411303424, 3\]"),
             ([-1, 3], None, r"sizes of at least 0 and less than 2\^62, it has \[-1, 3\]"),
             ([10, 3], [2**61, 3], r"has chunks \[2305843009213693952, 3\] of int32, more than 1073741824 bytes"),
-            ([10, *[1] * 64], [10, *[1] * 64], r"'x' has a shape \[10, 1"),
-            ([10, 1 << 15], [10, 1], "'x' cannot be taken: a row lies in 32768 chunks, more than 16384"),
-            ([10, 3], [0, 3], r"'x' must have chunks of at least one element, it has \[0, 3\]"),
+            ([10, *[1] * 64], [10, *[1] * 64], r"'x': has a shape \[10, 1"),
+            ([10, 1 << 15], [10, 1], "can be taken: 'x': a row lies in 32768 chunks, more than 16384"),
+            ([10, 3], [0, 3], r"'x': must have chunks of at least one element, it has \[0, 3\]"),
             ([10, 3], [10, 0], "chunks of at least one element"),
         ],
     )
