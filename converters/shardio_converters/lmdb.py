@@ -4,7 +4,7 @@ Source: src/caffe/proto/caffe.proto of https://github.com/BVLC/caffe. `shardio.c
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final, get_args
 
@@ -13,22 +13,27 @@ from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from shardio.containers.lmdb_pages import DamagedPages, Pages
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, ConfigError, Option, SourceError
 from shardio.foreign.files import File, unreadable
 from shardio.foreign.locations import ValueLocations
 from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Places, Sample, check_index, encode_png, local_path, probe_image, sniff_image
+from shardio.system.units import counted
 
 from . import _protobuf
-from ._fields import readable, shape_of_all
+from ._fields import decode_utf8, readable, shape_of_all
 from ._protobuf import BYTES, FIXED32, VARINT, Record, Span
 from ._source_base import LocatedSource
 
 Layout: TypeAlias = Literal["auto", "datum", "image"]
 _SHARDIOS = b"\xff" * 8 + b"_"  # how the last keys in a shard of shardio begin
+_COUNTS = ("__keys__", "__len__", "length", "num-samples")
+"""Keys of entries that count or list the others."""
 
 
-def lmdb(src: str | os.PathLike[str], *, layout: Layout = "auto", bgr: bool = True) -> "Lmdb":
+def lmdb(
+    src: str | os.PathLike[str], *, layout: Layout = "auto", bgr: bool = True, database: str | None = None
+) -> "Lmdb":
     """An LMDB of Caffe's Datum messages or of image files: a directory that holds data.mdb, or the file itself.
 
     Samples are in the order of their keys, which become the text field `key`. A Datum becomes `label`, int64, 0 where
@@ -36,12 +41,16 @@ def lmdb(src: str | os.PathLike[str], *, layout: Layout = "auto", bgr: bool = Tr
     values of any other number of channels, and float_data, become `array` [channels, height, width], uint8 or float32,
     of fixed shape if the first and the last sample agree.
 
+    Entries that count or list the others, such as `__len__`, are no samples. Of pairs `image-000000001` and
+    `label-000000001`, as text recognition has them, each is one sample, and the label becomes `text`.
+
     The file is read without a lock file: nobody may write to it meanwhile.
 
     Args:
         src: the directory or the file.
         layout: what the values are: `datum`, `image` (image files), or `auto`, to decide by the first value.
         bgr: raw pixels of 3 channels are in the order blue, green, red, as Caffe stores them; else red, green, blue.
+        database: the named database to read; by default the main one, or the only named one.
 
     Example:
         shardio convert lmdb ilsvrc12_train_lmdb data/train
@@ -58,7 +67,10 @@ def lmdb(src: str | os.PathLike[str], *, layout: Layout = "auto", bgr: bool = Tr
     if (root / "shardio.json").exists():
         raise SourceError(f"{printable(root)} {own}")
     file = open_lmdb(root)
-    entries = scan(file)
+    pages = _choose(Pages(file.fileno(), file.size), file.path, database)
+    entries = scan(file, pages)
+    counts = {name: span[0] for name in _COUNTS if (span := pages.find(name.encode())) is not None}
+    entries = entries[~np.isin(entries["offset"], list(counts.values()))]
     if not len(entries):
         raise SourceError(f"{printable(file.path)} holds no entries")
     last = file.read_exactly(int(entries[-1]["key"]), int(entries[-1]["key_size"]))
@@ -66,12 +78,19 @@ def lmdb(src: str | os.PathLike[str], *, layout: Layout = "auto", bgr: bool = Tr
         raise SourceError(
             f"{printable(file.path)} was written by shardio; its datasets are copied by `shardio reshard`"
         )
-    spans = entries["offset"].copy(), entries["size"].astype(np.int64)
-    places, keys = ValueLocations([file.path], [spans], open_lmdb), repack_fields(entries[["key", "key_size"]])
-    source = Lmdb(places, keys, Field("image"), datums=False, bgr=bgr)
-    if layout == "image" or (layout == "auto" and _holds_images(source)):
-        return source
-    return Lmdb(places, keys, _field(source, places), datums=True, bgr=bgr)
+    images, texts = _pairs(file, pages, entries)
+    spans = images["offset"].copy(), images["size"].astype(np.int64)
+    places, keys = ValueLocations([file.path], [spans], open_lmdb), repack_fields(images[["key", "key_size"]])
+    made = _Layout(integers=pages.tree.has_integers, bgr=bgr, texts=texts)
+    source = Lmdb(places, keys, Field("image"), made)
+    if layout == "datum" or (layout == "auto" and not _holds_images(source)):
+        source = Lmdb(places, keys, _field(source, places), replace(made, datums=True))
+    if left := len(entries) - len(images) - (0 if texts is None else len(texts)):
+        source.remarks = (f"left out {counted(left, 'value')} beside those of pairs of an image and a label",)
+    if counts:
+        told = f"taken for counts or lists of the others, and no samples: {', '.join(map(repr, counts))}"
+        source.hints = (*source.hints, told)
+    return source
 
 
 def open_lmdb(path: Path) -> File:
@@ -85,13 +104,44 @@ def open_lmdb(path: Path) -> File:
         raise SourceError(f"lmdb takes a directory that holds data.mdb, or a file; {reason}") from error
 
 
-def scan(file: File) -> NDArray[Any]:
+def _choose(pages: Pages, path: Path, database: str | None) -> Pages:
+    """Return pages whose tree is the named database that is asked for, or the only one."""
+    named = pages.named()
+    if database is not None and database not in named:
+        there = f"its named databases are {', '.join(map(repr, named))}" if named else "it has no named databases"
+        raise ConfigError("{}: {}, got {}", printable(path), there, Option("database", database))
+    if database is None and len(named) > 1:
+        told = "{} holds named databases: {database} takes one of {}"
+        raise SourceError(told, printable(path), ", ".join(map(repr, named)))
+    pages.tree = named.get(database or "", next(iter(named.values()), pages.tree))
+    return pages
+
+
+def _pairs(file: File, pages: Pages, entries: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """The entries of images, and those of their labels if these are pairs as text recognition has them; else None."""
+    begins = [pages.find(b"%s-%09d" % (kind, 1)) for kind in (b"image", b"label")]
+    if pages.find(b"num-samples") is None or None in begins:
+        return entries, None
+    image, label = (int(np.flatnonzero(entries["offset"] == one[0])[0]) for one in begins if one is not None)
+    count = label - image
+    for kind, first in ((b"image", image), (b"label", label)):
+        last = entries[first + count - 1 : first + count]  # keys are sorted: with it all before it are there
+        name = b"".join(file.read_exactly(*one[["key", "key_size"]].tolist()) for one in last)
+        if name != (wanted := b"%s-%09d" % (kind, count)):
+            raise SourceError(
+                f"{printable(file.path)}: its keys must pair, image-000000001 with label-000000001 and so on: expected "
+                f"{wanted!r}, got {name!r}"
+            )
+    return entries[image:label], entries[label : label + count]
+
+
+def scan(file: File, pages: Pages | None = None) -> NDArray[Any]:
     """Locate all entries, `[n]` of `lmdb_pages.ENTRY_DTYPE`, in the order of their keys.
 
     Raises SourceError if the pages are damaged, or hold anything but one value for each key.
     """
     try:
-        return Pages(file.fileno(), file.size).scan()
+        return (pages or Pages(file.fileno(), file.size)).scan()
     except DamagedPages as error:
         raise SourceError(f"{printable(file.path)}: {error}") from error
     except OSError as error:
@@ -163,6 +213,24 @@ def parse_datum(record: bytes) -> Datum:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the entries are.
+
+    Attributes:
+        integers: whether keys are integers in native order.
+        bgr: whether raw pixels of 3 channels are blue, green, red.
+        texts: the entry of each sample's text, `[n]` of ENTRY_DTYPE; None without texts.
+        datums: whether values are Datums, not image files.
+    """
+
+    integers: bool
+    bgr: bool
+    texts: NDArray[Any] | None
+    datums: bool = False
+
+
+@final
 class Lmdb(LocatedSource):
     """The entries of an LMDB file.
 
@@ -170,27 +238,28 @@ class Lmdb(LocatedSource):
         places: where the values are.
         keys: the offset and the bytes of each key, `[n]`.
         field: of the images or arrays.
-        datums: whether values are Datums, not image files.
-        bgr: whether raw pixels of 3 channels are blue, green, red.
+        layout: what the entries are.
     """
 
     metadata = {"source": "lmdb"}
 
-    def __init__(self, places: ValueLocations, keys: NDArray[Any], field: Field, *, datums: bool, bgr: bool) -> None:
+    def __init__(self, places: ValueLocations, keys: NDArray[Any], field: Field, layout: _Layout) -> None:
         super().__init__(places)
-        self._keys, self._field, self._datums, self._bgr = keys, field, datums, bgr
-        label = {"label": Field("scalar", dtype="int64")} if datums else {}
-        self.fields = {field.kind: field, **label, "key": Field("text")}
+        self._keys, self._field, self._layout = keys, field, layout
+        label = {"label": Field("scalar", dtype="int64")} if layout.datums else {}
+        text = {} if layout.texts is None else {"text": Field("text")}
+        self.fields = {field.kind: field, **label, **text, "key": Field("text")}
 
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self._places))
         key, value, place = self.entry(index)
         with bad_samples_at(place):
-            if not self._datums:
+            text = {} if (span := self._text(index)) is None else {"text": decode_utf8(self._read(index, *span))}
+            if not self._layout.datums:
                 probe_image(value)
-                return {"image": value, "key": key}
+                return {"image": value, **text, "key": key}
             datum = parse_datum(value)
-            return {self._field.kind: self._pixels(datum, value), "label": datum.label, "key": key}
+            return {self._field.kind: self._pixels(datum, value), "label": datum.label, **text, "key": key}
 
     @property
     def adoption(self) -> Places:
@@ -202,22 +271,34 @@ class Lmdb(LocatedSource):
         _, value, place = self.entry(index)
         _, _, start, size = self._places.locate(index)
         with bad_samples_at(place):
-            if self._datums:
+            if self._layout.datums:
                 datum = parse_datum(value)
                 span = datum.span
                 if span is None or (self._field.kind == "image" and not datum.encoded):
                     raise BadSample("its Datum holds no image file, and no contiguous values")
                 start, size = start + span[0], span[1]
-        at, length = self._keys[index].tolist()
-        return {self._field.kind: (start, size), "key": (at, length)}
+        if self._layout.integers:
+            raise BadSample("the keys are integers, which are no text in the file: convert it")
+        text = {} if (span := self._text(index)) is None else {"text": span}
+        return {self._field.kind: (start, size), **text, "key": self._keys[index].tolist()}
 
     def entry(self, index: int) -> tuple[str, bytes, str]:
         """The key and value of entry `index`, and its name in messages; BadSample if it cannot be read."""
         file, _, offset, size = self._places.locate(index)
         with bad_samples_at(f"{printable(file.path)}, entry {index}"):
-            key = file.read_exactly(*self._keys[index].tolist()).decode("utf-8", "backslashreplace")
+            raw = file.read_exactly(*self._keys[index].tolist())
+            integer = self._layout.integers
+            key = str(int.from_bytes(raw, "little")) if integer else raw.decode("utf-8", "backslashreplace")
         with bad_samples_at(place := f"{printable(file.path)}, key {key!r}"):
             return key, file.read_exactly(offset, size), place
+
+    def _text(self, index: int) -> Span | None:
+        """The offset and size of a sample's text; None without texts."""
+        texts = self._layout.texts
+        return None if texts is None else (int(texts[index]["offset"]), int(texts[index]["size"]))
+
+    def _read(self, index: int, offset: int, size: int) -> bytes:
+        return self._places.locate(index).file.read_exactly(offset, size)
 
     def _pixels(self, datum: Datum, record: bytes) -> Any:
         """The image file or the array in a Datum; BadSample unless it is of the same kind as in the first Datum."""
@@ -230,7 +311,7 @@ class Lmdb(LocatedSource):
         pixels = datum.array(record)
         if kind == "array":
             return pixels
-        colors = pixels[::-1] if self._bgr else pixels
+        colors = pixels[::-1] if self._layout.bgr else pixels
         return encode_png(
             colors[0] if len(colors) == 1 else np.ascontiguousarray(colors.transpose(1, 2, 0)), "its Datum"
         )

@@ -60,6 +60,8 @@ class LmdbWriter(Writer):
         self._pending_bytes, self._map_size = 0, _SMALLEST_MAP
         # Without these, each commit would wait for the disk: `close` waits once, before anyone has seen the file.
         options = {"subdir": False, "lock": False, "sync": False, "metasync": False, "map_size": self._map_size}
+        if int(importlib.import_module("lmdb").__version__.partition(".")[0]) >= 3:
+            options["lib_version"] = 0  # or $LMDB_DEFAULT_LIB_VERSION decides the format of the file
         self._file = self._create(path)
         with _disk_errors():  # LMDB would follow a link at `path`: it gets the file that was created there
             opened = importlib.import_module("lmdb").open(portable.path_of(self._file.fileno()), **options)
@@ -94,6 +96,8 @@ class LmdbWriter(Writer):
             os.truncate(self._file.fileno(), size)
         with _disk_errors():
             self._environment.sync(True)
+        if not Pages(self._file.fileno(), size).plain:
+            raise ConfigError(f"{self._path}: the lmdb library wrote another format than that of LMDB 0.9")
 
     def _commit(self) -> None:
         map_full = importlib.import_module("lmdb").MapFullError

@@ -11,7 +11,7 @@ write to the file meanwhile, as with the library's own `MDB_NOLOCK`.
 import os
 import struct
 from collections.abc import Iterator
-from typing import Any, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,33 @@ Span: TypeAlias = tuple[int, int]
 ENTRY_DTYPE = np.dtype([("key", "<i8"), ("key_size", "<u2"), ("offset", "<i8"), ("size", "<u4")])
 """The offset and the bytes of an entry's key and of its value in the file."""
 
+
+class Tree(NamedTuple):
+    """A database: the tree of its pages. `flags` say how its keys are sorted, and whether they have several values."""
+
+    flags: int
+    depth: int
+    entries: int
+    root: int
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether its keys are integers in native order (INTEGERKEY)."""
+        return bool(self.flags & _INTEGERKEY)
+
+
 _META = struct.Struct("<16xIIQQI48xHH24xQQQQ")
 """A meta page: magic, version, address, size, page size; then the main tree's flags, depth, entries and root; last
 page, transaction."""
+_TREE = struct.Struct("<4xHH24xQQ")
+"""The record of a named database: flags, depth, entries and root."""
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
+_MAGIC_PLACE = 24  # in the format of LMDB 1.0
 _HEADER, _NODE = 16, 8
 _BRANCH, _LEAF, _OVERFLOWS = 1, 2, 4  # flags of pages
 _BIG, _SUBDATA, _DUPDATA = 1, 2, 4  # flags of nodes
-_DUPSORT = 4  # a flag of trees
+_DUPSORT, _INTEGERKEY = 4, 8  # flags of trees
+_MOST_NAMED = 1 << 10
 _NO_PAGE = 2**64 - 1
 _DEEPEST = 32
 
@@ -54,11 +73,13 @@ class Pages:
         known: whether this is an LMDB file.
         plain: whether its main tree has one value for each key, in the order of their bytes.
         extent: the bytes that the file must have, by its own account.
+        tree: the database that is read: the main one, until another one is set.
     """
 
     def __init__(self, descriptor: int, size: int) -> None:
         self._descriptor, self._size = descriptor, size
-        self._page_size = self._root = self._count = self._depth = self._entries = self._flags = self.extent = 0
+        self._page_size = self._count = self.extent = 0
+        self.tree = Tree(0, 0, 0, _NO_PAGE)
         self.known = self.plain = False
         newest = -1
         for place in range(2):
@@ -72,13 +93,13 @@ class Pages:
             self._page_size = page_size
             if transaction > newest:
                 newest, self.extent = transaction, (last + 1) * page_size
-                self._flags, self._depth, self._entries, self._root = flags, depth, entries, root
-        self.known, self.plain = True, self._flags == 0
+                self.tree = Tree(flags, depth, entries, root)
+        self.known, self.plain = True, self.tree.flags == 0
         self._count = size // self._page_size
 
     def find(self, key: bytes) -> Span | None:
         """Return the offset and the size in bytes of a key's value; None if it is missing, or a page is damaged."""
-        number = self._root
+        number = self.tree.root
         for _ in range(_DEEPEST):
             page = self._page(number)
             kind, lower = (0, 0) if page is None else _form(page, number)
@@ -100,16 +121,40 @@ class Pages:
         for a key.
         """
         if not self.known:
-            raise DamagedPages("not an LMDB file, or written on a machine of another architecture")
-        if self._flags & _DUPSORT:
-            raise DamagedPages("it has several values for a key (DUPSORT); only one is supported")
+            raise DamagedPages(self._unknown())
+        if self.tree.flags & _DUPSORT:
+            raise DamagedPages("it has several values for a key (DUPSORT): copy it to a database with a key for each")
         found = bytearray()
         for page, number in self._leaves():
             found += self._entries_in(page, number).tobytes()
         places = np.frombuffer(found, ENTRY_DTYPE)
-        if len(places) != self._entries:
-            raise DamagedPages(f"damaged: it has {self._entries} entries, {len(places)} are found")
+        if len(places) != self.tree.entries:
+            raise DamagedPages(f"damaged: it has {self.tree.entries} entries, {len(places)} are found")
         return places
+
+    def named(self) -> dict[str, Tree]:
+        """Return the databases that the main one names, if it does nothing else."""
+        if not self.known or not 0 < self.tree.entries <= _MOST_NAMED:
+            return {}
+        found: dict[str, Tree] = {}
+        for page, number in self._leaves():
+            starts, (low, _, flags, key_sizes) = _nodes(page, number)
+            for start, size, kind, key_size in zip(*(x.tolist() for x in (starts, low, flags, key_sizes)), strict=True):
+                at = start + _NODE + key_size
+                if kind != _SUBDATA or size != _TREE.size or at + size > len(page):
+                    return {}
+                name = page[start + _NODE : at].decode("utf-8", "backslashreplace")
+                found[name] = Tree(*_TREE.unpack_from(page, at))
+        return found
+
+    def _unknown(self) -> str:
+        magic = os.pread(self._descriptor, 4, _MAGIC_PLACE)
+        if magic == _MAGIC.to_bytes(4, "little"):
+            return (
+                "written in the format of LMDB 1.0, and shardio reads that of 0.9: copy it with py-lmdb 3, from "
+                "lmdb.open(..., lib_version=1) to lmdb.open(..., lib_version=0)"
+            )
+        return "not an LMDB file, or written on a machine of another architecture"
 
     def _page(self, number: int) -> bytes | None:
         """Read a page; None unless it is within the file."""
@@ -136,12 +181,12 @@ class Pages:
 
     def _leaves(self) -> Iterator[tuple[bytes, int]]:
         """Yield the leaf pages and their numbers, in the order of their keys."""
-        if self._root == _NO_PAGE:
+        if self.tree.root == _NO_PAGE:
             return
-        if not 0 < self._depth <= _DEEPEST:
-            raise DamagedPages(f"damaged: a tree of depth {self._depth}")
+        if not 0 < self.tree.depth <= _DEEPEST:
+            raise DamagedPages(f"damaged: a tree of depth {self.tree.depth}")
         left = self._count  # a tree visits no page twice: counting them stops at the cycles of a damaged file
-        waiting = [(self._root, 1)]
+        waiting = [(self.tree.root, 1)]
         while waiting:
             number, depth = waiting.pop()
             left -= 1
@@ -150,7 +195,7 @@ class Pages:
                 where = f"page {number} is not within its {self._size} bytes, or is referenced twice"
                 raise DamagedPages(f"damaged or cut off: {where}")
             kind, _ = _form(page, number)
-            if kind != (_LEAF if depth == self._depth else _BRANCH):
+            if kind != (_LEAF if depth == self.tree.depth else _BRANCH):
                 raise DamagedPages(f"damaged: page {number} contradicts the pages above it")
             if kind == _LEAF:
                 yield page, number
@@ -163,8 +208,7 @@ class Pages:
         """Locate the entries of a leaf page, `[n]` of ENTRY_DTYPE."""
         starts, (low, high, flags, key_sizes) = _nodes(page, number)
         if np.any(flags & (_SUBDATA | _DUPDATA)):
-            what = "named databases, or several values for a key; only a plain database is supported"
-            raise DamagedPages(f"it holds {what}")
+            raise DamagedPages("it holds named databases beside values, or several values for a key")
         sizes, values = low | high << 16, starts + _NODE + key_sizes
         big = flags & _BIG != 0
         if np.any(values + np.where(big, 8, sizes) > len(page)):

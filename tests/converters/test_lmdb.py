@@ -1,6 +1,9 @@
 """LMDB files become samples: Caffe's Datum messages and image files, written by the lmdb library."""
 
 import os
+import struct
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -320,3 +323,75 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A path for damaged copies."""
     return tmp_path_factory.mktemp("damaged") / "data.mdb"
+
+
+# Layouts of other programs.
+
+
+def named(path: Path, database: bytes, entries: dict[bytes, bytes], **options: Any) -> Path:
+    """An environment with a named database."""
+    with library.open(str(path), max_dbs=2, map_size=1 << 24) as environment:
+        handle = environment.open_db(database, **options)
+        with environment.begin(write=True, db=handle) as transaction:
+            for key, value in entries.items():
+                transaction.put(key, value)
+    return path
+
+
+class TestOtherLayouts:
+    def test_pairs_of_text_recognition(self, tmp_path: Path) -> None:
+        """Images and the texts on them are pairs, in the order of their numbers, also in place."""
+        images = {b"image-%09d" % n: jpeg(n) for n in range(1, 12)}
+        texts = {b"label-%09d" % n: f"wörd {n}".encode() for n in range(1, 12)}
+        path = write(tmp_path / "db", {**images, **texts, b"num-samples": b"11"})
+        expected = [{"image": jpeg(n), "text": f"wörd {n}", "key": f"image-{n:09d}"} for n in range(1, 12)]
+        check_source(lmdb(path), expected, tmp_path / "out")
+        shardio.index(path, tmp_path / "index", tell=lambda note: None)
+        assert shardio.open(tmp_path / "index")[10]["text"] == "wörd 11"
+
+    def test_pairs_that_do_not_pair(self, tmp_path: Path) -> None:
+        """A label that is missing is named, rather than that texts and images are shifted."""
+        entries = {b"image-%09d" % n: jpeg(n) for n in (1, 2, 3)} | {b"label-%09d" % n: b"a" for n in (1, 3)}
+        with pytest.raises(SourceError, match=r"its keys must pair, .*: expected b'label-000000003', got b''"):
+            lmdb(write(tmp_path / "db", {**entries, b"num-samples": b"3"}))
+
+    def test_counts_are_no_samples(self, tmp_path: Path) -> None:
+        """Entries that count or list the others neither decide what the values are, nor are samples."""
+        entries = {b"__keys__": b"img0,img1", b"__len__": b"2", b"img0": jpeg(2), b"img1": jpeg(1), b"length": b"2"}
+        source = lmdb(write(tmp_path / "db", entries))
+        assert [source[n]["key"] for n in range(len(source.sizes()))] == ["img0", "img1"]
+        assert "no samples: '__keys__', '__len__', 'length'" in source.hints[-1]
+
+    def test_a_named_database(self, tmp_path: Path) -> None:
+        """The only named database is taken, of several the one that is chosen; keys that are integers are numbers."""
+        path = named(tmp_path / "db", b"train", {struct.pack("<Q", n): jpeg(n) for n in (300, 5)}, integerkey=True)
+        assert [lmdb(path)[n]["key"] for n in (0, 1)] == ["5", "300"]
+        named(path, b"val", {b"a": jpeg(7)})
+        with pytest.raises(SourceError, match="holds named databases: database takes one of 'train', 'val'"):
+            lmdb(path)
+        assert lmdb(path, database="val")[0] == {"image": jpeg(7), "key": "a"}
+        with pytest.raises(ConfigError, match=r"its named databases are 'train', 'val', got database='test'"):
+            lmdb(path, database="test")
+        shardio.index(named(tmp_path / "one", b"x", {b"a": jpeg(7)}), tmp_path / "out", tell=lambda note: None)
+        assert shardio.open(tmp_path / "out")[0]["key"] == "a"
+
+    def test_several_values_for_a_key(self, tmp_path: Path) -> None:
+        """A database with several values for a key is refused, with a way out."""
+        path = named(tmp_path / "db", b"db", {b"a": b"1"}, dupsort=True)
+        with pytest.raises(SourceError, match=r"\(DUPSORT\): copy it to a database with a key for each"):
+            lmdb(path)
+
+    def test_the_format_of_lmdb_1(self, tmp_path: Path) -> None:
+        """A file in the format of LMDB 1.0 is refused by name; shards are in that of 0.9 in any case."""
+        with library.open(str(tmp_path / "db"), lib_version=1) as environment, environment.begin(write=True) as one:
+            one.put(b"a", jpeg(1))
+        with pytest.raises(SourceError, match=r"written in the format of LMDB 1\.0, .*: copy it with py-lmdb 3"):
+            lmdb(tmp_path / "db")
+        code = (
+            "import shardio\n"
+            "with shardio.create('out', container='lmdb', fields={'x': 'int64'}) as writer: writer.append({'x': 7})\n"
+            "print(shardio.open('out')[0])"
+        )
+        environ = {**os.environ, "LMDB_DEFAULT_LIB_VERSION": "1"}
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True)
+        assert (done.stdout, done.returncode) == ("{'x': 7}\n", 0), done.stderr
