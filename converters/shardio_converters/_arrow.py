@@ -5,20 +5,21 @@ what a column stands for, as https://huggingface.co/docs/datasets/about_dataset_
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, cast, final
+from typing import Any, TypeAlias, TypeVar, cast, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, SourceError
+from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.source import Field, Missing, describe_field, label_as_int64, load_optional, probe_image
 
-from ._fields import array_field
+from ._fields import array_field, readable
 from ._files import parse_json, read_listed
+from ._source_base import ColumnSource
 
 Features: TypeAlias = Mapping[str, Any]
 """Features by column, as in Hugging Face's JSON: `{"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}`."""
@@ -35,6 +36,8 @@ MOST_ROWS = 1024
 # By name, because older versions of pyarrow lack functions that recognize some of these types.
 _LISTS = ("list", "large_list", "fixed_size_list", "list_view", "large_list_view")
 _BYTES = ("binary", "large_binary", "fixed_size_binary", "binary_view")
+S = TypeVar("S", bound=ColumnSource)
+_FIRST = 100  # rows that may tell the length of lists
 _TEXTS = ("string", "large_string", "string_view")
 
 
@@ -100,6 +103,28 @@ def columns(names: Mapping[str, str], schema: Any, features: Features, place: st
             raise SourceError(f"{place}: no field holds the column {name!r}, {kind}; choose others with fields")
         found[field] = replace(column, field=label_as_int64(field, column.field))
     return found
+
+
+def with_fixed(source: S, names: Collection[str]) -> S:
+    """A source of columns some of whose lists of numbers all have the length of the first one that can be read.
+
+    Raises ConfigError for a field that is no list of numbers, SourceError if none can be read.
+    """
+    columns: dict[str, Column] = dict(source.columns)
+    for name in names:
+        if name not in columns or not columns[name].field.ragged:
+            there = ", ".join(one for one, column in columns.items() if column.field.ragged) or "none"
+            raise ConfigError("{fixed} takes fields of lists of numbers, got {!r}; there are {}", name, there)
+        alone: Any = replace(source, columns={"": columns[name]})  # type: ignore[type-var]  # a dataclass
+        rows = range(min(len(source.sizes()), _FIRST))
+        read: Callable[[int], Any] = partial(_only_value, alone)
+        ((_, first), *_) = readable(rows, read, f"list of the field {name!r}")
+        columns[name] = replace(columns[name], field=replace(columns[name].field, shape=first.shape))
+    return replace(source, columns=columns)  # type: ignore[type-var]
+
+
+def _only_value(source: Any, row: int) -> Any:
+    return source[row][""]
 
 
 def path_column(column: Column, root: Path, place: str) -> Column:
@@ -195,6 +220,8 @@ def _column(name: str, kind: Any, feature: Any) -> Column | None:
         known = tuple(length for length in others if length is not None)
         lists = None if first is None and 0 in known else (first, *known)
         return Column(name, replace(found, kind="array", shape=lists), known)
+    if len(lengths) == 1 and (_is_media(inner) or (_holds_images(hint) and _type_name(inner) in _BYTES)):
+        return Column(name, Field("images"))
     if _type_name(kind) in _BYTES or _is_media(kind):
         return Column(name, Field("image" if hint.get("_type") == "Image" else "bytes"))
     if _json_converter(kind) is None:
@@ -236,6 +263,12 @@ def _is_media(kind: Any) -> bool:
     return _type_name(parts["bytes"]) in _BYTES and _type_name(parts["path"]) in (*_TEXTS, "null")
 
 
+def _holds_images(hint: Mapping[str, Any]) -> bool:
+    """Whether a feature is a list of images."""
+    inner = hint.get("feature")
+    return isinstance(inner, Mapping) and inner.get("_type") == "Image"
+
+
 def _type_name(kind: Any) -> str:
     """The name of a type without its parameters: `list` of `list<item: int64>`."""
     return str(kind).partition("<")[0].partition("[")[0]
@@ -267,6 +300,10 @@ def _column_converter(column: Column, kind: Any, read_file: ReadFile) -> Convert
             convert = _storage_converter(_storage_type(kind)) or _python_value
         case "array":
             convert = partial(_array, column.field, column.lengths)
+        case "images":
+            kinds, one = kind, _storage_type(kind)
+            part = _column_converter(Column(column.name, Field("image")), one.value_type, read_file)
+            return _unwrapping(kinds, lambda scalar: list(map(part, scalar.values)))
         case "image" | "bytes":
             read = read_file if column.root is None else partial(read_listed, column.root, field=column.field)
             if _is_media(_storage_type(kind)):

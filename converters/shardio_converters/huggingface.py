@@ -4,7 +4,7 @@ They are described at https://huggingface.co/docs/datasets/about_arrow.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, Option, SourceError
 from shardio.foreign.names import printable
-from shardio.source import Sample, check_index, load_optional, local_path
+from shardio.source import Sample, check_index, listed_names, load_optional, local_path
 
-from ._arrow import MOST_ROWS, Column, Rows, classes, columns, damage, scalar_column
+from ._arrow import MOST_ROWS, Column, Rows, classes, columns, damage, scalar_column, with_fixed
 from ._fields import choose_fields, measure, rename_remarks
 from ._files import read_image
 from ._source_base import BlockCache, ColumnSource, rows_at_once
@@ -23,20 +23,28 @@ from ._source_base import BlockCache, ColumnSource, rows_at_once
 _COLUMN_ROWS = 1 << 16  # rows of scalars to read at once
 
 
-def huggingface(src: Any, *, subset: str | None = None, fields: str | Mapping[str, str] | None = None) -> "HuggingFace":
+def huggingface(
+    src: Any,
+    *,
+    subset: str | None = None,
+    fields: str | Mapping[str, str] | None = None,
+    fixed: str | Collection[str] | None = None,
+) -> "HuggingFace":
     """A Hugging Face Dataset, or the directory that Dataset.save_to_disk or DatasetDict.save_to_disk has written.
 
     Rows and columns are those of the Dataset after its select, shuffle and filter; its formats and transforms are not
     applied. Images are copied from its table without decoding; where the table holds only a path, the file is read.
     Numbers become scalars, text stays text, and bytes become bytes, or images if they begin like one. Array2D to
-    Array5D and lists of numbers become arrays, of a fixed shape where their size is fixed; other lists and structs
-    become JSON. Decimals, dates and times become text; dates and times are in ISO 8601, in UTC where there is a time
-    zone. A null makes a bad sample, except within JSON. Nothing is downloaded.
+    Array5D and lists of numbers become arrays, of a fixed shape where their size is fixed, or images; other
+    lists and structs become JSON. Decimals, dates and times become text; dates and times are in ISO 8601, in UTC where
+    there is a time zone. A null makes a bad sample, except within JSON. Nothing is downloaded.
 
     Args:
         src: the directory; in Python also a Dataset or a DatasetDict itself.
         subset: the split to take if there are several, such as "train".
         fields: the columns to take, with names for their fields, as in "image=img,label". Without it: all.
+        fixed: the fields of lists of numbers that all have the length of the first: arrays of one shape. A list of
+            another length is then a bad sample.
 
     Example:
         shardio convert huggingface saved/mnist data/mnist --subset train
@@ -53,7 +61,8 @@ def huggingface(src: Any, *, subset: str | None = None, fields: str | Mapping[st
     features = dataset.features.to_dict()
     found = columns(names, dataset.data.schema, features, place)
     formatted = dataset.with_format("arrow", columns=list(dict.fromkeys(names.values())))
-    return HuggingFace(place, formatted, found, classes(found, features), rename_remarks(fields, names)).measured()
+    made = HuggingFace(place, formatted, found, classes(found, features), rename_remarks(fields, names))
+    return with_fixed(made, listed_names(fixed)).measured()
 
 
 @final

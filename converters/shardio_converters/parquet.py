@@ -6,7 +6,7 @@ The format is described at https://parquet.apache.org/docs/file-format.
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import Sort, find_files, order_hints, other_files
 from shardio.foreign.names import Paths, printable
-from shardio.source import Sample, check_index, describe_field, load_optional, local_path
+from shardio.source import Sample, check_index, describe_field, listed_names, load_optional, local_path
 
 from ._arrow import (
     MOST_ROWS,
@@ -34,6 +34,7 @@ from ._arrow import (
     noted_features,
     path_column,
     scalar_column,
+    with_fixed,
 )
 from ._fields import choose_fields, evenly_spaced, measure, rename_remarks
 from ._files import source_errors
@@ -53,6 +54,7 @@ def parquet(
     fields: str | Mapping[str, str] | None = None,
     path: str | Mapping[str, str] | None = None,
     root: str | os.PathLike[str] | None = None,
+    fixed: str | Collection[str] | None = None,
     sort: Sort = "name",
 ) -> "Parquet":
     """Parquet files: the rows are the samples, the columns their fields.
@@ -60,9 +62,9 @@ def parquet(
     Takes one file, a directory of *.parquet files, or a pattern such as "data/train-*.parquet" (quote it). Several
     files are read in the order of their names, and must have the same columns. Numbers become scalars, text stays text,
     and bytes become bytes, or images if they begin like one. Lists of numbers become arrays, of a fixed shape where the
-    lists have a fixed size; other lists, structs and maps become JSON. Decimals, dates and times become text; dates and
-    times are in ISO 8601, in UTC where there is a time zone. A null makes a bad sample, except within JSON. Notes of
-    Hugging Face in the files are followed: images, shapes of arrays, and class names.
+    lists have a fixed size, or images; other lists, structs and maps become JSON. Decimals, dates and times become
+    text; dates and times are in ISO 8601, in UTC where there is a time zone. A null makes a bad sample, except within
+    JSON. Notes of Hugging Face in the files are followed: images, shapes of arrays, and class names.
 
     Files that a column names by path, such as images and sounds, are read only if `path` names the column: shardio then
     trusts the table, whose paths may be absolute and lead anywhere. An image or a sound of Hugging Face that is only a
@@ -76,6 +78,8 @@ def parquet(
         path: the columns of text that are paths of files, with names for the fields of what the files hold: images, or
             bytes, as in "image=photo,sound".
         root: the folder that relative paths start from. Without it: the folder of each Parquet file.
+        fixed: the fields of lists of numbers that all have the length of the first: arrays of one shape. A list of
+            another length is then a bad sample.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
 
     Example:
@@ -110,7 +114,8 @@ def parquet(
     renamed = (*rename_remarks(fields, others), *rename_remarks(path, listed))
     remarks = (*other_files(src, paths, "Parquet files"), *renamed)
     hints = order_hints(paths)
-    return Parquet(tuple(paths), first.columns, first.classes, places, starts, remarks, hints).measured()
+    found = Parquet(tuple(paths), first.columns, first.classes, places, starts, remarks, hints)
+    return with_fixed(found, listed_names(fixed)).measured()
 
 
 @final

@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
-from ..errors import ConfigError, ShardCorrupt, SplitWarning
+from ..errors import ConfigError, ShardCorrupt, SplitWarning, ViewWarning
 from ..format.fields import Field, describe, length_column, presence, present_column
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Plan, Shuffle
@@ -239,6 +239,10 @@ class BaseDataset(ReadableDataset):
         starts = Starts(length, stride, step, within)
         if contiguous is not None:
             starts = replace(starts, contiguous=(contiguous, usual_step(base, within, contiguous)))
+        if ragged := [name for name, field in base.fields.items() if field.ragged]:
+            named = ", ".join(map(repr, ragged))
+            told = f"windows leave out {named}, whose arrays have several lengths; `--fixed` of a conversion gives one"
+            warnings.warn(told, ViewWarning, stacklevel=2)
         return Windows(base, starts)
 
     def cut(

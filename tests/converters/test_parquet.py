@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
@@ -12,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from _builders import jpeg
+from _builders import jpeg, png
 from _sources import COUNT, PICTURES, WORDS
 
+import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field, Missing
 from shardio.output.shard_writer import encode
@@ -599,3 +601,39 @@ class TestDamage:
         assert [source[row]["x"] for row in (0, 100)] == [0, 100]
         with pytest.raises(BadSample, match=r"a.parquet, row 101: .* there are fewer rows than the file says"):
             source[101]
+
+
+class TestLists:
+    def test_lists_of_one_length(self, tmp_path: Path) -> None:
+        """With `fixed`, lists of numbers have the length of the first; one of another length is a bad sample."""
+        write(tmp_path / "a.parquet", x=[[1.0, 2.0], [3.0, 4.0], [5.0]], y=[[1], [2, 3], []], n=[0, 1, 2])
+        source = parquet(tmp_path / "a.parquet", fixed="x")
+        assert (source.fields["x"].shape, source.fields["y"].shape) == ((2,), (None,))
+        np.testing.assert_array_equal(source[1]["x"], [3.0, 4.0])
+        with pytest.raises(BadSample, match=r"row 2, column 'x': expected \[2\] numbers, got 1"):
+            source[2]
+        for wrong in ("n", "z"):
+            told = rf"fixed takes fields of lists of numbers, got '{wrong}'; there are x, y"
+            with pytest.raises(ConfigError, match=told):
+                parquet(tmp_path / "a.parquet", fixed=wrong)
+
+    def test_windows_say_what_they_leave_out(self, tmp_path: Path) -> None:
+        """A view of windows warns that it leaves out lists whose lengths differ, and that `fixed` helps."""
+        write(tmp_path / "a.parquet", x=[[1.0, 2.0], [3.0, 4.0]], n=[0, 1])
+        for fixed in (None, "x"):
+            options = {"fixed": fixed}
+            shardio.convert(
+                tmp_path / "a.parquet", tmp_path / "out", converter="parquet", converter_options=options, overwrite=True
+            )
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                shardio.open(tmp_path / "out").windows(2, within="dataset")
+            assert [str(one.message)[:23] for one in told] == ([] if fixed else ["windows leave out 'x', "])
+
+    @pytest.mark.parametrize("notes", [None, {"pages": {"feature": {"_type": "Image"}, "_type": "Sequence"}}])
+    def test_lists_of_images(self, tmp_path: Path, notes: Any) -> None:
+        """Lists of images of Hugging Face, structs or bytes, become fields of lists of images."""
+        pages = [[png(1), png(2)], [], [png(3)]]
+        structs = [[{"bytes": page, "path": None} for page in row] for row in pages]
+        source = parquet(write(tmp_path / "a.parquet", notes=notes, pages=pages if notes else structs))
+        check_source(source, [{"pages": row} for row in pages], tmp_path / "out", pages=("image", (None,)))
