@@ -5,6 +5,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..transforms.steps import Sizes
+
 Turn: TypeAlias = tuple[bool, bool, bool]
 """Whether to mirror rows (bottom to top), to mirror columns (right to left), and to swap both afterwards."""
 
@@ -24,9 +26,9 @@ TURNS: dict[int, Turn] = {
 """The turn that makes an image upright, by its EXIF orientation."""
 
 
-def are_swapped(orientations: Orientations) -> NDArray[np.bool_]:
-    """Return which images have their height and width swapped when they are upright, bool [n]."""
-    return orientations >= 5
+def upright_sizes(sizes: Sizes, orientations: Orientations) -> Sizes:
+    """Return heights and widths, int32 [n, 2], of images as they are stored once these are upright."""
+    return np.where((orientations >= 5)[:, None], sizes[:, ::-1], sizes)
 
 
 def turned(pixels: NDArray[Any], turn: Turn) -> NDArray[Any]:

@@ -156,7 +156,7 @@ class Resize:
         check_resize(self.interpolation, self.antialias)
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
-        return (Scale(self._targets(sizes), self.interpolation or "bilinear", self.antialias),)
+        return (Scale(self.targets(sizes), self.interpolation or "bilinear", self.antialias),)
 
     def out_size(self, size: tuple[int, int] | None) -> tuple[int, int] | None:
         """Return the size of the results in pixels; None for an integer `size` if the images' size is unknown."""
@@ -164,10 +164,11 @@ class Resize:
             return self.size
         if size is None:
             return None
-        height, width = self._targets(np.array([size], np.int32))[0].tolist()
+        height, width = self.targets(np.array([size], np.int32))[0].tolist()
         return height, width
 
-    def _targets(self, sizes: Sizes) -> Sizes:
+    def targets(self, sizes: Sizes) -> Sizes:
+        """Return the sizes of the results of images of these heights and widths, int32 [n, 2]."""
         if not isinstance(self.size, int):
             return np.full_like(sizes, self.size)
         long = (self.size * sizes.max(axis=1).astype(np.int64) // sizes.min(axis=1)).astype(np.int32)

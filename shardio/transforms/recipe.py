@@ -150,6 +150,19 @@ class Recipe:
             steps.extend(added)
         return tuple(steps)
 
+    @property
+    def until_crop(self) -> tuple[SizeChangingTransform, ...]:
+        """The transforms that change sizes, up to the first that crops."""
+        sized = [transform for transform in self.transforms if isinstance(transform, SizeChangingTransform)]
+        crop = next((place for place, each in enumerate(sized) if not isinstance(each, Resize)), len(sized))
+        return tuple(sized[: crop + 1])
+
+    def sizes_at_crop(self, sizes: Sizes) -> Sizes:
+        """Return the sizes, int32 [n, 2], at which the first transform that crops sees images of these sizes."""
+        for transform in self.until_crop:
+            sizes = transform.targets(sizes) if isinstance(transform, Resize) else sizes
+        return sizes
+
     def erase_steps(self, *, seed: int, epoch: int, indices: Indices) -> tuple[Erase, ...]:
         """Return only the last `erasings` steps: those after the conversion to floats, on images of one size."""
         first = len(self.transforms) - self.erasings

@@ -9,7 +9,7 @@ names of one set are compared.
 import threading
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, final
 
@@ -47,6 +47,7 @@ _MOVING = (
     *(RandomResizedCrop, RandomCrop, RandomHorizontalFlip, RandomRotation),
     *(RandomSpatialCrop, RandomWindow, RandomAxisFlip, RandomRotate90),
 )
+_CROPS = tuple(kind.__name__ for kind in (RandomResizedCrop, RandomCrop, RandomSpatialCrop))
 _NOT_RANDOM = (CenterCrop, CenterSpatialCrop, Resize)
 _NO_DRAW = ("interpolation", "antialias", "offset")  # arguments that change no random parameter
 
@@ -87,6 +88,35 @@ def drawn_alike(
         alike = draws == _drawn(b) if draws else is_random and a.transforms == b.transforms
         if alike and fields[one] == fields[other]:
             pairs.append((one, other))
+    return tuple(pairs)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two fields that draw the same crops.
+
+    Attributes:
+        names: their delivered names.
+        scaled: whether crops depend on the aspect ratios of images alone, not on their sizes in pixels.
+        resized: whether images are resized before they are cropped, which rounds their sizes.
+    """
+
+    names: tuple[str, str]
+    scaled: bool
+    resized: bool
+
+
+def cropped_alike(recipes: Mapping[str, Recipe | ArrayRecipe], names: FieldNames) -> tuple[Pair, ...]:
+    """Return the pairs of fields that draw the same random crops, as images and their masks do."""
+    pairs = []
+    for one, other in _of_one_set(recipes, names):
+        both, draws = (recipes[one], recipes[other]), _drawn(recipes[one])
+        if any(draw["kind"] in _CROPS for draw in draws) and draws == _drawn(recipes[other]):
+            leads = [each.until_crop if isinstance(each, Recipe) else each.transforms[:1] for each in both]
+            scaled = all(isinstance(lead[-1], RandomResizedCrop) for lead in leads)
+            resized = any(isinstance(transform, Resize) for lead in leads for transform in lead)
+            pairs.append(Pair((one, other), scaled, resized))
     return tuple(pairs)
 
 

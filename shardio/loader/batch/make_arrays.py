@@ -17,6 +17,7 @@ from ...transforms import Collation, PadTo
 from ...transforms.arrays import ArrayWindow, Move
 from ...views.readable import SelectedSamples
 from .collate import cut, length_name, pad
+from .pairs import note_array_sizes
 from .random_params import array_moves, blocks_of
 from .rows import Rows
 
@@ -263,6 +264,7 @@ def _moves(rows: Rows, name: str, there: NDArray[np.int64], shapes: NDArray[np.i
             recipe.result(tuple(shape))
         except ConfigError as error:
             raise BadSample(f"{place_of(rows, stored, row)}: {error}") from error
+    note_array_sizes(rows, name, shapes, there)
     return _draw(rows, name, there, shapes)
 
 

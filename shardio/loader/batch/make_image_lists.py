@@ -7,11 +7,12 @@ from numpy.typing import NDArray
 
 from ...engines.cpu import BadImage, make_images
 from ...engines.jpeg_headers import orientations_of
-from ...engines.orientation import are_swapped
+from ...engines.orientation import upright_sizes
 from ...errors import BadSample
 from ...format import images
 from ...transforms import PadTo
 from .make_arrays import fitted, place_of
+from .pairs import note_image_sizes
 from .random_params import image_steps
 from .rows import Rows
 
@@ -44,7 +45,8 @@ def make_image_lists(rows: Rows, names: Sequence[str], lists: Sequence[Sequence[
         sizes[place] = info.height, info.width
     orientations = orientations_of(files) if spec.options.orient else None
     if orientations is not None:
-        sizes = np.where(are_swapped(orientations)[:, None], sizes[:, ::-1], sizes)
+        sizes = upright_sizes(sizes, orientations)
+    note_image_sizes(rows, names, sizes, row_of, numbers)
     steps = [
         image_steps(each.recipe, sizes, rows.field_keys(name).within(row_of, numbers))
         for name, each in zip(names, specs, strict=True)

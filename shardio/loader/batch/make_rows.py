@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...containers.row_locator import PackedValues
 from ...engines.cpu import BadImage, make_images
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
-from ...engines.orientation import are_swapped
+from ...engines.orientation import upright_sizes
 from ...errors import BadSample, ConfigError, MapError
 from ...format.fields import present_column
 from ...system import helper_process
@@ -23,6 +23,7 @@ from .extents import extents
 from .make_arrays import RaggedRead, make_fixed, make_listed, make_ragged, make_tokens, read_block, read_ragged
 from .make_image_lists import make_image_lists
 from .mixing import LABEL
+from .pairs import check_pairs, note_image_sizes
 from .random_params import image_steps
 from .rows import Rows
 
@@ -75,6 +76,7 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                         make_tokens(rows, name, values)
                     else:
                         rows.lists[name] = values
+            check_pairs(rows)
             for name, there in rows.present.items():
                 if not there.all():
                     _blank(rows, name, np.flatnonzero(~there).tolist())
@@ -194,6 +196,8 @@ def _decode_images(rows: Rows, names: Sequence[str], encoded: Sequence[Any], *, 
         if (watch := spec.images[name].watch) is not None:
             watch.look(encoded)
     orientations = orientations_of(encoded) if spec.options.orient and kind.kind == "image" else None
+    upright = sizes if orientations is None else upright_sizes(sizes, orientations)
+    note_image_sizes(rows, names, upright, numbers)
     if first.batch_engine:
         for name in names:
             rows.image_sizes[name][numbers] = sizes
@@ -206,19 +210,17 @@ def _decode_images(rows: Rows, names: Sequence[str], encoded: Sequence[Any], *, 
         chosen = np.arange(len(numbers)) if on_host else np.flatnonzero(~plain)
         if not len(chosen):
             return
-        numbers, sizes, encoded = numbers[chosen], sizes[chosen], [encoded[place] for place in chosen.tolist()]
+        numbers, upright, encoded = numbers[chosen], upright[chosen], [encoded[place] for place in chosen.tolist()]
         orientations = None if orientations is None else orientations[chosen]
-    if orientations is not None:
-        sizes = np.where(are_swapped(orientations)[:, None], sizes[:, ::-1], sizes)
     engines = [spec.images[name].cpu_engine for name in names]
     steps = [
-        rows.decided.drawn.get(name) or image_steps(engine.recipe, sizes, rows.field_keys(name)[numbers])
+        rows.decided.drawn.get(name) or image_steps(engine.recipe, upright, rows.field_keys(name)[numbers])
         for name, engine in zip(names, engines, strict=True)
     ]
     outs = [_out(rows, name, numbers) for name in names]
     failed = None if len(rows) == 1 else set[int]()  # a sample that is made alone says what is wrong
     try:
-        made = make_images(engines, encoded, sizes, steps, outs, orientations, failed)
+        made = make_images(engines, encoded, upright, steps, outs, orientations, failed)
     except BadImage as error:
         place = spec.place_of(rows.indices[numbers[error.place]])
         raise BadSample(f"{place}, field {stored!r}: {error}") from error

@@ -46,6 +46,8 @@ class Rows:
         lists: by name, the n values of each field that is in no array.
         present: for each optional field, bool [n]: which samples have its value.
         image_sizes: by name, int32 [n, 2], the heights and widths of images that an engine for whole batches makes.
+        cropped: by name, the sizes in pixels at the first crop of fields in `spec.pairs`, int [n, k, axes]: of an image
+            k is 1; 0 where there is none.
         mapped: the results of the user's function for samples; None for masked samples. [] without such a function.
         varying_bytes: the number of stored bytes that were read of fields whose values differ in size, int64 [n].
         scratches: the memory that holds image files for an engine for whole batches.
@@ -81,6 +83,7 @@ class Rows:
         self.present = {name: np.ones(count, np.bool_) for name, kind in spec.fields.items() if kind.optional}
         engine_images = [name for name, image in spec.images.items() if image.batch_engine]
         self.image_sizes = {name: np.ones((count, 2), np.int32) for name in engine_images}
+        self.cropped: dict[str, NDArray[Any]] = {}
         function = spec.options.map_function
         maps_samples = function is not None and function.by == "sample"
         self.mapped: list[Mapping[str, Any] | None] = [None] * count if maps_samples else []

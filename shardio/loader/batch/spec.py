@@ -40,7 +40,7 @@ from ...views.readable import ReadableDataset
 from .as_numpy import To, bfloat16
 from .collate import added_name, missing_name, nested_names, offset_name, padding
 from .field_names import FieldNames, Fields
-from .field_warnings import UnmarkedMasks, drawn_alike, warn_of_unpaired
+from .field_warnings import Pair, UnmarkedMasks, cropped_alike, drawn_alike, warn_of_unpaired
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
@@ -176,6 +176,7 @@ class BatchSpec:
         arrays: the transforms of each field of arrays of several shapes, and of each other one of arrays, scalars or
             texts that has some.
         drawn_alike: pairs of fields of one kind that draw the same random choices.
+        pairs: the pairs of fields that draw the same crops, and so must fit.
         mixing: the mixing of images within each batch.
         channels_last: whether float images are stored pixel by pixel.
         scratch: memory for stored values.
@@ -196,6 +197,7 @@ class BatchSpec:
     image_lists: Mapping[str, ImageSpec]
     arrays: Mapping[str, ArraySpec]
     drawn_alike: tuple[tuple[str, str], ...]
+    pairs: tuple[Pair, ...]
     mixing: MixingSpec | None
     channels_last: bool
     scratch: ScratchPool = field(default_factory=ScratchPool, repr=False, compare=False)
@@ -398,6 +400,7 @@ def batch_spec(
         image_lists=lists,
         arrays=arrays,
         drawn_alike=drawn_alike(fields, recipes, names),
+        pairs=cropped_alike(recipes, names),
         mixing=mixing,
         channels_last=target.channels_last,
     )
