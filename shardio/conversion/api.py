@@ -188,8 +188,8 @@ def convert(
         max_pixels: shrink images that have more pixels than this.
         quality: the quality of re-encoded JPEGs, 1 to 100. The default is 92.
         recompress: the images to re-encode. never: only those that shrink. if-needed: also JPEGs that hardware decoders
-            can't decode (progressive, CMYK, rotated by a tag). always: all.
-        orient: re-encode images that an EXIF tag rotates or mirrors, upright.
+            can't decode (progressive, CMYK). always: all.
+        orient: re-encode images that an EXIF tag rotates or mirrors, upright. Without it all keep their tags.
         jpeg_restarts: transcode JPEGs to baseline files with restart markers, from which random crops are decoded
             without the rest of the file. No pixel changes, and metadata stays. What can't be transcoded stays as it is
             (damaged, CMYK, arithmetic codes, progressive with bits unsent), and a note counts it.

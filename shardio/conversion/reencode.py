@@ -13,7 +13,7 @@ from .. import native
 from ..engines.image_decoding import decode_mask
 from ..engines.orientation import TURNS, Turn, turned
 from ..errors import BadSample, ConfigError, Message, Option
-from ..format.images import ImageInfo, check_pixels, jpeg_coding, orientation, probe
+from ..format.images import ImageInfo, check_pixels, jpeg_coding, orientation, probe, with_orientation
 from ..format.limits import MAX_IMAGE_PIXELS, Limits
 from ..native import recode
 from ..system.optional import load
@@ -22,6 +22,8 @@ Recompress: TypeAlias = Literal["never", "if-needed", "always"]
 
 DAMAGED, OTHER_CODING = "damaged", "of a coding that cannot be transcoded"
 """Why a JPEG is not transcoded."""
+
+_Stale: TypeAlias = Literal["nothing", "coding", "pixels"]
 
 _LONGEST_JPEG_SIDE = 65500  # libjpeg's limit
 
@@ -34,10 +36,11 @@ class ReencodeOptions:
     """Options for re-encoding image files; the default changes nothing.
 
     An image is re-encoded if it has to shrink or to be turned, or if `recompress` asks for it. The result is a baseline
-    JPEG: Huffman codes, YCbCr 4:2:0, or grey if the image was grey. The EXIF orientation is applied to the pixels, and
-    all metadata (EXIF, ICC profiles, comments) is dropped. Only a PNG that merely shrinks or turns stays a PNG, with
-    its transparency and bit depth. Shrinking averages pixels, but of a mask, which only shrinks or turns, it takes the
-    nearest pixel, as Pillow does; the result is a PNG of grey levels. All other images are returned byte for byte.
+    JPEG: Huffman codes, YCbCr 4:2:0, or grey if the image was grey. It keeps the EXIF orientation, unless `orient`
+    applies that to the pixels; all other metadata (EXIF, ICC profiles, comments) is dropped. Only a PNG that merely
+    shrinks or turns stays a PNG, with its transparency and bit depth. Shrinking averages pixels, but of a mask, which
+    only shrinks or turns, it takes the nearest pixel, as Pillow does; the result is a PNG of grey levels. All other
+    images are returned byte for byte.
 
     A JPEG whose coding alone is unsuitable (progressive, arithmetic, several scans) keeps every pixel: its coefficients
     are written in another order. Other JPEGs are shrunk without a detour over RGB, at twice the speed of OpenCV, and
@@ -58,7 +61,7 @@ class ReencodeOptions:
             result counts.
         quality: the quality of re-encoded JPEGs, 1 to 100.
         recompress: `"never"`; `"if-needed"` for JPEGs that hardware decoders do not take: progressive, arithmetic,
-            lossless, several scans, 12 bits, CMYK, RGB, or rotated by an EXIF tag; `"always"` for all images.
+            lossless, several scans, 12 bits, CMYK or RGB; `"always"` for all images.
         orient: re-encode images that an EXIF tag rotates or mirrors, upright.
         jpeg_restarts: transcode JPEGs to ones with restart markers, without loss; not masks.
         strip: drop the metadata of JPEGs that `jpeg_restarts` transcodes, unless an EXIF tag rotates or mirrors them.
@@ -107,7 +110,7 @@ class ReencodeOptions:
         return sizes and self.recompress == "never" and not self.orient
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
-        """Return the new height and width, at least 1, of an upright image of `height` x `width` pixels."""
+        """Return the new height and width, at least 1, of an image of `height` x `width` pixels."""
         shorter, longer = sorted((height, width))
         scale = 1.0
         if self.resize_shorter is not None:
@@ -145,36 +148,37 @@ class ReencodeOptions:
         return made or data
 
     def _reencoded(self, data: bytes, mask: bool) -> bytes:
-        info, exif_orientation = probe(data), orientation(data)
-        upright = (info.height, info.width) if exif_orientation < 5 else (info.width, info.height)
-        size = self.size_of(*upright)
-        shrinks = size != upright
-        if mask:
-            stale = "pixels" if shrinks or (self.orient and exif_orientation != 1) else "nothing"
-        else:
-            stale = self._stale_part(data, info, exif_orientation, shrinks)
+        info, tag = probe(data), orientation(data)
+        turn = TURNS[tag if self.orient else 1]
+        before = (info.width, info.height) if turn[2] else (info.height, info.width)
+        size = self.size_of(*before)
+        stale = self._stale_part(data, info, mask, changes=size != before or turn != TURNS[1])
         if stale == "nothing":
             return data
-        encoded = None
-        turn = TURNS[exif_orientation]
+        made = self._made(data, info, stale, size, turn, mask)
+        return made if self.orient or tag == 1 else with_orientation(made, tag)
+
+    def _made(
+        self, data: bytes, info: ImageInfo, stale: _Stale, size: tuple[int, int], turn: Turn, mask: bool
+    ) -> bytes:
+        """Return the image anew, of this size once it is turned, without metadata."""
         if mask:
             return png(_resized(decode_mask(data, self.max_image_pixels)[..., 0], size, turn, nearest=True), "the mask")
+        encoded = None
         if info.format == "jpeg" and native.library() is not None:
             check_pixels(data, self.max_image_pixels, size)
             encoded = recode.transcode(data) if stale == "coding" else None
             encoded = encoded or recode.recode(data, size, turn, self.quality)
         return encoded or self._by_opencv(data, info, size, turn)
 
-    def _stale_part(
-        self, data: bytes, info: ImageInfo, exif_orientation: int, shrinks: bool
-    ) -> Literal["nothing", "coding", "pixels"]:
+    def _stale_part(self, data: bytes, info: ImageInfo, mask: bool, *, changes: bool) -> _Stale:
         """Return the part of the image that cannot stay: nothing, the coding of its coefficients, or its pixels."""
-        if shrinks or self.recompress == "always" or (self.orient and exif_orientation != 1):
+        if changes or (self.recompress == "always" and not mask):
             return "pixels"
-        if self.recompress == "never" or info.format != "jpeg":
+        if mask or self.recompress == "never" or info.format != "jpeg":
             return "nothing"
         coding = jpeg_coding(data)
-        if exif_orientation != 1 or not coding.transcodable:
+        if not coding.transcodable:
             return "pixels"
         return "nothing" if coding.baseline else "coding"
 

@@ -5,6 +5,7 @@ This reads headers and end markers only, in a few microseconds per image. Source
 """
 
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -295,6 +296,17 @@ def orientation(data: Buffer) -> int:
         return 1 if find_exif is None else _tiff_orientation(find_exif(data).removeprefix(b"Exif\0\0"))
     except struct.error:
         return 1
+
+
+def with_orientation(data: bytes, orientation: int) -> bytes:
+    """Return a JPEG or PNG file without metadata with an EXIF orientation, 1 to 8."""
+    tags = b"II*\0" + struct.pack("<IHHHIHHI", 8, 1, 0x0112, 3, 1, orientation, 0, 0)
+    if sniff(data) == "png":
+        chunk, at = b"eXIf" + tags, 33  # behind the header
+        return data[:at] + struct.pack(">I", len(tags)) + chunk + struct.pack(">I", zlib.crc32(chunk)) + data[at:]
+    exif = b"Exif\0\0" + tags
+    at = next((stop for marker, _, stop in _segments(data) if marker == 0xE0), 2)  # behind JFIF's, which comes first
+    return data[:at] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + data[at:]
 
 
 def _jpeg_exif(data: bytes) -> bytes:

@@ -41,6 +41,7 @@ def test_they_are_counted(photos: Path, tmp_path: Path) -> None:
     assert told.count("note: an EXIF tag rotates or mirrors 8 images, which a Loader ignores") == 1
     assert "--orient stores them upright" in told
     assert "mirrors 8 images" in run("index", tmp_path / "out" / "*.tar", "-o", tmp_path / "adopted")
+    assert "mirrors 8 images" in run("convert", "imagefolder", photos, tmp_path / "small", "--resize-shorter", "20")
     assert "EXIF" not in run("convert", "imagefolder", photos, tmp_path / "upright", "--orient")
 
 
@@ -64,3 +65,21 @@ def test_they_are_stored_upright(photos: Path, tmp_path: Path, options: dict[str
             if file.name in ("1.jpg", "11.png"):
                 assert found == file.read_bytes()
         assert np.abs(np.asarray(made).astype(int) - np.asarray(upright)).max() <= (0 if options else 12)
+
+
+def test_shrinking_turns_all_or_none(tmp_path: Path) -> None:
+    """Photos that shrink lie as those do that are small already, and as their masks do."""
+    rows = [{"image": rotated(6), "mask": rotated(1, "PNG")}, {"image": rotated(6), "mask": rotated(6, "PNG")}]
+    source = tmp_path / "in"
+    with shardio.create(source, fields={"image": "image", "mask": "image"}) as writer:
+        for row in rows:
+            writer.append(row)
+    sizes = {"mixed": (30, 50), "small": (15, 25)}
+    for name, options in {"mixed": {"resize_shorter": 30}, "small": {"resize_shorter": 15}}.items():
+        made = shardio.open(shardio.convert(source, tmp_path / name, **options).path)
+        for row in made:
+            found = [Image.open(io.BytesIO(row[field])) for field in ("image", "mask")]
+            assert [one.size[::-1] for one in found] == [sizes[name]] * 2
+            assert found[0].getexif()[0x0112] == 6
+    upright = shardio.open(shardio.convert(source, tmp_path / "upright", resize_shorter=15, orient=True).path)
+    assert [Image.open(io.BytesIO(row["image"])).size for row in upright] == [(15, 25)] * 2

@@ -1,6 +1,7 @@
 """Re-encoding images during conversion: which images change, what they become, and that all others stay the same."""
 
 import base64
+import io
 import math
 import re
 import struct
@@ -14,6 +15,7 @@ from _builders import CMYK_JPEG, DHT, bmp, encode, jpeg, pixels, png, spoiled, t
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
 from shardio import native
 from shardio.conversion.reencode import ReencodeOptions
@@ -222,10 +224,10 @@ def test_any_sampling_and_size(sampling: str, size: tuple[int, int], turned: int
     options = cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor, cv2.IMWRITE_JPEG_QUALITY, 98
     data = with_exif(encode("jpg", picture, *options), tiff(turned))
     upright = np.rot90(decode(data), -1) if turned == 6 else decode(data)
-    same = ReencodeOptions(recompress="always", quality=98)(data)
+    same = ReencodeOptions(recompress="always", quality=98, orient=True)(data)
     assert_plain(same, upright.shape)
     assert psnr(decode(same), upright) > 36
-    reencode = ReencodeOptions(resize_shorter=max(1, min(size) * 2 // 3))
+    reencode = ReencodeOptions(resize_shorter=max(1, min(size) * 2 // 3), orient=True)
     wanted = cv2.resize(upright, reencode.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
     assert psnr(decode(reencode(data)), wanted) > 34
 
@@ -292,34 +294,64 @@ TURNS = {
 @pytest.mark.parametrize("turned", TURNS)
 @pytest.mark.parametrize("size", [(60, 80), (61, 83), (9, 2)])
 def test_an_orientation_is_applied_to_the_pixels(turned: int, size: tuple[int, int], way: str) -> None:
-    """Re-encoding turns the pixels upright as OpenCV does and removes the orientation tag."""
+    """`orient` turns the pixels upright as OpenCV does and removes the orientation tag."""
     picture = photo(*size, 3 if min(size) > 2 else 1)  # the colours of so few pixels would be averaged away
     data = with_exif(encode("jpg", picture, cv2.IMWRITE_JPEG_QUALITY, 98), tiff(turned))
     upright = decode(data, cv2.IMREAD_ANYCOLOR)
     np.testing.assert_array_equal(upright, TURNS[turned](decode(data)))
-    made = ReencodeOptions(recompress="if-needed", quality=98)(data)
+    made = ReencodeOptions(orient=True, quality=98)(data)
     if turned == 1:
         assert made is data
     else:
         assert_plain(made, upright.shape)
         assert orientation(made) == 1
         assert psnr(decode(made), upright) > 38
-    reencode = ReencodeOptions(resize_shorter=max(1, min(size) * 2 // 3), quality=98)
+    reencode = ReencodeOptions(resize_shorter=max(1, min(size) * 2 // 3), quality=98, orient=True)
     wanted = cv2.resize(upright, reencode.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
     assert psnr(decode(reencode(data)), wanted) > 38
 
 
+SMALLER, ANEW, PLAIN = {"resize_shorter": 20}, {"recompress": "always"}, {"recompress": "if-needed"}
+
+
+@pytest.mark.parametrize("turned", range(2, 9))
+@pytest.mark.parametrize(
+    ("kind", "options", "coding", "mask"),
+    [
+        ("jpg", SMALLER, (), False),
+        ("jpg", ANEW, (), False),
+        ("jpg", PLAIN, (cv2.IMWRITE_JPEG_PROGRESSIVE, 1), False),
+        ("png", SMALLER, (), False),
+        ("png", SMALLER, (), True),
+        ("png", ANEW, (), False),
+        ("webp", SMALLER, (cv2.IMWRITE_WEBP_QUALITY, 95), False),
+    ],
+)
+def test_without_orient_images_stay_as_stored(
+    kind: str, options: dict[str, Any], coding: tuple[int, ...], mask: bool, turned: int, way: str
+) -> None:
+    """Whatever is re-encoded keeps its orientation, as what isn't does: the same pixels, turned by the same tag."""
+    plain = encode(kind, photo(60, 80, 1 if mask else 3), *coding)
+    data, reencode = with_exif(plain, tiff(turned)), ReencodeOptions(**options)
+    made = reencode(data, mask=mask)
+    assert (orientation(made), probe(made).format) == (turned, "png" if kind == "png" and options != ANEW else "jpeg")
+    np.testing.assert_array_equal(decode(made), decode(reencode(plain, mask=mask)))
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(made)))
+    assert upright.size == (decode(made).shape[:2] if turned >= 5 else decode(made).shape[1::-1])
+    assert ReencodeOptions(recompress="if-needed")(made) is made
+
+
 @pytest.mark.parametrize(("kind", "turned"), [("png", 6), ("webp", 6), ("bmp", 1)])
 def test_other_formats(kind: str, turned: int) -> None:
-    """Where other formats are re-encoded, their orientation is applied and counts for the size; most become JPEGs."""
+    """Where other formats are turned and re-encoded, the new size counts; most become JPEGs."""
     plain = encode(kind, photo(60, 80), *((cv2.IMWRITE_WEBP_QUALITY, 95) if kind == "webp" else ()))
     data = plain if turned == 1 else with_exif(plain, tiff(turned))
     upright = TURNS[turned](decode(data))
-    reencode = ReencodeOptions(max_pixels=600)
+    reencode = ReencodeOptions(max_pixels=600, orient=True)
     wanted = cv2.resize(upright, reencode.size_of(*upright.shape[:2])[::-1], interpolation=cv2.INTER_AREA)
     assert psnr(decode(reencode(data)), wanted) > 34
     assert probe(reencode(data)).format == ("png" if kind == "png" else "jpeg")
-    assert_plain(ReencodeOptions(recompress="always")(data), upright.shape)
+    assert_plain(ReencodeOptions(recompress="always", orient=True)(data), upright.shape)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def _message(rows: Rows, pair: Pair, one: NDArray[np.int64], other: NDArray[np.i
     shown = [" x ".join(str(length) for length in size.tolist() if length) for size in (one, other)]
     how = Message("")
     if turned and any(rows.spec.fields[name].kind in ("image", "images") for name in pair.names):
-        how = Message("; {orient:True} turns images upright by their EXIF tags")
+        how = Message("; {orient:True} turns images upright that have such an EXIF tag")
         if rows.spec.options.orient:
             how = Message("; without {orient} images stay as they are stored, whatever their EXIF tags say")
     return Message(
