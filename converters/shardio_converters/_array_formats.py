@@ -22,6 +22,7 @@ from shardio.system.npy import read_header
 
 from ._dicom import open_dicom, series_of
 from ._opened_array import OpenedArray, ReadOptions, Stream, check_room, damage_is_bad
+from ._volume_axes import canonical, space_of
 
 _HEAD = 400  # bytes that tell the format of a file
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -60,7 +61,8 @@ def open_arrays(paths: Sequence[Path], options: ReadOptions) -> OpenedArray:
         paths = sorted(path for path in paths[0].iterdir() if path.is_file() and format_of(path) == "dicom")
         if len({series_of(path) for path in paths}) != 1:
             raise BadSample("a folder must hold the DICOM files of one series to be a sample")
-    return _open_array(paths[0], options) if len(paths) == 1 else open_dicom(paths)
+    opened = _open_array(paths[0], options) if len(paths) == 1 else open_dicom(paths)
+    return canonical(opened) if options.orientation == "RAS" else opened
 
 
 def _open_array(path: Path, options: ReadOptions) -> OpenedArray:
@@ -185,6 +187,7 @@ def _nifti(stream: Stream, options: ReadOptions) -> OpenedArray:
         wide = stored.kind in "iuf" and stored.itemsize >= 4 and stored != np.float32
         dtype = stored if not scaled or stored.kind == "c" else np.dtype(np.float64 if wide else np.float32)
         affine = np.asarray(found.affine, np.float64)
+        stated = found.header["qform_code"] > 0 or found.header["sform_code"] > 0
 
     def read() -> NDArray[Any]:
         if scaled:
@@ -195,7 +198,9 @@ def _nifti(stream: Stream, options: ReadOptions) -> OpenedArray:
     if colours:
         shape, dtype = (*shape, colours), np.dtype(np.uint8)
     size = stream.size + (image.size if pair else 0)
-    return OpenedArray(shape, dtype, "nibabel", size, read, affine=affine)
+    return OpenedArray(
+        shape, dtype, "nibabel", size, read, affine=affine, space=space_of(affine, shape) if stated else None
+    )
 
 
 def _image_of_pair(header: Path) -> File:

@@ -12,6 +12,7 @@ from shardio.foreign.files import File
 from shardio.source import load_optional
 
 from ._opened_array import OpenedArray, Stream, damage_is_bad
+from ._volume_axes import space_of
 
 _SAME_PLACE = 1e-3  # millimetres
 _SAME_DIRECTION = 1e-3  # of a cosine
@@ -45,6 +46,7 @@ def open_dicom(files: Sequence[Stream | Path]) -> OpenedArray:
         shapes, dtypes = [_shape(head) for head in heads], [_dtype(head) for head in heads]
         inverted = any(head.get("PhotometricInterpretation") == "MONOCHROME1" for head in heads)
         order = [0] if len(heads) == 1 else _in_order(heads, shapes)
+        space = _space([heads[number] for number in order])
     dtype = np.result_type(*dtypes)
     shape = (len(heads), *shapes[0]) if len(heads) > 1 else shapes[0]
     notes = ("MONOCHROME1: larger numbers are darker, and stay as they are",) if inverted else ()
@@ -61,7 +63,7 @@ def open_dicom(files: Sequence[Stream | Path]) -> OpenedArray:
         return values
 
     size = sum(size for size, _ in sized)
-    return OpenedArray(shape, dtype, "pydicom", size, read, notes=notes)
+    return OpenedArray(shape, dtype, "pydicom", size, read, space=space, notes=notes)
 
 
 def _stream(file: Stream | Path) -> Stream:
@@ -162,6 +164,20 @@ def _by_place(heads: Sequence[Any]) -> list[int]:
             near, far, np.median(steps), _EACH_FILE,
         )  # fmt: skip
     return [int(number) for number in order]
+
+
+def _space(heads: Sequence[Any]) -> NDArray[np.float64] | None:
+    """The affine of slices in order, rows and columns, with the axes of NIfTI; None where headers don't state it."""
+    tags = "ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"
+    if len(heads) == 1 or not all(head.get(tag) for head in heads for tag in tags):
+        return None
+    first, last = (np.array(head.ImagePositionPatient, np.float64) for head in (heads[0], heads[-1]))
+    across, down = np.array(heads[0].ImageOrientationPatient, np.float64).reshape(2, 3)
+    height, width = map(float, heads[0].PixelSpacing)
+    affine = np.eye(4)
+    affine[:3] = np.stack([(last - first) / (len(heads) - 1), down * height, across * width, first], axis=1)
+    affine[:2] *= -1  # from left and posterior
+    return space_of(affine, (len(heads), *_shape(heads[0])))
 
 
 def _two(shapes: Sequence[tuple[int, ...]]) -> str:

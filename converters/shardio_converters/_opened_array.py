@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample, ShardioError
 from shardio.foreign.files import File
 from shardio.system.seekable import Seekable
+
+Orientation: TypeAlias = Literal["stored", "RAS"]
 
 _ANY = 64 << 20  # bytes of an array of any file
 _PER_BYTE = 1 << 12  # bytes of an array per byte of its file: deflate makes a byte of a thousand, others of a few more
@@ -33,6 +35,7 @@ class OpenedArray:
         file_bytes: the size of the file, or of all files.
         read: reads the values; BadSample or an error of the library if they are damaged.
         affine: float64 [4, 4], which takes indices to places in space; None where the format states none.
+        space: the affine of the first three axes, in mm to the right, anterior and superior, if that is stated.
         notes: what its user should know of the values.
     """
 
@@ -42,6 +45,7 @@ class OpenedArray:
     file_bytes: int
     read: Callable[[], NDArray[Any]]
     affine: NDArray[np.float64] | None = None
+    space: NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -60,15 +64,17 @@ class OpenedArray:
 @final
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options that choose among the arrays of a file.
+    """The options that choose among the arrays of a file, and how to take them.
 
     Attributes:
         variable: the variable of a MATLAB file; None for the only array.
         hdu: the number of the HDU of a FITS file; None for the first with an array.
+        orientation: whether volumes stay as stored, or get the axes of RAS; None leaves them, if all are alike.
     """
 
     variable: str | None = None
     hdu: int | None = None
+    orientation: Orientation | None = None
 
     def given(self) -> dict[str, Any]:
         """The options that are given, by name."""

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any, final
 
@@ -23,14 +24,16 @@ from ._class_folders import find_class_folders
 from ._dicom import series_of
 from ._fields import array_field, evenly_spaced, readable, shape_of_all, unheld
 from ._files import file_size
-from ._opened_array import OpenedArray, ReadOptions
+from ._opened_array import OpenedArray, Orientation, ReadOptions
 from ._source_base import DataclassSource
 from ._string_array import StringArray
 from ._text_tables import Column
+from ._volume_axes import NEAR, axis_codes, canonical, distance, on_one_grid
 from .filelist import DELIMITERS, filelist, open_table, usual_column
 
 _PROBED = 24  # files whose headers decide the fields
 _NEXT = "\0"  # before each path of a slice
+_ORIENTATION = Message("{orientation:RAS} brings all into one order, {orientation:stored} leaves each as it is")
 _SHOWN = 5  # the most kinds of files that a message names
 
 
@@ -42,6 +45,7 @@ def arrayfolder(
     series: bool = True,
     variable: str | None = None,
     hdu: int | None = None,
+    orientation: Orientation | None = None,
     sort: Sort = "name",
     root: str | os.PathLike[str] | None = None,
     path: str | Mapping[str, str] | None = None,
@@ -79,6 +83,9 @@ def arrayfolder(
             file is a sample.
         variable: the variable to take of MATLAB files. Without it: the only array.
         hdu: the number of the HDU to take of FITS files, 0 for the first. Without it: the first with an array.
+        orientation: of NIfTI files and DICOM series: RAS brings the axes of all volumes into the order and direction
+            nearest to right, anterior, superior, as nibabel's as_closest_canonical does; stored leaves each as it is.
+            Without it, volumes of a row stay as they are, must fit in shape, and a remark tells where axes differ.
         sort: `natural` sorts files and class folders by the numbers in their names, so that s_2 comes before s_10.
         root: of a table, the folder that relative paths start from. Without it: the folder of the table.
         path: of a table, the column that holds the paths, or several columns and their fields, as in
@@ -102,7 +109,7 @@ def arrayfolder(
         ConfigError: options of tables are given for a folder, or do not fit the table; see `filelist`.
         MissingDependency: a library that reads such files is not installed.
     """
-    options = ReadOptions(variable, hdu)
+    options = ReadOptions(variable, hdu, orientation)
     lacked = listed_names(optional)
     of_tables = {"root": root, "path": path, "fields": fields, "delimiter": delimiter, "classes": classes}
     one = src if isinstance(src, (str, os.PathLike)) else None
@@ -140,6 +147,7 @@ class ArrayFolder(DataclassSource):
         columns: the other values, by field.
         classes: the class names, where they are known.
         options: what to read of each file.
+        differ: whether a remark tells that volumes of a row differ in their axes, so that these are no bad samples.
     """
 
     root: Path
@@ -151,6 +159,7 @@ class ArrayFolder(DataclassSource):
     options: ReadOptions
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
+    differ: bool = False
     source = "arrayfolder"
     plain_values = True
 
@@ -198,6 +207,7 @@ class ArrayFolder(DataclassSource):
         check_index(index, self._count)
         arrays: dict[str, Any] = {}
         affines: dict[str, Any] = {}
+        headers: dict[str, OpenedArray] = {}
         for name, paths in self.paths.items():
             if self.arrays[name].optional and not paths[index]:
                 arrays[name] = None
@@ -205,7 +215,9 @@ class ArrayFolder(DataclassSource):
                 continue
             place = printable(self.root / _key(paths[index]))
             with bad_samples_at(place):
-                opened = self.opened(name, index)
+                opened = headers[name] = self.opened(name, index)
+                if self.options.orientation is None:
+                    self._check_grids(headers)
                 values, dtype = opened.values(), np.dtype(self.arrays[name].dtype)
                 arrays[name] = values.astype(dtype, copy=False) if np.can_cast(values.dtype, dtype) else values
             if name in self.affines:
@@ -213,6 +225,22 @@ class ArrayFolder(DataclassSource):
                 affines[self.affines[name]] = Missing(f"{place}: states no affine") if affine is None else affine
         sample = {**arrays, **affines, **{name: column[index] for name, column in self.columns.items()}}
         return {**sample, "key": printable(_key(paths[index]))} if self._has_key else sample
+
+    def _check_grids(self, headers: Mapping[str, OpenedArray]) -> None:
+        """Raise BadSample if the last of a row's volumes doesn't fit the first."""
+        volumes = [name for name, one in headers.items() if one.space is not None]
+        for one, other in [(volumes[0], volumes[-1])] if volumes else ():
+            if on_one_grid(headers[one], headers[other]):
+                continue
+            shapes = [canonical(headers[name]).shape[:3] for name in (one, other)]
+            if shapes[0] != shapes[1]:
+                told = "fields {!r} and {!r} are {} and {} voxels along RAS; {orientation:stored} takes them"
+                raise BadSample(told, one, other, *(" x ".join(map(str, shape)) for shape in shapes))
+            codes = [_codes(headers[name]) for name in (one, other)]
+            if codes[0] != codes[1] and not self.differ:
+                raise BadSample(
+                    "the axes of field {!r} are {}, of field {!r} {}; {}", one, codes[0], other, codes[1], _ORIENTATION
+                )
 
     def opened(self, name: str, index: int) -> OpenedArray:
         """Read the header of one sample's file, or files; BadSample, without its path, if there is no array."""
@@ -239,20 +267,59 @@ def _with_fields(source: ArrayFolder, lacked: Collection[str]) -> ArrayFolder:
     arrays: dict[str, Field] = {}
     affines: dict[str, str] = {}
     hints = dict.fromkeys(source.hints)
+    opened: dict[str, dict[int, tuple[str, OpenedArray]]] = {}
     for name, paths in source.paths.items():
         there = [number for number, path in enumerate(paths) if path or name not in lacked]
         numbers = [there[at] for at in evenly_spaced(len(there), _PROBED)]
-        found = _opened(source, name, numbers)
+        opened[name] = _opened(source, name, numbers)
+        found = dict(opened[name].values())
         arrays[name] = _field(found, hints)
         if all(one.affine is not None for one in found.values()):
             affines[name] = "affine" if len(source.paths) == 1 else f"{name}_affine"
     if clash := {*arrays, *affines.values()} & source.columns.keys():
         raise ConfigError("two columns would be the field {!r}; rename one with {field}, path or fields", min(clash))
-    return replace(source, arrays=with_optional(arrays, lacked), affines=affines, hints=tuple(hints))
+    remarks = _axes_remarks(opened, hints) if source.options.orientation is None else []
+    return replace(
+        source,
+        arrays=with_optional(arrays, lacked),
+        affines=affines,
+        remarks=(*source.remarks, *remarks),
+        hints=tuple(hints),
+        differ=bool(remarks),
+    )
 
 
-def _opened(source: ArrayFolder, name: str, numbers: Sequence[int]) -> dict[str, OpenedArray]:
-    """The arrays of those of these samples that can be read, by path; SourceError if there are none."""
+def _axes_remarks(opened: Mapping[str, Mapping[int, tuple[str, OpenedArray]]], hints: dict[str, None]) -> list[str]:
+    """Remarks on volumes of a row whose axes differ; `hints` gets those on other differences of volumes."""
+    remarks: list[str] = []
+    for name, found in opened.items():
+        kinds = {_codes(one): place for place, one in reversed(list(found.values())) if one.space is not None}
+        if len(kinds) > 1:
+            told = ", ".join(f"{codes} ({place})" for codes, place in reversed(kinds.items()))
+            hints[Message("field {!r}: volumes have several orientations, {}; {}", name, told, _ORIENTATION)] = None
+    for one, other in combinations(opened, 2):
+        both = [(*opened[one][number], opened[other][number][1]) for number in opened[one] if number in opened[other]]
+        both = [row for row in both if row[1].space is not None and row[2].space is not None]
+        differing = [(place, *codes) for place, *pair in both if len(set(codes := [*map(_codes, pair)])) > 1]
+        if differing:
+            told = "{}: the axes of field {!r} are {}, of field {!r} {}, as in {} of {} rows that were looked at; {}"
+            place, first, second = differing[0]
+            remarks.append(Message(told, place, one, first, other, second, len(differing), len(both), _ORIENTATION))
+        far, place = max(((distance(a, b), place) for place, a, b in both), default=(0.0, ""))
+        if far > NEAR:
+            told = (
+                "{}: the grids of fields {!r} and {!r} differ by {:.3g} voxels, the most of {} rows that were looked at"
+            )
+            hints[Message(told, place, one, other, far, len(both))] = None
+    return remarks
+
+
+def _codes(opened: OpenedArray) -> str:
+    return "" if opened.space is None else axis_codes(opened.space)
+
+
+def _opened(source: ArrayFolder, name: str, numbers: Sequence[int]) -> dict[int, tuple[str, OpenedArray]]:
+    """The arrays of those of these samples that can be read, each with its path; SourceError if there are none."""
 
     def opened(number: int) -> tuple[str, OpenedArray]:
         place = printable(source.root / _key(source.paths[name][number]))
@@ -262,7 +329,7 @@ def _opened(source: ArrayFolder, name: str, numbers: Sequence[int]) -> dict[str,
                 raise BadSample(unheld(found.dtype, found.shape))
             return place, found
 
-    found = dict(one for _, one in readable(numbers, opened, "file of an array"))
+    found = dict(readable(numbers, opened, "file of an array"))
     if not found:
         raise SourceError(f"{printable(source.root)}: no sample has a file for the field {name!r}")
     return found
