@@ -188,6 +188,7 @@ def _nifti(stream: Stream, options: ReadOptions) -> OpenedArray:
         dtype = stored if not scaled or stored.kind == "c" else np.dtype(np.float64 if wide else np.float32)
         affine = np.asarray(found.affine, np.float64)
         stated = found.header["qform_code"] > 0 or found.header["sform_code"] > 0
+        space = space_of(affine, shape) if stated else None
 
     def read() -> NDArray[Any]:
         if scaled:
@@ -198,9 +199,7 @@ def _nifti(stream: Stream, options: ReadOptions) -> OpenedArray:
     if colours:
         shape, dtype = (*shape, colours), np.dtype(np.uint8)
     size = stream.size + (image.size if pair else 0)
-    return OpenedArray(
-        shape, dtype, "nibabel", size, read, affine=affine, space=space_of(affine, shape) if stated else None
-    )
+    return OpenedArray(shape, dtype, "nibabel", size, read, affine, space)
 
 
 def _image_of_pair(header: Path) -> File:

@@ -20,9 +20,9 @@ def space_of(affine: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.
     return affine if usable else None
 
 
-def axis_codes(space: NDArray[np.float64]) -> str:
+def axis_codes(opened: OpenedArray) -> str:
     """Return where the axes of a volume run to, as nibabel names it: RAS is right, anterior, superior."""
-    return "".join(_nibabel().aff2axcodes(space))
+    return "".join(_nibabel().aff2axcodes(opened.space))
 
 
 def canonical(opened: OpenedArray) -> OpenedArray:
@@ -37,12 +37,8 @@ def canonical(opened: OpenedArray) -> OpenedArray:
     change = orientations.inv_ornt_aff(turn, opened.shape[:3])
     shape = (*(opened.shape[axis] for axis in np.argsort(turn[:, 0])), *opened.shape[3:])
     affine = None if opened.affine is None else opened.affine @ change
-
-    def read() -> NDArray[np.generic]:
-        values: NDArray[np.generic] = orientations.apply_orientation(opened.read(), turn)
-        return values
-
-    return replace(opened, shape=shape, read=read, affine=affine, space=opened.space @ change)
+    found = replace(opened, shape=shape, affine=affine, space=opened.space @ change)
+    return replace(found, read=lambda: orientations.apply_orientation(opened.read(), turn))
 
 
 def on_one_grid(one: OpenedArray, other: OpenedArray) -> bool:

@@ -229,18 +229,15 @@ class ArrayFolder(DataclassSource):
     def _check_grids(self, headers: Mapping[str, OpenedArray]) -> None:
         """Raise BadSample if the last of a row's volumes doesn't fit the first."""
         volumes = [name for name, one in headers.items() if one.space is not None]
-        for one, other in [(volumes[0], volumes[-1])] if volumes else ():
-            if on_one_grid(headers[one], headers[other]):
-                continue
-            shapes = [canonical(headers[name]).shape[:3] for name in (one, other)]
-            if shapes[0] != shapes[1]:
-                told = "fields {!r} and {!r} are {} and {} voxels along RAS; {orientation:stored} takes them"
-                raise BadSample(told, one, other, *(" x ".join(map(str, shape)) for shape in shapes))
-            codes = [_codes(headers[name]) for name in (one, other)]
-            if codes[0] != codes[1] and not self.differ:
-                raise BadSample(
-                    "the axes of field {!r} are {}, of field {!r} {}; {}", one, codes[0], other, codes[1], _ORIENTATION
-                )
+        if not volumes or on_one_grid(first := headers[volumes[0]], last := headers[volumes[-1]]):
+            return
+        shapes, codes = [canonical(one).shape[:3] for one in (first, last)], [*map(axis_codes, (first, last))]
+        if shapes[0] != shapes[1]:
+            told = "fields {!r} and {!r} are {} and {} along right, anterior, superior; {orientation:stored} takes them"
+            raise BadSample(told, volumes[0], volumes[-1], *map(list, shapes))
+        if codes[0] != codes[1] and not self.differ:
+            told = "the axes of field {!r} are {}, of field {!r} {}; {}"
+            raise BadSample(told, volumes[0], codes[0], volumes[-1], codes[1], _ORIENTATION)
 
     def opened(self, name: str, index: int) -> OpenedArray:
         """Read the header of one sample's file, or files; BadSample, without its path, if there is no array."""
@@ -272,50 +269,37 @@ def _with_fields(source: ArrayFolder, lacked: Collection[str]) -> ArrayFolder:
         there = [number for number, path in enumerate(paths) if path or name not in lacked]
         numbers = [there[at] for at in evenly_spaced(len(there), _PROBED)]
         opened[name] = _opened(source, name, numbers)
-        found = dict(opened[name].values())
-        arrays[name] = _field(found, hints)
-        if all(one.affine is not None for one in found.values()):
+        arrays[name] = _field(dict(opened[name].values()), hints)
+        if all(one.affine is not None for _, one in opened[name].values()):
             affines[name] = "affine" if len(source.paths) == 1 else f"{name}_affine"
     if clash := {*arrays, *affines.values()} & source.columns.keys():
         raise ConfigError("two columns would be the field {!r}; rename one with {field}, path or fields", min(clash))
     remarks = _axes_remarks(opened, hints) if source.options.orientation is None else []
-    return replace(
-        source,
-        arrays=with_optional(arrays, lacked),
-        affines=affines,
-        remarks=(*source.remarks, *remarks),
-        hints=tuple(hints),
-        differ=bool(remarks),
-    )
+    found = replace(source, arrays=with_optional(arrays, lacked), affines=affines, hints=tuple(hints))
+    return replace(found, remarks=(*source.remarks, *remarks), differ=bool(remarks))
 
 
 def _axes_remarks(opened: Mapping[str, Mapping[int, tuple[str, OpenedArray]]], hints: dict[str, None]) -> list[str]:
     """Remarks on volumes of a row whose axes differ; `hints` gets those on other differences of volumes."""
     remarks: list[str] = []
     for name, found in opened.items():
-        kinds = {_codes(one): place for place, one in reversed(list(found.values())) if one.space is not None}
+        kinds = {axis_codes(one): place for place, one in reversed(list(found.values())) if one.space is not None}
         if len(kinds) > 1:
             told = ", ".join(f"{codes} ({place})" for codes, place in reversed(kinds.items()))
             hints[Message("field {!r}: volumes have several orientations, {}; {}", name, told, _ORIENTATION)] = None
     for one, other in combinations(opened, 2):
         both = [(*opened[one][number], opened[other][number][1]) for number in opened[one] if number in opened[other]]
         both = [row for row in both if row[1].space is not None and row[2].space is not None]
-        differing = [(place, *codes) for place, *pair in both if len(set(codes := [*map(_codes, pair)])) > 1]
+        differing = [(place, *codes) for place, *pair in both if len(set(codes := [*map(axis_codes, pair)])) > 1]
         if differing:
-            told = "{}: the axes of field {!r} are {}, of field {!r} {}, as in {} of {} rows that were looked at; {}"
+            told = "{}: the axes of field {!r} are {}, of field {!r} {}, as in {} of {} rows looked at; {}"
             place, first, second = differing[0]
             remarks.append(Message(told, place, one, first, other, second, len(differing), len(both), _ORIENTATION))
         far, place = max(((distance(a, b), place) for place, a, b in both), default=(0.0, ""))
         if far > NEAR:
-            told = (
-                "{}: the grids of fields {!r} and {!r} differ by {:.3g} voxels, the most of {} rows that were looked at"
-            )
+            told = "{}: the grids of fields {!r} and {!r} differ by {:.3g} voxels, the most of {} rows looked at"
             hints[Message(told, place, one, other, far, len(both))] = None
     return remarks
-
-
-def _codes(opened: OpenedArray) -> str:
-    return "" if opened.space is None else axis_codes(opened.space)
 
 
 def _opened(source: ArrayFolder, name: str, numbers: Sequence[int]) -> dict[int, tuple[str, OpenedArray]]:

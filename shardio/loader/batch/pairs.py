@@ -7,7 +7,9 @@ from numpy.typing import NDArray
 
 from ...errors import BadSample, Message
 from ...format.pairs import FITS, TURNED, compare_sizes
+from ...system.types import Indices
 from ...transforms import RandomSpatialCrop
+from ...transforms.arrays import Shapes
 from ...transforms.steps import Sizes
 from .field_warnings import Pair
 from .rows import Rows
@@ -15,22 +17,15 @@ from .rows import Rows
 _MOST_AXES = 64  # of an array, as NumPy has them
 
 
-def note_image_sizes(
-    rows: Rows,
-    names: Sequence[str],
-    sizes: Sizes,
-    of: NDArray[np.int64],
-    numbers: NDArray[np.int64] | None = None,
-) -> None:
+def note_image_sizes(rows: Rows, names: Sequence[str], sizes: Sizes, of: Indices, numbers: Indices | int = 0) -> None:
     """Note the sizes of images, int32 [m, 2], and of which rows they are; those of lists have numbers there."""
     for name in _paired(rows, names):
         image = rows.spec.images.get(name) or rows.spec.image_lists[name]
-        longest = 1 if numbers is None else int(numbers.max(initial=0)) + 1
-        rows.cropped[name] = np.zeros((len(rows), longest, 2), np.int32)
-        rows.cropped[name][of, 0 if numbers is None else numbers] = image.recipe.sizes_at_crop(sizes)
+        rows.cropped[name] = np.zeros((len(rows), int(np.max(numbers, initial=0)) + 1, 2), np.int32)
+        rows.cropped[name][of, numbers] = image.recipe.sizes_at_crop(sizes)
 
 
-def note_array_sizes(rows: Rows, name: str, shapes: NDArray[np.int64], of: NDArray[np.int64]) -> None:
+def note_array_sizes(rows: Rows, name: str, shapes: Shapes, of: Indices) -> None:
     """Note the shapes of arrays, int64 [m, axes], and of which rows they are: their lengths along axes that are cut."""
     for each in _paired(rows, [name]):
         noted = rows.cropped.setdefault(each, np.zeros((len(rows), 1, _MOST_AXES), np.int64))
@@ -63,17 +58,14 @@ def _paired(rows: Rows, names: Sequence[str]) -> list[str]:
 
 def _message(rows: Rows, pair: Pair, one: NDArray[np.int64], other: NDArray[np.int64], *, turned: bool) -> Message:
     shown = [" x ".join(str(length) for length in size.tolist() if length) for size in (one, other)]
-    how = Message("")
-    if turned and any(rows.spec.fields[name].kind in ("image", "images") for name in pair.names):
-        how = Message("; {orient:True} turns images upright that have such an EXIF tag")
-        if rows.spec.options.orient:
-            how = Message("; without {orient} images stay as they are stored, whatever their EXIF tags say")
+    advice = "{orient:True} turns images upright that have such an EXIF tag"
+    if rows.spec.options.orient:
+        advice = "without {orient} images stay as they are stored, whatever their EXIF tags say"
     return Message(
-        "fields {!r} and {!r} draw the same crops, and so must have the same {}, got {} and {}{}{}; see 'Fields "
+        "fields {!r} and {!r} draw the same crops, and so must have the same {}, got {} and {}{}; see 'Fields "
         "that belong together' in docs/engines.md, also for fields that don't",
         *pair.names,
         "aspect ratio" if pair.scaled else "size",
         *shown,
-        ", each other's transpose" if turned else "",
-        how,
+        Message(", each other's transpose; " + advice) if turned else "",
     )
