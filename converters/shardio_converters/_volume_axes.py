@@ -1,5 +1,6 @@
 """Axes of volumes in the space that their headers state: which way they run, whether two volumes lie on one grid."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +11,16 @@ from shardio.source import load_optional
 
 from ._opened_array import OpenedArray
 
-NEAR = 1e-3
-"""The difference in voxels, of origins and per voxel along an axis, up to which two grids count as one."""
+NEAR = 1e-3  # of a voxel: how far origins, or neighbours along an axis, of two grids may differ, which count as one
+_FLAT = 1e-6  # of a cube: what axes span at least that have a direction each
 
 
 def space_of(affine: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.float64] | None:
     """Return the affine of an array of this shape if it has three axes, which the affine tells apart; else None."""
-    usable = len(shape) >= 3 and np.isfinite(affine).all() and np.linalg.matrix_rank(affine[:3, :3]) == 3
+    x, y, z, _ = affine.T[:, :3].tolist()  # in Python, as every file that is read comes here
+    cross = (y[1] * z[2] - y[2] * z[1], y[2] * z[0] - y[0] * z[2], y[0] * z[1] - y[1] * z[0])
+    volume = abs(x[0] * cross[0] + x[1] * cross[1] + x[2] * cross[2])
+    usable = len(shape) >= 3 and volume > _FLAT * math.hypot(*x) * math.hypot(*y) * math.hypot(*z)
     return affine if usable else None
 
 
@@ -44,7 +48,7 @@ def canonical(opened: OpenedArray) -> OpenedArray:
 def on_one_grid(one: OpenedArray, other: OpenedArray) -> bool:
     """Whether two volumes have the same axes, shape and space."""
     a, b = one.space, other.space
-    return one.shape[:3] == other.shape[:3] and a is not None and b is not None and np.array_equal(a, b)
+    return a is not None and b is not None and one.shape[:3] == other.shape[:3] and bool((a == b).all())
 
 
 def distance(one: OpenedArray, other: OpenedArray) -> float:

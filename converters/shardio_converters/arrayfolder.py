@@ -229,7 +229,7 @@ class ArrayFolder(DataclassSource):
     def _check_grids(self, headers: Mapping[str, OpenedArray]) -> None:
         """Raise BadSample if the last of a row's volumes doesn't fit the first."""
         volumes = [name for name, one in headers.items() if one.space is not None]
-        if not volumes or on_one_grid(first := headers[volumes[0]], last := headers[volumes[-1]]):
+        if len(volumes) < 2 or on_one_grid(first := headers[volumes[0]], last := headers[volumes[-1]]):
             return
         shapes, codes = [canonical(one).shape[:3] for one in (first, last)], [*map(axis_codes, (first, last))]
         if shapes[0] != shapes[1]:

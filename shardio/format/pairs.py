@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 FITS, TURNED, DIFFERS = range(3)
 
 
-def compare_sizes(
-    one: NDArray[Any], other: NDArray[Any], *, scaled: bool = False, rounding: int = 0
-) -> NDArray[np.uint8]:
+def compare_sizes(one: NDArray[Any], other: NDArray[Any], *, scaled: bool = False, rounding: int = 0) -> NDArray[Any]:
     """Return how sizes fit those of what belongs to them, uint8 [...].
 
     FITS, TURNED where sizes fit once the axes of one are reversed, as a quarter turn of an image does, else DIFFERS.
