@@ -103,6 +103,7 @@ def arrayfolder(
         shardio convert arrayfolder "plates/*.fits" data/plates --hdu 1
         shardio convert arrayfolder trials data/trials --variable eeg --ragged array
         shardio convert arrayfolder scans.csv data/listed --root scans --classes auto
+        shardio convert arrayfolder pairs.csv data/pairs --path image=scan,mask=mask --orientation RAS
 
     Raises:
         SourceError: `src` cannot be read or holds no such file, none can be read, or no field holds their arrays.

@@ -11,6 +11,7 @@ from pathlib import Path
 import astropy.io.fits
 import h5py
 import lmdb
+import nibabel
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,7 +31,7 @@ FILES = Path(__file__).parents[1] / "converters" / "files"
 
 
 def arrayfolder(root: Path) -> None:
-    """Scans of two classes and a table of them, plates as TIFF and as FITS, slices, and trials of several lengths."""
+    """Scans of two classes, tables of them and of pairs, plates as TIFF and as FITS, slices, trials of several lengths."""
     for folder in ("scans/a", "scans/b", "plates", "ct", "trials"):
         (root / folder).mkdir(parents=True)
     for number in range(20):
@@ -43,6 +44,12 @@ def arrayfolder(root: Path) -> None:
         scipy.io.savemat(root / "trials" / f"{number}.mat", {"eeg": np.zeros((3 + number, 2)), "rate": 250})
     rows = "".join(f"{'ab'[number % 2]}/{number}.npy,{'ab'[number % 2]}\n" for number in range(20))
     (root / "scans.csv").write_text(f"path,label\n{rows}")
+    for number in range(20):
+        for name in ("scan", "mask"):
+            volume = nibabel.Nifti1Image(np.zeros((4, 4, 4), np.uint8), np.diag([1 if name == "scan" else -1, 1, 1, 1]))
+            volume.to_filename(root / f"{name}-{number}.nii")
+    rows = "".join(f"scan-{number}.nii,mask-{number}.nii\n" for number in range(20))
+    (root / "pairs.csv").write_text(f"scan,mask\n{rows}")
 
 
 def cifar(root: Path) -> None:

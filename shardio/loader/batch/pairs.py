@@ -61,11 +61,9 @@ def _message(rows: Rows, pair: Pair, one: NDArray[np.int64], other: NDArray[np.i
     advice = "{orient:True} turns images upright that have such an EXIF tag"
     if rows.spec.options.orient:
         advice = "without {orient} images stay as they are stored, whatever their EXIF tags say"
-    return Message(
-        "fields {!r} and {!r} draw the same crops, and so must have the same {}, got {} and {}{}; see 'Fields "
-        "that belong together' in docs/engines.md, also for fields that don't",
-        *pair.names,
-        "aspect ratio" if pair.scaled else "size",
-        *shown,
-        Message(", each other's transpose; " + advice) if turned else "",
+    told = (
+        "fields {!r} and {!r} draw the same crops, and so must have the same {}, got {} and {}{}; see 'Fields that "
+        "belong together' in docs/engines.md, also for fields that don't"
     )
+    turn = Message(", each other's transpose; " + advice) if turned else ""
+    return Message(told, *pair.names, "aspect ratio" if pair.scaled else "size", *shown, turn)
