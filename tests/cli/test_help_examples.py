@@ -31,7 +31,7 @@ FILES = Path(__file__).parents[1] / "converters" / "files"
 
 
 def arrayfolder(root: Path) -> None:
-    """Scans of two classes, tables of them and of pairs, plates as TIFF and as FITS, slices, trials of several lengths."""
+    """Scans of two classes, tables of them and of pairs, plates as TIFF and as FITS, slices, trials of any length."""
     for folder in ("scans/a", "scans/b", "plates", "ct", "trials"):
         (root / folder).mkdir(parents=True)
     for number in range(20):
