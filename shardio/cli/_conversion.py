@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from .. import containers
 from ..conversion.api import Conversion
 from ..conversion.api import convert as convert_source
+from ..conversion.image_counts import ROTATED
 from ..conversion.pack import WrittenDataset
 from ..conversion.source import Source
 from ..errors import BadSample, ConfigError, Message, TooManyBad
@@ -189,7 +190,7 @@ def _rate(per_second: float) -> str:
 
 def print_rotated(datasets: Iterable[WrittenDataset], advice: str = "") -> None:
     """Print how many images a tag rotates, if there are some."""
-    if count := sum(dataset.rotated for dataset in datasets):
+    if count := sum(dataset.counts.get(ROTATED, 0) for dataset in datasets):
         told = f"an EXIF tag rotates or mirrors {counted(count, 'image')}, which a Loader ignores, as torchvision does"
         print(f"note: {told}: {advice}Loader(orient=True) turns them", file=sys.stderr)
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,15 +22,16 @@ from ..containers.joined import joined_name
 from ..containers.zarr import ZarrReader
 from ..errors import BadSample, ConfigError, Message, Option, ShardCorrupt, ShardioError, SourceError
 from ..foreign.names import printable
-from ..format import checksums, images, manifest
+from ..format import checksums, manifest
 from ..format.fields import CHECKSUM, Field, Missing, is_missing, length_column, shape_column, with_hidden
 from ..output.folder import FolderOutput
 from ..output.records import Record, Skipped
-from ..output.shard_writer import WrittenShard, common_shape, described
+from ..output.shard_writer import Encoded, WrittenShard, common_shape, described
 from ..system.directory import Directory
 from ..system.local_path import local_path
 from ..system.regular_files import open_regular
 from ..system.types import Buffer
+from . import image_counts
 from .masks import masked, plan_of
 from .notes import remarks_of
 from .pack import PackOptions, WrittenDataset, pack
@@ -104,7 +106,7 @@ def adopt(
 
     Raises SourceError for files that cannot be read in place, BadSample, TooManyBad, ConfigError, OSError.
     """
-    work = PackOptions(**options)
+    work = PackOptions(strict=strict, **options)
     adoption = adoption_of(source)
     remarks_of(source, strict=strict)
     manifest.check_metadata(source.metadata)
@@ -198,14 +200,14 @@ class FileIndex:
         checksums: the checksum of each of them, uint64 [n]; [0] if they were not read.
         sizes: for each image field the height and width of each image, int32 [n, 2].
         skipped: the samples that were left out.
-        rotated: the number of images that an EXIF tag rotates or mirrors.
+        counts: by words for them, numbers of images, see `image_counts`.
     """
 
     samples: int
     checksums: NDArray[np.uint64]
     sizes: Mapping[str, NDArray[np.int32]]
     skipped: tuple[Skipped, ...]
-    rotated: int
+    counts: Mapping[str, int]
 
 
 def write_index(
@@ -219,21 +221,21 @@ def write_index(
     columns: Any
     adoption = adoption_of(source)
     if isinstance(adoption, Places):
-        columns, skipped, rotated = _index_of_places(source, adoption, file, skip, advance)
+        columns, skipped, counts = _index_of_places(source, adoption, file, skip, advance)
         write = partial(side_index.write, folder, file.name, columns)
     elif isinstance(adoption, ZarrIndexes):
         index, skipped = _index_of_zarr(source, adoption, file, unchecked, skip, advance)
-        columns, rotated, write = index.columns, 0, partial(zarr_index.write, folder, file.name, index)
+        columns, counts, write = index.columns, Counter(), partial(zarr_index.write, folder, file.name, index)
     else:
         layout, columns, skipped = _index_of_hdf5(source, adoption, file, skip, advance)
-        rotated, write = 0, partial(hdf5_index.write, folder, file.name, layout, columns)
+        counts, write = Counter(), partial(hdf5_index.write, folder, file.name, layout, columns)
     file.check()
     sizes, sums = {}, np.empty(0, np.uint64) if unchecked else columns[CHECKSUM]
     samples = file.count if unchecked else len(sums)
     if samples:
         write()
         sizes = {name: columns[shape_column(name)] for name, field in source.fields.items() if field.kind == "image"}
-    return FileIndex(samples, sums, sizes, tuple(skipped), rotated)
+    return FileIndex(samples, sums, sizes, tuple(skipped), counts)
 
 
 def rebuild_index(source: Any, number: int, name: str, folder: Directory) -> None:
@@ -269,7 +271,7 @@ def _adopt_file(
             folder.unlink(name)
             # Relative to the link's final directory, not to the one in which it is created.
             folder.link(name, os.path.relpath(path, out) if near else path.absolute())
-    return Record(shard_of(context.container, file, folder, found), found.skipped, found.rotated)
+    return Record(shard_of(context.container, file, folder, found), found.skipped, found.counts)
 
 
 def shard_of(container: str, file: AdoptTask, folder: Directory, found: FileIndex) -> WrittenShard:
@@ -285,26 +287,28 @@ def shard_of(container: str, file: AdoptTask, folder: Directory, found: FileInde
 
 def _index_of_places(
     source: Source, adoption: Places, file: AdoptTask, skip: bool, advance: Advance
-) -> tuple[NDArray[Any], list[Skipped], int]:
-    """Return the side index of a file, the samples that were left out, and the number of images that a tag rotates."""
+) -> tuple[NDArray[Any], list[Skipped], Counter[str]]:
+    """Return the side index of a file, the samples that were left out, and counts of its images."""
     index = np.zeros(len(file.samples), side_index.dtype_of(with_hidden(source.fields)))
     skipped: list[Skipped] = []
-    row = rotated = 0
+    counts: Counter[str] = Counter()
+    row = 0
     with open(file.path, "rb", buffering=0, opener=open_regular) as data:
         for number in file.samples:
             try:
-                rotated += _describe(source, adoption, number, data.fileno(), index[row : row + 1])
+                described = _describe(source, adoption, number, data.fileno(), index[row : row + 1])
+                image_counts.count(described, source.fields, counts)
                 row += 1
             except BadSample as error:
                 if not skip:
                     raise
                 skipped.append(Skipped(number, str(error)))
             advance(1)
-    return index[:row], skipped, rotated
+    return index[:row], skipped, counts
 
 
-def _describe(source: Source, adoption: Places, number: int, descriptor: int, row: NDArray[Any]) -> int:
-    """Fill one row of the index; return the number of images that an EXIF tag rotates or mirrors.
+def _describe(source: Source, adoption: Places, number: int, descriptor: int, row: NDArray[Any]) -> Encoded:
+    """Fill one row of the index; return the sample.
 
     Raises BadSample if a value is not in the file as shardio would store it.
     """
@@ -329,7 +333,7 @@ def _describe(source: Source, adoption: Places, number: int, descriptor: int, ro
     except BadSample as error:
         raise BadSample("sample {}, {}", number, error) from error
     side_index.fill(row, encoded.stored)
-    return sum(images.orientation(encoded.stored[name]) != 1 for name in encoded.image_shapes)
+    return encoded
 
 
 def _check(field: Field, name: str, number: int, raw: bytes, value: Any) -> None:

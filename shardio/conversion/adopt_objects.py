@@ -231,7 +231,7 @@ class ObjectAdoption:
                 path.unlink(missing_ok=True)
                 side_index.path_of(path).unlink(missing_ok=True)
         texts = (Skipped(one.number - samples.start, self._named(one.reason)) for one in result.skipped)
-        return Record(shard, tuple(texts), result.rotated)
+        return Record(shard, tuple(texts), result.counts)
 
     def _download(self, number: int) -> Path:
         path = self._temporary / self.names[number]

@@ -196,7 +196,7 @@ class ZarrAdoption:
         chunks = self._chunks(task.name, layouts)
         arrays = {name: replace(array, chunks=chunks[array.path]) for name, array in index.arrays.items()}
         zarr_index.write(folder, task.name, replace(index, arrays=arrays, objects=True))
-        result = FileIndex(task.count, np.empty(0, np.uint64), {}, (), 0)
+        result = FileIndex(task.count, np.empty(0, np.uint64), {}, (), {})
         advance(task.count)
         return Record(shard_of("zarr", task, folder, result), ())
 

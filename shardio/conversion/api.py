@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,9 +34,10 @@ from . import source as sources
 from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource
 from .growing import Growing
+from .image_counts import pair_remarks, total
 from .notes import check_strict, hints, remarks_of
 from .pack import OnError, PackOptions, WrittenDataset, pack
-from .reencode import Recompress, ReencodeOptions
+from .reencode import DAMAGED, OTHER_CODING, Recompress, ReencodeOptions
 from .restart_hint import restart_hint
 from .runners import Progress, silent
 from .skipped import open_report, write_report
@@ -225,7 +225,8 @@ def convert(
         on_error: what to do at a bad sample. raise: stop. skip: leave it out, and name it.
         max_bad: with `on_error="skip"`: how many samples may be bad, a count, or below 1 a share of all.
         report: with `on_error="skip"`: write the bad samples to this file, a JSON object per line.
-        strict: fail if data would be left out, or a column renamed, instead of a note on it.
+        strict: fail at what would be a remark: data that is left out, a column that is renamed, images and masks that
+            differ in size or orientation.
         resume: continue this conversion where it was interrupted, if it was. Finished shards are checked and kept; so
             is a finished dataset. You can always pass `resume`.
         overwrite: replace the dataset at the output once the new one is complete.
@@ -299,6 +300,7 @@ def convert(
         max_bad=max_bad,
         resume=resume,
         overwrite=overwrite,
+        strict=strict,
         progress=progress or silent,
     )
     shard_bytes = parse_size(DEFAULT_SHARD_SIZE if shard_size is None else shard_size, "shard_size")
@@ -377,8 +379,9 @@ def convert(
         write_report(
             skip_report, folder, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
         )
-    last_notes = _last_notes(datasets.values(), samples.fields)
-    announce(last_notes, (), tell, world)
+    pairs = pair_remarks(total(made.counts for made in datasets.values()))
+    last_notes = [*_last_notes(datasets.values(), samples.fields), *pairs]
+    announce(last_notes, pairs, tell, world)
     return Conversion(datasets, samples.fields, (*found_notes, *last_notes))
 
 
@@ -390,13 +393,11 @@ def _last_notes(datasets: Collection[WrittenDataset], fields: Mapping[str, Field
         for name, change in changes.items()
         if change
     ]
-    stayed: Counter[str] = Counter()
-    for made in datasets:
-        stayed.update(made.stayed)
-    if stayed:
+    counts = total(made.counts for made in datasets)
+    if stayed := {reason: counts[reason] for reason in (DAMAGED, OTHER_CODING) if counts[reason]}:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(stayed.items()))
         told = "{jpeg_restarts} copied {} byte for byte: {}"
-        notes.append(Message(told, counted(stayed.total(), "JPEG"), reasons))
+        notes.append(Message(told, counted(sum(stayed.values()), "JPEG"), reasons))
     return notes
 
 

@@ -25,6 +25,7 @@ from .adopt import adopt
 from .adopt_objects import KINDS, MOST_THREADS, TEMPORARY, Listing, ObjectAdoption, check_places
 from .adopt_zarr_objects import ZarrAdoption, find_stores
 from .api import Conversion, PathLike, announce
+from .image_counts import pair_remarks
 from .masks import masked
 from .notes import chunk_hints, remarks_of, unwritten_chunks
 from .pack import OnError, PackOptions
@@ -195,6 +196,9 @@ def index(
         count = cpus.share(world.local_size) if workers is None else workers
         work = {"workers": count, "dask": dask, "world": world, **shared}
         dataset = adopt(source, place, strict=strict, masks=masks, checksums=checksums, **work)
+        pairs = pair_remarks(dataset.counts)
+        announce(pairs, pairs, tell, world)
+        notes = (*notes, *pairs)
         if files.kind == "zarr" and not world.rank:
             lacking = unwritten_chunks([place / name for name in dataset.manifest.shards.names])
             announce(lacking, lacking, tell, world)

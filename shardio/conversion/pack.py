@@ -20,6 +20,8 @@ from ..output.shard_writer import Before, WrittenShard, describe
 from ..stores.url import Url
 from . import ranks
 from .growing import Growing
+from .image_counts import pair_remarks
+from .notes import check_strict
 from .runners import Progress, Runner, in_processes, in_threads, on_dask, silent
 from .source import file_states
 from .tasks import ShardTask, TaskContext, TaskResult, run_shard_task
@@ -35,9 +37,8 @@ class WrittenDataset:
         path: its directory, or its URL.
         manifest: its manifest.
         skipped: the samples that were left out; on the first rank only.
-        rotated: the number of images that an EXIF tag rotates or mirrors; on the first rank only.
+        counts: by words for them, numbers of images, see `image_counts`; on the first rank only.
         rounded: by field, the most by which `dtype` has changed a number; on the first rank only.
-        stayed: by reason, the number of JPEGs that `jpeg_restarts` left as they were; on the first rank only.
         entries: by ragged field, the number of entries that were written, such as tokens; on the first rank only.
         seconds: how long it took to write all shards; 0 if some, or all, were there before; on the first rank only.
     """
@@ -45,9 +46,8 @@ class WrittenDataset:
     path: Path | Url
     manifest: manifest.Manifest
     skipped: tuple[Skipped, ...] = ()
-    rotated: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
     rounded: Mapping[str, float] = field(default_factory=dict)
-    stayed: Mapping[str, int] = field(default_factory=dict)
     entries: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -66,6 +66,7 @@ class PackOptions:
     max_bad: float = 0.01
     resume: bool = False
     overwrite: bool = False
+    strict: bool = False
     progress: Progress = silent
     threads: bool = False
 
@@ -183,6 +184,7 @@ class _Packing:
                     raise SourceError("{} changed while it was converted: start over with {overwrite}", printable(path))
                 check()
                 written, numbers = self._describe(run, grown)
+                check_strict(pair_remarks(written.counts), strict=options.strict)
                 written = replace(written, seconds=0.0 if begun is None else time.monotonic() - begun)
                 lead.publish(written.manifest, numbers)
                 return written
@@ -237,22 +239,21 @@ class _Packing:
         images = {name for name, field in source.fields.items() if field.kind == "image"}
         skipped: list[Skipped] = []
         numbers: list[int] = []
-        samples = rotated = 0
+        samples = 0
         rounded: dict[str, float] = {}
-        stayed: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         entries: Counter[str] = Counter()
 
         def written() -> Iterator[WrittenShard]:
-            nonlocal samples, rotated
+            nonlocal samples
             for task, record in zip(self.tasks, run.records([task.number for task in self.tasks]), strict=True):
                 if record is None:
                     raise SourceError(f"{run.path}: the record of shard {task.number} is missing")
                 if record.shard.samples and record.shard.image_shapes.keys() != images:
                     raise SourceError(f"{run.path}: the record of shard {task.number} is of other fields")
-                rotated += record.rotated
+                counts.update(record.counts)
                 for name, change in record.rounded.items():
                     rounded[name] = max(change, rounded.get(name, 0))
-                stayed.update(record.stayed)
                 entries.update(record.entries)
                 first = 0 if context.knows_samples else samples + len(skipped)
                 skipped.extend(Skipped(first + bad.number, bad.reason) for bad in record.skipped)
@@ -278,7 +279,7 @@ class _Packing:
             has_sums=grown is None or grown.manifest.piece_bytes is not None,
             after=grown,
         )
-        return WrittenDataset(self.out.path, completed, tuple(skipped), rotated, rounded, stayed, entries), numbers
+        return WrittenDataset(self.out.path, completed, tuple(skipped), counts, rounded, entries), numbers
 
     def _check_budget(self, skipped: int, samples: int, example: Skipped, known: Sequence[Skipped] = ()) -> None:
         """Raise TooManyBad, with those that are known, if more samples are bad than `max_bad` allows."""

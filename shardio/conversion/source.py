@@ -165,15 +165,15 @@ class Tally:
 
     Attributes:
         rounded: by field, the most by which a cast has changed a number.
-        stayed: by reason, the number of JPEGs that could not be transcoded.
+        counts: by words for them, numbers of images, such as those that could not be transcoded by the reason.
     """
 
     rounded: dict[str, float] = field(default_factory=dict)
-    stayed: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
 
     def clear(self) -> None:
         self.rounded.clear()
-        self.stayed.clear()
+        self.counts.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import BadSample, ConfigError, DatasetError, Message, Option, SourceError
-from ..format import checksums, images, manifest
+from ..format import checksums, manifest
 from ..format.fields import Field, as_ragged
 from ..format.manifest import Manifest
 from ..output.base import Run
@@ -25,6 +25,7 @@ from ..output.records import GROWN, Record, Skipped
 from ..output.shard_writer import Encoded, ShardWriter, WrittenShard, encode
 from ..system.directory import Directory
 from ..system.types import Indices, Sample
+from . import image_counts
 from .runners import Advance, portable_errors
 from .source import Source, Tally
 
@@ -130,7 +131,6 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
     fields = context.source.fields
     writer = ShardWriter(folder, context.container, fields, task.number, task.first, context.container_options)
     skipped: list[Skipped] = []
-    rotated = 0
     entry_bytes = {name: field.entry_bytes for name, field in fields.items() if field.ragged}
     entries = dict.fromkeys(entry_bytes, 0)
     tally = context.source.tally or Tally()
@@ -141,15 +141,14 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
                 writer.add(encoded)
                 for name, size in entry_bytes.items():
                     entries[name] += len(encoded.stored[name]) // size
-                rotated += sum(images.orientation(encoded.stored[name]) != 1 for name in encoded.image_shapes)
+                image_counts.count(encoded, fields, tally.counts)
             elif context.skip:
                 skipped.append(Skipped(number, str(encoded)))
             else:
                 raise encoded
             advance(1)
         shard = writer.finish() if writer.samples else NO_SHARD
-        rounded, stayed = dict(tally.rounded), dict(tally.stayed)
-        return Record(shard, tuple(skipped), rotated, rounded=rounded, stayed=stayed, entries=entries)
+        return Record(shard, tuple(skipped), dict(tally.counts), rounded=dict(tally.rounded), entries=entries)
     finally:
         writer.discard()  # finds nothing to remove once the shard is in its place
 

@@ -297,7 +297,7 @@ class TransformedSource(WrappedSource):
         return changed
 
     def _image(self, data: bytes, field: Field) -> bytes:
-        return self._images(data, mask=field.role == "mask", stayed=self.tally.stayed)
+        return self._images(data, mask=field.role == "mask", stayed=self.tally.counts)
 
     def _given_pixels(self, value: Any, field: Field) -> NDArray[Any]:
         """Return the pixels of an array, [h, w] or [h, w, 3]."""

@@ -60,19 +60,17 @@ class Record:
     Attributes:
         shard: the shard.
         skipped: the samples that were left out of it.
-        rotated: the number of its images that an EXIF tag rotates or mirrors.
+        counts: by words for them, numbers of its images, see `conversion.image_counts`.
         objects: in a store, the shard's objects as they were written.
         rounded: by field, the most by which a cast has changed a number.
-        stayed: by reason, the number of JPEGs that could not be transcoded.
         entries: by ragged field, the number of entries of all its values.
     """
 
     shard: WrittenShard
     skipped: tuple[Skipped, ...]
-    rotated: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
     objects: tuple[NamedState, ...] = ()
     rounded: Mapping[str, float] = field(default_factory=dict)
-    stayed: Mapping[str, int] = field(default_factory=dict)
     entries: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -84,10 +82,9 @@ class _File(msgspec.Struct):
     sample_checksums: bytes
     image_shapes: dict[str, tuple[int, int] | None]
     skipped: list[tuple[int, str]]
-    rotated: int = 0
+    counts: dict[str, int] = {}
     objects: list[NamedState] = []
     rounded: dict[str, float] = {}
-    stayed: dict[str, int] = {}
     entries: dict[str, int] = {}
 
 
@@ -106,8 +103,8 @@ def encode_record(record: Record) -> bytes:
     shard = record.shard
     file = _File(
         shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
-        dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped], record.rotated,
-        list(record.objects), dict(record.rounded), dict(record.stayed), dict(record.entries),
+        dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped], dict(record.counts),
+        list(record.objects), dict(record.rounded), dict(record.entries),
     )  # fmt: skip
     data = msgspec.msgpack.encode(file)
     return xxhash.xxh3_128_digest(data) + data
@@ -130,7 +127,7 @@ def decode_record(data: bytes, place: str) -> Record:
     values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
     shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
     skipped = tuple(Skipped(*bad) for bad in file.skipped)
-    return Record(shard, skipped, file.rotated, tuple(file.objects), file.rounded, file.stayed, file.entries)
+    return Record(shard, skipped, file.counts, tuple(file.objects), file.rounded, file.entries)
 
 
 def decode_plan(text: bytes, place: str) -> dict[str, Any]:

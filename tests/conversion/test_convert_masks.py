@@ -2,13 +2,14 @@
 
 import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-from _builders import jpeg
+from _builders import jpeg, with_exif
 from _builders import png as photo
 from _foreign import write_tar
 from _masks import grey_png, levels, palette_png
@@ -17,6 +18,7 @@ from PIL import Image
 
 import shardio
 from shardio import Field, World
+from shardio.errors import SourceError
 from shardio.format.images import probe
 
 SIZE, COUNT = (30, 44), 5
@@ -172,6 +174,7 @@ def test_options_that_change_images(tmp_path: Path, case: str, largest: int) -> 
         assert probe(shardio.open(made.path)[0]["mask"]).format == "png"
 
 
+@pytest.mark.filterwarnings("ignore::shardio.SourceWarning")
 def test_orient_turns_masks(tmp_path: Path) -> None:
     """A mask that an EXIF tag turns is turned, by conversion and by a Loader, without other numbers."""
     exif = Image.Exif()
@@ -226,3 +229,58 @@ def test_index_refuses_what_is_no_mask(
         shardio.index(source, tmp_path / "out", fields=fields, mask="mask")
     with pytest.raises(shardio.ConfigError, match="there is no field 'masks'"):
         shardio.index(source, tmp_path / "out", fields=fields, mask="masks")
+
+
+def tagged(orientation: int, number: int, shape: tuple[int, int] = SIZE) -> bytes:
+    """A photo of this stored size with an orientation tag."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return with_exif(jpeg(*shape, seed=number), exif.tobytes().removeprefix(b"Exif\0\0"))
+
+
+def unlike_pairs(number: int) -> tuple[bytes, bytes]:
+    """A photo and a mask: alike, of other sizes, one turned, a tag that only one has, both with one tag."""
+    mask, turned = FILES[number], palette_png(np.ascontiguousarray(NUMBERS[number].T))
+    kinds = [
+        (jpeg(*SIZE, seed=number), mask),
+        (jpeg(60, 88, seed=number), mask),
+        (jpeg(*SIZE, seed=number), turned),
+        (tagged(6, number), turned),
+        (tagged(3, number), mask),
+    ]
+    return kinds[number]
+
+
+ENDS = ("jpg", "png")
+
+
+@pytest.mark.parametrize("face", ["convert", "index"])
+def test_images_and_masks_that_differ(tmp_path: Path, face: str) -> None:
+    """Conversion and index count pairs that differ in size, by a turn or in their tags; with `strict` that fails."""
+    files = [unlike_pairs(number) for number in range(COUNT)]
+    members = [(f"{n}.{end}", data) for n, pair in enumerate(files) for end, data in zip(ENDS, pair, strict=True)]
+    tar = write_tar(tmp_path / "a.tar", members)
+    told: list[str] = []
+    options: dict[str, Any] = {"mask": "mask", "tell": told.append}
+    if face == "convert":
+        run = partial(shardio.convert, converter="webdataset", converter_options={"fields": "image=jpg,mask=png"})
+    else:
+        run = partial(shardio.index, fields="image=jpg,mask=png")
+    run(tar, tmp_path / "out", **options)
+    (note,) = [note for note in told if "among images and their masks" in note]
+    assert "are 1 pair of different sizes; 1 pair equal in size but for a quarter turn" in note
+    assert "2 pairs with different orientation tags, which orient=True applies" in note
+    with pytest.raises(SourceError, match=r"strict.*among images and their masks are 1 pair of"):
+        run(tar, tmp_path / "strict", strict=True, **options)
+    assert not (tmp_path / "strict" / "shardio.json").exists()
+
+
+def test_images_and_masks_that_fit(tmp_path: Path) -> None:
+    """Pairs of one size and tag are no remark, nor are photos that `orient` turns to the size of their masks."""
+    shardio.convert(pairs(tmp_path / "in"), tmp_path / "out", mask="mask", strict=True, **PAIRS)
+    for number in range(COUNT):
+        (tmp_path / "in" / f"{number}.jpg").write_bytes(tagged(6, number, SIZE[::-1]))
+    with pytest.raises(SourceError, match="5 pairs with different orientation tags"):
+        shardio.convert(tmp_path / "in" / "pairs.csv", tmp_path / "tags", mask="mask", strict=True, **PAIRS)
+    options: dict[str, Any] = {"mask": "mask", "strict": True, "orient": True, **PAIRS}
+    shardio.convert(tmp_path / "in" / "pairs.csv", tmp_path / "upright", **options)

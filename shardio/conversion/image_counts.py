@@ -1,0 +1,56 @@
+"""Counts of images that are told once a conversion has read them: rotated by a tag, or unlike the mask beside them."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from ..errors import Message
+from ..format.fields import Field
+from ..format.images import orientation
+from ..output.shard_writer import Encoded
+from ..system.units import counted
+
+ROTATED = "rotated by a tag"
+SIZE, TURN, TAG = "pairs: size", "pairs: turn", "pairs: tag"
+"""How an image and its mask differ: in size, by a quarter turn alone, in their orientation tags."""
+
+_WORDS = {
+    SIZE: "of different sizes",
+    TURN: "equal in size but for a quarter turn",
+    TAG: "with different orientation tags, which {orient:True} applies, as Loader(orient=True) does",
+}
+
+
+def count(sample: Encoded, fields: Mapping[str, Field], counts: Counter[str]) -> None:
+    """Count a sample's images that a tag rotates or mirrors, and its masks that differ from its only image."""
+    sizes = sample.image_shapes
+    tags = {name: orientation(sample.stored[name]) for name in sizes}
+    if rotated := sum(tag != 1 for tag in tags.values()):
+        counts[ROTATED] += rotated
+    masks = [name for name in sizes if fields[name].role == "mask"]
+    if not masks or len(sizes) != len(masks) + 1:
+        return
+    image = next(name for name in sizes if name not in masks)
+    for mask in masks:
+        if how := _difference(sizes[image], tags[image], sizes[mask], tags[mask]):
+            counts[how] += 1
+
+
+def pair_remarks(counts: Mapping[str, int]) -> list[str]:
+    """Return a remark on images and masks that differ, if there are some."""
+    told = [Message("{} " + words, counted(counts[how], "pair")) for how, words in _WORDS.items() if counts.get(how)]
+    return [Message("among images and their masks are " + "; ".join(["{}"] * len(told)), *told)] if told else []
+
+
+def total(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    """Return the sum of counts."""
+    found: Counter[str] = Counter()
+    for one in counts:
+        found.update(one)
+    return found
+
+
+def _difference(size: tuple[int, int], tag: int, other: tuple[int, int], other_tag: int) -> str:
+    if tag != other_tag:
+        upright, other_upright = (one[::-1] if turn >= 5 else one for one, turn in ((size, tag), (other, other_tag)))
+        return TAG if size == other or upright == other_upright else SIZE
+    return "" if size == other else TURN if size == other[::-1] else SIZE
