@@ -28,6 +28,7 @@ from .conversion.source import (
 from .format.fields import Field, Missing, infer_fields, label_as_int64, listed_names, with_optional
 from .format.fields import describe as describe_field
 from .format.images import ImageInfo
+from .format.images import check as check_image
 from .format.images import probe as probe_image
 from .format.images import sniff as sniff_image
 from .system.local_path import local_path
@@ -46,6 +47,7 @@ __all__ = [
     "Tally",
     "WrappedSource",
     "ZarrIndexes",
+    "check_image",
     "check_index",
     "describe_field",
     "encode_png",

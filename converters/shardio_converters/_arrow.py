@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.source import Field, Missing, describe_field, label_as_int64, load_optional, probe_image
+from shardio.source import Field, Missing, check_image, describe_field, label_as_int64, load_optional
 
 from ._fields import array_field, readable
 from ._files import parse_json, read_listed
@@ -348,7 +348,7 @@ def _finite(scalar: Any) -> Any:
 
 def _image(convert: Convert, scalar: Any) -> bytes:
     data: bytes = convert(scalar)
-    probe_image(data)
+    check_image(data)
     return data
 
 

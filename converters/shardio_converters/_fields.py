@@ -13,7 +13,7 @@ from shardio.errors import BadSample, ConfigError, Message, SourceError
 from shardio.foreign.names import field_name
 from shardio.format import cf
 from shardio.format.fields import Shape
-from shardio.source import Field, Missing, probe_image, sniff_image
+from shardio.source import Field, Missing, check_image, sniff_image
 
 T = TypeVar("T")
 
@@ -254,7 +254,7 @@ def sample_value(element: Any, field: Field) -> Any:
             if not isinstance(data, bytes):
                 raise BadSample(f"expected bytes, got {type(data).__name__}")
             if field.kind == "image":
-                probe_image(data)
+                check_image(data)
             return data
 
 

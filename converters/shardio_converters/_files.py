@@ -13,7 +13,7 @@ from shardio.errors import BadSample, SourceError
 from shardio.foreign.names import printable
 from shardio.native import library
 from shardio.native.rows import read_files
-from shardio.source import Field, probe_image
+from shardio.source import Field, check_image
 from shardio.system import strict_json
 from shardio.system.regular_files import open_regular
 
@@ -53,7 +53,7 @@ def read_listed(root: Path, path: str, field: Field) -> bytes:
     data = read_file(place, image=field.kind == "image")
     if field.kind == "image":
         try:
-            probe_image(data)
+            check_image(data)
         except BadSample as error:
             raise BadSample(f"{printable(place)}: {error}") from error
     return data

@@ -28,7 +28,7 @@ import numpy as np
 
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.names import field_name
-from shardio.source import Field, probe_image
+from shardio.source import Field, check_image
 from shardio.system import npy
 
 from ._fields import decode_utf8, shape_of_all
@@ -59,7 +59,7 @@ class MemberField:
     def decode(self, data: bytes) -> Any:
         match self.field.kind:
             case "image":
-                probe_image(data)
+                check_image(data)
                 return data
             case "text":
                 return decode_utf8(data)

@@ -3,6 +3,7 @@
 Source: src/caffe/proto/caffe.proto of https://github.com/BVLC/caffe. `shardio.containers.lmdb_pages` reads the pages.
 """
 
+import contextlib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
-from shardio.containers.lmdb_pages import DamagedPages, Pages
+from shardio.containers.lmdb_pages import DamagedPages, Pages, Tree
 from shardio.errors import BadSample, ConfigError, Option, SourceError
 from shardio.foreign.files import File, unreadable
 from shardio.foreign.locations import ValueLocations
@@ -67,7 +68,7 @@ def lmdb(
     if (root / "shardio.json").exists():
         raise SourceError(f"{printable(root)} {own}")
     file = open_lmdb(root)
-    pages = _choose(Pages(file.fileno(), file.size), file.path, database)
+    pages = _choose(file, database)
     entries = scan(file, pages)
     counts = {name: span[0] for name in _COUNTS if (span := pages.find(name.encode())) is not None}
     entries = entries[~np.isin(entries["offset"], list(counts.values()))]
@@ -104,15 +105,17 @@ def open_lmdb(path: Path) -> File:
         raise SourceError(f"lmdb takes a directory that holds data.mdb, or a file; {reason}") from error
 
 
-def _choose(pages: Pages, path: Path, database: str | None) -> Pages:
+def _choose(file: File, database: str | None) -> Pages:
     """Return pages whose tree is the named database that is asked for, or the only one."""
-    named = pages.named()
+    pages, named, path = Pages(file.fileno(), file.size), dict[str, Tree](), printable(file.path)
+    with contextlib.suppress(DamagedPages):  # which `scan` tells
+        named = pages.named()
     if database is not None and database not in named:
         there = f"its named databases are {', '.join(map(repr, named))}" if named else "it has no named databases"
-        raise ConfigError("{}: {}, got {}", printable(path), there, Option("database", database))
+        raise ConfigError("{}: {}, got {}", path, there, Option("database", database))
     if database is None and len(named) > 1:
         told = "{} holds named databases: {database} takes one of {}"
-        raise SourceError(told, printable(path), ", ".join(map(repr, named)))
+        raise SourceError(told, path, ", ".join(map(repr, named)))
     pages.tree = named.get(database or "", next(iter(named.values()), pages.tree))
     return pages
 

@@ -20,7 +20,7 @@ from shardio.errors import BadSample, SourceError
 from shardio.foreign.files import File, open_file
 from shardio.foreign.locations import Spans, ValueLocations, scan_files
 from shardio.foreign.names import bad_samples_at, printable
-from shardio.source import Field, Sample, check_index, encode_png, label_as_int64, local_path, probe_image
+from shardio.source import Field, Sample, check_image, check_index, encode_png, label_as_int64, local_path
 
 from ._fields import array_field, choose_fields, decode_utf8, image_or_bytes, rename_remarks, shape_of_all
 from ._files import parse_json, plain_name, read_json
@@ -267,7 +267,7 @@ def _decoded(data: bytes, encoding: str, field: Field) -> Any:
     if encoding == "pil":
         return encode_png(_pixels(data), "the image")
     if field.kind == "image":
-        probe_image(data)
+        check_image(data)
     if field.kind in ("image", "bytes"):
         return data
     try:

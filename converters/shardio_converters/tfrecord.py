@@ -15,7 +15,7 @@ from shardio.foreign.files import Sort, check_uncompressed, find_files, other_fi
 from shardio.foreign.locations import ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tfrecord import is_tfrecord_name, open_tfrecord, read_record, scan
-from shardio.source import Field, Missing, Places, Sample, check_index, probe_image, sniff_image, with_optional
+from shardio.source import Field, Missing, Places, Sample, check_image, check_index, sniff_image, with_optional
 
 from . import _protobuf
 from ._fields import choose_fields, decode_utf8, readable, rename_remarks, shortened
@@ -321,5 +321,5 @@ def _value(data: bytes, feature: Feature | None, field: Field) -> Any:
         raise BadSample(f"expected one value, got {len(values)}")
     value: Any = values[0]
     if field.kind == "image":
-        probe_image(value)
+        check_image(value)
     return value.item() if field.kind == "scalar" else decode_utf8(value) if field.kind == "text" else value

@@ -37,7 +37,7 @@ from .growing import Growing
 from .image_counts import pair_remarks, total
 from .notes import check_strict, hints, remarks_of
 from .pack import OnError, PackOptions, WrittenDataset, pack
-from .reencode import DAMAGED, OTHER_CODING, Recompress, ReencodeOptions
+from .reencode import DAMAGED, FRAMES, FROM, OTHER_CODING, Recompress, ReencodeOptions
 from .restart_hint import restart_hint
 from .runners import Progress, silent
 from .skipped import open_report, write_report
@@ -187,8 +187,9 @@ def convert(
         resize_shorter: shrink images whose shorter side has more pixels than this.
         max_pixels: shrink images that have more pixels than this.
         quality: the quality of re-encoded JPEGs, 1 to 100. The default is 92.
-        recompress: the images to re-encode. never: only those that shrink. if-needed: also JPEGs that hardware decoders
-            can't decode (progressive, CMYK). always: all.
+        recompress: the images to re-encode. never: only those that shrink. foreign: also those of formats that aren't
+            stored, GIF, TIFF, PPM and AVIF: the first frame, as a JPEG if the format is lossy, else as a PNG.
+            if-needed: these, and JPEGs that hardware decoders can't decode (progressive, CMYK). always: all.
         orient: re-encode images that an EXIF tag rotates or mirrors, upright. Without it all keep their tags.
         jpeg_restarts: transcode JPEGs to baseline files with restart markers, from which random crops are decoded
             without the rest of the file. No pixel changes, and metadata stays. What can't be transcoded stays as it is
@@ -398,6 +399,11 @@ def _last_notes(datasets: Collection[WrittenDataset], fields: Mapping[str, Field
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(stayed.items()))
         told = "{jpeg_restarts} copied {} byte for byte: {}"
         notes.append(Message(told, counted(sum(stayed.values()), "JPEG"), reasons))
+    if foreign := {name.removeprefix(FROM): count for name, count in counts.items() if name.startswith(FROM)}:
+        told = "{recompress}: re-encoded {}{}"
+        frames = f", of {counts[FRAMES]} the first of several frames" if counts[FRAMES] else ""
+        made = ", ".join(f"{counted(count, 'image')} of {name}" for name, count in sorted(foreign.items()))
+        notes.append(Message(told, made, frames))
     return notes
 
 

@@ -1,6 +1,8 @@
 """Preparation of image files for storage: made from pixels, shrunk, or re-encoded for hardware decoders."""
 
+import io
 import math
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final, get_args
@@ -13,17 +15,33 @@ from .. import native
 from ..engines.image_decoding import decode_mask
 from ..engines.orientation import TURNS, Turn, turned
 from ..errors import BadSample, ConfigError, Message, Option
-from ..format.images import ImageInfo, check_pixels, jpeg_coding, orientation, probe, with_orientation
+from ..format.images import (
+    ImageInfo,
+    check_pixels,
+    jpeg_coding,
+    orientation,
+    probe,
+    sniff,
+    sniff_foreign,
+    with_orientation,
+)
 from ..format.limits import MAX_IMAGE_PIXELS, Limits
 from ..native import recode
 from ..system.optional import load
 
-Recompress: TypeAlias = Literal["never", "if-needed", "always"]
+Recompress: TypeAlias = Literal["never", "foreign", "if-needed", "always"]
 
+FROM, FRAMES = "from ", "first of several frames"
+"""Counted: images of other formats that are re-encoded, `from GIF`, and those of which only one frame is taken."""
 DAMAGED, OTHER_CODING = "damaged", "of a coding that cannot be transcoded"
 """Why a JPEG is not transcoded."""
 
 _Stale: TypeAlias = Literal["nothing", "coding", "pixels"]
+
+_ORIENTATION = 0x0112  # the tag of EXIF
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+_MODES = {"CMYK": "RGB", "YCbCr": "RGB", "LAB": "RGB", "PA": "RGBA", "RGBX": "RGB", "I;16B": "I;16"}
+"""The modes of Pillow that a PNG holds, and those that others become."""
 
 _LONGEST_JPEG_SIDE = 65500  # libjpeg's limit
 
@@ -60,8 +78,10 @@ class ReencodeOptions:
         max_pixels: shrink images that have more pixels than this, to at most this many. With both arguments the smaller
             result counts.
         quality: the quality of re-encoded JPEGs, 1 to 100.
-        recompress: `"never"`; `"if-needed"` for JPEGs that hardware decoders do not take: progressive, arithmetic,
-            lossless, several scans, 12 bits, CMYK or RGB; `"always"` for all images.
+        recompress: `"never"`; `"foreign"` for images of formats that are not stored, GIF, TIFF, PPM and AVIF: the first
+            frame, as a JPEG if the format is lossy, else as a PNG; `"if-needed"` for these, and for JPEGs that hardware
+            decoders do not take: progressive, arithmetic, lossless, several scans, 12 bits, CMYK or RGB; `"always"` for
+            all images.
         orient: re-encode images that an EXIF tag rotates or mirrors, upright.
         jpeg_restarts: transcode JPEGs to ones with restart markers, without loss; not masks.
         strip: drop the metadata of JPEGs that `jpeg_restarts` transcodes, unless an EXIF tag rotates or mirrors them.
@@ -101,13 +121,13 @@ class ReencodeOptions:
     @property
     def idle(self) -> bool:
         """Whether these options change no image."""
-        return self.keeps_size and not self.jpeg_restarts
+        return self.keeps_size and not self.jpeg_restarts and self.recompress == "never"
 
     @property
     def keeps_size(self) -> bool:
         """Whether these options change no image's height and width."""
         sizes = self.resize_shorter is None and self.max_pixels is None
-        return sizes and self.recompress == "never" and not self.orient
+        return sizes and self.recompress in ("never", "foreign") and not self.orient
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
         """Return the new height and width, at least 1, of an image of `height` x `width` pixels."""
@@ -128,12 +148,46 @@ class ReencodeOptions:
         Args:
             data: the image file.
             mask: whether it is a mask's.
-            stayed: counts the JPEGs that could not be transcoded, by the reason.
+            stayed: counts the JPEGs that could not be transcoded, by the reason, and images of other formats.
 
         Raises BadSample if it is no image, or if it has to be decoded and cannot be.
         """
+        if self.recompress != "never" and sniff(data) is None and (kind := sniff_foreign(data)):
+            data = self._of_foreign(data, kind, mask, Counter() if stayed is None else stayed)
         made = data if self.keeps_size else self._reencoded(data, mask)
         return made if mask or not self.jpeg_restarts else self._with_restarts(made, stayed)
+
+    def _of_foreign(self, data: bytes, kind: str, mask: bool, counts: Counter[str]) -> bytes:
+        """Return the first frame of an image of another format as a PNG, of a lossy one as a JPEG."""
+        if kind == "HEIC":
+            probe(data)  # raises
+        file = io.BytesIO()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of many pixels, and of what is odd in metadata
+                with Image.open(io.BytesIO(data), formats=[kind]) as image:
+                    if (pixels := image.width * image.height) > self.max_image_pixels:
+                        told = "the {} image claims {} pixels: {max_image_pixels} allows {}"
+                        raise BadSample(told, kind, pixels, self.max_image_pixels)
+                    frames = getattr(image, "n_frames", 1)
+                    image.load()
+                    tag = image.getexif().get(_ORIENTATION, 1)  # some are upright once they are loaded
+                    mode = image.mode if image.mode in _PNG_MODES else _MODES.get(image.mode)
+                    if mode is None:
+                        told = f"the {kind} image has pixels of {image.mode}: `shardio convert arrayfolder` keeps them"
+                        raise BadSample(told)
+                    made = image if mode == image.mode else image.convert(mode)
+                    if kind == "AVIF" and mode == "RGB" and not mask:
+                        made.save(file, "JPEG", quality=self.quality, subsampling=2)
+                    else:
+                        made.save(file, "PNG")
+        except BadSample:
+            raise
+        except Exception as error:  # each format has kinds of its own, and damage leads to any other
+            raise BadSample(f"the {kind} image cannot be read, Pillow says: {str(error) or repr(error)}") from error
+        counts[FROM + kind] += 1
+        counts[FRAMES] += frames > 1
+        return with_orientation(file.getvalue(), tag) if tag in range(2, 9) else file.getvalue()
 
     def _with_restarts(self, data: bytes, stayed: Counter[str] | None) -> bytes:
         if probe(data).format != "jpeg":
@@ -175,7 +229,7 @@ class ReencodeOptions:
         """Return the part of the image that cannot stay: nothing, the coding of its coefficients, or its pixels."""
         if changes or (self.recompress == "always" and not mask):
             return "pixels"
-        if mask or self.recompress == "never" or info.format != "jpeg":
+        if mask or self.recompress in ("never", "foreign") or info.format != "jpeg":
             return "nothing"
         coding = jpeg_coding(data)
         if not coding.transcodable:

@@ -54,6 +54,22 @@ def sniff(data: Buffer) -> str | None:
     return None
 
 
+def sniff_foreign(data: Buffer) -> str | None:
+    """Return the format of an image file that is not stored as it is: `GIF`, `TIFF`, `PPM`, `AVIF` or `HEIC`."""
+    head = bytes(data[:12])
+    if head[4:8] == b"ftyp":
+        return {b"av": "AVIF", b"he": "HEIC", b"mi": "HEIC"}.get(head[8:10])
+    if head[:1] == b"P" and head[1:2] in b"123456" and head[2:3].isspace():
+        return "PPM"
+    return {b"GIF8": "GIF", b"II*\0": "TIFF", b"MM\0*": "TIFF"}.get(head[:4])
+
+
+def check(data: Buffer) -> None:
+    """Raise BadSample as `probe` does, but not for an image that conversion may re-encode, see `sniff_foreign`."""
+    if sniff(data) is not None or sniff_foreign(data) is None:
+        probe(data)
+
+
 def probe(data: Buffer) -> ImageInfo:
     """Read the header of an image file, and check that the file is complete.
 
@@ -110,7 +126,12 @@ def _read(data: Buffer, *, whole: bool) -> ImageInfo:
         raise BadSample("the image is empty (0 bytes)")
     kind = sniff(data)
     if kind is None:
-        raise BadSample(f"not a JPEG, PNG, WebP or BMP image: it begins with {bytes(data[:8])!r}")
+        told = "not a JPEG, PNG, WebP or BMP image"
+        if (name := sniff_foreign(data)) == "HEIC":
+            raise BadSample(f"{told} but HEIC, which Pillow does not read: convert it first")
+        if name is not None:
+            raise BadSample("{} but {}, which {recompress:foreign} re-encodes", told, name)
+        raise BadSample(f"{told}: it begins with {bytes(data[:8])!r}")
     try:
         info = {"jpeg": _jpeg, "png": _png, "webp": _webp, "bmp": _bmp}[kind](bytes(data), whole)
     except (struct.error, IndexError) as error:

@@ -5,7 +5,9 @@ import io
 import math
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+import shardio
 from shardio import native
 from shardio.conversion.reencode import ReencodeOptions
 from shardio.errors import BadSample, ConfigError
@@ -112,7 +115,7 @@ def of(source: bytes, *, process: int = 0, bits: int = 8) -> bytes:
         ({"resize_shorter": 0}, "resize_shorter must be a whole number of at least 1, got 0"),
         ({"max_pixels": -1}, "max_pixels must be a whole number of at least 1, got -1"),
         ({"quality": 0}, "quality must be a whole number from 1 to 100, got 0"),
-        ({"recompress": "yes"}, "recompress must be one of never, if-needed, always, got 'yes'"),
+        ({"recompress": "yes"}, "recompress must be one of never, foreign, if-needed, always, got 'yes'"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -493,3 +496,87 @@ def test_nothing_of_one_file_gets_into_the_next() -> None:
         ReencodeOptions(recompress="if-needed")(FORMS[name])
         assert reencode(data) == first
         assert reencode(without(data, DHT)) == first
+
+
+def foreign(kind: str, mode: str = "RGB", **options: Any) -> bytes:
+    """An image of a format that is not stored."""
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    made = Image.fromarray(pixels).convert("L") if mode.startswith("I") else Image.fromarray(pixels)
+    made = Image.fromarray(np.asarray(made, np.uint16) * 257) if mode.startswith("I") else made.convert(mode)
+    if mode == "RGBA":
+        made.putalpha(128)
+    made.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "format"),
+    [
+        ("GIF", "P", "png"),
+        ("TIFF", "RGB", "png"),
+        ("TIFF", "I;16", "png"),
+        ("TIFF", "CMYK", "png"),
+        ("PPM", "RGB", "png"),
+        ("PPM", "L", "png"),
+        ("AVIF", "RGB", "jpeg"),
+        ("AVIF", "RGBA", "png"),
+    ],
+)
+def test_formats_that_are_not_stored(kind: str, mode: str, format: str) -> None:
+    """GIF, TIFF, PPM and AVIF are re-encoded: lossless ones as PNG with the same pixels, lossy ones as JPEG."""
+    data, counts = foreign(kind, mode), Counter[str]()
+    made = ReencodeOptions(recompress="foreign")(data, stayed=counts)
+    assert (probe(made).format, counts[f"from {kind}"], counts["first of several frames"]) == (format, 1, 0)
+    before, after = (Image.open(io.BytesIO(one)) for one in (data, made))
+    if format == "png":
+        mode = "I;16" if mode == "I;16" else "RGBA" if mode == "RGBA" else "RGB"
+        np.testing.assert_array_equal(
+            *(np.asarray(one if mode == "I;16" else one.convert(mode)) for one in (before, after))
+        )
+    with pytest.raises(BadSample, match=f"image but {kind}, which recompress='foreign' re-encodes"):
+        probe(data)
+    assert ReencodeOptions(recompress="foreign")(made) == made
+
+
+def test_frames_tags_and_limits_of_other_formats() -> None:
+    """Of several frames the first is taken, a tag stays a tag, a mask keeps its numbers, and limits hold."""
+    counts = Counter[str]()
+    frames = [Image.new("L", (8, 8), n * 50) for n in range(3)]
+    file = io.BytesIO()
+    frames[0].save(file, "TIFF", save_all=True, append_images=frames[1:])
+    made = ReencodeOptions(recompress="foreign")(file.getvalue(), stayed=counts)
+    assert (np.asarray(Image.open(io.BytesIO(made))).max(), counts["first of several frames"]) == (0, 1)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = foreign("TIFF", exif=exif)
+    upright = ReencodeOptions(recompress="foreign")(turned)  # Pillow turns the pixels of TIFFs
+    assert (orientation(upright), probe(upright).width) == (1, 20)
+    numbers = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    palette = Image.fromarray(numbers, "P")
+    palette.putpalette(bytes(range(192)))
+    file = io.BytesIO()
+    palette.save(file, "GIF")
+    mask = ReencodeOptions(recompress="foreign")(file.getvalue(), mask=True)
+    np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(mask))), numbers)
+    with pytest.raises(BadSample, match="the GIF image claims 64 pixels: max_image_pixels allows 63"):
+        ReencodeOptions(recompress="foreign", max_image_pixels=63)(file.getvalue())
+    with pytest.raises(BadSample, match="the TIFF image cannot be read, Pillow says"):
+        ReencodeOptions(recompress="foreign")(turned[:60])
+    with pytest.raises(BadSample, match="but HEIC, which Pillow does not read"):
+        ReencodeOptions(recompress="foreign")(b"\0\0\0\x18ftypheic" + bytes(20))
+
+
+def test_folders_of_other_formats(tmp_path: Path) -> None:
+    """With recompress=foreign, a folder of photos and GIFs becomes a dataset, and a note counts them."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, data in (("a.jpg", jpeg(3)), ("b.gif", foreign("GIF", "P")), ("c.tif", foreign("TIFF"))):
+        (folder / name).write_bytes(data)
+    told: list[str] = []
+    options: dict[str, Any] = {"converter": "imagefolder", "converter_options": {"extensions": "jpg,gif,tif"}}
+    with pytest.raises(BadSample, match=r"but GIF, which recompress='foreign' re-encodes"):
+        shardio.convert(folder, tmp_path / "bad", **options, tell=told.append)
+    made = shardio.convert(folder, tmp_path / "out", recompress="foreign", **options, tell=told.append)
+    assert "recompress: re-encoded 1 image of GIF, 1 image of TIFF" in told
+    assert [probe(one["image"]).format for one in shardio.open(made.path)] == ["jpeg", "png", "png"]
