@@ -89,9 +89,9 @@ class Learner:
         self._forward = torch.compile(parallel) if config.compile else parallel
         self.gradient_norm: Tensor | None = None
 
-    def rate(self, epoch: int, samples: int, count: int) -> float:
-        """Return the learning rate at the middle of a step of `count` samples that begins `samples` into `epoch`."""
-        seen = epoch * self._samples + samples + count / 2
+    def rate(self, epoch: float) -> float:
+        """Return the learning rate after so many epochs, which may be a fraction."""
+        seen = epoch * self._samples
         return learning_rate(self._config, seen, samples=self._samples, global_batch=self.global_batch)
 
     def step(

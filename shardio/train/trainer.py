@@ -166,11 +166,12 @@ class _Run:
 
     def _train_epoch(self) -> _EpochSummary:
         loader, begun, learner, world = self._data.train, self._place, self._learner, self._job.world
-        whole, at_once, seen = len(loader.dataset), loader.batch_size * world.size, begun.samples
-        if begun.samples == 0:
+        at_once, seen = loader.batch_size * world.size, begun.samples
+        if seen == 0:
             loader.set_epoch(begun.epoch)
-        elif begun.samples == whole:  # stopped before its validation
-            return _EpochSummary(loss=begun.loss / whole, score=begun.score / whole, bad=begun.bad)
+        elif loader.epoch > begun.epoch:  # stopped before its validation
+            return _EpochSummary(loss=begun.loss / seen, score=begun.score / seen, bad=begun.bad)
+        whole = loader.state_dict()["samples"]  # of the epoch: the dataset may have grown since it began
         total = torch.zeros(2, dtype=torch.float64, device=self._job.device)  # losses, scores
         sums, own = torch.zeros_like(total), torch.zeros((), dtype=torch.int64, device=self._job.device)
         start, lr, saving = time.perf_counter(), 0.0, False
@@ -181,7 +182,7 @@ class _Run:
                 place = self._place
                 end = min(place.samples + learner.global_batch, whole)
                 count, seen = end - place.samples, min(seen + at_once, end)
-                lr = learner.rate(place.epoch, place.samples, count)
+                lr = learner.rate(place.epoch + (place.samples + count / 2) / whole)  # at the middle of the step
                 measured = self._monitor.due(place.step + 1)
                 sums += learner.step(batch, lr=lr, count=count, last=seen == end, measure_norm=measured)
                 own += batch["valid"].to(own.device).sum()
@@ -193,7 +194,7 @@ class _Run:
                 total, sums = total + sums, torch.zeros_like(total)
                 self._profile_step()
                 if self._display.due():
-                    self._show(total.tolist(), int(own), lr, begun, time.perf_counter() - start)
+                    self._show(total.tolist(), int(own), lr, begun, whole, time.perf_counter() - start)
                 if end == whole:
                     learner.exchange.agree()
                 saving = self._save_if_due(begun, total, late=saving, last=end == whole)
@@ -343,8 +344,9 @@ class _Run:
             told = "{}: {}; give the options that it was saved with, or another {output}"
             raise StateMismatch(told, path, error) from error
         at = loader.state_dict()
-        ended = place.samples == len(loader.dataset)
-        if (at["epoch"], at["position"]) != (place.epoch + ended, 0 if ended else place.samples):
+        midway = at["epoch"] == place.epoch and at["position"] == place.samples
+        ended = at["epoch"] == place.epoch + 1 and at["position"] == 0 < place.samples <= at["samples"]
+        if not (midway or ended):
             raise StateMismatch(
                 f"{path}: training is {place.samples} samples into epoch {place.epoch}, its loader {at['position']} "
                 f"into epoch {at['epoch']}"
@@ -365,7 +367,9 @@ class _Run:
             f"{name} {now[name]}, not {then[name]}" for name in sorted(names) if repr(now[name]) != repr(then[name])
         ]
 
-    def _show(self, total: list[float], own: int, lr: float, begun: TrainingPosition, seconds: float) -> None:
+    def _show(
+        self, total: list[float], own: int, lr: float, begun: TrainingPosition, whole: int, seconds: float
+    ) -> None:
         """Show the means of the epoch so far, over this rank's `own` samples, and the throughput of all ranks."""
         loader, place, ranks = self._data.train, self._place, self._job.world.size
         samples = place.samples - begun.samples
@@ -374,7 +378,7 @@ class _Run:
         each = f" ({_rate(samples / seconds / ranks)} per rank)" if ranks > 1 else ""
         learned = f"loss {self._finite(loss):.3f}  {self._data.task.metric} {score:.3f}{norm}  lr {lr:.3g}"
         rate = f"{_rate(samples / seconds)} samples/s{each}  starved {100 * loader.stats().starved:.0f} %"
-        step, steps = (-(-count // self._learner.global_batch) for count in (place.samples, len(loader.dataset)))
+        step, steps = (-(-count // self._learner.global_batch) for count in (place.samples, whole))
         self._display.show(f"epoch {place.epoch + 1}/{self._config.epochs}", step, steps, f"{learned}  {rate}")
 
     def _finite(self, loss: float) -> float:

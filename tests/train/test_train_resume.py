@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from _launched import command, environ, epochs
@@ -19,6 +20,7 @@ from _ranks import start as start_script
 from _time_limit import wait_until
 from _tiny import assert_same_weights, config, free_port, records
 
+import shardio
 from shardio.errors import Preempted
 from shardio.order.world import World
 from shardio.train import TrainConfig, checkpoint, distributed, run
@@ -107,28 +109,57 @@ def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch, capfd:
 
 
 @pytest.mark.parametrize("step", [6, 8], ids=["in an epoch", "at its end"])
-def test_a_stopped_run_goes_on_to_the_bit(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_goes_on_to_the_bit(step: int, tmp_path: Path) -> None:
     """Stopped by a signal in the middle or at the end of an epoch, a run ends with the weights of one that was not."""
     whole = config(tmp_path, output=tmp_path / "whole", epochs=3)
     run(whole)
     halves = replace(whole, output=str(tmp_path / "halves"))
-    steps, train = iter(range(1, 100)), Learner.step
-
-    def signalled(self: Learner, batch: Any, **options: Any) -> torch.Tensor:
-        if next(steps) == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return train(self, batch, **options)
-
     before = signal.getsignal(signal.SIGTERM)
-    with monkeypatch.context() as patched:
-        patched.setattr(Learner, "step", signalled)
-        with pytest.raises(Preempted, match=f"SIGTERM stopped the run in epoch 2, after step {step}"):
-            run(halves)
+    stop_after(halves, step)
     assert signal.getsignal(signal.SIGTERM) == before
     run(replace(halves, resume="auto"))
     assert_same_weights(whole, halves)
     losses = [[line["train_loss"] for line in records(made)] for made in (whole, halves)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-12)  # of the whole epoch, before and after the resume
+
+
+@pytest.mark.parametrize("step", [2, 5], ids=["in an epoch", "at its end"])
+def test_a_dataset_grows_between_a_stop_and_a_resume(step: int, tmp_path: Path) -> None:
+    """The epoch that was begun ends with the samples, the steps and the losses of the smaller dataset."""
+    rng = np.random.default_rng(0)
+    sets = {name: rng.integers(0, 255, (count, 1, 8, 8), np.uint8) for name, count in (("old", 50), ("new", 30))}
+    for name, images in sets.items():
+        labels = np.arange(len(images)) % 3
+        np.savez(tmp_path / f"{name}.npz", image=images, label=labels)
+    data = tmp_path / "data"
+    shardio.convert(tmp_path / "old.npz", data, converter="numpy", container="hdf5", as_image=["image"])
+    made = config(tmp_path, train=data, batch_size=4, accumulate=3, metrics_every_steps=1, lr_schedule="constant")
+    made = replace(made, output=str(tmp_path / "whole"), checkpoint_every_steps=1)
+    run(made)
+    grown = replace(made, output=str(tmp_path / "grown"), epochs=3, resume="auto")
+    stop_after(grown, step)
+    shardio.convert(tmp_path / "new.npz", data, converter="numpy", append=True, as_image=["image"])
+    run(grown)
+    expected, found = curve(made), curve(grown)
+    assert [found[n] for n in range(1, 6)] == [pytest.approx(expected[n]) for n in range(1, 6)]
+    assert [line["step"] for line in records(grown)] == [5, 12, 19]
+    for key in ("train_loss", "train_accuracy"):
+        assert records(grown)[0][key] == pytest.approx(records(made)[0][key])
+
+
+def stop_after(made: TrainConfig, step: int) -> None:
+    """Train until a signal stops the run after its step `step`."""
+    batches, train = iter(range(1, 1000)), Learner.step
+
+    def signalled(self: Learner, batch: Any, **options: Any) -> torch.Tensor:
+        if options["last"] and next(batches) == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return train(self, batch, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Learner, "step", signalled)
+        with pytest.raises(Preempted, match=rf"SIGTERM stopped the run in epoch \d, after step {step};"):
+            run(made)
 
 
 def curve(made: TrainConfig) -> dict[int, tuple[float, float]]:
