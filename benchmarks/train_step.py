@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -107,7 +108,7 @@ def trainer(data: list[dict[str, Tensor]], job: Job, stop: StopRequest) -> Calla
 
 def measure(rounds: int, file: str) -> None:
     """Measure on this rank; rank 0 writes the seconds of each round to a file."""
-    with join("cpu", 60) as job, StopRequest(job) as stop:
+    with join("cpu", 60) as job, ExitStack() as handlers, StopRequest(job, handlers) as stop:
         torch.set_num_threads(1)
         data = batches(job.world.rank)
         runs = {"minimal": minimal(data), "trainer": trainer(data, job, stop)}

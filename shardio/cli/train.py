@@ -1,6 +1,7 @@
 """`shardio train`: run the reference data-parallel trainer."""
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,7 +82,7 @@ def train(
     The exit status is 85 if SIGTERM, SIGUSR1 or Ctrl-C has stopped the run after a checkpoint; torchrun makes 1 of it.
     See also docs/training.md.
     """
-    from ..train import run  # imported here because it loads torch
+    from ..train.trainer import run_with  # imported here because it loads torch
 
     training_set, held_out = choice.to_train(dataset, stores, options["val"])
     options["val"] = held_out if options["val"] is None else options["val"]
@@ -89,7 +90,8 @@ def train(
     cache = None if access.cache is None else str(access.cache)
     options |= {"threads": count_or_auto(options["threads"]), "cache": cache, "cache_size": access.cache_size}
     try:
-        run(TrainConfig(train=training_set, store_options=access.store_options, **options))
+        # Nothing gives the handlers back: a signal that comes while a stopped run ends must not change the exit code.
+        run_with(TrainConfig(train=training_set, store_options=access.store_options, **options), ExitStack())
     except Preempted as stopped:
         print(typed(stopped.wording), file=sys.stderr)
         raise typer.Exit(REQUEUE) from stopped

@@ -10,17 +10,17 @@ import time
 import traceback
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, final
+from typing import final
 
 import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a process group: see `join`
 from torch.distributed import distributed_c10d
 
-from ..errors import ConfigError, Message, ShardioError
+from ..errors import ConfigError, Message, Preempted, ShardioError
 from ..order.world import World
 from ..system import cpus
 
@@ -32,7 +32,7 @@ _NCCL_LOST = re.compile(r"ncclRemoteError|time(d )?out|aborted|connection", re.I
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 """The signals that ask a run to save a checkpoint and end: Slurm's at preemption, that of `sbatch --signal`, Ctrl-C."""
 
-SAME_INTERRUPT = 1.0
+SAME_INTERRUPT = 2.0
 """Seconds in which a second SIGINT is the same Ctrl-C: torchrun sends its ranks what the terminal has sent them."""
 _INTERRUPTED = b"\nshardio: saving a checkpoint after this step; Ctrl-C again ends the run without one\n"
 
@@ -270,13 +270,19 @@ class StopRequest:
 
     Only some ranks may get a signal, and not at the same step. So the ranks ask one another at each step, and read the
     answer at the next one, when it has long arrived: no step waits for it.
+
+    Args:
+        job: the ranks.
+        handlers: what gives the signals their earlier handlers back. The end of the `with` block closes it unless the
+            run was Preempted: a late signal, meant for the run that has stopped, must not kill what is ending.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, handlers: ExitStack) -> None:
         self._job = job
         self._got = 0
+        self._stops = False
         self._interrupted: float | None = None
-        self._handlers: dict[signal.Signals, Any] = {}
+        self._handlers = handlers
         # Through host memory, so that a GPU is not waited for.
         self._group = dist.new_group(backend="gloo", timeout=job.timeout) if job.world.size > 1 else None
         self._answer = torch.zeros(1, dtype=torch.int32)
@@ -284,12 +290,13 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: signal.signal(number, self._receive) for number in SIGNALS}
+            for number in SIGNALS:
+                self._handlers.callback(signal.signal, number, signal.signal(number, self._receive))
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+        if not isinstance(error, Preempted):
+            self._handlers.close()
         if error is None:
             self._finish()  # else another rank may be gone, and its answer never come
         self._group = self._work = None  # nothing may outlive the process group
@@ -300,7 +307,7 @@ class StopRequest:
             return
         if self._interrupted is None:
             self._interrupted = time.monotonic()
-            if self._job.leads:
+            if self._job.leads and not self._stops:
                 os.write(2, _INTERRUPTED)  # a signal may come while another line is printed
         elif time.monotonic() - self._interrupted > SAME_INTERRUPT:
             raise KeyboardInterrupt
@@ -312,6 +319,7 @@ class StopRequest:
             found = self._finish()
             self._answer.fill_(self._got)
             self._work = dist.all_reduce(self._answer, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._stops = bool(found)
         return signal.Signals(found) if found else None
 
     def _finish(self) -> int:

@@ -35,12 +35,18 @@ def run(config: TrainConfig) -> TrainResult:
     checkpoint that is damaged or of another model or dataset, ShardioError if the loss is no longer finite, or if
     another rank or the network is gone: at once, or after `config.timeout`. An error ends this rank only; the launcher
     has to end the others, as torchrun does. Raises Preempted on all ranks after SIGTERM, SIGUSR1 or SIGINT
-    (Ctrl-C) on any of them, after a checkpoint, and KeyboardInterrupt after a second SIGINT.
+    (Ctrl-C) on any of them, after a checkpoint, and KeyboardInterrupt after a second SIGINT more than 2 s later.
     """
+    with ExitStack() as handlers:
+        return run_with(config, handlers)
+
+
+def run_with(config: TrainConfig, handlers: ExitStack) -> TrainResult:
+    """Train as `run` does, but after Preempted leave it to `handlers` to give the signals their handlers back."""
     with (
         distributed.join(config.device, config.timeout) as job,
         closing(Display(job.leads, config.log_every)) as screen,
-        StopRequest(job) as stop,
+        StopRequest(job, handlers) as stop,
         ExitStack() as stack,
     ):
         try:

@@ -2,6 +2,7 @@
 
 import copy
 import re
+import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -105,3 +106,25 @@ def test_an_interrupt_while_the_command_line_is_imported(
     with pytest.raises(SystemExit) as ended:
         import_module("shardio.__main__").main()
     assert (ended.value.code, capsys.readouterr().err) == (130, "shardio: interrupted\n")
+
+
+def test_the_end_of_a_command_collects_nothing() -> None:
+    """What nothing refers to any more is left to the system: looking for it would take a rank with torch a second."""
+    code = """
+import gc, sys
+class Cycle:
+    def __init__(self): self.itself = self
+    def __del__(self): print("collected")
+gc.disable()
+Cycle()
+if sys.argv.pop(1) == "shardio":
+    from shardio.cli import main
+    main()
+"""
+    printed = [
+        subprocess.run([sys.executable, "-c", code, name, "--version"], capture_output=True, text=True).stdout
+        for name in ("python", "shardio")
+    ]
+    assert printed[0] == "collected\n"
+    assert printed[1].startswith("shardio ")
+    assert "collected" not in printed[1]

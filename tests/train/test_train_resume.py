@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,9 +97,9 @@ def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch, capfd:
     """The first Ctrl-C asks for a checkpoint and says so; one more ends the run, unless it is the same one's echo."""
     now = 100.0
     monkeypatch.setattr(distributed.time, "monotonic", lambda: now)
-    with distributed.StopRequest(Job(World(), torch.device("cpu"))) as stop:
+    with ExitStack() as handlers, distributed.StopRequest(Job(World(), torch.device("cpu")), handlers) as stop:
         os.kill(os.getpid(), signal.SIGINT)
-        now += 0.5  # torchrun sends its ranks what the terminal sent them
+        now += 1.5  # torchrun sends its ranks what the terminal sent them
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.agreed() == signal.SIGINT
         now += 1.0
@@ -106,6 +107,35 @@ def test_a_second_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch, capfd:
             os.kill(os.getpid(), signal.SIGINT)
     told = "shardio: saving a checkpoint after this step; Ctrl-C again ends the run without one"
     assert capfd.readouterr().err.split("\n") == ["", told, ""]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["checkpoint", "handlers", "exit"])
+def test_late_signals_leave_the_exit_code(point: str, tmp_path: Path) -> None:
+    """A signal of each kind while a stopped run ends, also while the interpreter does, changes nothing: 85 stays."""
+    made = config(tmp_path)
+    done = end_late(made, point, "SIGTERM", "SIGINT", "SIGUSR1")
+    assert done.returncode == REQUEUE, done.stderr
+    assert stopped("SIGTERM", made) in done.stderr
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_what_is_ending(tmp_path: Path) -> None:
+    """A Ctrl-C more than 2 s after the first ends a run that has stopped and is still ending."""
+    done = end_late(config(tmp_path), "handlers", "SIGINT", "SIGINT")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (130, "shardio: interrupted")
+
+
+def end_late(made: TrainConfig, point: str, *signals: str) -> "subprocess.CompletedProcess[str]":
+    """Stop a run, and send it signals, 3 s apart, at a point of its end."""
+    script = Path(__file__).with_name("_late_signals.py")
+    return subprocess.run(
+        [sys.executable, script, point, ",".join(signals), *command(made)[3:]],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 @pytest.mark.parametrize("step", [6, 8], ids=["in an epoch", "at its end"])
