@@ -5,10 +5,11 @@
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #ifdef __GLIBC__
 #include <pthread.h>
 #include <stdio.h>
-#include <unistd.h>
 
 static pthread_t last;
 
@@ -35,3 +36,24 @@ void shardio_leave_threads(void) {
 #else
 void shardio_leave_threads(void) {} /* elsewhere pthread_exit unwinds nothing */
 #endif
+
+static volatile sig_atomic_t passed;
+
+static void pass_first(int number, siginfo_t *info, void *unused) {
+    (void)unused;
+    if (info->si_pid != getppid() && !passed) {
+        passed = 1;
+        return;
+    }
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* Have SIGTERM end this process only if its parent sends it, or at the second time: see shardio/system/processes.py. */
+void shardio_pass_first_sigterm(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = pass_first;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    sigaction(SIGTERM, &action, NULL);
+}

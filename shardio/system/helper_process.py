@@ -20,7 +20,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import IO, Any, BinaryIO, cast, final
@@ -28,6 +27,7 @@ from typing import IO, Any, BinaryIO, cast, final
 from .. import errors
 from . import processes
 from .at_exit import close_at_exit
+from .timing import slices
 
 READ_SECONDS = 60.0
 """The limit where none is set."""
@@ -38,7 +38,6 @@ _START_SECONDS = 120.0  # to start an interpreter and import a module may take t
 _END_SECONDS = 2.0
 _PIPE_BYTES = 1 << 20
 _MOST_MEMORY = 16 << 30
-_LONGEST_WAIT = 3600.0  # seconds of one call of `poll`, which counts milliseconds in 32 bits
 
 _START = "import sys; sys.path[:] = sys.argv[2:]; from shardio.system.helper_process import serve; serve(sys.argv[1])"
 """Starts the helper with the paths of this process, before it imports anything from the current directory."""
@@ -244,10 +243,8 @@ def _wait(descriptor: int, event: int, limit: float) -> None:
     """Wait until a descriptor is ready; _Silent after `limit` seconds."""
     poll = select.poll()
     poll.register(descriptor, event)
-    deadline = time.monotonic() + limit
-    while not poll.poll(math.ceil(1000 * min(_LONGEST_WAIT, max(0.0, deadline - time.monotonic())))):
-        if time.monotonic() >= deadline:
-            raise _Silent
+    if not any(poll.poll(math.ceil(1000 * part)) for part in slices(limit)):
+        raise _Silent
 
 
 def _exception(name: str, number: int | None, message: str) -> Exception:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.context import SpawnProcess
 from typing import Any, TypeVar
 
+from .. import native
 from .background import call_on_lasting_thread
 
 T = TypeVar("T")
@@ -48,6 +49,19 @@ def die_with_parent() -> None:
     """Have this child process end when its parent does, however that happens."""
     parent = multiprocessing.parent_process()
     die_with(os.getppid() if parent is None or parent.pid is None else parent.pid)
+
+
+def end_with_parent() -> None:
+    """Leave it to the parent, as far as it lives, to end this process, which `start` has started.
+
+    A SIGTERM often goes to all processes of a job, of which the parent may still need this one for its last steps: the
+    first one changes nothing, if there is the compiled part. The parent's own, by which multiprocessing ends what a
+    parent leaves behind, and a second one end the process.
+    """
+    die_with_parent()
+    if (compiled := native.library()) is not None:
+        compiled.shardio_pass_first_sigterm()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def die_with(parent: int) -> None:
@@ -95,8 +109,8 @@ def children_ignore_interrupts(*more: signal.Signals) -> Iterator[None]:
 
 
 def start(process: SpawnProcess) -> None:
-    """Start a process that ignores Ctrl-C and SIGUSR1, and whose target calls `die_with_parent`."""
-    _in_lasting_thread(process.start)
+    """Start a process that ignores Ctrl-C and SIGUSR1, and whose target calls `end_with_parent`."""
+    _in_lasting_thread(process.start, signal.SIGTERM)
 
 
 def start_program(arguments: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":

@@ -1,10 +1,22 @@
-"""A clock that measures the time of named stages, shared by threads."""
+"""A clock that measures the time of named stages, shared by threads; limits of waits that suspensions don't use up."""
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import final
+
+
+def slices(limit: float, longest: float = 1.0) -> Iterator[float]:
+    """Yield the seconds to wait next, `limit` in all, in parts of at most `longest`.
+
+    The clock goes on while a job is suspended (SIGSTOP, Slurm's gang scheduling), and what it waits for doesn't. So a
+    wait counts the slices that it has waited in vain: however long a suspension is, it is in one of them.
+    """
+    longest, left = min(longest, limit / 8), limit
+    while left > 0:
+        yield min(left, longest)
+        left -= longest
 
 
 @final

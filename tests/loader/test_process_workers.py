@@ -22,7 +22,7 @@ from _time_limit import wait_until
 from _workers import workers_of
 
 import shardio
-from shardio import World
+from shardio import World, native
 from shardio.errors import (
     ConfigError,
     MapError,
@@ -294,6 +294,59 @@ def test_a_worker_process_that_dies_is_named() -> None:
     os.kill(victim, signal.SIGKILL)
     with pytest.raises(WorkerDied, match=r"exit code -9$"):
         list(epoch)
+
+
+def in_parts(batch: dict[str, Any]) -> dict[str, Any]:
+    """Take half a second, of which a suspension skips a tenth at most."""
+    for _ in range(10):
+        time.sleep(0.05)
+    return batch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_suspension_counts_for_no_wait(isolate: bool) -> None:
+    """A job that is suspended for longer than `timeout` goes on: what it waits for was suspended, too."""
+    loader = load(photos(), isolate=isolate, threads=1, batch_size=10, prefetch=1, map=in_parts, timeout=4.0)
+    epoch = iter(loader)
+    next(epoch)
+    pids = " ".join(str(pid) for pid in (os.getpid(), *(p.pid for p in (workers_of(loader) if isolate else ()))))
+    with subprocess.Popen(["sh", "-c", f"kill -STOP {pids}; sleep 5; kill -CONT {pids}"]):
+        assert len(list(epoch)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(native.library() is None, reason="needs the compiled part")
+def test_a_first_sigterm_is_left_to_the_parent() -> None:
+    """Launchers send it to all processes of a job: the workers work on until the parent is done; a second one ends."""
+    loader = load(photos(), isolate=True, batch_size=1)
+    epoch = iter(loader)
+    next(epoch)
+    pids = [str(process.pid) for process in workers_of(loader)]
+    subprocess.run(["kill", "-TERM", *pids], check=True)
+    assert len(list(epoch)) == COUNT - 1
+    epoch = iter(loader)
+    next(epoch)
+    assert [str(process.pid) for process in workers_of(loader)] == pids
+    subprocess.run(["kill", "-TERM", *pids], check=True)
+    with pytest.raises(WorkerDied, match=r"exit code -15$"):
+        list(epoch)
+
+
+def leave_a_loop() -> None:
+    """End a process in the middle of a loop over a loader with workers, which stays alive until then."""
+    global kept
+    kept = iter(load(photos(), isolate=True, batch_size=1))
+    next(kept)
+
+
+@pytest.mark.slow
+def test_a_process_ends_with_its_workers() -> None:
+    """A process of multiprocessing ends although a loader of its own still has workers, which it terminates itself."""
+    process = processes.CONTEXT.Process(target=leave_a_loop)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
 
 
 @pytest.mark.slow

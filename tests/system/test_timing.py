@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import shardio
-from shardio.system.timing import StageClock, unpacking
+from shardio.system.timing import StageClock, slices, unpacking
 
 
 def test_a_stage_within_another_counts_once() -> None:
@@ -32,6 +32,17 @@ def test_a_stage_within_another_counts_once() -> None:
     assert clock.cpu_seconds().keys() == {"read", "decompress"}
     assert clock.unpacked_bytes() == 640
     assert doing() is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "longest", "parts"), [(2.5, 1.0, 8), (30.0, 1.0, 30), (0.8, 0.05, 16), (0.0, 1.0, 0)]
+)
+def test_slices_of_a_wait(limit: float, longest: float, parts: int) -> None:
+    """They make up the limit, and none is more than an eighth of it, which is the most that a suspension counts."""
+    found = [*slices(limit, longest)]
+    assert sum(found) == pytest.approx(limit)
+    assert len(found) - parts in (0, 1)  # of a rest by rounding
+    assert all(0 < part <= min(longest, limit / 8) for part in found)
 
 
 @pytest.mark.parametrize("isolate", [False, True])

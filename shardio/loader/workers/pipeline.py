@@ -27,6 +27,7 @@ from ...errors import PipelineClosed, PipelineStalled
 from ...system import background
 from ...system.at_exit import close_at_exit
 from ...system.stopping import StopMark
+from ...system.timing import slices
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -99,9 +100,7 @@ class Pipeline(Generic[T]):
             raise PipelineClosed(f"{self._name}: begun before this process was forked")
         team, begun = self._team, time.monotonic()
         try:
-            ended = None if team.closed else team.results.get(timeout=self._timeout)
-        except Empty:
-            raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {team.report()}") from None
+            ended = None if team.closed else self._next_result()
         finally:
             self.waited += time.monotonic() - begun
         if team.closed:  # by another thread: the open jobs may not be finished
@@ -114,6 +113,12 @@ class Pipeline(Generic[T]):
             raise ended.error
         team.make_room()
         return cast(T, ended.value)
+
+    def _next_result(self) -> _OpenJob[T] | None:
+        for part in slices(self._timeout):
+            with suppress(Empty):
+                return self._team.results.get(timeout=part)
+        raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {self._team.report()}")
 
     @property
     def ready(self) -> bool:

@@ -21,7 +21,7 @@ from ...system import processes
 from ...system.at_exit import close_at_exit
 from ...system.background import Departures, call_on_lasting_thread, call_when_gone
 from ...system.shared_memory import Shared
-from ...system.timing import StageClock
+from ...system.timing import StageClock, slices
 from ..batch.host_batch import Batch, BatchResult, HostBatch
 from ..batch.nested import map_nested
 from ..batch.spec import BatchSpec
@@ -189,20 +189,18 @@ class _WorkerProcess:
 
         The caller passes a finished batch on to `batch`.
         """
-        deadline = time.monotonic() + timeout
-        while True:
+        for part in slices(timeout, longest=0.1):
             self.give_back()
-            if not self._pipe.poll(max(0.0, min(0.1, deadline - time.monotonic()))):
-                if time.monotonic() >= deadline:
-                    raise PipelineStalled(
-                        f"{self._name} (process {self.process.pid}): no batch for {timeout:.0f} s; {self._note.read()}"
-                    )
-                continue
-            message = self._receive()
-            if message.epoch == epoch:
-                self.in_step = not isinstance(message, BatchReady)
-                return message
-            self._drop(message)
+            while self._pipe.poll(part):
+                message = self._receive()
+                if message.epoch == epoch:
+                    self.in_step = not isinstance(message, BatchReady)
+                    return message
+                self._drop(message)
+                self.give_back()
+        raise PipelineStalled(
+            f"{self._name} (process {self.process.pid}): no batch for {timeout:.0f} s; {self._note.read()}"
+        )
 
     def _receive(self) -> FromWorker:
         """Return the next message. The worker is in step again when the caller has acted upon it."""

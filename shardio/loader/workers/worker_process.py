@@ -98,7 +98,7 @@ def run_worker(shared: Shared, pipe: "Connection[Any, Any]", buffers: list[Share
     `shared` holds a function that builds the specification of the batches. Returns when the loader closes the pipe or
     ends.
     """
-    processes.die_with_parent()
+    processes.end_with_parent()
     torch.set_num_threads(1)
     build_spec: Callable[[], BatchSpec] = shared.load()
     free = deque(range(len(buffers)))
