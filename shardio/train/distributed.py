@@ -176,7 +176,10 @@ def choose_device(device: str | None, world: World) -> torch.device:
 def _init_process_group(job: Job) -> None:
     cuda = job.device.type == "cuda"
     method = init_method(os.environ)
+    place = "{MASTER_ADDR}:{MASTER_PORT}".format(**os.environ) if method == "env://" else method.removeprefix("tcp://")
     try:
+        if job.world.rank:
+            _await_listener(place, job.timeout.total_seconds())
         dist.init_process_group(
             "nccl" if cuda else "gloo",
             init_method=method,
@@ -185,12 +188,24 @@ def _init_process_group(job: Job) -> None:
             timeout=job.timeout,
             device_id=job.device if cuda else None,
         )
-    except (ValueError, RuntimeError) as error:
-        place = "{MASTER_ADDR}:{MASTER_PORT}".format(**os.environ) if method == "env://" else method
+    except (ValueError, RuntimeError, OSError) as error:
         raise ConfigError(
             f"{_place(job)} cannot join the others within {job.timeout.total_seconds():g} s ({_reason(error)}); start "
             f"all of them with torchrun, srun or mpirun; rank 0 was expected at {place}"
         ) from error
+
+
+def _await_listener(place: str, limit: float) -> None:
+    """Wait until rank 0 listens there, or raise OSError: torch would wait twice as long, and print frames of C++."""
+    host, _, port = place.rpartition(":")
+    deadline = time.monotonic() + limit
+    while True:
+        try:
+            return socket.create_connection((host.strip("[]"), int(port)), limit).close()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def _others_are_gone(error: BaseException) -> bool:

@@ -197,8 +197,10 @@ def test_a_rank_that_is_killed_ends_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", ["0", "1"])
-def test_a_rank_that_stays_alone_ends(rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that the other one never joins ends in time, and says where it waited."""
+def test_a_rank_that_stays_alone_ends(
+    rank: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A rank that the other one never joins ends in time, and says where it waited, and no more than that."""
     port = free_port()
     values = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": rank, "WORLD_SIZE": "2"}
     for name, value in values.items():
@@ -210,6 +212,7 @@ def test_a_rank_that_stays_alone_ends(rank: str, monkeypatch: pytest.MonkeyPatch
         rf"with torchrun, srun or mpirun; rank 0 was expected at 127\.0\.0\.1:{port}",
         str(caught.value),
     )
+    assert capfd.readouterr().err == ""
 
 
 def test_other_errors_stay_as_they_are() -> None:
