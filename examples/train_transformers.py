@@ -44,7 +44,8 @@ class LoaderTrainer(Trainer):
     """A Trainer whose batches come from Loaders."""
 
     def __init__(self, loader: shardio.Loader, val: str | None, **options: Any) -> None:
-        super().__init__(callbacks=[SaveState(loader), PrintLoss()], compute_metrics=metrics, **options)
+        callbacks = [SaveState(loader), LastUpdate(loader, options["args"]), PrintLoss()]
+        super().__init__(callbacks=callbacks, compute_metrics=metrics, **options)
         self.loader, self.val = loader, val
 
     def get_train_dataloader(self) -> shardio.Loader:
@@ -80,6 +81,32 @@ class SaveState(TrainerCallback):
             path.write_text(json.dumps(self.loader.state_dict()))
 
 
+class LastUpdate(TrainerCallback):
+    """Has Trainer update the weights at the end of every epoch.
+
+    Trainer updates them after each `gradient_accumulation_steps` batches, and after `len(loader)`. In a resumed epoch,
+    which has fewer batches, gradients of the last ones would be added to those of the next epoch. So before the last
+    update, this makes the number of the epoch's batches the one after which Trainer updates.
+    """
+
+    def __init__(self, loader: shardio.Loader, args: TrainingArguments) -> None:
+        self.loader, self.accumulate = loader, args.gradient_accumulation_steps
+
+    def on_epoch_begin(self, args: TrainingArguments, state: Any, control: Any, **others: Any) -> None:
+        """Ask the Loader how many batches it is going to deliver."""
+        self.batches = self.left = self.loader.steps_left or len(self.loader)
+        self.prepare(args)
+
+    def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **others: Any) -> None:
+        """Count the batches of an update."""
+        self.left -= self.accumulate
+        self.prepare(args)
+
+    def prepare(self, args: TrainingArguments) -> None:
+        """Choose the batch after which the next update comes."""
+        args.gradient_accumulation_steps = self.batches if 0 < self.left < self.accumulate else self.accumulate
+
+
 def resume(trainer: LoaderTrainer, checkpoint: Path) -> Path:
     """Have the Loader go on where a checkpoint stands, and Trainer count its steps as this job's ranks would have."""
     loader, counted = trainer.loader, str(checkpoint / "trainer_state.json")
@@ -87,7 +114,9 @@ def resume(trainer: LoaderTrainer, checkpoint: Path) -> Path:
     with trainer.args.main_process_first():
         if trainer.is_world_process_zero():
             state = TrainerState.load_from_json(counted)
-            state.global_step = (loader.epoch + 1) * len(loader) - loader.steps_left
+            accumulate = trainer.args.gradient_accumulation_steps
+            updates, left = (math.ceil(steps / accumulate) for steps in (len(loader), loader.steps_left))
+            state.global_step = (loader.epoch + 1) * updates - left
             state.save_to_json(counted)
     return checkpoint
 
@@ -107,6 +136,7 @@ def main() -> None:
     parser.add_argument("dataset")
     parser.add_argument("--val", metavar="DATASET", help="print loss and accuracy on this dataset at the end")
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--accumulate", type=int, default=1, help="batches per update of the weights")
     parser.add_argument("--output", default="transformers-output")
     parser.add_argument("--save-steps", type=int, default=50)
     parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint in the output folder")
@@ -115,6 +145,7 @@ def main() -> None:
     options = TrainingArguments(
         args.output,
         num_train_epochs=args.epochs,
+        gradient_accumulation_steps=args.accumulate,
         optim="sgd",
         learning_rate=0.05,
         lr_scheduler_type="constant",

@@ -180,6 +180,53 @@ def accelerate(folder: Path, steps: int | None) -> list[int]:
     return line.seen
 
 
+def accelerate_updates(resumed: bool) -> list[list[float]]:
+    """Return the weight after each update of two epochs of ten batches, four of which make an update: by Accelerate's
+    own DataLoader, and by a Loader as docs/frameworks.md shows, which goes on after its first update if `resumed`."""
+    from contextlib import nullcontext
+
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    found: list[list[float]] = [[], []]
+
+    def prepared() -> tuple[Any, Any, nn.Parameter]:
+        line = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(line.weight)
+        return *accelerator.prepare(line, torch.optim.SGD(line.parameters(), 1e-5)), line.weight
+
+    def train(model: Any, optimizer: Any, x: torch.Tensor, weight: nn.Parameter, weights: list[float]) -> None:
+        accelerator.backward(model(x[:, None]).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            weights.append(weight.item())
+
+    model, optimizer, weight = prepared()
+    reference = accelerator.prepare(torch.utils.data.DataLoader(torch.arange(100.0), 10))
+    for _ in range(2):
+        for x in reference:
+            with accelerator.accumulate(model):
+                train(model, optimizer, x, weight, found[0])
+
+    model, optimizer, weight = prepared()
+    made = {"shuffle": None, "threads": 1, "world": shardio.World()}
+    batches = shardio.Loader(DATASET, 10, **made)  # type: ignore[arg-type] # keywords of several types
+    while batches.epoch < 2:
+        epoch = iter(batches)
+        steps = batches.steps_left
+        for step, batch in enumerate(epoch, 1):
+            accelerator.sync_gradients = step % accelerator.gradient_accumulation_steps == 0 or step == steps
+            with nullcontext() if accelerator.sync_gradients else accelerator.no_sync(model):
+                train(model, optimizer, batch["x"], weight, found[1])
+            if resumed and accelerator.sync_gradients and len(found[1]) == 1:
+                state = batches.state_dict()
+                batches = shardio.Loader(DATASET, 10, **made)  # type: ignore[arg-type] # as above
+                batches.load_state_dict(state)
+                break
+    return found
+
+
 def transformers(folder: Path, steps: int | None) -> list[int]:
     """transformers' Trainer, as examples/train_transformers.py uses it."""
     from train_transformers import LoaderTrainer, resume
@@ -199,6 +246,54 @@ def transformers(folder: Path, steps: int | None) -> list[int]:
     trainer = LoaderTrainer(batches, None, model=line, args=options)
     trainer.train(resume_from_checkpoint=None if steps else resume(trainer, folder / f"checkpoint-{STEPS}"))
     return line.seen
+
+
+def transformers_updates(folder: Path, accumulate: int) -> dict[str, list[Any]]:
+    """Return how many batches each update of the weights took, and their value after it: of a whole run of
+    transformers' Trainer, and of what is left after each of its checkpoints."""
+    from train_transformers import LoaderTrainer, resume
+    from transformers import TrainerCallback, TrainingArguments
+
+    class Updates(TrainerCallback):  # type: ignore[misc] # it has no types
+        def __init__(self, line: Line) -> None:
+            self.line, self.found, self.before = line, [], 0
+
+        def on_step_end(self, *given: Any, **others: Any) -> None:
+            batches = len(self.line.seen)
+            self.found.append([batches - self.before, self.line.weight.item()])
+            self.before = batches
+
+    class Batched(Line):
+        def forward(self, x: torch.Tensor, index: torch.Tensor, **_: Any) -> dict[str, torch.Tensor]:
+            self.seen.append(len(self.seen))
+            return {"loss": (self.weight * x).mean()}
+
+    def run(output: Path, checkpoint: Path | None = None) -> list[Any]:
+        options = TrainingArguments(
+            str(output),
+            num_train_epochs=2,
+            gradient_accumulation_steps=accumulate,
+            optim="sgd",
+            learning_rate=0.01,
+            save_steps=1,
+            ignore_data_skip=True,
+            use_cpu=True,
+            disable_tqdm=True,
+            report_to="none",
+        )
+        line = Batched()
+        trainer = LoaderTrainer(
+            shardio.Loader(DATASET, 10, seed=3, threads=1, world=shardio.World()), None, model=line, args=options
+        )
+        updates = Updates(line)
+        trainer.add_callback(updates)
+        trainer.train(resume_from_checkpoint=checkpoint and resume(trainer, checkpoint))
+        assert len(line.seen) == sum(batches for batches, _ in updates.found)
+        return updates.found
+
+    whole = run(folder / "whole")
+    checkpoints = [folder / "whole" / f"checkpoint-{number}" for number in range(1, len(whole))]
+    return {"whole": whole} | {path.name: run(folder / path.name, path) for path in checkpoints}
 
 
 def torchtitan(folder: Path, steps: int | None) -> list[int]:

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import _forked
 import _loops
@@ -46,3 +47,33 @@ def test_a_torch_dataset_goes_on_with_the_same_ranks(tmp_path: Path) -> None:
     both = seen(tmp_path, 2) + seen(tmp_path / "on-2", 2)
     assert sorted(both) != list(range(_loops.N))  # the sampler repeats a sample to make the ranks equal
     assert (len(both), set(both)) == (_loops.N + 1, set(range(_loops.N)))
+
+
+def updates(call: str) -> Any:
+    """Return what a function of `_loops` returns in a process of its own."""
+    code = f"import sys; sys.path[:0] = {PATHS}; import json, _loops; from pathlib import Path; "
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = _forked.run(f"{code}print(json.dumps({call}))", environ=environ)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resumed", [False, True])
+def test_accelerate_updates_at_an_epochs_end(resumed: bool) -> None:
+    """Gradients that are left at an epoch's end change the weights, as with a DataLoader, also of a resumed epoch."""
+    pytest.importorskip("accelerate")
+    reference, found = updates(f"_loops.accelerate_updates({resumed})")
+    assert len(found) == 6
+    assert found == pytest.approx(reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accumulate", [1, 3, 4])  # of ten batches in an epoch
+def test_a_resumed_trainer_updates_as_one_that_was_not_stopped(accumulate: int, tmp_path: Path) -> None:
+    """transformers' Trainer updates its weights after the same batches, whichever checkpoint it goes on from."""
+    pytest.importorskip("transformers")
+    found = updates(f"_loops.transformers_updates(Path({str(tmp_path)!r}), {accumulate})")
+    whole = found.pop("whole")
+    assert [batches for batches, _ in whole] == 2 * [min(accumulate, 10 - n) for n in range(0, 10, accumulate)]
+    assert found == {f"checkpoint-{n}": whole[n:] for n in range(1, len(whole))}
