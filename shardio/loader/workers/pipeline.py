@@ -116,8 +116,10 @@ class Pipeline(Generic[T]):
 
     def _next_result(self) -> _OpenJob[T] | None:
         for part in slices(self._timeout):
-            with suppress(Empty):
+            try:
                 return self._team.results.get(timeout=part)
+            except Empty:  # rarely more than once
+                continue
         raise PipelineStalled(f"{self._name}: no batch for {self._timeout:.0f} s; {self._team.report()}")
 
     @property
