@@ -1,4 +1,5 @@
-/* The end of a process that leaves threads behind, since nothing can end them: see shardio/system/at_exit.py.
+/* Ends of processes: one that leaves threads behind, since nothing can end them: see shardio/system/at_exit.py; and one
+ * that a first SIGTERM does not end: see shardio/system/processes.py.
  *
  * Up to 3.13, Python calls pthread_exit in a thread that asks for the GIL while the interpreter ends. glibc unwinds the
  * thread's stack for that, and the first destructor of C++, which nothing may unwind, calls abort. */
@@ -49,7 +50,7 @@ static void pass_first(int number, siginfo_t *info, void *unused) {
     raise(number);
 }
 
-/* Have SIGTERM end this process only if its parent sends it, or at the second time: see shardio/system/processes.py. */
+/* Have SIGTERM end this process only if its parent sends it, or at the second time. */
 void shardio_pass_first_sigterm(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
