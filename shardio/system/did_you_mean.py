@@ -160,17 +160,31 @@ def for_folder(folder: Path, manifest_name: str) -> str:
         return f"a conversion may have been cut off; `shardio repair {_quoted(folder)}` saves what its shards hold"
     if kind := _kind_of(names):
         return f"it holds {kind.many}: {kind.makes(folder, 'a dataset of them')}"
-    folders = sorted(name for name in names if not name.startswith(".") and (folder / name).is_dir())
-    inner = {name: kind for name in folders[:_MOST_ENTRIES] if (kind := _kind_of(_entries(folder / name)))}
+    folders, inner = _inner_kinds(folder, names)
     for first, kind in inner.items():
         if kind is _IMAGES:  # a folder for each class
             return f"it holds images: {kind.makes(folder, 'a dataset of them')}"
         made = kind.makes(folder / first, f"a dataset of those in {first}")
         return f"it holds {kind.many} in {_listed([name for name in inner if inner[name] is kind])}: {made}"
+    if parts := [name for name in folders if has_class_folders(folder / name)]:
+        return f"it holds folders of images in {_listed(parts)}: give one of them, such as {folder / parts[0]}"
     if folders:
         return f"it holds no shards, but folders: {_listed(folders)}"
     empty = all(name.startswith(".") for name in names)
     return "it is empty: a conversion may have been cut off" if empty else "it holds no shards"
+
+
+def has_class_folders(folder: Path) -> bool:
+    """Return whether a path that is no dataset, finished or not, is a folder of folders that hold images."""
+    names = list(_entries(folder))
+    ours = any(name == ".converting" or name.startswith(("shard-", "shardio.json")) for name in names)
+    return not (ours or _kind_of(names)) and next(iter(_inner_kinds(folder, names)[1].values()), None) is _IMAGES
+
+
+def _inner_kinds(folder: Path, names: Iterable[str]) -> tuple[list[str], dict[str, _Files]]:
+    """Return the folders in a folder, and of which kind of files those are that hold some."""
+    folders = sorted(name for name in names if not name.startswith(".") and (folder / name).is_dir())
+    return folders, {name: kind for name in folders[:_MOST_ENTRIES] if (kind := _kind_of(_entries(folder / name)))}
 
 
 def for_links(folder: Path, name: str) -> str:

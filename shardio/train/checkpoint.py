@@ -254,8 +254,7 @@ def load(path: Path) -> "Checkpoint":
         with open(path, "rb", opener=open_regular) as file:
             if reason := _damage(file):
                 raise StateMismatch(f"{path}: {reason}")
-            _check_sizes(file)
-            file.seek(0)
+            check_sizes(file)
             content = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise StateMismatch(f"{path}: it cannot be read: {error.strerror or error}") from error
@@ -330,9 +329,14 @@ def _checksum(file: BinaryIO, size: int) -> bytes:
     return state.hexdigest().encode()
 
 
-def _check_sizes(file: BinaryIO) -> None:
-    """Raise StateMismatch for members that unpack to more than the file holds: torch.save compresses nothing."""
-    with zipfile.ZipFile(file) as archive:
-        claimed = sum(member.file_size for member in archive.infolist())
-    if claimed > (size := os.fstat(file.fileno()).st_size):
-        raise StateMismatch(f"{file.name}: its members claim {claimed} bytes, the file has {size}")
+def check_sizes(file: BinaryIO) -> None:
+    """Raise StateMismatch if members of an archive unpack to more than the file holds: torch.save compresses nothing.
+
+    The file is at its beginning then.
+    """
+    if zipfile.is_zipfile(file):  # else it is of torch before 1.6, which could not pack anything
+        with zipfile.ZipFile(file) as archive:
+            claimed = sum(member.file_size for member in archive.infolist())
+        if claimed > (size := os.fstat(file.fileno()).st_size):
+            raise StateMismatch(f"{file.name}: its members claim {claimed} bytes, the file has {size}")
+    file.seek(0)

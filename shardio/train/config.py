@@ -75,6 +75,9 @@ class TrainConfig:
         target_field: regression's field of targets. By default, the only one that fits.
         model: model: resnet for images, cnn3d for volumes, or your own as module:function, called with `num_classes=`
             or `num_targets=`, and `channels=`. By default, the one that suits the task.
+        pretrained: file of weights to begin with, `.pt`, `.pth` or `.safetensors`: of torchvision's or timm's ResNet-18
+            for images of more than 64 pixels, of a checkpoint, or a state dict of your own model. The last layer begins
+            at random where it has another number of outputs.
         num_classes: number of classes. By default, that of the metadata's `classes`, or else the largest label + 1.
         image_size: side of the crops in pixels or voxels. By default, images of one size of up to 64 pixels keep it,
             all others are cropped to 224 pixels, and volumes stay whole.
@@ -136,6 +139,7 @@ class TrainConfig:
     input_field: str | None = None
     target_field: str | None = None
     model: str | None = None
+    pretrained: str | None = None
     num_classes: Annotated[int, Range(2)] | None = None
     image_size: Count | None = None
     threads: Count | Literal["auto"] = "auto"
@@ -157,7 +161,7 @@ class TrainConfig:
     store_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("train", "output", "val", "resume"):
+        for name in ("train", "output", "val", "resume", "pretrained"):
             value = getattr(self, name)
             if isinstance(value, BaseDataset) and name in ("train", "val"):
                 continue

@@ -49,11 +49,14 @@ class ResNet(nn.Module):
         channels: 1 for grey images, 3 for RGB.
         image_size: about the longer side in pixels.
         width: number of channels of the first stage.
+
+    Attributes:
+        small: whether it has three stages of one block.
     """
 
     def __init__(self, num_classes: int, channels: int, image_size: int, *, width: int | None = None) -> None:
         super().__init__()
-        small = image_size <= 64
+        self.small = small = image_size <= 64
         count, blocks = (3, 1) if small else (4, 2)
         inputs = width = width or (32 if small else 64)
         # A stride in the stem saves the most: all later layers cost a quarter.

@@ -21,6 +21,7 @@ from .data import BAD_SAMPLES_FILE, first_batch, open_data
 from .distributed import Job, StopRequest
 from .learner import Evaluation, Learner
 from .model import load_model
+from .pretrained import load_pretrained
 from .records import Display, Records, profiling, refuse_links
 from .step_monitor import StepMonitor
 
@@ -100,7 +101,7 @@ class _Run:
         if config.synthetic:  # with a model that is thrown away
             rate = self._ceiling = self._make_learner().synthetic_rate(first_batch(config, job, self._data))
             screen.line(f"one batch in memory: {rate * job.world.size:,.0f} samples/s, {rate:,.0f} per rank")
-        self._learner = self._make_learner()
+        self._learner = self._make_learner(pretrained=config.pretrained if resume is None else None)
         self._place = TrainingPosition()
         if resume is not None:
             self._restore(resume)
@@ -122,10 +123,13 @@ class _Run:
         trace = self._output / f"trace-rank{job.world.rank}.json" if config.profile else None
         self._profile_step = stack.enter_context(profiling(trace))
 
-    def _make_learner(self) -> Learner:
+    def _make_learner(self, pretrained: str | None = None) -> Learner:
         config, data, job = self._config, self._data, self._job
         torch.manual_seed(config.seed)  # the same initial weights on every rank
-        model = load_model(self._model_name, data.task).to(job.device)
+        model = load_model(self._model_name, data.task)
+        if pretrained is not None:
+            self._display.line(f"{self._model_name} {load_pretrained(model, pretrained)}")
+        model = model.to(job.device)
         torch.manual_seed(config.seed + 1 + job.world.rank)  # but not the same dropout
         return Learner(config, job, model, len(data.train.dataset), data.task)
 
