@@ -20,6 +20,7 @@ SMALL = 64
 """The longer side in pixels up to which images of one size keep that size."""
 
 _LABELS_PER_READ = 1 << 20
+_MOST_CLASSES = 1_000_000  # unless somebody says so: weights of more are a mistake, and may take all memory
 _NORMALIZE = {
     1: Normalize(0.5, 0.25),
     3: Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # of ImageNet, as most published weights expect
@@ -51,12 +52,12 @@ class ImageClassification:
     def of(cls, config: TrainConfig, train: BaseDataset, val: BaseDataset | None, job: Job) -> "ImageClassification":
         """Return the task of datasets that `check_images` returned; all ranks must call it.
 
-        Raises ConfigError for negative labels, and for labels of the validation set that the model cannot tell.
+        Raises ConfigError for labels that are negative, or beyond the model's classes.
         """
         outputs = config.num_classes or count_classes(train, job)
-        known = val is None or (val.classes is not None and config.classes != "ignore" and len(val.classes) <= outputs)
-        if val is not None and not known and (top := _largest_label(val, job)) >= outputs:
-            raise ConfigError(f"{config.val}: labels must be below {outputs}, the model's number of classes, got {top}")
+        for place, dataset in ((config.train, train if config.num_classes else None), (config.val, val)):
+            if dataset is not None and (top := _largest_label(dataset, job)) >= outputs:
+                raise ConfigError(f"{place}: labels must be below {outputs}, the model's number of classes, got {top}")
         return cls(
             outputs=outputs,
             channels=train.fields["image"].channels or 3,
@@ -111,10 +112,18 @@ class ImageClassification:
 
 
 def count_classes(dataset: BaseDataset, job: Job) -> int:
-    """Return the number of classes in the metadata, or else the largest label + 1; ranks share the reading."""
-    if dataset.classes is not None and len(dataset.classes) >= 2:
-        return len(dataset.classes)
-    return max(2, _largest_label(dataset, job) + 1)
+    """Return the number of classes in the metadata, or else the largest label + 1; ranks share the reading.
+
+    Raises ConfigError for labels that are negative, beyond the classes, or so large that they number none.
+    """
+    top = _largest_label(dataset, job)
+    named = len(dataset.classes or ())
+    if named >= 2 and top >= named:
+        raise ConfigError(f"{dataset.path}: labels must be below {named}, the number of its classes, got {top}")
+    if named < 2 and top >= _MOST_CLASSES:
+        told = "{}: the labels, up to {}, number no classes; {num_classes} takes more than {:,}"
+        raise ConfigError(told, dataset.path, top, _MOST_CLASSES)
+    return named if named >= 2 else max(2, top + 1)
 
 
 def check_images(
@@ -148,7 +157,8 @@ def _largest_label(dataset: BaseDataset, job: Job) -> int:
         highest, lowest = max(highest, int(labels.max())), min(lowest, int(labels.min()))
     top, bottom = job.largest(highest, -lowest)
     if bottom > 0:
-        raise ConfigError(f"{dataset.path}: labels must be 0 or more, got {-int(bottom)}")
+        told = "{}: labels must be 0 or more, got {}: leave out samples without a label by {where}, as in 'label >= 0'"
+        raise ConfigError(told, dataset.path, -int(bottom))
     return int(top)
 
 

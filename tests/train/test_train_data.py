@@ -1,5 +1,6 @@
 """The configuration, loaders, transforms, class counts and models of a training run."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,20 @@ def test_classes_are_counted(labels: list[int], metadata: dict[str, Any], expect
     assert count_classes(shardio.from_samples(samples, metadata=metadata), JOB) == expected
 
 
-def test_negative_labels_are_refused() -> None:
-    with pytest.raises(ConfigError, match="labels must be 0 or more, got -3"):
-        count_classes(shardio.from_samples([{"image": png(), "label": n} for n in (0, -3)]), JOB)
+@pytest.mark.parametrize(
+    ("labels", "metadata", "message"),
+    [
+        ([0, -3], {}, "labels must be 0 or more, got -3: leave out samples without a label by where"),
+        ([0, -1], {"classes": ["a", "b"]}, "labels must be 0 or more, got -1"),  # as hidden labels of a test set
+        ([0, 2], {"classes": ["a", "b"]}, "labels must be below 2, the number of its classes, got 2"),
+        ([0, 2_000_000_000], {}, "the labels, up to 2000000000, number no classes; num_classes takes more than 1,000,000"),
+    ],
+)
+def test_labels_of_no_class_are_refused(labels: list[int], metadata: dict[str, Any], message: str) -> None:
+    """A label that no output stands for is an error that names it, before training."""
+    samples = [{"image": png(8, 8, 1), "label": label} for label in labels]
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        count_classes(shardio.from_samples(samples, metadata=metadata), JOB)
 
 
 def test_a_set_without_labels_is_refused(tmp_path: Path) -> None:
@@ -126,6 +138,8 @@ def test_labels_that_the_model_cannot_tell_are_refused(
     val = named(tmp_path / "val", names, [0, 2])
     with pytest.raises(ConfigError, match="val: labels must be below 2, the model's number of classes, got 2"):
         open_data(config(tmp_path, train=train, val=val, **options), JOB)
+    with pytest.raises(ConfigError, match="val: labels must be below 2, the model's number of classes, got 2"):
+        open_data(config(tmp_path, train=val, num_classes=2), JOB)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
