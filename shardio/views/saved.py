@@ -11,6 +11,7 @@ is null: a file chooses no path. `views/restored.py` makes views of descriptions
 """
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -35,6 +36,7 @@ from .readable import ReadableDataset
 VERSION = 1
 _BEGINNING = re.compile(rb'\s*\{\s*"format"\s*:\s*"shardio view"')
 _MOST_BYTES = 1 << 20
+_LONGEST_NAME = 200  # bytes; the names of its arrays and of unfinished files are longer, and have at most 255
 _DEEPEST = 64  # nodes from the last choice down to a dataset
 _CHECKSUM = r"[0-9a-f]{32}"
 
@@ -67,6 +69,8 @@ def save(view: ReadableDataset, path: str | os.PathLike[str]) -> None:
     place = local_path(path)
     if place.suffix != ".json" or place.name == FILE_NAME:
         raise ConfigError(f"a view is kept in a file such as rare.json, got {os.fspath(path)!r}")
+    if (size := len(os.fsencode(place.name))) > _LONGEST_NAME:
+        raise ConfigError(f"a view's file must have a name of at most {_LONGEST_NAME} bytes, got {size}: {place.name}")
     arrays: dict[str, NDArray[Any]] = {}
     node = view.description(arrays)
     if "dataset" in node:
@@ -193,6 +197,10 @@ class SavedView:
             try:
                 kind = folder.kind(entry)
             except ValueError:  # half of a surrogate pair, which no file has in its name
+                kind = None
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
                 kind = None
             if kind != "directory":
                 raise ConfigError(

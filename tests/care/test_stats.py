@@ -454,6 +454,16 @@ def test_a_shard_without_its_index_is_an_error(tmp_path: Path) -> None:
         stats(ds)
 
 
+@pytest.mark.parametrize("options", [{}, {"channel_axis": {"x": 0}}, {"channel_axis": {"x": 1}}])
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (2, 0, 4)])
+def test_arrays_without_numbers_have_no_figures(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    """Arrays along one of whose axes there is nothing are counted, and have no values, whatever axis is chosen."""
+    samples = shardio.from_samples([{"x": np.zeros(shape, np.float32)}] * 3, {"x": ("float32", shape)})
+    figures = stats(samples, **options).fields["x"]
+    assert (figures.values.count, figures.values.mean) == (0, None)
+    assert {channel.count for channel in figures.channels} <= {0}
+
+
 @pytest.mark.parametrize("values", [[2**63 - 1, 2**63 - 6], [-(2**63), 5 - 2**63], [2**63 - 1, -(2**63)]])
 def test_the_ends_of_64_bits_are_counted(values: list[int]) -> None:
     """Histogram bins include the largest and smallest 64-bit integers."""

@@ -18,7 +18,7 @@ from shardio.system.local_path import local_path
 URL = "s3://bucket/photos"
 
 
-@pytest.mark.parametrize("path", ["photos", "/data/s3/photos", "./s3:/photos", "a:b", "x:/y", "data/12:30", b"a", ""])
+@pytest.mark.parametrize("path", ["photos", "/data/s3/photos", "./s3:/photos", "a:b", "x:/y", "data/12:30", b"a", "", "caf\udce9"])
 def test_what_is_local(path: Any) -> None:
     """Anything else is a path, whatever it is called."""
     assert local_path(path if isinstance(path, str) else os.fsdecode(path)) == Path(os.fsdecode(path))
@@ -32,6 +32,8 @@ def test_what_is_local(path: Any) -> None:
         (Path(URL), f"local, got the URL {URL}"),  # a Path has lost one of its slashes
         ("az+x://b/{0..3}.tar", r"local, got the URL az\+x://b/"),
         ("file:///data/x", "no scheme, got file:///data/x: give /data/x$"),
+        ("data\0", r"text that a file system takes, got 'data\\x00'"),
+        ("data\ud800", r"text that a file system takes, got 'data\\ud800'"),
     ],
 )
 def test_what_is_not(url: Any, message: str) -> None:

@@ -178,6 +178,10 @@ def test_what_cannot_be_saved_is_refused(folder: Path) -> None:
     for name in ("view.txt", "shardio.json"):
         with pytest.raises(ConfigError, match=r"a view is kept in a file such as rare\.json"):
             data[:3].save(folder / name)
+    with pytest.raises(ConfigError, match="must have a name of at most 200 bytes, got 201: ää"):
+        data[:3].save(folder / f"{'ä' * 98}.json")
+    with pytest.raises(ConfigError, match="a path must be text that a file system takes"):
+        data[:3].save(folder / "rare\ud800.json")
     (folder / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="this file is no view, and would be lost"):
         data[:3].save(folder / "config.json")
@@ -235,6 +239,7 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
     (DATASET, "data/train\0", "no path below the folder"),
     (DATASET, "s3://bucket/train", "no directory 's3://bucket/train'"),
     (DATASET, "\ud800", "no directory"),
+    (DATASET, "d" * 300, "no directory"),
     (DATASET, "", "no path below the folder"),
     (DATASET, 3, "Expected `str \\| null`"),
     (("view", "mix", "y"), {"dataset": None, "digest": "", "samples": 0, "path": "/etc"}, "unknown field `path`"),
@@ -248,6 +253,8 @@ WRONG: list[tuple[tuple[Any, ...], Any, str]] = [
     ((*SELECT, "count"), 1 << 60, "Expected `int` <"),
     (("view", "mix", "x", "of", "of", "part"), "c", "part must be one of a, b"),
     (("view", "mix", "x", "of", "of", "of", "where"), "__import__('os')", "a condition is made of"),
+    (("view", "mix", "x", "of", "of", "of", "where"), "text == '\ud800'", "surrogates not allowed"),
+    (("view", "mix", "x", "of", "of", "by"), "\ud800", "no field"),
     (("view", "mix", "y"), {"run": "x", "of": {}}, "must have of, concat, mix or dataset"),
     (("view", "mix", "y"), {"mix": 5, "concat": {}}, "unknown field `mix`"),
     (("view", "mix", "y"), {"concat": {"a": 5}, "of": {"dataset": None}}, "missing required field"),

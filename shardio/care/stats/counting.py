@@ -450,7 +450,8 @@ def _inspect_arrays(shape: Any, stored: NDArray[Any], view: FieldView) -> Any:
     moved = np.moveaxis(stored, [axis + 1 for axis in view.axes], range(len(view.axes)))
     places = [moved[at] for at in np.ndindex(moved.shape[: len(view.axes)])]
     values = [values_of(place, view.fill_values) for place in places]
-    return shape, values, np.array([_sums(place.reshape(len(stored), -1), view.fill_values) for place in places])
+    rows = (place.reshape(len(stored), math.prod(place.shape[1:])) for place in places)
+    return shape, values, np.array([_sums(row, view.fill_values) for row in rows])
 
 
 def _sums(rows: NDArray[Any], fill_values: Sequence[float]) -> list[NDArray[np.float64]]:

@@ -65,7 +65,7 @@ def _axes(name: str, field: Field, chosen: Mapping[str, Axes]) -> tuple[int, ...
     if name not in chosen:
         first = int(field.window or field.ragged)
         size = sizes[first] if count > first and field.row_dtype.kind != "c" else None
-        return (first,) if size is not None and size <= MOST_CHANNELS else ()
+        return (first,) if size is not None and 0 < size <= MOST_CHANNELS else ()
     given = chosen[name]
     axes = () if given is None else tuple(given) if isinstance(given, Sequence) else (given,)
     for axis in axes:
@@ -77,7 +77,7 @@ def _axes(name: str, field: Field, chosen: Mapping[str, Axes]) -> tuple[int, ...
     if list(found) != sorted(set(found)) or (len(found) > 1 and places > MOST_PLACES):
         rule = f"different axes in their order, with at most {MOST_PLACES:,} places"
         raise ConfigError("{channel_axis}: field {!r} is {}; give " + rule + ", got {!r}", name, describe(field), given)
-    return found
+    return found if places or not found else ()  # arrays without numbers have no channels
 
 
 def _fill_values(name: str, field: Field, given: FillValues | None) -> tuple[float, ...]:
