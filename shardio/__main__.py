@@ -1,22 +1,6 @@
-"""`shardio`, or `python -m shardio`: the command line.
+"""`python -m shardio`: the command line, as `shardio` runs it."""
 
-Importing it takes a good part of a second, in which an interrupt has to end the command as it does later.
-"""
-
-import sys
-from typing import NoReturn
-
-
-def main() -> NoReturn:
-    """Run the command line; an interrupt ends it with exit code 130, whenever it comes."""
-    try:
-        from .cli import main as run
-
-        run()
-    except KeyboardInterrupt:
-        print("shardio: interrupted", file=sys.stderr)
-        sys.exit(130)
-
+from shardio_command import main
 
 if __name__ == "__main__":
     main()

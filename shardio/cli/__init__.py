@@ -87,6 +87,9 @@ for command in (
 def main() -> NoReturn:
     """Run the command line. An error is one line on stderr; the exit code is 2 for a bad argument, else 1."""
     atexit.register(_leave)  # before all others, so that it is called last
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: the file that is opened next would get its number
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  for the whole process
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold bytes that cannot be encoded
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

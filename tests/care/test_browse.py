@@ -304,7 +304,7 @@ def test_in_a_browser(site: Site, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_it(folder: Path) -> None:
-    """An interrupt ends the server at once, also while a browser keeps its connection, as other commands end."""
+    """An interrupt, which it asks for, ends it at once and is no error, also while a browser keeps its connection."""
     with served(folder) as running:
         connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
         connection.request("GET", "/", headers={"Cookie": f"shardio-{running.port}={running.token}"})
@@ -312,7 +312,7 @@ def test_ctrl_c_ends_it(folder: Path) -> None:
         running.process.send_signal(signal.SIGINT)
         _, err = running.process.communicate(timeout=60)
         connection.close()
-        assert (running.process.returncode, err) == (130, "shardio: interrupted\n")
+        assert (running.process.returncode, err) == (0, "")
 
 
 @pytest.mark.slow

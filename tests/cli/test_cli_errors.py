@@ -1,5 +1,6 @@
 """Whatever is wrong with a dataset or a disk, every command ends in one line of words and the documented exit code."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,14 @@ def test_a_manifest_that_is_refused(
         )
         assert error.startswith(f"shardio: {path}: ")
         assert message in error
+
+
+def test_a_closed_standard_output(tmp_path: Path, dataset: Path) -> None:
+    """A job may start a command without one: it does its work, and what it would print reaches no file that it opens."""
+    closed = "import os, sys; os.close(1); os.execv(sys.argv[1], sys.argv[1:])"
+    words = ["-m", "shardio", "reshard", dataset, tmp_path / "out", "--workers", "1"]
+    subprocess.run([sys.executable, "-c", closed, sys.executable, *words], check=True, stderr=subprocess.DEVNULL)
+    assert not shardio.verify(tmp_path / "out", deep=True).problems
 
 
 def test_a_full_disk_is_named(tmp_path: Path, dataset: Path, failed: Command) -> None:

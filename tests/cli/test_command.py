@@ -4,9 +4,8 @@ import copy
 import re
 import subprocess
 import sys
-from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
 from typing import get_args
 
 import pytest
@@ -93,18 +92,23 @@ def test_completion(line: str, expected: set[str]) -> None:
     assert set(run(**words).split()) == expected
 
 
-def test_an_interrupt_while_the_command_line_is_imported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("module", ["shardio", "shardio.cli"])
+def test_an_interrupt_during_an_import(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It ends the command as later: in one line, with the exit code that shells report."""
 
-    class Importing(ModuleType):
-        def __getattr__(self, name: str) -> None:
-            raise KeyboardInterrupt
+    class Importing:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == module:
+                raise KeyboardInterrupt
 
-    monkeypatch.setitem(sys.modules, "shardio.cli", Importing("shardio.cli"))
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Importing(), *sys.meta_path])
+    (command,) = entry_points(group="console_scripts", name="shardio")
     with pytest.raises(SystemExit) as ended:
-        import_module("shardio.__main__").main()
+        command.load()()
     assert (ended.value.code, capsys.readouterr().err) == (130, "shardio: interrupted\n")
 
 

@@ -18,7 +18,9 @@ from shardio.system.local_path import local_path
 URL = "s3://bucket/photos"
 
 
-@pytest.mark.parametrize("path", ["photos", "/data/s3/photos", "./s3:/photos", "a:b", "x:/y", "data/12:30", b"a", "", "caf\udce9"])
+@pytest.mark.parametrize(
+    "path", ["photos", "/data/s3/photos", "./s3:/photos", "a:b", "x:/y", "data/12:30", b"a", "", "caf\udce9"]
+)
 def test_what_is_local(path: Any) -> None:
     """Anything else is a path, whatever it is called."""
     assert local_path(path if isinstance(path, str) else os.fsdecode(path)) == Path(os.fsdecode(path))

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def serve(
     open_browser: bool = True,
     told: Callable[[str], None] = print,
 ) -> None:
-    """Show a dataset to the browser of this machine until KeyboardInterrupt.
+    """Show a dataset to the browser of this machine until an interrupt.
 
     Args:
         dataset: the dataset or view.
@@ -82,7 +82,8 @@ def serve(
         told(address)
         if open_browser:
             _open(address, stack)
-        uvicorn.Server(config).run(sockets=[listener])
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
 
 
 def pages(
