@@ -16,6 +16,8 @@ from shardio.foreign.names import printable
 from ._files import source_errors
 
 _MANIFEST = "shardio.json"
+_APPLE_DOUBLE = "._"
+"""How the names of the files begin that macOS writes beside others on foreign disks, of what these cannot keep."""
 
 _Id: TypeAlias = tuple[int, int]
 
@@ -45,7 +47,8 @@ def find_class_folders(root: Path, suffixes: tuple[str, ...], key: Callable[[str
 
     Args:
         root: the folder.
-        suffixes: the suffixes of the files to take, in lower case; the empty one takes all.
+        suffixes: the suffixes of the files to take, in lower case; the empty one takes all. Files that macOS has
+            written beside others, `._NAME`, are of another kind whatever their suffix.
         key: by which names are sorted.
         files: what the files are called, for messages.
 
@@ -67,6 +70,8 @@ def find_class_folders(root: Path, suffixes: tuple[str, ...], key: Callable[[str
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
+    if entry.name.startswith(_APPLE_DOUBLE):
+        return "._* of macOS"
     return printable(os.path.splitext(entry.name)[1].lower()) or "without a suffix"
 
 
@@ -118,7 +123,7 @@ def _is_dir(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> bool:
 
 def _size(entry: os.DirEntry[str], suffixes: tuple[str, ...]) -> int | None:
     """The bytes of an image file, 0 if that cannot be told; None for anything else."""
-    if not entry.name.lower().endswith(suffixes):
+    if not entry.name.lower().endswith(suffixes) or entry.name.startswith(_APPLE_DOUBLE):
         return None
     try:
         status = entry.stat()

@@ -1,5 +1,6 @@
 """Whole files: images, files that a list or a table names, and indexes in JSON."""
 
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from shardio.foreign.names import printable
 from shardio.native import library
 from shardio.native.rows import read_files
 from shardio.source import Field, check_image
-from shardio.system import strict_json
+from shardio.system import os_errors, strict_json
 from shardio.system.regular_files import open_regular
 
 _MOST_IMAGE = 2**31 - 1  # bytes: OpenCV takes no more, and a file of zeros could take all memory
@@ -29,7 +30,8 @@ def source_errors(place: object, *kinds: type[Exception]) -> Iterator[None]:
         yield
     except refused as error:
         where = printable(place) if isinstance(place, (str, Path)) else place
-        file, reason = getattr(error, "filename", None), getattr(error, "strerror", None) or error
+        file = getattr(error, "filename", None)
+        reason = os_errors.reason(error) if isinstance(error, OSError) else error
         within = f"{printable(file)}: " if isinstance(file, str) and file != str(place) else ""
         raise SourceError(f"{where} cannot be read: {within}{reason}") from error
 
@@ -49,7 +51,7 @@ def read_image(path: str) -> bytes:
 
 def read_listed(root: Path, path: str, field: Field) -> bytes:
     """The file at `path`, which may be absolute or leave `root`; BadSample if it cannot be read, or is no image."""
-    place = os.fspath(root / path)
+    place = os.path.join(root, path)  # which leaves the two slashes of a URL
     data = read_file(place, image=field.kind == "image")
     if field.kind == "image":
         try:
@@ -98,10 +100,18 @@ def read_file(path: str, most: int | None = None, *, image: bool = False) -> byt
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise BadSample(f"{printable(path)}: cannot be read: {error.strerror}") from error
+        advice = _of_no_file(path) if error.errno == errno.ENOENT else ""
+        raise BadSample(f"{printable(path)}: cannot be read: {error.strerror}{advice}") from error
     except ValueError as error:
         raise BadSample(f"{printable(path)!r}: not a valid path: {error}") from error
     return data
+
+
+def _of_no_file(path: str) -> str:
+    """Return the end of a message on a missing file whose name in a list is no path of this system."""
+    if "://" in path:
+        return "; it is a URL: download the files first, and list their paths"
+    return "; paths have slashes here, no backslashes" if "\\" in path else ""
 
 
 def parse_json(text: bytes | str, *, nan: bool = True) -> Any:

@@ -20,6 +20,7 @@ from shardio.containers.hdf5_library import DAMAGE, LibraryFile, Unreadable, mis
 from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError
 from shardio.foreign.names import printable
 from shardio.format import cf
+from shardio.system import os_errors
 
 from ._fields import array_field, sample_value
 from ._files import source_errors
@@ -59,7 +60,8 @@ def open_file(path: Path) -> Any:
         path.stat()  # so that the system says why it cannot be opened
         return open_hdf5(path)
     except (*DAMAGE, ShardCorrupt) as error:
-        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+        system = isinstance(error, OSError) and error.errno  # else h5py's own text tells more
+        reason = os_errors.reason(OSError(system, os.strerror(system), str(path))) if system else error
         raise SourceError(f"{printable(path)} cannot be read as HDF5: {reason}") from error
 
 

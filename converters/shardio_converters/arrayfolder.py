@@ -347,7 +347,9 @@ def _in_folder(root: Path, field: str, *, label: bool, series: bool, sort: Sort,
     listed = listed if with_classes else sorted(beside + listed, key=key)
     chosen, remarks = _known(root, listed, series=series)
     if with_classes and beside:
-        remarks.append(f"left out {len(beside)} files beside the class folders, of no class")
+        remarks.append(f"left out {counted(len(beside), 'file')} beside the class folders, of no class")
+    if folder.left_out:
+        remarks.append(f"left out what is no file of data: {', '.join(f'{k} {n}' for k, n in folder.left_out.items())}")
     column: dict[str, Column] = {}
     names: tuple[str, ...] = ()
     if with_classes:

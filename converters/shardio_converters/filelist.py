@@ -200,7 +200,8 @@ def usual_column(table: TextTable, names: Sequence[str]) -> str:
 def open_table(path: Path, delimiter: str | None) -> TextTable:
     """A table by its suffix, or by its delimiter; SourceError if there is no such file."""
     if not path.is_file():  # a pipe, such as a shell's <(...), can be read only once
-        raise SourceError(f"{printable(path)} is {'not a file' if path.exists() else 'missing'}")
+        missing = f"missing{did_you_mean.near_path(path)}"
+        raise SourceError(f"{printable(path)} is {'not a file' if path.exists() else missing}")
     suffix = path.suffix.lower()
     if delimiter is None:
         if suffix not in DELIMITERS:

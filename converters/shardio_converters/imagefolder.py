@@ -13,11 +13,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, ConfigError, Message, SourceError
 from shardio.foreign.files import Sort, order_hints, order_key
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, listed_names, local_path
 from shardio.system import did_you_mean
+from shardio.system.units import counted
 
 from ._class_folders import find_class_folders
 from ._files import read_image, read_images
@@ -75,7 +76,7 @@ def imagefolder(
     classes, beside, left_out = folder.classes, folder.beside, folder.left_out
     if not classes and not beside:
         none = f"{printable(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}"
-        raise SourceError(f"{none}{did_you_mean.to_convert([root])}")
+        raise SourceError(f"{none}{did_you_mean.to_convert([root])}{did_you_mean.for_videos(left_out)}")
     paths, sizes, counts, empty = StringArray(), array("q"), list[int](), list[str]()
     for name, found in zip(classes or ("",), folder.files if classes else [beside], strict=True):
         empty += [] if found else [printable(root / name)]
@@ -85,12 +86,12 @@ def imagefolder(
         counts.append(len(found))
     if empty and not (allow_empty and len(paths)):
         told = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN} more" if len(empty) > _SHOWN else "")
-        raise SourceError(
-            "class folders need images, there are none in {}; suffixes: {}: remove them, or keep them as "
-            "classes without samples with {allow_empty:True}",
-            told,
-            ", ".join(suffixes),
+        videos = did_you_mean.for_videos(left_out)
+        keep = (
+            "" if videos else Message(": remove them, or keep them as classes without samples with {allow_empty:True}")
         )
+        none = "class folders need images, there are none in {}; suffixes: {}{}"
+        raise SourceError(none, told, ", ".join(suffixes), videos or keep)
     remarks = _remarks(suffixes, left_out, len(beside) if classes else 0)
     hints = order_hints(paths, "images")
     if not classes:
@@ -168,11 +169,10 @@ def _remarks(suffixes: tuple[str, ...], left_out: Mapping[str, int], beside: int
     if left_out:
         kinds = [f"{kind} {count}" for kind, count in Counter(left_out).most_common(_SHOWN)]
         more = ["..."] if len(left_out) > _SHOWN else []
-        description = f"{sum(left_out.values())} files that are not {', '.join(suffixes)}"
+        description = f"{counted(sum(left_out.values()), 'file')} of other kinds than {', '.join(suffixes)}"
         arrays = any(did_you_mean.are_arrays(kind) for kind in left_out)
         advice = "; `shardio convert arrayfolder` takes files of arrays" if arrays else ""
         found.append(f"left out {description}: {', '.join(kinds + more)}{advice}")
     if beside:
-        images = "1 image" if beside == 1 else f"{beside} images"
-        found.append(f"left out {images} beside the class folders, of no class")
+        found.append(f"left out {counted(beside, 'image')} beside the class folders, of no class")
     return tuple(found)

@@ -88,7 +88,9 @@ def numpy(
     samples = [path for path in files if path.name.lower().endswith(".npz")]
     if files != [root] and len(samples) == len(files):
         return _npz_folder(root, files, fields)
-    left_out = [f"left out {len(samples)} .npz files beside the .npy files"] if files != [root] and samples else []
+    left_out = (
+        [f"left out {counted(len(samples), '.npz file')} beside the .npy files"] if files != [root] and samples else []
+    )
     if files != [root]:
         files = [path for path in files if path not in samples]
         stored = {path.stem: read_npy_header(path) for path in files}

@@ -12,7 +12,7 @@ import typer
 
 from ..diagnosis.software import version_line
 from ..errors import ConfigError, ShardioError
-from ..system.os_errors import naming
+from ..system.os_errors import naming, reason
 from . import (
     append,
     bench,
@@ -110,7 +110,7 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}" if error.filename is not None else f"{error.strerror or error}", 1)
+        _fail(f"{error.filename}: {reason(error)}" if error.filename is not None else reason(error), 1)
     except MemoryError as error:
         _fail(f"not enough memory: {error}", 1)
     except (KeyboardInterrupt, typer.Abort):

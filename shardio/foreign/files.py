@@ -20,7 +20,9 @@ from .. import containers
 from ..errors import BadSample, ConfigError, Message, MissingDependency, SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import optional as _optional
+from ..system.did_you_mean import near_path
 from ..system.local_path import local_path
+from ..system.os_errors import reason
 from ..system.regular_files import open_regular
 from ..system.units import counted
 from .names import Paths, printable
@@ -147,7 +149,7 @@ def check_uncompressed(file: File) -> None:
 
 def unreadable(path: Path, error: OSError) -> SourceError:
     """Return the error to raise if the operating system refuses to read a file."""
-    return SourceError(f"{printable(path)} cannot be read: {error.strerror or error}")
+    return SourceError(f"{printable(path)} cannot be read: {reason(error)}")
 
 
 def _unpacked(path: Path, compression: str) -> File:
@@ -298,7 +300,9 @@ def _find(src: str | os.PathLike[str], accepts: Callable[[str], bool], descripti
         paths = [found for found in paths if not found.name.endswith(containers.index_suffixes())]
         if missing := next((found for found in paths if not found.is_file()), None):
             raise SourceError(
-                f"{printable(missing)} is not a file" if missing.exists() else f"{printable(missing)} does not exist"
+                f"{printable(missing)} is not a file"
+                if missing.exists()
+                else f"{printable(missing)} does not exist{near_path(missing)}"
             )
         if not paths:
             reason = f"holds no {description}{_folders_in(path)}" if path.is_dir() else "no file fits this"

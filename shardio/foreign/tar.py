@@ -35,7 +35,12 @@ _REGULAR = frozenset((b"0", b"\0", b"7"))
 _EXTENSIONS = frozenset((b"L", b"K", b"x", b"X", b"g"))
 _DIRECTORY = b"5"
 _NO_FILES = frozenset((_DIRECTORY, b"D", b"V"))  # also GNU tar's directory lists, and its volume label
-_REFUSED = {b"1": "a hard link", b"2": "a symbolic link", b"S": "a sparse file"}
+_SPARSE = "a sparse file: pack the files again without `tar --sparse`"
+_REFUSED = {
+    b"1": "a hard link: pack the files again with `tar --hard-dereference`",
+    b"2": "a symbolic link: pack the files again with `tar --dereference`",
+    b"S": _SPARSE,
+}
 
 
 class Member(NamedTuple):
@@ -207,8 +212,8 @@ def _files(file: File, at: int, end: int) -> Iterator[_Entry | None]:
         size = header.size if extended.size is None else extended.size
         kind = _DIRECTORY if header.kind == b"\0" and header.name.endswith(b"/") else header.kind
         if extended.sparse or not (kind in _REGULAR or kind in _NO_FILES):
-            what = "a sparse file" if extended.sparse else _REFUSED.get(kind, f"of the type {kind!r}")
-            raise _Refused(at, f"{_text(name)!r} is {what}; only files are read")
+            what = _SPARSE if extended.sparse else _REFUSED.get(kind, f"of the type {kind!r}; only files are read")
+            raise _Refused(at, f"{_text(name)!r} is {what}")
         data, at = at + _BLOCK, _after(file, at, _Header(name, 0 if kind == _DIRECTORY else size, kind))
         if kind in _REGULAR:
             yield _Entry(start, name, name_at, data, size, at)

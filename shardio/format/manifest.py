@@ -287,7 +287,8 @@ def load(path: str | os.PathLike[str]) -> Manifest:
         raise NotADataset(f"{given}: no {FILE_NAME} in this directory; {did_you_mean.for_folder(given, FILE_NAME)}")
     if not place.is_file():
         pattern = did_you_mean.for_pattern(given)
-        raise NotADataset(f"{given}: no such directory or {FILE_NAME}{pattern and f'; {pattern}'}")
+        near = f"; {pattern}" if pattern else did_you_mean.near_path(given)
+        raise NotADataset(f"{given}: no such directory or {FILE_NAME}{near}")
     if (other := did_you_mean.for_file(place, FILE_NAME)) is not None:
         raise NotADataset(f"{given}: a dataset is a directory with {FILE_NAME}; {other}")
     try:

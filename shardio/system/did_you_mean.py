@@ -105,6 +105,17 @@ def did_you_mean(word: str, use: Asked, known: Collection[str] = (), cutoff: flo
     return near if not known or near in known else ""
 
 
+def near_path(path: Path) -> str:
+    """Return the end of a message on a path that does not exist: the nearest that does; "" if none is near."""
+    folder = next((folder for folder in path.parents if folder.is_dir()), None)
+    if folder is None:
+        return ""
+    name, *rest = path.relative_to(folder).parts
+    near = difflib.get_close_matches(name[:80], _entries(folder), 1)
+    found = folder.joinpath(near[0], *rest) if near else path
+    return f"; did you mean {found}?" if found.exists() else ""
+
+
 _INDEX = "shardio index {} -o OUT"
 
 
@@ -143,6 +154,7 @@ _KINDS = (
     _Files("NetCDF files", (".nc", ".nc4", ".cdf"), "shardio convert hdf5 {} OUT"),
     _ARRAYS,
 )
+_VIDEOS = frozenset((".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm", ".wmv"))
 _MAGIC = re.compile(r"[*?\[]|\{\d+\.\.\d+\}")  # what `shardio index` takes as a pattern
 _MOST_ENTRIES, _MOST_NAMED = 200, 5
 
@@ -237,6 +249,12 @@ def to_convert(paths: Iterable[Path]) -> str:
         if kind and kind.command != _INDEX and (kind is not _IMAGES or path.is_dir()):  # it takes folders
             return f"; `{kind.command.format(_quoted(path))}` takes {kind.many}"
     return ""
+
+
+def for_videos(suffixes: Iterable[str]) -> str:
+    """Return the end of a message on files of these suffixes if some are videos, which nothing takes; "" if none is."""
+    found = [suffix for suffix in suffixes if suffix in _VIDEOS]
+    return f": no converter takes videos ({', '.join(found)}); save frames as images, as ffmpeg does" if found else ""
 
 
 def are_arrays(name: str) -> bool:

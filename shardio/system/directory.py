@@ -81,11 +81,15 @@ class Directory:
     def names(self) -> list[str]:
         """Return the names of all entries, sorted."""
         # By a descriptor of its own: threads that list by the same one would share its position.
-        descriptor = os.open(".", _DIRECTORY, dir_fd=self._descriptor)
         try:
-            return sorted(os.listdir(descriptor))
-        finally:
-            os.close(descriptor)
+            descriptor = os.open(".", _DIRECTORY, dir_fd=self._descriptor)
+            try:
+                return sorted(os.listdir(descriptor))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            error.filename = os.fspath(self.path)
+            raise
 
     def kind(self, name: str) -> Kind | None:
         """Return what an entry is; None if there is none."""

@@ -12,17 +12,15 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?P<rest>[^/].*|/.
 def local_path(path: str | os.PathLike[str]) -> Path:
     """Return `path`, which must be a local one; raise ConfigError for `scheme://...`, and for `pipe:...` of webdataset.
 
-    Also for text that no file system takes: a NUL, or half of a surrogate pair.
+    Also for text that no file's name can have: half of a surrogate pair.
 
     A local folder whose name looks like the start of one can be given as `./s3:/photos`.
     """
     text = os.fspath(path)
     try:
-        encoded = os.fsencode(text)
-    except UnicodeEncodeError:
-        encoded = b"\0"
-    if b"\0" in encoded:
-        raise ConfigError(f"a path must be text that a file system takes, got {text!r}")
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"a path must be text that a file system takes, got {text!r}") from error
     if isinstance(text, str) and text.startswith("pipe:"):
         raise ConfigError(
             f"a path must be that of a file, got the command {text}: write what it prints to a file first"

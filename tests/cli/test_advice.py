@@ -21,8 +21,11 @@ from shardio.cli.convert import app as convert_app
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 COMMAND = re.compile(r"shardio ([a-z]+)(?: ([a-z0-9]+))?(?= |$)[^`'\n]*")
-OF_OTHERS = {"--standalone", "--nproc-per-node", "--ntasks", "--signal", "--help", "--version", "--list"}
-"""Options of torchrun and Slurm, and those that every command has, or none."""
+OF_OTHERS = {
+    *("--standalone", "--nproc-per-node", "--ntasks", "--signal", "--dereference", "--hard-dereference", "--sparse"),
+    *("--help", "--version", "--list"),
+}
+"""Options of torchrun, Slurm and tar, and those that every command has, or none."""
 OWN = {"index", "repair", "verify", "stats", "show", "bench", "info", "train", "view"}
 """The modules of `shardio/cli` that are a command each, with options of its own."""
 

@@ -77,11 +77,32 @@ def test_a_manifest_that_is_refused(
 
 
 def test_a_closed_standard_output(tmp_path: Path, dataset: Path) -> None:
-    """A job may start a command without one: it does its work, and what it would print reaches no file that it opens."""
+    """A job may start a command without one: it works, and what it would print reaches no file that it opens."""
     closed = "import os, sys; os.close(1); os.execv(sys.argv[1], sys.argv[1:])"
     words = ["-m", "shardio", "reshard", dataset, tmp_path / "out", "--workers", "1"]
     subprocess.run([sys.executable, "-c", closed, sys.executable, *words], check=True, stderr=subprocess.DEVNULL)
     assert not shardio.verify(tmp_path / "out", deep=True).problems
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("info", "data/phots"), "data/phots: no such directory or shardio.json; did you mean data/photos?"),
+        (("train", "dat/photos", "--output", "o"), "shardio.json; did you mean data/photos?"),
+        (("convert", "imagefolder", "data/phots", "o"), "No such file or directory; did you mean {}/data/photos?"),
+        (("convert", "webdataset", "dat", "o"), "dat does not exist; did you mean {}/data?"),
+        (("convert", "filelist", "list.cs", "o", "--delimiter", ","), "list.cs is missing; did you mean {}/list.csv?"),
+        (("info", "elsewhere"), "elsewhere: no such directory or shardio.json"),
+    ],
+)
+def test_a_path_that_nearly_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: Command, words: tuple[str, ...], told: str
+) -> None:
+    """A path that does not exist is answered with the nearest one that does, as a word of the command line is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "photos").mkdir(parents=True)
+    (tmp_path / "list.csv").write_text("path\n")
+    assert failed(*words).endswith(told.format(tmp_path))
 
 
 def test_a_full_disk_is_named(tmp_path: Path, dataset: Path, failed: Command) -> None:

@@ -217,7 +217,7 @@ class TestFolders:
         unknown, images, beside = arrayfolder(tmp_path).remarks
         assert unknown == "left out 1 file of no known format: .txt 1"
         assert images.startswith("left out 1 file: each is an image of 8 bits: `shardio convert imagefolder`")
-        assert beside == "left out 1 files beside the class folders, of no class"
+        assert beside == "left out 1 file beside the class folders, of no class"
 
     def test_folders_without_arrays_are_no_classes(self, tmp_path: Path) -> None:
         scans(tmp_path)

@@ -355,6 +355,22 @@ class TestClasses:
 
 
 class TestBadSamples:
+    @pytest.mark.parametrize(
+        ("path", "advice"),
+        [
+            ("https://host/a.jpg", "it is a URL: download the files first, and list their paths"),
+            ("cat\\a.jpg", "paths have slashes here, no backslashes"),
+        ],
+    )
+    def test_paths_of_elsewhere(self, tmp_path: Path, path: str, advice: str) -> None:
+        """A URL, or a path as Windows writes it, is a bad sample that says so."""
+        (tmp_path / "cat").mkdir()
+        (tmp_path / "cat" / "a.jpg").write_bytes(jpeg())
+        source = filelist(table(tmp_path / "list.csv", [("path",), (path,)]))
+        with pytest.raises(BadSample, match=f"No such file or directory; {advice}") as bad:
+            source[0]
+        assert path in str(bad.value)
+
     def test_files_that_cannot_be_read(self, tmp_path: Path) -> None:
         """A file that cannot be read is one bad sample with its name; it does not block, and the others are read."""
         pictures(tmp_path)

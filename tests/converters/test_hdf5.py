@@ -455,6 +455,17 @@ class TestDamage:
             with pytest.raises(BadSample, match=f"a.h5, x, row {row}: {reason}"):
                 source[row]
 
+    def test_a_file_that_is_being_written(self, tmp_path: Path) -> None:
+        """A file that another process has locked is no damage: the message says what it is, and what to wait for."""
+        code = "import h5py, sys; file = h5py.File('a.h5', 'w'); print('open', flush=True); sys.stdin.read()"
+        with subprocess.Popen(
+            [sys.executable, "-c", code], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as writer:
+            assert writer.stdout.readline() == "open\n"
+            with pytest.raises(SourceError, match=r"a\.h5 cannot .*: another process has locked the file"):
+                hdf5(tmp_path / "a.h5")
+            writer.communicate("")
+
     def test_random_damage(self, tmp_path: Path) -> None:
         """With any damaged byte, the file is refused, a sample is bad, or a value differs."""
         zipped = {"data": numbers("u1", 9), "chunks": (2, 9), "compression": "gzip"}

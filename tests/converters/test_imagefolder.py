@@ -110,13 +110,35 @@ class TestLayouts:
             for copy in range(number + 1):
                 (tmp_path / "cat" / f"{copy}.{suffix}").write_bytes(b"")
         kinds = ".bmp, .jpeg, .jpg, .png, .webp"
-        told = f"left out 21 files that are not {kinds}: .gif 6, .e 5, .d 4, .c 3, .b 2, ..."
+        told = f"left out 21 files of other kinds than {kinds}: .gif 6, .e 5, .d 4, .c 3, .b 2, ..."
         assert imagefolder(tmp_path).remarks == (told,)
         assert f"note: {told}\n" in run("convert", "imagefolder", tmp_path, tmp_path.with_name("out"))
         class_folders(tmp_path / "flat", {"": ["b.jpg"]})
         (tmp_path / "flat" / "c.tif").write_bytes(b"")
         (remark,) = imagefolder(tmp_path / "flat").remarks
-        assert remark.startswith(f"left out 1 files that are not {kinds}: .tif 1; `shardio convert arrayfolder`")
+        assert remark.startswith(f"left out 1 file of other kinds than {kinds}: .tif 1; `shardio convert arrayfolder`")
+
+    def test_what_macos_writes_beside_images(self, tmp_path: Path) -> None:
+        """Its `._NAME`, on disks that cannot keep what it says, is no image; it is left out, and counted."""
+        class_folders(tmp_path, {"cat": ["a.jpg"], "dog": ["b.jpg"]})
+        for name in ("cat/._a.jpg", "dog/._b.jpg", "._c.jpg"):
+            (tmp_path / name).write_bytes(b"\0\5\x16\7")
+        source = imagefolder(tmp_path)
+        assert listing(source) == [("cat/a.jpg", 0), ("dog/b.jpg", 1)]
+        assert source.remarks[0].endswith(": ._* of macOS 3")
+
+    @pytest.mark.parametrize("tree", [{"cat": ["a.MP4"], "dog": ["b.mov"]}, {"": ["a.mp4"]}])
+    def test_videos_are_no_classes(self, tmp_path: Path, tree: dict[str, list[str]]) -> None:
+        """A folder of videos is told what to do with these, not to be classes without samples."""
+        for folder, files in tree.items():
+            (tmp_path / folder).mkdir(exist_ok=True)
+            for name in files:
+                (tmp_path / folder / name).write_bytes(b"")
+        with pytest.raises(
+            SourceError, match=r": no converter takes videos \(.mp4.*\); save frames as images"
+        ) as refused:
+            imagefolder(tmp_path)
+        assert "allow_empty" not in str(refused.value)
 
     def test_extensions_choose_the_files(self, tmp_path: Path) -> None:
         """Extensions are given with or without a dot, in any case; there must be one."""

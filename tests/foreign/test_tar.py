@@ -139,21 +139,19 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("kind", "told"),
         [
-            (tarfile.SYMTYPE, "a symbolic link"),
-            (tarfile.LNKTYPE, "a hard link"),
-            (tarfile.CHRTYPE, "of the type b'3'"),
-            (tarfile.GNUTYPE_SPARSE, "a sparse file"),
-            (b"Q", "of the type b'Q'"),
+            (tarfile.SYMTYPE, "a symbolic link: pack the files again with `tar --dereference`"),
+            (tarfile.LNKTYPE, "a hard link: pack the files again with `tar --hard-dereference`"),
+            (tarfile.CHRTYPE, "of the type b'3'; only files are read"),
+            (tarfile.GNUTYPE_SPARSE, "a sparse file: pack the files again without `tar --sparse`"),
+            (b"Q", "of the type b'Q'; only files are read"),
         ],
     )
     def test_what_is_not_a_file(self, tmp_path: Path, kind: bytes, told: str) -> None:
-        """Other types of members are refused with their offset, so that no sample is silently missing."""
+        """Other types of members are refused with their offset and the option of GNU tar that packs files instead."""
         path = write_tar(tmp_path / "a.tar", [("a.txt", b"1"), ("b.txt", b"")])
         data = path.read_bytes()
         path.write_bytes(data[: 2 * BLOCK] + changed(data[2 * BLOCK :], lambda h: h[:156] + kind + h[157:]))
-        with pytest.raises(
-            SourceError, match=rf"a.tar, byte 1024: 'b.txt' is {told}; only files are read; 0 complete samples"
-        ):
+        with pytest.raises(SourceError, match=rf"a.tar, byte 1024: 'b.txt' is {told}; 0 complete samples"):
             list(scan(open_tar(path), damage=[]))
 
     @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import re
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +15,7 @@ import pytest
 
 from shardio.errors import ConfigError
 from shardio.system.directory import Directory
+from shardio.system.os_errors import reason
 
 CALLS: dict[str, Callable[[Directory, str], Any]] = {
     "directory": lambda d, name: d.directory(name),
@@ -50,6 +53,22 @@ def test_a_name_is_that_of_one_entry(folder: Directory, victim: Path, call: str,
         CALLS[call](folder, name)
     assert (victim / "file").read_text() == "mine"
     assert folder.names() == ["file"]
+
+
+@pytest.mark.parametrize("spare", [0, 1])  # a listing takes two descriptors
+def test_too_many_open_files(folder: Directory, spare: int) -> None:
+    """Whichever call meets the limit, the folder is named, and what raises the limit."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)  # the lowest number that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files") as refused:
+            folder.names()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert refused.value.filename == str(folder.path)
+    assert re.fullmatch(r"Too many open files: this process may have \d+; `ulimit -n` .*", reason(refused.value))
 
 
 @pytest.mark.parametrize("call", ["directory", "make", "open", "read"])
