@@ -1,6 +1,7 @@
 """The options of every command that writes datasets, handed on to `shardio.convert`, and what becomes of its result."""
 
 import contextlib
+import errno
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -153,6 +154,12 @@ def advising(report: Path | None, world: World, *, resumed: bool) -> Iterator[No
             raise
         ways = "the same command with --on-error skip --resume leaves such samples out and goes on from here"
         raise BadSample("{} ({})", error, ways) from error
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise OSError(
+            error.errno, f"{error.strerror} (make room; {keeping} finished shards)", error.filename
+        ) from error
     except KeyboardInterrupt:
         print("the same command with --resume continues from here", file=sys.stderr)
         raise

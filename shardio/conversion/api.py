@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
+import shutil
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +28,7 @@ from ..stores.url import Url, as_url
 from ..system import cpus
 from ..system.did_you_mean import did_you_mean
 from ..system.types import Indices
-from ..system.units import counted, parse_size
+from ..system.units import counted, format_size, parse_size
 from ..views.classes import Classes
 from ..views.split import parse_split
 from ..views.view import BaseDataset
@@ -376,6 +378,14 @@ def convert(
         if skip_report is not None:
             write_report(skip_report, folder, [("", sample) for sample in error.skipped])
         raise
+    except OSError as error:
+        if error.errno != errno.ENOSPC or folder is None:
+            raise
+        needed = format_size(sum(estimate.bytes for estimate, _, _ in plans.values()))
+        there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+        free = format_size(shutil.disk_usage(there).free)
+        told = f"{error.strerror}: all shards take about {needed}, and {free} are free"
+        raise OSError(error.errno, told, error.filename) from error
     if skip_report is not None:
         write_report(
             skip_report, folder, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _cli
 import numpy as np
 import pytest
 from _small_disk import small_disk
@@ -112,3 +113,21 @@ def test_a_full_disk_is_named(tmp_path: Path, dataset: Path, failed: Command) ->
         report = disk / "report.json"
         for command in ("stats", "verify"):
             assert failed(command, dataset, "--json", report) == f"shardio: {report}: No space left on device"
+
+
+def test_a_disk_that_a_conversion_fills(tmp_path: Path, failed: Command) -> None:
+    """The message says how much the dataset takes and how much is free, and the same command goes on with more room."""
+    rows = [{"x": np.full(50_000, number, np.float32)} for number in range(20)]
+    with shardio.create(tmp_path / "d", fields={"x": ("float32", (50_000,))}) as writer:
+        for row in rows:
+            writer.append(row)
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        words = ("reshard", tmp_path / "d", disk / "out", "--shard-size", "500KB", "--workers", "1")
+        told = failed(*words)
+        assert "No space left on device: all shards take about 4.0 MB, and " in told
+        assert told.endswith("are free (make room; add --resume to keep finished shards)")
+        finished = {path.name: path.stat().st_mtime_ns for path in disk.rglob("shard-*.tar")}
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        _cli.run(*words, "--resume")
+        assert finished
+        assert finished.items() <= {path.name: path.stat().st_mtime_ns for path in (disk / "out").glob("*.tar")}.items()
