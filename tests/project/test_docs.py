@@ -45,6 +45,7 @@ LONG = (
     "converting.md",
     "frameworks.md",
     "install.md",
+    "laptop.md",
     "months.md",
     "remote.md",
     "resuming.md",
