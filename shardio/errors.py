@@ -4,6 +4,7 @@ Every message names the rule, the value and the place. Options in it stay values
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from string import Formatter
 from types import MappingProxyType
@@ -75,6 +76,15 @@ class Message(str):
     def spelled(self, spell: Callable[[Option], str]) -> str:
         """Return the text with each option as `spell` writes it."""
         return "".join(spell(part) if isinstance(part, Option) else part for part in self.parts)
+
+
+spelling: ContextVar[Callable[[Option], str]] = ContextVar("spelling", default=str)
+"""How the interface that runs spells options: as in Python, unless it says otherwise."""
+
+
+def worded(text: str) -> str:
+    """Return a text with its options, if it is a message, as the interface that runs spells them."""
+    return text.spelled(spelling.get()) if isinstance(text, Message) else text
 
 
 _SWITCH: Mapping[str | None, bool] = MappingProxyType({"True": True, "False": False})

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from ..errors import Message, Option, ShardioError
+from ..errors import Option, ShardioError, spelling, worded
 
 _parameters: ContextVar[tuple[Any, ...]] = ContextVar("parameters", default=())
 """The parameters of the command that runs."""
@@ -55,14 +55,15 @@ class Command(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; an error of shardio's names the command's options as they are typed."""
-        before = _parameters.set(tuple(self.params))
+        parameters, before = _parameters.set(tuple(self.params)), spelling.set(_typed_option)
         try:
             return super().invoke(ctx)
         except ShardioError as error:
-            error.args = (typed(error.wording),)
+            error.args = (worded(error.wording),)
             raise
         finally:
-            _parameters.reset(before)
+            _parameters.reset(parameters)
+            spelling.reset(before)
 
 
 class Group(TyperGroup):
@@ -96,11 +97,6 @@ def _telling_of(ctx: Any) -> Iterator[None]:
         if getattr(error, "ctx", None) is None:
             error.ctx = ctx  # which usage errors have
         raise
-
-
-def typed(message: str) -> str:
-    """Return a message with the options of the command that runs as people type them: `--max-bad 3` for `max_bad=3`."""
-    return message.spelled(_typed_option) if isinstance(message, Message) else message
 
 
 def _typed_option(option: Option) -> str:

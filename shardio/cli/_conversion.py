@@ -13,13 +13,12 @@ from ..conversion.api import convert as convert_source
 from ..conversion.image_counts import ROTATED
 from ..conversion.pack import WrittenDataset
 from ..conversion.source import Source
-from ..errors import BadSample, ConfigError, Message, TooManyBad
+from ..errors import BadSample, ConfigError, Message, TooManyBad, worded
 from ..format.fields import describe
 from ..order.world import World
 from ..output.records import Skipped
 from ..stores.url import Url, as_url
 from ..system.units import counted, format_size
-from ._command import typed
 from ._options import Shown, options_of, with_options
 from ._progress import progress
 
@@ -176,7 +175,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 def print_note(note: str) -> None:
     """Print a note on a source; it names options of the command that runs."""
-    print(f"note: {typed(note)}", file=sys.stderr)
+    print(f"note: {worded(note)}", file=sys.stderr)
 
 
 def print_dataset(out: Path | Url, dataset: WrittenDataset) -> None:
@@ -211,6 +210,6 @@ def print_skipped(skipped: Sequence[Skipped], report: Path | None) -> None:
     lost = f"the lost rest of {counted(ends, 'file')}"
     print(f"skipped {' and '.join([single] * (ends < len(skipped)) + [lost] * (ends > 0))}:")
     for sample in skipped[:PRINTED_SKIPPED]:
-        print(f"  {sample.reason}")
+        print(f"  {worded(sample.reason)}")
     if len(skipped) > PRINTED_SKIPPED:
         print(f"  and {len(skipped) - PRINTED_SKIPPED} more" + ("" if report else "; --report FILE names them all"))

@@ -10,12 +10,11 @@ import typer
 
 from ..conversion.photo_folder import kept_dataset
 from ..dataset.store_access import StoreAccess
-from ..errors import Preempted
+from ..errors import Preempted, worded
 from ..order.world import World
 from ..stores.url import as_url
 from ..system import did_you_mean
 from ..train.config import TrainConfig
-from ._command import typed
 from ._conversion import print_note
 from ._options import Shown, count_or_auto, options_of, with_options
 from ._progress import progress
@@ -120,7 +119,7 @@ def train(
         # Nothing gives the handlers back: a signal that comes while a stopped run ends must not change the exit code.
         run_with(TrainConfig(train=training_set, store_options=access.store_options, **options), ExitStack())
     except Preempted as stopped:
-        print(typed(stopped.wording), file=sys.stderr)
+        print(worded(stopped.wording), file=sys.stderr)
         raise typer.Exit(REQUEUE) from stopped
 
 

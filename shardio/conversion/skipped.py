@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from ..errors import worded
 from ..output.records import Skipped
 from ..system.directory import Directory
 
@@ -45,5 +46,5 @@ def write_report(path: Path, out: Path | None, skipped: Sequence[tuple[str, Skip
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             file.truncate(0)
         for split, sample in skipped:
-            line = {**({"split": split} if split else {}), "number": sample.number, "reason": sample.reason}
+            line = {**({"split": split} if split else {}), "number": sample.number, "reason": worded(sample.reason)}
             file.write(json.dumps(line, ensure_ascii=False) + "\n")

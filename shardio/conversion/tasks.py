@@ -143,7 +143,7 @@ def write_samples(context: TaskContext, task: WriteTask, folder: Directory, adva
                     entries[name] += len(encoded.stored[name]) // size
                 image_counts.count(encoded, fields, tally.counts)
             elif context.skip:
-                skipped.append(Skipped(number, str(encoded)))
+                skipped.append(Skipped(number, encoded.wording))
             else:
                 raise encoded
             advance(1)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import xxhash
 
-from ..errors import ConfigError, ShardioError
+from ..errors import ConfigError, Message, Option, ShardioError
 from ..foreign.locations import LOST_END
 from .shard_writer import WrittenShard
 
@@ -41,7 +41,7 @@ class Skipped:
 
     Attributes:
         number: the sample's number in the source.
-        reason: why it cannot be stored.
+        reason: why it cannot be stored; a `Message` if it names options.
     """
 
     number: int
@@ -81,7 +81,7 @@ class _File(msgspec.Struct):
     checksum: str
     sample_checksums: bytes
     image_shapes: dict[str, tuple[int, int] | None]
-    skipped: list[tuple[int, str]]
+    skipped: list[tuple[int, str | list[str | tuple[str, Any]]]]
     counts: dict[str, int] = {}
     objects: list[NamedState] = []
     rounded: dict[str, float] = {}
@@ -103,7 +103,7 @@ def encode_record(record: Record) -> bytes:
     shard = record.shard
     file = _File(
         shard.name, shard.samples, shard.bytes, shard.checksum, shard.sample_checksums.astype("<u8").tobytes(),
-        dict(shard.image_shapes), [(bad.number, bad.reason) for bad in record.skipped], dict(record.counts),
+        dict(shard.image_shapes), [(bad.number, _stored(bad.reason)) for bad in record.skipped], dict(record.counts),
         list(record.objects), dict(record.rounded), dict(record.entries),
     )  # fmt: skip
     data = msgspec.msgpack.encode(file)
@@ -126,8 +126,22 @@ def decode_record(data: bytes, place: str) -> Record:
             raise ShardioError(f"{place}: {name!r} is not the name of a file")
     values = np.frombuffer(file.sample_checksums, "<u8").astype(np.uint64)
     shard = WrittenShard(file.name, file.samples, file.size, file.checksum, values, file.image_shapes)
-    skipped = tuple(Skipped(*bad) for bad in file.skipped)
+    skipped = tuple(Skipped(number, _reason(stored)) for number, stored in file.skipped)
     return Record(shard, skipped, file.counts, tuple(file.objects), file.rounded, file.entries)
+
+
+def _stored(reason: str) -> str | list[str | tuple[str, Any]]:
+    """Return a reason as a record stores it: in parts if some are options, so that each interface spells them."""
+    parts = reason.parts if isinstance(reason, Message) else ()
+    if not any(isinstance(part, Option) for part in parts):
+        return str(reason)
+    return [(part.name, part.value) if isinstance(part, Option) else part for part in parts]
+
+
+def _reason(stored: str | list[str | tuple[str, Any]]) -> str:
+    if isinstance(stored, str):
+        return stored
+    return Message.of(part if isinstance(part, str) else Option(*part) for part in stored)
 
 
 def decode_plan(text: bytes, place: str) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 from _builders import jpeg
 from _cli import run
 from typer.testing import CliRunner
 
+import shardio
 from shardio import containers
 from shardio.cli import app
 from shardio.cli._conversion import ContainerName
@@ -46,6 +48,25 @@ def test_errors_name_options_as_typed(tmp_path: Path) -> None:
     assert "shardio: --limit must be at least 1, got 0" in run(*convert, "--limit", 0, code=2)
     assert "2 of 3 samples are bad, --max-bad 0.01 allows 1" in run(*convert, "--on-error", "skip", code=1)
     assert "--resume continues the unfinished conversion in it, --overwrite starts over" in run(*convert, code=2)
+
+
+def test_reasons_name_options_as_typed(tmp_path: Path) -> None:
+    """So do the samples that are left out, on the screen and in the report, also of a conversion that is resumed."""
+    for number in range(12):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        np.save(tmp_path / "a" / f"{number:02}.npy", np.full(3, 2049 if number == 5 else 1))
+    given = ("--dtype", "float16", "--on-error", "skip", "--max-bad", 3)
+    words = ("convert", "arrayfolder", tmp_path / "a", tmp_path / "out", *given)
+    for more in ((), ("--overwrite", "--workers", 2)):
+        told = run(*words, "--report", tmp_path / "bad.jsonl", *more)
+        for text in (told, (tmp_path / "bad.jsonl").read_text()):
+            assert "--allow-rounding" in text
+    result = shardio.convert(
+        tmp_path / "a", tmp_path / "o", converter="arrayfolder", dtype="float16", on_error="skip", max_bad=3,
+        report=tmp_path / "bad",
+    )  # fmt: skip
+    for text in (result.skipped[0].reason, (tmp_path / "bad").read_text()):
+        assert "allow_rounding=True" in text
 
 
 def help_of(command: str) -> str:
