@@ -1,6 +1,7 @@
 """Builders of test files: encoded images, IDX files and class folders."""
 
 import gzip
+import math
 import re
 import struct
 import zlib
@@ -51,6 +52,24 @@ def jpeg(
     options = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_PROGRESSIVE, int(progressive)]
     options += [cv2.IMWRITE_JPEG_RST_INTERVAL, restarts]
     return encode("jpg", pixels(height, width, channels, seed=seed), *options)
+
+
+def of_many_scans(side: int, scans: int) -> bytes:
+    """A grey, square, progressive JPEG, whose scans but the first say in a few bytes that all blocks end."""
+
+    def segment(code: int, body: bytes) -> bytes:
+        return bytes([0xFF, code]) + struct.pack(">H", len(body) + 2) + body
+
+    blocks = math.ceil(side / 8) ** 2
+    one_code = bytes([1] + [0] * 15)  # of one bit
+    ends = "".join("0" + "1" * 14 for _ in range(math.ceil(blocks / (2**15 - 1))))  # each of so many blocks
+    ends += "1" * (-len(ends) % 8)
+    scan = int(ends, 2).to_bytes(len(ends) // 8, "big").replace(b"\xff", b"\xff\0")
+    header = segment(0xDB, b"\0" + b"\1" * 64) + segment(0xC2, struct.pack(">BHHB", 8, side, side, 1) + b"\1\x11\0")
+    tables = segment(0xC4, b"\0" + one_code + b"\0") + segment(0xC4, b"\x10" + one_code + b"\xe0")
+    first = segment(0xDA, b"\1\1\0\0\0\0") + bytes(math.ceil(blocks / 8))
+    bands = [segment(0xDA, bytes([1, 1, 0, 1 + i % 63, 1 + i % 63, 0])) + scan for i in range(scans - 1)]
+    return b"\xff\xd8" + header + tables + first + b"".join(bands) + b"\xff\xd9"
 
 
 def segments(image: bytes) -> list[bytes]:

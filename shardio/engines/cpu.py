@@ -23,7 +23,7 @@ from ..transforms.recipe import Recipe
 from ..transforms.steps import Crop, Erase, Flip, Scale, Sizes
 from . import image_decoding
 from .base import rows_of
-from .fused_images import Decode, FusedImages, Wanted
+from .fused_images import Decode, FusedImages, Refused, Wanted
 from .orientation import TURNS, Orientations, turned
 from .output_format import OutputFormat, OutputWriter, PixelArray
 from .resizing import cropped, resize
@@ -47,7 +47,7 @@ class _Given:
         stored = self.stored[rows] if isinstance(self.stored, np.ndarray) else [self.stored[row]]
         return _Given(stored, self.sizes[rows], turns)
 
-    def make(self, wanted: Sequence[Wanted]) -> list[list[int]]:
+    def make(self, wanted: Sequence[Wanted]) -> list[Refused]:
         """Let compiled code carry out leading steps; return the rows that it leaves, for each that is wanted."""
         encoded = not isinstance(self.stored, np.ndarray)
         return wanted[0][0].make(self.stored, wanted, self.orientations, encoded=encoded) if wanted else []
@@ -183,7 +183,7 @@ class CpuEngine:
         pixels = self._scratch((len(given.stored), *fused.results[0].tolist(), self._channels))
         return _Batch(given, (self._fused_bytes(), fused, pixels), rest, erasings, out)
 
-    def complete(self, batch: "_Batch", refused: Sequence[int], failed: set[int] | None) -> None:
+    def complete(self, batch: "_Batch", refused: Refused, failed: set[int] | None) -> None:
         """Make what compiled code refused, and carry out the steps that it does not know."""
         _, fused, pixels = batch.wanted
         self._make_refused(batch.given, batch.wanted, refused, failed)
@@ -200,11 +200,12 @@ class CpuEngine:
         elif self._fused_floats.resize(pixels, FusedSteps.of_resize(sizes, sizes, "nearest", antialias=True), out):
             raise MemoryError("there is no memory to convert images")
 
-    def _make_refused(self, given: "_Given", wanted: Wanted, refused: Sequence[int], failed: set[int] | None) -> None:
+    def _make_refused(self, given: "_Given", wanted: Wanted, refused: Refused, failed: set[int] | None) -> None:
         """Carry out fused steps on images that compiled code does not decode, which Pillow does."""
         images, fused, out = wanted
-        for row in refused:
+        for row, late in refused.items():
             try:
+                image_decoding.check_time(late=late)
                 pixels = self._decode(given, row)
                 self._check_scale(fused.resized[row].tolist())
             except BadSample as error:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .. import native
 from ..errors import PipelineClosed
 from ..format.limits import MAX_IMAGE_PIXELS
+from ..system.helper_process import current_limit
 from ..system.types import Buffer
 from ..transforms.fuse import FusedSteps
 from .buffer_addresses import buffer_addresses
@@ -23,6 +24,9 @@ EngineName: TypeAlias = Literal["auto", "cpu", "dali", "nvimgcodec"]
 Decode: TypeAlias = Literal["exact", "fast"]
 """The decoding of JPEG files: `"exact"` gives Pillow's pixels, `"fast"` repeats chroma samples and shrinks early."""
 
+Refused: TypeAlias = dict[int, bool]
+"""The rows that are left to another decoder, and whether that is because they take too long."""
+_LATE = 2
 _FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
 _TURN_BITS = np.array([0, *(sum(flag << bit for bit, flag in enumerate(TURNS[o])) for o in range(1, 9))], np.uint8)
 _POINTS = {"nearest": 0, "bilinear": 6, "bicubic": 7}
@@ -56,6 +60,7 @@ class _Batch(ctypes.Structure):
         ("encoded", ctypes.c_int32),
         ("fast", ctypes.c_int32),
         ("most", ctypes.c_int64),
+        ("seconds", ctypes.c_double),
         ("failed", ctypes.c_void_p),
     ]
 
@@ -92,13 +97,13 @@ class FusedImages:
         self, files: Sequence[Buffer], fused: FusedSteps, out: NDArray[Any], orientations: Orientations | None = None
     ) -> list[int]:
         """Make images of JPEG files in `out`; return the rows that it leaves to another decoder, see `make`."""
-        return self.make(files, [(self, fused, out)], orientations, encoded=True)[0]
+        return [*self.make(files, [(self, fused, out)], orientations, encoded=True)[0]]
 
     def resize(
         self, pixels: Sequence[NDArray[np.uint8]] | NDArray[np.uint8], fused: FusedSteps, out: NDArray[Any]
     ) -> list[int]:
         """Make images of pixels, uint8 [height, width, channels] each, in `out`, as `make` does of files."""
-        return self.make(pixels, [(self, fused, out)], None, encoded=False)[0]
+        return [*self.make(pixels, [(self, fused, out)], None, encoded=False)[0]]
 
     def make(
         self,
@@ -107,23 +112,23 @@ class FusedImages:
         orientations: Orientations | None,
         *,
         encoded: bool,
-    ) -> list[list[int]]:
+    ) -> list[Refused]:
         """Make several images of each of some JPEG files, if they are `encoded`, or of pixels.
 
         Each `out` is [n, height, width, channels], or of floats [n, channels, height, width]. With `orientations`, the
         steps are of upright images. A file whose crops are near each other is decoded once, the region around them.
 
         Returns, for each that is wanted, the rows that it leaves to another decoder: it does not tell files of other
-        kinds from damaged ones.
+        kinds from damaged ones. A file takes too long beyond `current_limit()` seconds of processor time.
         """
         addresses, lengths, owner = buffer_addresses(data)
         turns = None if orientations is None else _TURN_BITS[orientations]
-        failed = np.empty((len(wanted), len(data)), np.bool_)
+        failed = np.empty((len(wanted), len(data)), np.uint8)
         works, held = (_Batch * len(wanted))(), []
         for work, rows, (images, fused, out) in zip(works, failed, wanted, strict=True):
             work.count, work.data, work.sizes = len(data), addresses, lengths.ctypes.data
             work.turns = None if turns is None else turns.ctypes.data
-            work.encoded, work.failed = encoded, rows.ctypes.data
+            work.encoded, work.seconds, work.failed = encoded, current_limit(), rows.ctypes.data
             held.append(images.describe(work, fused, out, turns))
         decoder = self._acquire()
         failures = self._library.shardio_make_images(decoder.pointer, works, len(wanted))
@@ -131,7 +136,7 @@ class FusedImages:
         del owner, held
         if failures < 0:
             raise PipelineClosed("the loop is over")
-        return [np.flatnonzero(rows).tolist() if failures else [] for rows in failed]
+        return [{int(r): rows[r] == _LATE for r in np.flatnonzero(rows)} if failures else {} for rows in failed]
 
     def describe(self, work: "_Batch", fused: FusedSteps, out: NDArray[Any], turns: NDArray[np.uint8] | None) -> Any:
         """Set how images are made; return the arrays that have to live as long as `work`."""

@@ -5,9 +5,10 @@ Crops of JPEGs are decoded in C: `fused_images.py`, `native/jpeg.c`.
 
 import io
 import struct
+import time
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,14 @@ from ..format.limits import MAX_IMAGE_PIXELS
 from ..native.pixels import unfilter
 from ..native.recode import find_damage
 from ..system import stopping
+from ..system.helper_process import current_limit
 from .resizing import resized
 
 Levels: TypeAlias = NDArray[Any]
 """The numbers that the pixels of masks are, uint8 or uint16."""
 
+_PIECE = 1 << 10
+"""Bytes of a progressive JPEG that Pillow decodes between two looks at the time: its scans may be short."""
 _GREY, _RGB = 0, 2  # colour types of PNG
 _SCALED_BY_PILLOW = {2: 85, 4: 17}  # the factor by which it brings grey levels of so many bits to 0..255
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -86,11 +90,33 @@ def _by_pillow(data: bytes, mode: str | None) -> NDArray[Any]:
     """Return the pixels of an image file in one of Pillow's modes, or in its own."""
     kind = images.sniff(data) or ""
     try:
-        with _READERS[kind](io.BytesIO(data)) as image:
+        with _READERS[kind](_Watched(data)) as image:
+            if image.info.get("progressive"):
+                image.decodermaxblock = _PIECE
             return np.asarray(image if mode is None else image.convert(mode))
     except _DAMAGE as error:
         images.probe(data)  # names the fault if the header shows it
         raise BadSample(f"the {kind} image of {len(data)} bytes does not decode: {error}") from error
+
+
+def check_time(*, late: bool) -> None:
+    """Raise BadSample if the decoding of an image has taken too long."""
+    if late:
+        raise BadSample("decoding the image takes more than {:g} s, a quarter of {timeout}", current_limit())
+
+
+@final
+class _Watched(io.BytesIO):
+    """An image file that is read as long as its pixels are wanted, and in time: this thread's processor time."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self._due = time.thread_time() + current_limit()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        stopping.check()
+        check_time(late=time.thread_time() > self._due)
+        return super().read(size)
 
 
 def with_alpha(pixels: NDArray[np.uint8], size: tuple[int, int] | None) -> NDArray[np.uint8]:
@@ -170,6 +196,7 @@ def check(data: bytes, channels: int, size: tuple[int, int], *, mask: bool = Fal
     Raises:
         BadSample: unless the file is intact and its (height, width) in pixels is `size`.
     """
+    images.probe(data, whole=False)
     jpeg = native.library() is not None and images.sniff(data) == "jpeg" and not mask
     damage = find_damage(data, size, MAX_IMAGE_PIXELS) if jpeg else None
     if damage == "":

@@ -9,13 +9,20 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..errors import BadSample
 from ..system.types import Buffer
 
 SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp", "bmp": "bmp"}
 """The file name suffix of each image format."""
 
+MOST_SCANS = 100
+"""Each scan of a JPEG takes a pass over all blocks, of 10 bytes of the file. Encoders write up to about 60."""
+
 _SIZE_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SEQUENTIAL = (0xC0, 0xC1)
+_SCAN = 0xDAFF  # the marker of a scan, as a little-endian number
 _BARE_MARKERS = frozenset(range(0xD0, 0xD9)) | {0x01}
 _ONE_NUMBER = (0, 3)  # the colour types of PNG whose pixels are one number each: grey levels, and palette indices
 _PNG_COLOURS = {2: "RGB colours", 4: "grey levels and alpha", 6: "RGB colours and alpha"}
@@ -70,12 +77,28 @@ def check(data: Buffer) -> None:
         probe(data)
 
 
-def probe(data: Buffer) -> ImageInfo:
-    """Read the header of an image file, and check that the file is complete.
+def probe(data: Buffer, *, whole: bool = True) -> ImageInfo:
+    """Read the header of an image file; with `whole`, check that the file is complete.
 
-    Raises BadSample if `data` is no image, has no pixels or is cut short.
+    Raises BadSample if `data` is no image, has no pixels, is cut short, or is a JPEG of more than `MOST_SCANS` scans.
     """
-    return _read(data, whole=True)
+    if not len(data):
+        raise BadSample("the image is empty (0 bytes)")
+    kind = sniff(data)
+    if kind is None:
+        told = "not a JPEG, PNG, WebP or BMP image"
+        if (name := sniff_foreign(data)) == "HEIC":
+            raise BadSample(f"{told} but HEIC, which Pillow does not read: convert it first")
+        if name is not None:
+            raise BadSample("{} but {}, which {recompress:foreign} re-encodes", told, name)
+        raise BadSample(f"{told}: it begins with {bytes(data[:8])!r}")
+    try:
+        info = {"jpeg": _jpeg, "png": _png, "webp": _webp, "bmp": _bmp}[kind](bytes(data), whole)
+    except (struct.error, IndexError) as error:
+        raise BadSample(f"the {kind} image is cut short: its header ends after {len(data)} bytes") from error
+    if info.height < 1 or info.width < 1:
+        raise BadSample(f"the {kind} image has no pixels: {info.height} x {info.width}")
+    return info
 
 
 def check_mask(data: Buffer) -> None:
@@ -105,7 +128,7 @@ def check_pixels(data: Buffer, most: int, region: tuple[int, int] | None = None)
         most: `Limits.max_image_pixels`.
         region: height and width of the only part to decode, by a decoder that makes it of a JPEG without the rest.
     """
-    info = _read(data, whole=False)
+    info = probe(data, whole=False)
     pixels = info.height * info.width
     if pixels > most and region is not None and info.format == "jpeg" and jpeg_coding(data).streams:
         pixels = min(pixels, region[0] * region[1])
@@ -120,29 +143,8 @@ def check_pixels(data: Buffer, most: int, region: tuple[int, int] | None = None)
         )
 
 
-def _read(data: Buffer, *, whole: bool) -> ImageInfo:
-    """Read the header of an image file; with `whole`, check that the file is complete."""
-    if not len(data):
-        raise BadSample("the image is empty (0 bytes)")
-    kind = sniff(data)
-    if kind is None:
-        told = "not a JPEG, PNG, WebP or BMP image"
-        if (name := sniff_foreign(data)) == "HEIC":
-            raise BadSample(f"{told} but HEIC, which Pillow does not read: convert it first")
-        if name is not None:
-            raise BadSample("{} but {}, which {recompress:foreign} re-encodes", told, name)
-        raise BadSample(f"{told}: it begins with {bytes(data[:8])!r}")
-    try:
-        info = {"jpeg": _jpeg, "png": _png, "webp": _webp, "bmp": _bmp}[kind](bytes(data), whole)
-    except (struct.error, IndexError) as error:
-        raise BadSample(f"the {kind} image is cut short: its header ends after {len(data)} bytes") from error
-    if info.height < 1 or info.width < 1:
-        raise BadSample(f"the {kind} image has no pixels: {info.height} x {info.width}")
-    return info
-
-
 def _jpeg(data: bytes, whole: bool) -> ImageInfo:
-    position, size = 2, None
+    position, size, several = 2, None, False
     while True:
         if data[position] != 0xFF:
             raise BadSample(f"the jpeg image is corrupt: no marker at byte {position}")
@@ -158,17 +160,39 @@ def _jpeg(data: bytes, whole: bool) -> ImageInfo:
         length = struct.unpack_from(">H", data, position + 2)[0]
         if marker in _SIZE_MARKERS:
             size = struct.unpack_from(">HHB", data, position + 5)
+            several = marker not in _SEQUENTIAL
+        if marker == 0xDA:
+            several = several or (size is not None and data[position + 4] < size[2])
         position += 2 + length
         if marker == 0xDA:
             break
     if size is None:
         raise BadSample("the jpeg image is corrupt: no frame header before the first scan")
+    if several:
+        _check_scans(data, position)
     # Within a scan, 0x00 or a restart marker always follows 0xFF, so this marker is the real end. Search from the back,
     # where it nearly always is, but never before the scan: thumbnails in the header have end markers of their own.
     if whole and data.rfind(b"\xff\xd9", position) < 0:
         raise BadSample(f"the jpeg image is cut short: no end marker in {len(data)} bytes")
     height, width, channels = size
     return ImageInfo("jpeg", height, width, channels)
+
+
+def _check_scans(data: bytes, position: int) -> None:
+    """Raise BadSample for a JPEG of more than MOST_SCANS scans, the first of which begins at `position`."""
+    words = (np.frombuffer(data, "<u2", (len(data) - first) // 2, first) for first in (0, 1) if len(data) > first)
+    if sum(np.count_nonzero(each == _SCAN) for each in words) <= MOST_SCANS:  # a tenth of the price
+        return
+    scans = 1
+    while 0 <= (position := data.find(b"\xff", position)) < len(data) - 3 and (marker := data[position + 1]) != 0xD9:
+        scans += marker == 0xDA
+        if scans > MOST_SCANS:
+            raise BadSample(
+                f"the jpeg image has more than {MOST_SCANS} scans, each of which takes a pass over all its pixels; "
+                "encode it anew"
+            )
+        segment = 0xC0 <= marker < 0xFF and marker not in _BARE_MARKERS
+        position += 2 + int.from_bytes(data[position + 2 : position + 4]) if segment else 1 + (marker != 0xFF)
 
 
 def _png(data: bytes, whole: bool) -> ImageInfo:

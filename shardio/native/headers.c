@@ -1,7 +1,7 @@
 /* Checks JPEG files, without decoding them, for what other decoders may read differently, and finds their orientation.
  * Sources: ITU-T T.81, T.872; Exif 2.32 (CIPA DC-008). */
-#include <stddef.h>
-#include <stdint.h>
+#include "image.h"
+
 #include <string.h>
 
 static int word(const uint8_t *at) { return at[0] << 8 | at[1]; }
@@ -13,6 +13,18 @@ static int ends(const uint8_t *data, int64_t at, int64_t size) {
         if (data[i] == 0xff && data[i + 1] == 0xd9)
             return 1;
     return 0;
+}
+
+int has_many_scans(const uint8_t *scan, int64_t size) {
+    const uint8_t *end = scan + size, *at = scan;
+    for (int scans = 1; scans <= MOST_SCANS;) {
+        at = at < end ? memchr(at, 0xff, (size_t)(end - at)) : NULL;
+        if (!at || end - at < 4 || at[1] == 0xd9) return 0;
+        scans += at[1] == 0xda;
+        int segment = at[1] >= 0xc0 && at[1] != 0xff && (at[1] < 0xd0 || at[1] > 0xd8);
+        at += segment ? 2 + word(at + 2) : at[1] == 0xff ? 1 : 2;
+    }
+    return 1;
 }
 
 /* Whether Adobe's marker says that there is no colour transform, or the components are called R, G and B: not YCbCr. */
@@ -50,7 +62,8 @@ static int plain(const uint8_t *data, int64_t size, int height, int width) {
             framed = frame;
         }
         if (marker == 0xda)
-            return framed && !(framed[7] == 3 && is_rgb(framed, adobe)) && ends(data, next, size);
+            return framed && !(framed[7] == 3 && is_rgb(framed, adobe)) && ends(data, next, size) &&
+                   (framed[-1] != 0xc2 || !has_many_scans(data + next, size - next));
         at = next;
     }
     return 0;

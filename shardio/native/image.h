@@ -44,6 +44,12 @@ int part_is_possible(const uint8_t *data, int64_t size);
  * because the file lacks restart markers or has them out of order, or if it is not worth while. */
 int part_take(Part *part, const uint8_t *data, int64_t size, const int32_t *image, Region region);
 
+/* Whether more than MOST_SCANS scans are in a JPEG, from the data of its first scan on: each takes a pass over all blocks,
+ * of 10 bytes of the file. */
+int has_many_scans(const uint8_t *scan, int64_t size);
+
+enum { MOST_SCANS = 100 };
+
 /* The results wanted of `count` images. Arrays have a row per image. */
 typedef struct {
     int64_t count;
@@ -63,13 +69,16 @@ typedef struct {
     int32_t encoded; /* data are JPEG files, else pixels: bytes with channels last */
     int32_t fast;    /* chroma is repeated, not interpolated, and the decoder shrinks what is far too large */
     int64_t most;    /* pixels of one file to hold at once */
-    uint8_t *failed; /* set to 1 for each image that is left to the caller */
+    double seconds;  /* of processor time for the decoding of one file */
+    uint8_t *failed; /* per image 0, FAILED if it is left to the caller, or FAILED_LATE if it takes too long */
 } ImageBatch;
 
 enum {
     READ_BEYOND = 128,
     JPEG_MEMORY = 1 << 30 /* the most bytes that libjpeg may allocate for one image: a header may claim any size */
 };
+
+enum { FAILED = 1, FAILED_LATE };
 
 /* The rows or the columns are mirrored, then both swapped. */
 enum { TURN_ROWS = 1, TURN_COLUMNS = 2, TURN_SWAP = 4 };

@@ -9,19 +9,24 @@
 #include <setjmp.h>
 #include <stdio.h>
 #include <string.h>
-#ifdef SHARDIO_SLEEP_US
 #include <time.h>
-#endif
 
 #include <jpeglib.h>
 
-enum { ROWS_PER_CALL = 16, MOST_SHRINK = 8, LEAST_COLUMNS = 6, MARGIN = 2, LINE = 64, UNALIGNED = 8 };
+enum { CALLS_PER_LOOK = 64, ROWS_PER_CALL = 16, MOST_SHRINK = 8, LEAST_COLUMNS = 6, MARGIN = 2, LINE = 64, UNALIGNED = 8 };
 
 typedef struct {
     struct jpeg_error_mgr base;
     jmp_buf escape;
     int warned;
 } Errors;
+
+/* What libjpeg calls for every few rows of pixels, and of each scan's coefficients. */
+typedef struct {
+    struct jpeg_progress_mgr base;
+    double due; /* when the image has taken too long, by this thread's processor time */
+    int calls, late;
+} Watch;
 
 /* One image of a batch, and how it is made. */
 typedef struct {
@@ -40,6 +45,7 @@ typedef struct {
 typedef struct {
     struct jpeg_decompress_struct info;
     Errors errors;
+    Watch watch;
     Scratch pixels;
     Part part;
     Crop *crops, **together; /* of one file */
@@ -58,12 +64,28 @@ static void note_warning(j_common_ptr info, int level) {
     if (level < 0) ((Errors *)info->err)->warned = 1;
 }
 
+/* Processor time, so that no image becomes a bad sample because others keep the machine busy, or suspend the job. */
+static double processor_time(void) {
+    struct timespec now;
+    return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) ? 0 : (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Ends the decoding of an image that takes too long, or that nobody waits for any more. It asks for the time once in
+ * CALLS_PER_LOOK calls: that is a system call. */
+static void look(j_common_ptr info) {
+    Watch *watch = (Watch *)info->progress;
+    if (++watch->calls % CALLS_PER_LOOK) return;
+    watch->late = processor_time() > watch->due;
+    if (watch->late || stopped()) escape(info);
+}
+
 Decoder *shardio_decoder_new(void) {
     Decoder *decoder = calloc(1, sizeof *decoder);
     if (!decoder) return NULL;
     decoder->info.err = jpeg_std_error(&decoder->errors.base);
     decoder->errors.base.error_exit = escape;
     decoder->errors.base.emit_message = note_warning;
+    decoder->watch.base.progress_monitor = look;
     return decoder;
 }
 
@@ -243,6 +265,7 @@ static int make_jpeg(Decoder *decoder, Crop *const *crops, int count) {
     }
     jpeg_create_decompress(info);
     info->mem->max_memory_to_use = JPEG_MEMORY;
+    info->progress = &decoder->watch.base;
     Region shown = around(crops, count);
     Part source = {.data = it->data, .size = it->size, .height = image[0], .width = image[1]};
     if (part_take(&decoder->part, it->data, it->size, image, with_margin(it, shown))) source = decoder->part;
@@ -253,6 +276,8 @@ static int make_jpeg(Decoder *decoder, Crop *const *crops, int count) {
     int known = info->jpeg_color_space == JCS_YCbCr || info->jpeg_color_space == JCS_GRAYSCALE ||
                 info->jpeg_color_space == JCS_RGB;
     if (!known || info->image_height != (JDIMENSION)source.height || info->image_width != (JDIMENSION)source.width)
+        escape((j_common_ptr)info);
+    if (jpeg_has_multiple_scans(info) && has_many_scans(info->src->next_input_byte, (int64_t)info->src->bytes_in_buffer))
         escape((j_common_ptr)info);
     /* Of what comes in several scans, libjpeg holds all coefficients. */
     int64_t all = (int64_t)image[0] * image[1];
@@ -398,8 +423,8 @@ static int64_t sleep_for_images(const ImageBatch *works, int32_t batches) {
 }
 #endif
 
-/* Makes what `batches` batches want of the same images; returns the number of results that are left to the caller, or
- * STOPPED. */
+/* Makes what `batches` batches want of the same images; returns the number of results that are left to the caller or have
+ * taken too long, or STOPPED. */
 int64_t shardio_make_images(Decoder *decoder, const ImageBatch *works, int32_t batches) {
 #ifdef SHARDIO_SLEEP_US
     return sleep_for_images(works, batches);
@@ -408,14 +433,17 @@ int64_t shardio_make_images(Decoder *decoder, const ImageBatch *works, int32_t b
     int room = take_crops(decoder, batches) == 0;
     for (int64_t i = 0; i < works->count; i++) {
         if (stopped()) return STOPPED;
+        decoder->watch.late = 0;
+        decoder->watch.due = works->encoded ? processor_time() + works->seconds : 0;
         for (int b = 0; b < batches && room; b++) start(decoder->crops + b, works + b, i);
         for (int shrink = 1; shrink <= MOST_SHRINK && batches > 1 && room && works->encoded; shrink *= 2)
             make_together(decoder, batches, shrink);
         for (int b = 0; b < batches; b++) {
             Crop *it = decoder->crops + b;
-            if (room && it->state == TO_BEGIN) start(it, works + b, i);
-            int made = room && (it->state == MADE || (it->state == BEGUN && make_one(decoder, it)));
-            works[b].failed[i] = (uint8_t)!made;
+            int late = decoder->watch.late;
+            if (room && !late && it->state == TO_BEGIN) start(it, works + b, i);
+            int made = room && (it->state == MADE || (!late && it->state == BEGUN && make_one(decoder, it)));
+            works[b].failed[i] = made ? 0 : decoder->watch.late ? FAILED_LATE : FAILED;
             bad += !made;
         }
     }

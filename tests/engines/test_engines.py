@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from _builders import CMYK_JPEG, encode, jpeg, png, spoiled, webp
+from _builders import CMYK_JPEG, encode, jpeg, of_many_scans, png, spoiled, webp
 
 import shardio
 from shardio import World
@@ -348,6 +348,8 @@ PLAIN = [
     (photo(1)[:-30], False),  # cut short
     (photo(1) + b"\0" * 9, True),  # bytes after the end are ignored
     (photo(1)[:400], False),
+    (of_many_scans(64, 101), False),
+    (of_many_scans(64, 100), True),
 ]
 # Only the compiled part tells RGB, by component names or by Adobe's marker, and 12 bits.
 ODD_JPEGS = [
@@ -362,6 +364,7 @@ def test_headers_tell_what_is_plain(part: str) -> None:
     """Complete grey and YCbCr JPEGs of the stored size count as plain, in the compiled part and in Python."""
     files = PLAIN + ODD_JPEGS * (part == "compiled")
     sizes = [cv2.imdecode(np.frombuffer(d, np.uint8), -1).shape[:2] if ok else (30, 40) for d, ok in files]
+    sizes[10] = 64, 64
     assert are_plain_jpegs([d for d, _ in files], np.array(sizes, np.int32)).tolist() == [ok for _, ok in files]
     assert not are_plain_jpegs([photo(1)], np.array([[1, 2]], np.int32))[0]  # not of the stored size
 

@@ -8,12 +8,25 @@ from contextlib import suppress
 import cv2
 import numpy as np
 import pytest
-from _builders import CMYK_JPEG, bmp, encode, jpeg, pixels, png, tiff, webp, with_exif, with_thumbnail
+from _builders import (
+    CMYK_JPEG,
+    SOS,
+    bmp,
+    encode,
+    jpeg,
+    of_many_scans,
+    pixels,
+    png,
+    tiff,
+    webp,
+    with_exif,
+    with_thumbnail,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardio.errors import BadSample
-from shardio.format.images import ImageInfo, jpeg_coding, orientation, probe, sniff
+from shardio.format.images import MOST_SCANS, ImageInfo, jpeg_coding, orientation, probe, sniff
 
 FILES = {
     "jpeg": jpeg(9, 11),
@@ -92,6 +105,28 @@ def test_the_end_of_a_thumbnail_is_not_the_end_of_the_image() -> None:
     for cut in range(data.index(thumbnail) + len(thumbnail), len(data)):
         with pytest.raises(BadSample, match="cut short"):
             probe(data[:cut])
+
+
+def test_a_jpeg_has_so_many_scans() -> None:
+    """Each is a pass over all blocks, of a few bytes; one more than the limit is refused, whole or not."""
+    assert probe(of_many_scans(64, MOST_SCANS)).height == 64
+    with pytest.raises(BadSample, match="more than 100 scans"):
+        probe(of_many_scans(64, MOST_SCANS + 1))
+    with pytest.raises(BadSample, match="more than 100 scans"):
+        probe(of_many_scans(64, 2000), whole=False)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        jpeg(progressive=True) + (SOS + b"\0\x08") * 200,  # a video behind the photo
+        with_thumbnail(jpeg(progressive=True), (SOS + b"\0\x08") * 200),
+        jpeg(200, 300) + (SOS + b"\0\x08") * 200,
+    ],
+)
+def test_markers_outside_of_scans_are_none(image: bytes) -> None:
+    """Bytes of metadata, and behind the end, are no scans."""
+    assert probe(image).format == "jpeg"
 
 
 @pytest.mark.parametrize("name", ["jpeg", "png", "webp, lossy", "bmp"])

@@ -16,10 +16,11 @@ import cv2
 import h5py
 import numpy as np
 import pytest
-from _builders import bmp, encode, jpeg, pixels, png, webp
+from _builders import bmp, encode, jpeg, of_many_scans, pixels, png, webp
 
 import shardio
 from shardio import World, native
+from shardio.engines import fused_images, image_decoding
 from shardio.engines.cpu import CpuEngine
 from shardio.errors import BadSample, ConfigError
 from shardio.transforms.recipe import Recipe
@@ -247,6 +248,21 @@ def test_memory_that_one_sample_lacks(tmp_path: Path) -> None:
     assert valid == [number != 4 for number in range(10)]
     assert "row 4" in reasons[0]
     assert "there is not enough memory to read or decode it" in reasons[0]
+
+
+@pytest.mark.usefixtures("part")
+def test_an_image_whose_decoding_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a bad sample after a quarter of `timeout`, which other samples replace, whoever decodes it."""
+    for module in (fused_images, image_decoding):
+        monkeypatch.setattr(module, "current_limit", lambda: 0.02)
+    slow, good = of_many_scans(4096, 99), of_many_scans(64, 3)
+    data = shardio.from_samples([{"image": image} for image in (good, slow, good)], {"image": "image"})
+    options = {"transforms": [shardio.Resize((8, 8))], "shuffle": None, "world": World(), "threads": 1}
+    with pytest.raises(BadSample, match=r"sample 1\), field 'image': .* takes more than 0.02 s, a quarter of timeout"):
+        next(iter(shardio.Loader(data, 3, **options)))
+    loader = shardio.Loader(data, 3, **options, on_bad_sample="replace", max_bad=1)
+    assert next(iter(loader))["index"].tolist()[::2] == [0, 2]
+    assert [record.location.index for record in loader.quarantine()] == [1]
 
 
 @pytest.mark.parametrize("name", ["max_image_pixels", "max_value_bytes"])

@@ -158,7 +158,7 @@ static void make(const Input *input, const uint8_t *data, int64_t size, int enco
             .normalize = floats ? normalize : NULL, .out = margined(bytes), .out_bytes = (int64_t)bytes,
             .height = height, .width = width, .channels = channels,
             .filter = within(input, 15, FILTER_NEAREST, FILTER_BICUBIC_POINTS), .encoded = encoded,
-            .fast = all[14] >> 1 & 1, .most = MOST_PIXELS, .failed = failed + i,
+            .fast = all[14] >> 1 & 1, .most = MOST_PIXELS, .seconds = 1e9, .failed = failed + i,
         };
     }
     require(shardio_make_images(decoder, works, count) == failed[0] + failed[1], "counts its failures wrong");

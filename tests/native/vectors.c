@@ -51,7 +51,7 @@ static int same_image(void *decoder, const int32_t *n, const Bytes *parts) {
         .count = 1, .data = &data, .sizes = &parts[0].size, .images = n, .boxes = n + 2, .scaled = n + 6, .windows = n + 8,
         .flips = &flip, .turns = turn ? &turn : NULL, .normalize = parts[1].size ? (const float *)parts[1].bytes : NULL,
         .out = out, .out_bytes = parts[2].size, .height = n[12], .width = n[13], .channels = n[14], .filter = n[15],
-        .encoded = n[16], .fast = n[17], .most = MOST_PIXELS, .failed = &failed,
+        .encoded = n[16], .fast = n[17], .seconds = 1e9, .most = MOST_PIXELS, .failed = &failed,
     };
     shardio_make_images(decoder, &work, 1);
     int same = !failed && memcmp(out, parts[2].bytes, (size_t)parts[2].size) == 0;
