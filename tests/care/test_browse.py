@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -472,6 +473,62 @@ def test_filters_and_classes(data: shardio.Dataset) -> None:
     ]
     assert page.count(f'</a></td><td class="number">{COUNT // len(NAMES)}</td>') == len(NAMES)
     assert "samples have no value" not in page
+
+
+def test_a_page_shows_a_thousand_classes() -> None:
+    """Of a hundred thousand classes a page has a part, and leads to the others."""
+    names = [f"class {number}" for number in range(100_000)]
+    samples = [{"label": number} for number in (0, 99_999)]
+    data = shardio.from_samples(samples, {"label": "int64"}, metadata={"classes": names})
+    page = classes(data, Scans(), {"page": "100"})
+    assert re.findall(r"<bdi>class (\d+)</bdi>", page) == [str(number) for number in range(99_000, 100_000)]
+    assert 'href="/classes?field=label&amp;page=99"' in page
+    assert "class 99999" in grid(data, Scans(), {})
+    assert len(page) < 1 << 20
+
+
+@pytest.mark.parametrize("size", [10_000, 1 << 21])
+def test_deep_json_is_shown_by_its_beginning(size: int) -> None:
+    """A value whose indents would take a hundred times its bytes costs no more than what is shown."""
+    value = json.loads("[" * 60 + ",".join(["1"] * (size // 2)) + "]" * 60)
+    data = shardio.from_samples([{"note": value}], {"note": "json"})
+    tracemalloc.start()
+    page = sample_page(data, Scans(), 0, {}, None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert f"{size + 119:,} bytes, of which the first 20,000 characters are shown" in page
+    assert len(page) < 30_000
+    assert peak < 16 * size + (4 << 20)
+
+
+@pytest.mark.parametrize("widths", [[5000] * 8, [*range(5000, 5008)]])  # in an array, and by themselves
+def test_a_page_of_large_images_has_fewer(widths: list[int]) -> None:
+    """A page ends with the image that takes it beyond its bytes, and the next one begins after that."""
+    images = {width: encode("png", np.zeros((5000, width), np.uint8)) for width in widths}
+    data = shardio.from_samples([{"image": images[width]} for width in widths], {"image": "image"})
+    job, shown, pages = Job(batch_size=8, shuffle="none"), list[int](), 0
+    while len(shown) < 8:
+        page, pages = batch_page(data, job, {}, {"from": f"{len(shown)}"}), pages + 1
+        shown += [int(row) for row in re.findall(r'id="row(\d+)"', page)]
+        assert f"to {shown[-1]} of 8" in page
+    assert (shown, pages) == ([*range(8)], 2 + (len(images) == 1))
+
+
+def test_a_page_decodes_no_image_of_many_pixels() -> None:
+    """Beyond the pixels of small pictures an image is told, whatever its few bytes claim."""
+    large = shardio.from_samples([{"image": encode("png", np.zeros((6000, 6000), np.uint8))}], {"image": "image"})
+    assert "max_image_pixels allows" in batch_page(large, Job(batch_size=1), {}, {})
+
+
+@pytest.mark.slow
+def test_idle_connections_take_no_places(folder: Path) -> None:
+    """A page comes however many connections ask for nothing."""
+    with served(folder) as running, ExitStack() as idle:
+        for _ in range(300):
+            idle.enter_context(socket.create_connection(("127.0.0.1", running.port)))
+        assert "/sample/0" in running.page("/")
+        held = len(list(Path(f"/proc/{running.process.pid}/fd").iterdir()))
+        assert held < 200
 
 
 @pytest.mark.parametrize("make", [

@@ -100,7 +100,7 @@ def _steps(shown: Shown) -> str:
             f"rank {job.rank:,} of {job.world:,}",
             to(job.rank + 1 < job.world, "rank ▶", rank=job.rank + 1),
         ]
-    if job.batch_size > PER_PAGE:
+    if len(shown.indices) < job.batch_size:
         parts += [
             to(shown.first > 0, "◀", first=max(0, shown.first - PER_PAGE)),
             f"samples {shown.first:,} to {last - 1:,} of {job.batch_size:,}",

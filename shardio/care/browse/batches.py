@@ -6,6 +6,8 @@ only what a page shows is read.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,12 +28,13 @@ from ...system.rules import Count, check_fields
 from ...system.timing import StageClock
 from ...transforms import Transform
 from ...views.readable import ReadableDataset
+from ...views.thumbnail import MOST_PIXELS
 from ..sheet import Card
 from ..show import Context, cards_of
 
 MOST_GLOBAL = 1 << 22  # samples of a step of all ranks, whose places are looked up
 _MOST_BYTES = 1 << 24  # of an array of one sample
-_MOST_PIXELS = 1 << 27  # of an image, and bytes of a value of any other size
+_MOST_HELD = 1 << 28  # bytes of images and other values of a page, after which it ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ def batch_of(
         job: which batch.
         transforms: the transforms by field.
         first: the first row.
-        most: the number of rows, at most.
+        most: the number of rows, at most; there are fewer of large images.
 
     Raises ConfigError for a step or a row that there is not, and what reading raises.
     """
@@ -110,14 +113,24 @@ def batch_of(
     if not 0 <= first < job.batch_size:
         raise ConfigError("a batch has rows 0 to {}, got {}", job.batch_size - 1, first)
     rows = _rows(dataset, schedule, order, job, transforms, slice(first, first + most))
-    count = len(rows)
-    fill(rows, slice(0, count))
+    count = held = 0
+    while count < len(rows) and held < _MOST_HELD:
+        fill(rows, slice(count, count + 1))
+        held += sum(_bytes(values[count]) for values in rows.lists.values())
+        count += 1
     normalized = {name: n for name, i in rows.spec.images.items() if (n := i.recipe.normalization) is not None}
     cards, left_out = cards_of(assemble(rows, slice(0, count)).batch, Context.of(dataset, normalized), count)
     too_large = [name for name in dataset.fields if name not in rows.spec.fields]
     left_out += f"; too large to show: {', '.join(too_large)}" if too_large else ""
     errors = {row: record.reason for row, record in rows.bad.items()}
-    return Shown(job, len(schedule), first, rows.planned.indices.tolist(), cards, errors, left_out.removeprefix("; "))
+    return Shown(
+        job, len(schedule), first, rows.planned.indices[:count].tolist(), cards, errors, left_out.removeprefix("; ")
+    )
+
+
+def _bytes(value: Any) -> int:
+    """Return about what a value takes in memory: an array, a text, or a list of such."""
+    return sum(map(_bytes, value)) if isinstance(value, list) else getattr(value, "nbytes", 0) or sys.getsizeof(value)
 
 
 def _rows(
@@ -134,10 +147,11 @@ def _rows(
         fields=fields,
         transforms=transforms if job.augment else None,
         on_bad_sample="mask",
-        limits=Limits(_MOST_PIXELS, _MOST_PIXELS),
+        limits=Limits(MOST_PIXELS, MOST_PIXELS),
     )
     spec = batch_spec(dataset, options, DeviceOptions())
-    planned = schedule.part(order, job.step)[part]
+    row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in spec.array_layout(1).values())
+    planned = schedule.part(order, job.step)[part][: max(1, _MOST_HELD // max(1, row_bytes))]
     layout: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]] = spec.array_layout(len(planned.indices))
     arrays: dict[str, NDArray[Any]] = {n: allocation.empty(shape, dtype) for n, (shape, dtype) in layout.items()}
     return Rows(spec, order, planned, arrays, pads=schedule.tail == "pad", clock=StageClock())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,6 +22,7 @@ WAIT = 1.5
 """Seconds that a page waits for a scan before it shows what there is."""
 
 _CHIPS = 24
+_CLASSES = 1000  # of a page
 _MOST_TEXT = 1 << 16  # bytes of a text that a caption begins
 _CAPTION = 80  # characters
 
@@ -133,21 +134,21 @@ def grid(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) -> st
         progress(scan, "Filtering", len(numbers) == PER_PAGE, where=condition),
         f'<div class="grid">{"".join(_cards(dataset, numbers, picture, condition, shown))}</div>',
         '<p class="soft">No samples.</p>' if not numbers and scan is None and not samples.error else "",
-        _pager(page, pages, condition, shown, open_end=scan is not None),
+        _pager("/", page, pages, open_end=scan is not None, where=condition, field=shown),
     ]
     return framed(f"{dataset.path}", "\n".join(body), again=scan is not None)
 
 
-def _pager(page: int, pages: int, condition: str, field: str | None, *, open_end: bool) -> str:
+def _pager(path: str, page: int, pages: int, *, open_end: bool = False, **keep: str | None) -> str:
     def to(number: int, text: str, rel: str) -> str:
         there = 1 <= number <= pages and number != page
-        place = link("/", where=condition, page=number, field=field)
+        place = link(path, **keep, page=number)
         return f'<a rel="{rel}" href="{place}">{text}</a>' if there else f'<span class="soft">{text}</span>'
 
     of = f"of {pages:,}{' so far' * open_end}"
     return (
-        f'<form action="/" class="pager">{to(1, "« first", "first")} {to(page - 1, "◀ previous", "prev")} '
-        f'{hidden(where=condition, field=field)}<label>page <input name="page" inputmode="numeric" '
+        f'<form action="{path}" class="pager">{to(1, "« first", "first")} {to(page - 1, "◀ previous", "prev")} '
+        f'{hidden(**keep)}<label>page <input name="page" inputmode="numeric" '
         f'size="{max(3, len(str(page)))}" value="{page}"></label> {of} {to(page + 1, "next ▶", "next")} '
         f"{to(pages, 'last »', 'last')}</form>"
     )
@@ -172,7 +173,8 @@ def _cards(
 
 def _captions(dataset: ReadableDataset, numbers: list[int], *, alone: bool) -> list[list[str]]:
     """Return the lines beneath each sample as HTML: its number, its classes, its key; more where no picture is."""
-    named = [name for name in names_by_field(dataset.metadata, dataset.fields) if dataset.fields[name].kind == "scalar"]
+    classes = names_by_field(dataset.metadata, dataset.fields)
+    named = [name for name in classes if dataset.fields[name].kind == "scalar"]
     scalars = [name for name, field in dataset.fields.items() if field.kind == "scalar"]
     texts = [name for name, field in dataset.fields.items() if field.kind == "text"]
     names = list(dict.fromkeys([*named, *(["label"] if "label" in scalars else [])]))[:3]
@@ -187,11 +189,11 @@ def _captions(dataset: ReadableDataset, numbers: list[int], *, alone: bool) -> l
     with suppress(ShardioError, OSError), selection.fetch(names):
         pass
     for number in numbers:
-        lines.append([f"#{number}", *(_value(dataset, name, number) for name in names)])
+        lines.append([f"#{number}", *(_value(dataset, name, number, classes.get(name, ())) for name in names)])
     return lines
 
 
-def _value(dataset: ReadableDataset, name: str, number: int) -> str:
+def _value(dataset: ReadableDataset, name: str, number: int, classes: Sequence[str]) -> str:
     """Return a value in a caption as HTML, or why it cannot be read."""
     try:
         field = dataset.field(name)
@@ -200,7 +202,6 @@ def _value(dataset: ReadableDataset, name: str, number: int) -> str:
         selection = dataset.selection(np.array([number]), _MOST_TEXT)
         if field.fixed:
             value = selection.column(name)[0].item()
-            classes = names_by_field(dataset.metadata, dataset.fields).get(name, ())
             if isinstance(value, int) and 0 <= value < len(classes):
                 return f"<b><bdi>{escaped(classes[value], _CAPTION)}</bdi></b>"
             return f"{escaped(name)} {escaped(f'{value:.6g}' if isinstance(value, float) else value)}"
@@ -243,7 +244,7 @@ def _chips(dataset: ReadableDataset, scans: Scans, condition: str) -> str:
 
 
 def classes(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) -> str:
-    """Return the page of the classes of a field, which `query` names as `field`."""
+    """Return a page of the classes of a field, which `query` names as `field`, with its number as `page`."""
     fields = counted_fields(dataset)
     name = query.get("field", "") if query.get("field", "") in fields else next(iter(fields), None)
     if name is None:
@@ -252,10 +253,12 @@ def classes(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) ->
     scan.ask(WAIT)
     done = scan.done  # before the counts, which are then those of all samples
     counts, names = scan.counts(), names_by_field(dataset.metadata, dataset.fields).get(name, ())
-    counts = {**dict.fromkeys(range(len(names)), 0), **counts}
-    most = max(1, *counts.values()) if counts else 1
+    values, most = sorted({*range(len(names)), *counts}), max([1, *counts.values()])
+    pages = max(1, -(-len(values) // _CLASSES))
+    page = min(max(1, whole_number(query.get("page", ""), 1)), pages)
     rows = []
-    for value, count in sorted(counts.items()):
+    for value in values[(page - 1) * _CLASSES : page * _CLASSES]:
+        count = counts.get(value, 0)
         words = names[value] if 0 <= value < len(names) else ""
         label = escaped(words, 200) if words else f'<span class="soft">{escaped(name)} {value}</span>'
         place = link("/", where=_condition(name, value, dataset.fields[name]))
@@ -274,6 +277,7 @@ def classes(dataset: ReadableDataset, scans: Scans, query: Mapping[str, str]) ->
         progress(None if done else scan, "Counting", False, counts=name),
         f'<div class="scroll"><table class="classes"><tr><th>number</th><th>class</th><th>samples</th><th></th></tr>'
         f"{''.join(rows)}</table></div>",
+        _pager("/classes", page, pages, field=name) if pages > 1 else "",
         lacking,
     ]
     return framed(f"Classes of {name}", "\n".join(body), again=not done)

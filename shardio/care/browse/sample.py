@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -26,6 +27,7 @@ from .pictures import SECONDS, grey, image, inline, missing
 from .scan import Scans
 
 _MOST_TEXT = 20_000  # characters
+_MOST_PARSED = 1 << 20  # bytes of JSON; more is shown as it is stored
 _MOST_HEX = 512  # bytes
 _MOST_NUMBERS = 256
 _MOST_STORED = 1 << 25  # bytes of a value of any size
@@ -109,6 +111,8 @@ def _value(
             stored = selection.values(name)
             if field.kind == "bytes":
                 return _bytes(bytes(stored[0][:_MOST_HEX]), len(stored[0]))
+            if field.kind == "json" and len(stored[0]) > _MOST_PARSED:
+                return _text(bytes(stored[0][: 4 * _MOST_TEXT]).decode(errors="replace"), f"{len(stored[0]):,} bytes")
             (value,) = decoded(dataset, name, stored, np.array([number]))
         if field.kind == "images":
             shown = "".join(
@@ -118,8 +122,9 @@ def _value(
             )
             more = f'<p class="soft">{len(value) - _MOST_IMAGES} more</p>' if len(value) > _MOST_IMAGES else ""
             return f'<p class="soft">{len(value)} images</p><div class="images">{shown}</div>{more}'
-        text = value if field.kind == "text" else json.dumps(value, indent=2, ensure_ascii=False)
-        return _text(text)
+        if field.kind == "text":
+            return _text(value, f"{len(value):,} characters")
+        return _text(_indented(value), f"{len(stored[0]):,} bytes")
     except Empty as empty:
         return f'<p class="soft">{escaped(empty)}</p>'
     except Exception as failed:  # noqa: BLE001  # a page shows whatever a sample holds
@@ -165,9 +170,18 @@ def _scalar(dataset: ReadableDataset, name: str, field: Field, value: Any) -> st
     return f'<p class="scalar">{escaped(value)}{unit}{words}</p>'
 
 
-def _text(text: str) -> str:
-    more = f", of which the first {_MOST_TEXT:,} are shown" if len(text) > _MOST_TEXT else ""
-    return f'<p class="soft">{len(text):,} characters{more}</p><pre dir="auto">{escaped(text, _MOST_TEXT)}</pre>'
+def _indented(value: Any) -> str:
+    """Return the beginning of a value as JSON: of deep ones the indents would take most of the memory."""
+    text = io.StringIO()
+    for part in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(value):
+        if text.write(part) and text.tell() > _MOST_TEXT:
+            break
+    return text.getvalue()
+
+
+def _text(text: str, size: str) -> str:
+    more = f", of which the first {_MOST_TEXT:,} characters are shown" if len(text) > _MOST_TEXT else ""
+    return f'<p class="soft">{size}{more}</p><pre dir="auto">{escaped(text, _MOST_TEXT)}</pre>'
 
 
 def _bytes(data: bytes, size: int) -> str:

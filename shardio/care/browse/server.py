@@ -6,6 +6,7 @@ import secrets
 import socket
 import tempfile
 import threading
+import time
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -29,6 +30,7 @@ from .sample import sample
 from .scan import Scans
 
 HOST = "127.0.0.1"
+_CONNECTIONS = 64  # beyond that, the one made first is dropped: idle ones must not take all descriptors
 _THREADS = 6  # pages and pictures that are made at once
 _TOLD = (ShardioError, OSError, MemoryError)  # which a page tells; others are told on the terminal, too
 _OWN = files(__package__)
@@ -72,7 +74,7 @@ def serve(
             app,
             log_level="warning",
             access_log=False,
-            http="h11",
+            http=_protocol(),
             ws="none",
             lifespan="off",
             server_header=False,
@@ -84,6 +86,21 @@ def serve(
             _open(address, stack)
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
+
+
+def _protocol() -> Any:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.made = time.monotonic()
+            while len(self.connections) > _CONNECTIONS:
+                first: Any = min(self.connections, key=lambda each: getattr(each, "made", 0.0))
+                self.connections.discard(first)
+                first.transport.abort()
+
+    return Protocol
 
 
 def pages(
