@@ -1,4 +1,4 @@
-"""Numbers that conditions compute and compare: whole ones, which have no end, and float64.
+"""Numbers that conditions compute and compare: whole ones of up to 4,096 bits, and float64.
 
 Arithmetic is in Python's integers and in float64, whatever the fields store, so a product of two uint8 fields does not
 wrap around. Where the operands prove that int64 holds every result, it is in int64.
@@ -21,25 +21,29 @@ Term: TypeAlias = int | float | NDArray[Any]
 
 _INT64 = np.iinfo(np.int64)
 _EXACT_FLOATS = 2**53  # integers up to it are exact as float64
+_MOST_BITS = 4096  # of an integer: a product has as many as its factors together, per sample
 _FEW = 8  # members that are compared one by one
 
 
 def calculated(op: Callable[[Any, Any], Any], left: Term, right: Term) -> Term:
     """Return `left op right`, for an operator of Python's arithmetic; neither is bool or complex.
 
-    Raises ArithmeticError where an integer is divided by zero, or cannot be a float64.
+    Raises ArithmeticError where an integer is divided by zero, cannot be a float64, or may exceed `_MOST_BITS` bits.
     """
     left, right = _met(left, right)
     result: Term
     if op is operator.truediv or is_float(left) or is_float(right):
         result = op(_as_float64(left), _as_float64(right))
-    elif isinstance(left, int) and isinstance(right, int):
-        result = op(left, right)
     else:
         if op in (operator.floordiv, operator.mod) and np.any(np.equal(right, 0)):
             raise ZeroDivisionError("integer division or modulo by zero")
-        dtype = np.int64 if _fit_int64(op, left, right) else object
-        result = op(np.asarray(left, dtype), np.asarray(right, dtype))
+        bounds = _all_bounds(op, left, right)
+        if max(bound.bit_length() for bound in bounds) > _MOST_BITS:
+            raise OverflowError(f"its integers may have more than {_MOST_BITS:,} bits")
+        if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+            dtype = np.int64 if all(_INT64.min <= bound <= _INT64.max for bound in bounds) else object
+            left, right = np.asarray(left, dtype), np.asarray(right, dtype)
+        result = op(left, right)
     return result
 
 
@@ -105,14 +109,14 @@ def _is_exact(term: NDArray[Any]) -> bool:
     return narrow or term.dtype.kind in "fbc" or not np.any((term > _EXACT_FLOATS) | (term < -_EXACT_FLOATS))
 
 
-def _fit_int64(op: Callable[[Any, Any], Any], left: Term, right: Term) -> bool:
-    """Return whether int64 holds both operands, and the result whatever they are within their bounds."""
+def _all_bounds(op: Callable[[Any, Any], Any], left: Term, right: Term) -> list[int]:
+    """Return the bounds of both operands, and of the result whatever they are within theirs."""
     (low, high), others = _bounds(left), _bounds(right)
     if op in (operator.floordiv, operator.mod):  # of two that int64 holds only -2^63 // -1 is beyond it
         results = [-low, -high]
     else:
         results = [op(value, other) for value in (low, high) for other in others]
-    return all(_INT64.min <= bound <= _INT64.max for bound in (low, high, *others, *results))
+    return [low, high, *others, *results]
 
 
 def _bounds(term: Term) -> tuple[int, int]:

@@ -101,6 +101,7 @@ NARROW = {
         ("score < 10000000000000000000000000000000000000000000000000", [1, 1, 1]),  # more than float32 holds
         ("t != 0 and a % t >= 0 or a == 3", [0, 1, 1]),  # a divisor of 0 is kept from the division
         ("t == 0 or a // t > 0", [0, 1, 1]),
+        (f"{' * '.join(['big'] * 60)} > {2**3800}", [1, 0, 0]),
     ],
 )
 def test_conditions_on_narrow_numbers(text: str, expected: list[int]) -> None:
@@ -114,10 +115,15 @@ def test_conditions_on_narrow_numbers(text: str, expected: list[int]) -> None:
         ("a % t > 0", "'a % t' cannot be computed, in 'a % t > 0': integer"),
         ("a > 1 / 0", "'1 / 0' cannot be computed, in 'a > 1 / 0': .*division by zero"),
         (f"a > {10**400} / 3", "cannot be computed, .*: int too large to convert to float"),
+        (
+            f"({' * '.join(['big'] * 50)}) * ({' * '.join(['big'] * 50)}) > 0",
+            "its integers may have more than 4,096 bits",
+        ),
+        (f"a + {2**4097} > 0", "its integers may have more than 4,096 bits"),
     ],
 )
 def test_what_cannot_be_computed_is_refused(text: str, message: str) -> None:
-    """Divisions of integers by zero, and integers beyond float64, are errors that name the operation."""
+    """Divisions of integers by zero, integers beyond float64 or of too many bits are errors that name the operation."""
     with pytest.raises(ConfigError, match=message):
         chosen(text, NARROW)
 
