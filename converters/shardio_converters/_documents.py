@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, TypeAlias, final
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from shardio.errors import BadSample
 from shardio.foreign.files import File, open_file
 from shardio.foreign.names import printable
+from shardio.format.limits import MAX_VALUE_BYTES
 from shardio.source import Field, Missing, Sample, check_index
 
 from ._files import parse_json, source_errors
 from ._opened_array import Stream
 from ._source_base import OneOpenFile
-from ._text_tables import Types
+from ._text_tables import MOST_LINE, Types
 
 COMPRESSIONS = ("gzip", "bzip2", "xz", "zstd")
 _MARK = b"\xef\xbb\xbf"  # with which some editors begin a file in UTF-8
@@ -70,6 +71,9 @@ class Documents:
     def __getitem__(self, index: int) -> Sample:
         check_index(index, len(self.spans))
         number, offset, size, line = self._span(index)
+        if size > (most := MOST_LINE if self.kind == "objects" else MAX_VALUE_BYTES):
+            what = "line" if self.kind == "objects" else "document"
+            raise BadSample(f"{self.place(index)}: the {what} has {size} bytes, of which there may be {most}")
         data = self._files.get(number).file.read_buffered(offset, size)
         if len(data) < size:
             raise BadSample(f"{printable(self.files[number])}: it is shorter than it was, {size} bytes are missing")
@@ -148,24 +152,33 @@ def _lines(file: File) -> Iterator[IO[bytes]]:
 
 
 def _paragraphs(lines: IO[bytes]) -> Iterator[tuple[int, int, int]]:
-    at, begin, end, first = 0, 0, 0, 1
-    for number, line in enumerate(lines, 1):
-        if line.strip() not in (b"", _MARK):
-            begin, first = (begin, first) if end else (at, number)
+    at, begin, end, first, broken, within = 0, 0, 0, 1, 0, False
+    for number, line in enumerate(_pieces(lines), 1):
+        if within or line.strip() not in (b"", _MARK):
+            begin, first = (begin, first) if end else (at, number - broken)
             end = at + len(line.rstrip(b"\r\n"))
         elif end:
             yield begin, end - begin, first
             end = 0
         at += len(line)
+        if within := len(line) == MOST_LINE and not line.endswith(b"\n"):
+            broken += 1
     if end:
         yield begin, end - begin, first
 
 
 def _objects(lines: IO[bytes], types: dict[str, Types]) -> Iterator[tuple[int, int, int]]:
     """Yield the places of the lines that are not blank, and note the types of their values."""
-    at = 0
-    for number, line in enumerate(lines, 1):
-        if not line.isspace() and line.rstrip() != _MARK:
+    at, number = 0, 1
+    begin: int | None = None  # of a line that is too long to be parsed
+    for line in _pieces(lines):
+        whole = len(line) < MOST_LINE or line.endswith(b"\n")
+        if begin is not None or not whole:
+            begin = at if begin is None else begin
+            if whole:
+                yield begin, at + len(line.rstrip(b"\r\n")) - begin, number
+                begin = None
+        elif not line.isspace() and line.rstrip() != _MARK:
             yield at, len(line.rstrip(b"\r\n")), number
             row = _parsed(line if at else line.removeprefix(_MARK))
             for key, value in row.items() if isinstance(row, dict) else ():
@@ -174,6 +187,14 @@ def _objects(lines: IO[bytes], types: dict[str, Types]) -> Iterator[tuple[int, i
                 if value is not None:
                     column.add(value)
         at += len(line)
+        number += whole
+    if begin is not None:
+        yield begin, at - begin, number
+
+
+def _pieces(lines: IO[bytes]) -> Iterator[bytes]:
+    """The lines, in pieces of at most `MOST_LINE` bytes."""
+    return iter(partial(lines.readline, MOST_LINE), b"")
 
 
 def _parsed(line: bytes) -> Any:

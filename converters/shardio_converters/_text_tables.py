@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ from shardio.system.regular_files import open_regular
 
 from ._files import parse_json, source_errors
 from ._string_array import StringArray
+
+MOST_LINE = 1 << 26
+"""Bytes, or characters, of a line that is parsed: a few bytes of a compressed file unpack to lines of any length."""
 
 _MOST = 16 << 20  # characters of one cell: an unclosed quote must not exhaust memory
 
@@ -260,7 +264,14 @@ def _opened(table: TextTable) -> Iterator[Iterable[str]]:
         source_errors(path),
         open(path, encoding="utf-8-sig", errors="surrogateescape", newline=newline, opener=open_regular) as file,
     ):
-        yield file
+        yield _lines(file, table)
+
+
+def _lines(file: IO[str], table: TextTable) -> Iterator[str]:
+    for number, line in enumerate(iter(partial(file.readline, MOST_LINE + 1), ""), 1):
+        if len(line) > MOST_LINE:
+            raise SourceError(f"{table}, line {number}: has more than {MOST_LINE} characters")
+        yield line
 
 
 def _numbers(texts: StringArray) -> NDArray[Any] | None:

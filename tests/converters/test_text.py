@@ -25,6 +25,7 @@ from benchmarks.corpus import write as write_corpus
 from shardio.errors import BadSample, ConfigError, MissingDependency, SourceError
 from shardio.source import Field, Missing
 from shardio.testing import check_source
+from shardio_converters import _documents, _text_tables
 from shardio_converters._fields import evenly_spaced
 from shardio_converters.text import text
 
@@ -353,3 +354,42 @@ class TestDocuments:
             text(tmp_path / "b.txt", text_field="body")
         with pytest.raises(ConfigError, match="must name a column of text, 'n' is scalar"):
             text(table(tmp_path / "n.parquet", [{"n": 1}]), text_field="n")
+
+
+class TestLongLines:
+    """A line longer than the limit, of which a few compressed bytes are enough, is passed over by its pieces."""
+
+    @pytest.mark.parametrize("end", ["\n", ""])
+    @pytest.mark.parametrize("size", [64, 65, 1000])
+    def test_of_json(self, size: int, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is a bad sample, named with its bytes; those before and after it are what they are."""
+        for module in (_documents, _text_tables):
+            monkeypatch.setattr(module, "MOST_LINE", 64)
+        rows = ['{"text": "a"}', f'{{"text": "{"b" * (size - 12)}"}}', '{"text": "c"}']
+        (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(("\n".join([*rows, rows[1]]) + end).encode()))
+        source = text(tmp_path / "a.jsonl.gz")
+        assert [source[row]["text"] for row in (0, 2)] == ["a", "c"]
+        for row in (1, 3):
+            if size == 64:
+                assert source[row] == {"text": "b" * 52}
+                continue
+            with pytest.raises(
+                BadSample, match=rf"line {row + 1}: the line has {size} bytes, of which there may be 64"
+            ):
+                source[row]
+        (tmp_path / "table.jsonl").write_text("\n".join(rows))
+        table = _text_tables.TextTable(tmp_path / "table.jsonl", None)
+        if size > 64:
+            with pytest.raises(SourceError, match="line 2: has more than 64 characters"):
+                table.read((), ["text"], (), all_columns=True)
+
+    def test_of_a_paragraph(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It may be a document, which is read whole up to the bytes of any value."""
+        monkeypatch.setattr(_documents, "MOST_LINE", 64)
+        parts = ["one\ntwo", "a" * 64, "b" * 63 + " " * 70 + "c\nd", "e"]
+        (tmp_path / "a.txt").write_text("\n\n".join(parts))
+        source = text(tmp_path / "a.txt", paragraphs=True)
+        assert [source[row]["text"] for row in range(4)] == parts
+        monkeypatch.setattr(_documents, "MAX_VALUE_BYTES", 100)
+        with pytest.raises(BadSample, match=r"line 6: the document has 136 bytes, of which there may be 100"):
+            source[2]
