@@ -35,6 +35,9 @@ ROWS = "_rows"
 ENTRY = np.dtype([("number", "<i8"), ("size", "<i8"), ("state", "<i8")])
 """An entry of the index, 24 bytes per chunk. A deflated member of a zip has a size of -1 minus its bytes."""
 
+SUMMED_ENTRY = np.dtype([*ENTRY.descr, ("crc", "<i8")])
+"""What a zip file says of a chunk, with its CRC-32, which samples are compared with while the index is made."""
+
 _FORMAT, _VERSION = "shardio zarr index", 1
 _MOST_JSON = 1 << 28
 _ALIGN = 64
@@ -50,7 +53,7 @@ class IndexedArray:
         metadata: the JSON value of its `.zarray` or `zarr.json`.
         axis: the axis that the samples are along.
         packing: the attributes by which its numbers are decoded, as `format.cf.to_json` gives them; None for none.
-        chunks: what is known of its chunks, of `ENTRY` [chunks], their numbers ascending.
+        chunks: what is known of its chunks, of `ENTRY` or `SUMMED_ENTRY` [chunks], their numbers ascending.
         file: the number, from 1, of the joined store that it is in; 0 for the store itself.
     """
 
@@ -98,7 +101,16 @@ class ZarrIndex:
         return stream.getvalue()
 
     def _parts(self) -> Sequence[Table]:
-        return *(one.chunks for one in self.arrays.values()), *self.columns.values()
+        return *(_stored(one.chunks) for one in self.arrays.values()), *self.columns.values()
+
+
+def _stored(chunks: Table) -> Table:
+    if chunks.dtype == ENTRY:
+        return chunks
+    stored = np.empty(len(chunks), ENTRY)
+    for name in ENTRY.names or ():
+        stored[name] = chunks[name]
+    return stored
 
 
 def stored_bytes(sizes: Any) -> Any:

@@ -6,6 +6,7 @@ Nothing in a store runs, and no link in it is followed. Metadata are JSON; what 
 
 import glob
 import os
+import struct
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..containers.files import RawFile
 from ..containers.zarr import ChunkFiles, FolderChunks, PackedChunks
-from ..containers.zarr_index import ENTRY
+from ..containers.zarr_index import ENTRY, SUMMED_ENTRY
 from ..containers.zarr_metadata import ArrayLayout
 from ..errors import ShardCorrupt, SourceError
 from ..system import strict_json
@@ -33,8 +34,9 @@ DESCRIBING = frozenset((*METADATA, ".zattrs", ".zgroup"))
 
 SIGNS = (*METADATA, ".zgroup", ".zmetadata")
 _DEEPEST = 64
-_LOCAL_HEADER = 30  # bytes of a member of a zip, before its name
-_WITH_CRC = np.dtype([*ENTRY.descr, ("crc", "<i8")])
+_LOCAL_HEADER = struct.Struct("<6xHH4xIIIHH")
+"""Before the name of a member of a zip: flags, method, CRC-32, bytes packed, unpacked, of the name and of more."""
+_STATED_LATER, _UTF_8, _IN_EXTRA = 1 << 3, 1 << 11, (1 << 32) - 1
 _HIGHEST = 1 << 62
 
 Metadata: TypeAlias = Mapping[str, Any]
@@ -78,7 +80,7 @@ class ZarrStore(Protocol):
         """Return where the chunks of an array are; ShardCorrupt if it is gone."""
 
     def entries(self, path: str, layout: ArrayLayout) -> NDArray[Any]:
-        """Return what there is of an array's chunks, without reading any: of `ENTRY` [chunks], by their numbers."""
+        """Return what there is of an array's chunks, without reading any: see `IndexedArray.chunks`."""
 
     def live_entries(self, path: str, layout: ArrayLayout) -> NDArray[Any] | None:
         """Return what finding chunks needs where there is no index: see `ZarrChunks.entries`."""
@@ -205,6 +207,7 @@ class ZipStore:
         self.zipped: tuple[int, int] | None = (status.st_size, status.st_mtime_ns)
         with _reading(root), self._opened() as opened:
             self._members = {info.filename: info for info in opened.infolist() if not info.is_dir()}
+            self._directory = opened.start_dir
 
     def arrays(self) -> list[FoundArray]:
         paths = {name.rpartition("/")[0] for name in self._members if name.rpartition("/")[2] in METADATA}
@@ -216,13 +219,6 @@ class ZipStore:
         return PackedChunks(self._file)
 
     def entries(self, path: str, layout: ArrayLayout) -> NDArray[Any]:
-        found = self.live_entries(path, layout)
-        plain = np.empty(len(found), ENTRY)
-        for name in ENTRY.names or ():
-            plain[name] = found[name]
-        return plain
-
-    def live_entries(self, path: str, layout: ArrayLayout) -> NDArray[Any]:
         found: list[tuple[int, int, int, int]] = []
         prefix = f"{path}/" if path else ""
         for name, info in self._members.items():
@@ -234,15 +230,29 @@ class ZipStore:
             size, deflated = info.compress_size, info.compress_type == zipfile.ZIP_DEFLATED
             begin = self._begin(info)
             found.append((number, -1 - size if deflated else size, begin, info.CRC))
-        return entries_of(found, _WITH_CRC)
+        return entries_of(found, SUMMED_ENTRY)
+
+    live_entries = entries
 
     def _begin(self, info: zipfile.ZipInfo) -> int:
         """Return where the content of a member begins: its local header is as long as it states itself."""
-        head = os.pread(self._file.fd, _LOCAL_HEADER, info.header_offset)
-        if len(head) < _LOCAL_HEADER or head[:4] != b"PK\3\4":
+        head = os.pread(self._file.fd, _LOCAL_HEADER.size + len(info.orig_filename.encode()), info.header_offset)
+        if len(head) < _LOCAL_HEADER.size or head[:4] != b"PK\3\4":
             raise SourceError(f"{printable(self.root)}, {info.filename}: the zip file is damaged")
-        lengths = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-        return info.header_offset + _LOCAL_HEADER + lengths
+        flags, method, crc, packed, size, name, extra = _LOCAL_HEADER.unpack_from(head)
+        named = head[_LOCAL_HEADER.size :][:name].decode("utf-8" if flags & _UTF_8 else "cp437", "replace")
+        stated = (crc, info.CRC), (packed, info.compress_size), (size, info.file_size)
+        own = [
+            (here, there) for here, there in stated if not ((flags & _STATED_LATER and here == 0) or here == _IN_EXTRA)
+        ]
+        begin = info.header_offset + _LOCAL_HEADER.size + int(name) + int(extra)
+        if named != info.orig_filename or method != info.compress_type or any(here != there for here, there in own):
+            raise SourceError(
+                f"{printable(self.root)}, {info.filename}: its own header differs from the zip's directory"
+            )
+        if begin + info.compress_size > self._directory:
+            raise SourceError(f"{printable(self.root)}, {info.filename}: reaches into the zip's directory")
+        return begin
 
     @contextmanager
     def _opened(self) -> Iterator[zipfile.ZipFile]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +293,62 @@ class TestChanges:
         with pytest.raises(ShardCorrupt, match=r"shard-000000.zip: was written anew since it was indexed"):
             column(shardio.open(tmp_path / "d"), [0], "t")
         assert "written anew" in shardio.verify(tmp_path / "d").problems[0]
+
+    @pytest.mark.parametrize("arguments", [
+        {"shape": (12, 8), "chunks": (4, 8)},
+        {"shape": (12, 2048), "chunks": (4, 2048)},  # rows that are read without their chunk
+        {"shape": (12, 8), "chunks": (2, 8), "shards": (4, 8)},
+    ])  # fmt: skip
+    def test_the_checksums_of_a_zip_file(self, arguments: dict[str, Any], tmp_path: Path) -> None:
+        """Where samples are read for their checksums, or converted, those of the zip's members are compared."""
+        array = library.create_array(tmp_path / "a.zarr", dtype="i8", compressors=None, **arguments)
+        array[...] = np.arange(array.size).reshape(array.shape)
+        path = zipped(tmp_path / "a.zarr")
+        path.write_bytes(path.read_bytes().replace(array[5].tobytes(), bytes(array[5].nbytes), 1))
+        shardio.index(path, tmp_path / "d")  # reads no chunk
+        for name, read in (
+            ("e", partial(shardio.index, checksums=True)),
+            ("f", partial(shardio.convert, converter="zarr")),
+        ):
+            with pytest.raises(BadSample, match=r"the chunk c/1/0 is damaged: its CRC-32 \w+ is not \w+"):
+                read(path, tmp_path / name)
+            read(path, tmp_path / name, on_error="skip", max_bad=4)
+            kept = shardio.open(tmp_path / name)
+            assert column(kept, range(len(kept)))[:, 0].tolist() == array[[*range(4), *range(8, 12)], 0].tolist()
+
+    @pytest.mark.parametrize(("at", "value"), [
+        (0, 0),  # no header
+        (8, 8),  # another method
+        (14, 255),  # another CRC-32
+        (18, 255),  # other bytes
+        (30, 255),  # another name
+    ])  # fmt: skip
+    def test_a_member_that_its_zip_file_describes_twice(self, at: int, value: int, tmp_path: Path) -> None:
+        """A member whose own header says something else than the directory is refused."""
+        path = zipped(grouped(tmp_path / "a.zarr"))
+        with zipfile.ZipFile(path) as file:
+            begin = file.getinfo("t/c/0").header_offset
+        data = bytearray(path.read_bytes())
+        data[begin + at] = value
+        path.write_bytes(data)
+        with pytest.raises(SourceError, match=r"a.zip, t/c/0: (its own header differs|the zip file is damaged)"):
+            shardio.index(path, tmp_path / "d", axis="time")
+
+    @pytest.mark.parametrize("zip64", [False, True])
+    def test_a_zip_file_that_is_streamed(self, zip64: bool, tmp_path: Path) -> None:
+        """Members whose sizes follow them, or stand in an extra field, are read."""
+
+        class Pipe(io.RawIOBase):
+            def write(self, data: Any) -> int:
+                return out.write(data)
+
+        store = grouped(tmp_path / "a.zarr")
+        with open(tmp_path / "a.zip", "wb") as out, zipfile.ZipFile(Pipe(), "w") as file:
+            for one in filter(Path.is_file, store.rglob("*")):
+                with file.open(str(one.relative_to(store)), "w", force_zip64=zip64) as member:
+                    member.write(one.read_bytes())
+        shardio.index(tmp_path / "a.zip", tmp_path / "d", axis="time", checksums=True)
+        assert len(shardio.open(tmp_path / "d")) == 24
 
     def test_metadata_that_changed(self, tmp_path: Path) -> None:
         """Metadata written anew do not change how the indexed chunks are read, and verify tells."""
