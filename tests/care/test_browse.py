@@ -203,9 +203,25 @@ def test_only_who_has_the_token_gets_pages(site: Site) -> None:
         assert (status, headers["allow"]) == (405, "GET")
     status, headers, content = site.ask(f"//evil.example/?where=label+%3D%3D+1&token={site.token}")
     assert status == 200
-    assert {"HttpOnly", "SameSite=Strict", "Path=/", cookie} == set(headers["set-cookie"].split("; "))
-    assert 'content="0;url=/evil.example/?where=label+%3D%3D+1"' in content.decode()
+    (root,) = re.findall(r'content="0;url=(/[\w-]{22})/evil.example/\?where=label\+%3D%3D\+1"', content.decode())
+    assert {"HttpOnly", "SameSite=Strict", f"Path={root}/", cookie} == set(headers["set-cookie"].split("; "))
     assert site.token not in content.decode()
+
+
+@pytest.mark.slow
+def test_the_cookie_is_for_these_pages_alone(site: Site) -> None:
+    """The pages are below a path of their own, with all their addresses, as a cookie goes to every port of a host."""
+    cookie = f"shardio-{site.port}={site.token}"
+    root = re.findall(r"Path=(/[^;]*)/$", site.ask(f"/?token={site.token}")[1]["set-cookie"])[0]
+    for path in ("/", "/sample/0", "/classes", "/batches", "/nowhere"):
+        status, _, content = site.ask(root + path, Cookie=cookie)
+        assert status == (404 if path == "/nowhere" else 200)
+        found = re.findall(r'(?:href|src|action|data-url)="([^"#]+)', html.unescape(content.decode()))
+        assert found
+        for address in {address for address in found if not address.startswith("data:")}:
+            assert address.startswith(f"{root}/"), address
+            assert site.ask(address, Cookie=cookie)[0] == 200, address
+    assert site.ask(f"{root}/")[0] == 403
 
 
 @pytest.mark.slow

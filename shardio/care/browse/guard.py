@@ -2,7 +2,8 @@
 
 The token comes once, in the URL that the server prints, and is a cookie from then on. Other sites that the browser
 shows cannot send that cookie (SameSite=Strict), and no name of theirs that is made to lead here (DNS rebinding) is
-accepted.
+accepted. Browsers send cookies to all ports of a host: the pages are below a path that nobody guesses, and the cookie
+is for that path alone.
 """
 
 import secrets
@@ -37,6 +38,7 @@ class Guard:
 
     def __init__(self, app: Any, token: str, port: int) -> None:
         self._app, self._token, self._cookie = app, token.encode(), f"shardio-{port}"
+        self._root = f"/{secrets.token_urlsafe(16)}"
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -59,14 +61,14 @@ class Guard:
             await _answer(with_headers, 405, "Pages are only read: GET.", {"allow": "GET"})
         elif given and self._is_token(given[0]):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
-            place = f"/{quote(scope['path'].lstrip('/'))}{'?' * bool(rest)}{rest}"
+            place = f"{self._root}/{quote(scope['path'].lstrip('/'))}{'?' * bool(rest)}{rest}"
             # A page that goes on, and no redirect: after one, a link from another site would not bring the cookie.
-            cookie = f"{self._cookie}={self._token.decode()}; HttpOnly; SameSite=Strict; Path=/"
+            cookie = f"{self._cookie}={self._token.decode()}; HttpOnly; SameSite=Strict; Path={self._root}/"
             text = f'<!doctype html><meta http-equiv="refresh" content="0;url={escaped(place)}"><title>shardio</title>'
             html = {"content-type": "text/html; charset=utf-8", "set-cookie": cookie}
             await _answer(with_headers, 200, f'{text}<a href="{escaped(place)}">Go on</a>', html)
         elif self._is_token(self._cookie_in(headers.get("cookie", ""))):
-            await self._app(scope, receive, with_headers)
+            await self._app({**scope, "root_path": self._root}, receive, with_headers)
         else:
             await _answer(with_headers, 403, "Open the address that `shardio browse` printed, with its token.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import socket
 import tempfile
@@ -33,6 +34,7 @@ HOST = "127.0.0.1"
 _CONNECTIONS = 64  # beyond that, the one made first is dropped: idle ones must not take all descriptors
 _THREADS = 6  # pages and pictures that are made at once
 _TOLD = (ShardioError, OSError, MemoryError)  # which a page tells; others are told on the terminal, too
+_ADDRESS = re.compile(r'\b(href|src|action|data-url)="/')  # in no text, whose quotes are escaped
 _OWN = files(__package__)
 
 
@@ -130,9 +132,14 @@ def pages(
 
     def html(make: Callable[[Request], str]) -> Callable[[Request], Any]:
         def answer(request: Request) -> Response:
-            return HTMLResponse(make(request))
+            return HTMLResponse(rooted(request, make(request)))
 
         return answers(answer)
+
+    def rooted(request: Request, page: str) -> str:
+        """Return a page with its own addresses below the path that the guard has chosen, if that asked for it."""
+        root = request.scope["root_path"]
+        return _ADDRESS.sub(rf'\1="{root}/', page) if request.scope["path"].startswith(f"{root}/") else page
 
     def place(request: Request) -> tuple[str, int]:
         """Return the field and the number of a sample that a path names."""
@@ -164,7 +171,7 @@ def pages(
     async def failed(request: Request, exception: Exception) -> Response:
         status = exception.status_code if isinstance(exception, HTTPException) else 422
         words = "There is no such page." if status == 404 else f"{exception}" or type(exception).__name__
-        return HTMLResponse(framed("shardio", f"<h1>{status}</h1>{error(words)}"), status)
+        return HTMLResponse(rooted(request, framed("shardio", f"<h1>{status}</h1>{error(words)}")), status)
 
     style = STYLE + (_OWN / "browse.css").read_text()
     script = (_OWN / "browse.js").read_text()
