@@ -122,6 +122,13 @@ def test_more_images_than_the_limit_allows_are_a_bad_sample() -> None:
     """A list whose results take more than max_value_bytes is not decoded."""
     with pytest.raises(BadSample, match=r"'images': 5 images of \(64, 64\) pixels are more than max_value_bytes=60000"):
         list(load(albums(), transforms={"images": [shardio.Resize((64, 64))]}, max_value_bytes=60_000))
+    files = [jpeg(100, 100)] * 3
+    data = shardio.from_samples([{"images": files}], {"images": "images"})
+    with pytest.raises(BadSample, match=r"'images': 3 images are more than max_value_bytes=80000"):
+        list(load(data, batch_size=1, max_value_bytes=80_000))
+    for transforms in (None, {"images": [shardio.Resize(90)]}):
+        (batch,) = load(data, batch_size=1, transforms=transforms, max_value_bytes=90_000)
+        assert len(batch["images"][0]) == 3
 
 
 @pytest.mark.parametrize(

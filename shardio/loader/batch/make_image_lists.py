@@ -1,5 +1,6 @@
 """Making lists of images: each sample has some, which are decoded and transformed one by one."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from ...engines.orientation import upright_sizes
 from ...errors import BadSample
 from ...format import images
 from ...transforms import PadTo
+from ...transforms.steps import Crop, Scale
 from .make_arrays import fitted, place_of
 from .pairs import note_image_sizes
 from .random_params import image_steps
@@ -28,14 +30,6 @@ def make_image_lists(rows: Rows, names: Sequence[str], lists: Sequence[Sequence[
     files = [file for listed in lists for file in listed or ()]
     row_of = np.repeat(np.arange(len(rows)), counts)
     numbers = np.arange(len(files)) - np.repeat(np.cumsum(counts) - counts, counts)
-    for each in specs:
-        size = each.recipe.size
-        numbers_each = 0 if size is None else int(np.prod(each.cpu_engine.output_format.shape(size)))
-        for row in np.flatnonzero(counts * numbers_each > spec.options.limits.max_value_bytes).tolist():
-            raise BadSample(
-                f"{place_of(rows, stored, row)}: {counts[row]} images of {size} pixels are more than max_value_bytes="
-                f"{spec.options.limits.max_value_bytes} allows"
-            )
     sizes = np.empty((len(files), 2), np.int32)
     for place, file in enumerate(files):
         try:
@@ -51,6 +45,18 @@ def make_image_lists(rows: Rows, names: Sequence[str], lists: Sequence[Sequence[
         image_steps(each.recipe, sizes, rows.field_keys(name).within(row_of, numbers))
         for name, each in zip(names, specs, strict=True)
     ]
+    most = spec.options.limits.max_value_bytes
+    for each, own in zip(specs, steps, strict=True):
+        shown = sizes
+        for step in own:
+            shown = step.boxes[:, 2:] if isinstance(step, Crop) else step.sizes if isinstance(step, Scale) else shown
+        numbers_each = shown.astype(np.int64).prod(axis=1) * math.prod(each.cpu_engine.output_format.shape((1, 1)))
+        held = np.bincount(row_of, numbers_each, len(rows))
+        for row in np.flatnonzero(held > most).tolist():
+            of = "" if each.recipe.size is None else f" of {each.recipe.size} pixels"
+            raise BadSample(
+                f"{place_of(rows, stored, row)}: {counts[row]} images{of} are more than max_value_bytes={most} allows"
+            )
     formats = [each.cpu_engine.output_format for each in specs]
     outs = [
         None if each.recipe.size is None else np.empty((len(files), *form.shape(each.recipe.size)), form.dtype)
