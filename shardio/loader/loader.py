@@ -145,7 +145,7 @@ class Loader:
             the transforms and `map` are pickled for them, and a script must guard its start with
             `if __name__ == "__main__":`.
         timeout: seconds to wait for a batch before PipelineStalled. A stored value that keeps libhdf5 for a quarter of
-            it, or an image whose decoding takes so much processor time, is a bad sample. When the script ends, it waits
+            it, or a JPEG whose decoding takes so much processor time, is a bad sample. When the script ends, it waits
             so long for a call of `map` that is in progress.
 
         cache, cache_size, store_options: for a `dataset` given as a path or URL, see `shardio.open`.
