@@ -56,6 +56,7 @@ def lmdb(
     Example:
         shardio convert lmdb ilsvrc12_train_lmdb data/train
         shardio convert lmdb scenes_lmdb data/scenes --layout datum --no-bgr
+        shardio convert lmdb splits_lmdb data/val --database val
         shardio convert lmdb ilsvrc12_train_lmdb data/small --resize-shorter 256 --quality 92
 
     Raises:

@@ -86,6 +86,7 @@ def parquet(
         shardio convert parquet train.parquet data/train --fields image=img,label
         shardio convert parquet clips.parquet data/clips --path sound=file_name --root clips
         shardio convert parquet 'mnist/train-*.parquet' data/mnist
+        shardio convert parquet vectors.parquet data/vectors --fixed vector
         shardio convert parquet train.parquet data/few --fields image=img,label --where "label < 2"
 
     Raises:

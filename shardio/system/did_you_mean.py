@@ -113,7 +113,8 @@ def near_path(path: Path) -> str:
     name, *rest = path.relative_to(folder).parts
     near = difflib.get_close_matches(name[:80], _entries(folder), 1)
     found = folder.joinpath(near[0], *rest) if near else path
-    return f"; did you mean {found}?" if found.exists() else ""
+    shown = os.fsencode(found).decode("utf-8", "backslashreplace")
+    return f"; did you mean {shown}?" if found.exists() else ""
 
 
 _INDEX = "shardio index {} -o OUT"

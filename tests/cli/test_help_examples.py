@@ -126,6 +126,11 @@ def imagefolder(root: Path) -> None:
 
 def lmdbs(root: Path) -> None:
     """Datums of encoded images, and of raw ones."""
+    with lmdb.open(str(root / "splits_lmdb"), max_dbs=1) as file:
+        database = file.open_db(b"val")
+        with file.begin(write=True, db=database) as transaction:
+            for number in range(20):
+                transaction.put(b"%02d" % number, jpeg(9, seed=number))
     for name in ("ilsvrc12_train_lmdb", "scenes_lmdb"):
         with lmdb.open(str(root / name)) as file, file.begin(write=True) as transaction:
             for number in range(20):
@@ -168,6 +173,7 @@ def parquet(root: Path) -> None:
         (root / folder).mkdir()
     (root / "clips" / "a.wav").write_bytes(b"RIFF")
     pq.write_table(pa.table({"file_name": ["a.wav"] * 20}), root / "clips.parquet")
+    pq.write_table(pa.table({"vector": [[1.0, 2.0]] * 20}), root / "vectors.parquet")
     table = pa.table({"img": [png(seed=n) for n in range(20)], "label": list(range(20))})
     for name in ("train.parquet", "mnist/train-00000-of-00002.parquet", "mnist/train-00001-of-00002.parquet"):
         pq.write_table(table, root / name)
