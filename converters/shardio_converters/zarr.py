@@ -5,6 +5,7 @@ zarr; it reads strings, values of varying length, and numbers in codecs that sha
 """
 
 import base64
+import itertools
 import lzma
 import math
 import os
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from shardio.containers.zarr import array_rows, check_understood
 from shardio.containers.zarr_index import ENTRY, IndexedArray, ZarrIndex
 from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array
-from shardio.errors import BadSample, ShardCorrupt, SourceError
+from shardio.errors import BadSample, Message, ShardCorrupt, SourceError
 from shardio.foreign.files import Sort
 from shardio.foreign.names import Paths, printable
 from shardio.foreign.zarr import FoundArray, find_stores, open_store
@@ -120,7 +121,16 @@ def zarr(
         fields, decode_cf, join, what="stores", columns="arrays", each=True, compared=len(roots) > 1
     )
     found = read_series((_Contents(root, axis) for root in roots), options)
-    return Zarr(found.files, found.columns, found.starts(), found.remarks, found.hints, found.joined).measured()
+    hints = (*found.hints, *_pyramid_hints(found.columns[0]))
+    return Zarr(found.files, found.columns, found.starts(), found.remarks, hints, found.joined).measured()
+
+
+def _pyramid_hints(columns: Mapping[str, "_Column"]) -> tuple[str, ...]:
+    """A hint if the arrays are 0, 1, 2, ... and smaller each, as OME-Zarr stores an image in several resolutions."""
+    shapes = [columns[name].shape for name in map(str, range(len(columns))) if name in columns]
+    if len(shapes) < 2 or len(shapes) < len(columns) or any(a <= b for a, b in itertools.pairwise(shapes)):
+        return ()
+    return (Message("the arrays look like one image in several resolutions; {fields:image=0} takes the finest"),)
 
 
 @final
@@ -399,7 +409,11 @@ class _Contents:
         store = open_store(root)
         arrays = store.arrays()
         if not arrays:
-            raise SourceError(f"{printable(root)} holds no Zarr arrays")
+            icechunk = (root / "snapshots").is_dir() and (root / "refs").is_dir()
+            advice = (
+                ", but an Icechunk repository: write the snapshot that you want as a Zarr store" if icechunk else ""
+            )
+            raise SourceError(f"{printable(root)} holds no Zarr arrays{advice}")
         self.path, self._axis = root, axis
         self._links = store.links
         found: dict[str, _Column] = {}

@@ -140,6 +140,22 @@ class TestKinds:
         assert zarr(tmp_path / "a", fields="y")[2] == {"y": 2}
 
 
+class TestOtherStores:
+    def test_resolutions_of_one_image(self, tmp_path: Path) -> None:
+        """The resolutions of an OME-Zarr image are fields, and a hint names the option that takes one."""
+        write(tmp_path / "a", **{str(n): np.zeros((3, 16 >> n, 16 >> n), "u1") for n in range(3)})
+        (hint,) = zarr(tmp_path / "a").hints
+        assert str(hint) == "the arrays look like one image in several resolutions; fields='image=0' takes the finest"
+        assert not zarr(tmp_path / "a", fields="image=0").hints
+
+    def test_an_icechunk_repository(self, tmp_path: Path) -> None:
+        """An Icechunk repository, which holds no arrays of Zarr, is called one."""
+        for name in ("refs", "snapshots", "manifests", "chunks"):
+            (tmp_path / "a" / name).mkdir(parents=True)
+        with pytest.raises(SourceError, match="holds no Zarr arrays, but an Icechunk repository"):
+            zarr(tmp_path / "a")
+
+
 class Bomb:
     """An object that runs code when it is unpickled."""
 
