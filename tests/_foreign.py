@@ -128,7 +128,8 @@ def write_tfrecord(path: Path, records: Iterable[bytes]) -> Path:
 
 
 def write_tokenizer(path: Path, texts: Iterable[str], vocabulary: int = 400) -> Any:
-    """A byte-level BPE, trained on texts, with the special token `<|endoftext|>`."""
+    """A byte-level BPE, trained on texts, with the special token `<|endoftext|>`, which it doesn't read in texts."""
     made = train(texts, vocabulary)
     made.save(str(path))
+    made.encode_special_tokens = True
     return made

@@ -56,7 +56,8 @@ def text(
             these. All files are of one kind.
         tokenizer: the tokenizer.json of Hugging Face's tokenizers. Documents are never truncated or padded, whatever it
             says.
-        eod: the token to append to each document, such as "<|endoftext|>"; it must be in the vocabulary.
+        eod: the token that ends each document, such as "<|endoftext|>"; it must be in the vocabulary, and is appended
+            unless the tokenizer ends documents with it itself. The same text in a document stays text.
         paragraphs: makes a document of each paragraph of a .txt file: lines without a blank one between them.
         text_field: the column that holds the text of .jsonl and .parquet files. Without it: `text`.
         fields: the other columns to take, with names for their fields, as in "url=source,lang". Without it: all.
@@ -108,7 +109,7 @@ class Text(DataclassSource):
     Attributes:
         documents: the documents, whose field `text` is text.
         tokenizer: the file of the tokenizer; None for text.
-        eod: the token to append to each document.
+        eod: the token that ends each document.
         rate: the bytes of tokens for a byte of text.
     """
 

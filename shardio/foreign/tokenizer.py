@@ -17,11 +17,12 @@ from .names import printable
 class TextEncoder:
     """A tokenizer, and the token that ends each text. Texts are never truncated or padded, whatever it says.
 
-    Threads may encode at once: that releases the GIL. It pickles with its tokenizer, not as a path.
+    A text never becomes a special token: only the tokenizer's template and `eod` add these. Threads may encode at once:
+    that releases the GIL. It pickles with its tokenizer, not as a path.
 
     Args:
         tokenizer: a path of a tokenizer.json, or a `tokenizers.Tokenizer`, which is copied.
-        eod: the token to append to each text, or None.
+        eod: the token that ends each text, or None; it is appended unless the tokenizer's template ends with it.
 
     Attributes:
         vocabulary: a number that every token is below.
@@ -66,6 +67,13 @@ class TextEncoder:
             raise ConfigError("{tokenizer} must have a vocabulary, that of {} is empty", place)
         if eod is not None and eod not in known:
             raise ConfigError("{eod} must be in the vocabulary of {}, got {!r}", place, eod)
+        added = self._tokenizer.get_added_tokens_decoder()
+        if eod in {token.content for token in added.values()}:
+            self._tokenizer.add_special_tokens([eod])  # which some tokenizers add without saying that it is one
+        self._tokenizer.encode_special_tokens = True  # as the text that they are
+        special = {number: token.content for number, token in added.items() if token.special or token.content == eod}
+        unknown = self._of_text("\U0010ffff")
+        self._spelled = {n: text for n, text in special.items() if n not in unknown and n in self._of_text(text)}
         self.vocabulary = max(known.values()) + 1
         self.dtype = "uint16" if self.vocabulary <= 1 << 16 else "uint32"
         self._eod, self._end = eod, [] if eod is None else [known[eod]]
@@ -79,7 +87,22 @@ class TextEncoder:
             (encoded,) = self._tokenizer.encode_batch_fast([text])  # unlike `encode`, it releases the GIL
         except Exception as error:  # the library raises no other type
             raise BadSample(f"the tokenizer refuses it: {error}") from error
-        return np.array([*encoded.ids, *self._end], self.dtype)
+        ids, end = encoded.ids, self._end
+        if self._spelled and not self._spelled.keys().isdisjoint(ids):
+            for number, of_template in zip(ids, encoded.special_tokens_mask, strict=True):
+                if number in self._spelled and not of_template:
+                    raise BadSample(f"the tokenizer's model makes a special token of its {self._spelled[number]!r}")
+        if end and ids[-1:] == end and encoded.special_tokens_mask[-1]:
+            end = []  # the template has ended it
+        return np.array([*ids, *end], self.dtype)
+
+    def _of_text(self, text: str) -> list[int]:
+        """Return the tokens that the model makes of a text; none if it refuses it."""
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except Exception:  # noqa: BLE001  # the library raises no other type
+            return []
+        return ids
 
     def decode(self, tokens: NDArray[Any]) -> str:
         """Return the text of tokens `[n]`, with special ones such as ends; unknown ones have no text."""

@@ -98,13 +98,14 @@ Collation: TypeAlias = PadTo | Ragged
 class Tokenize:
     """Make tokens of a text, int64 `[n]`, by one of Hugging Face's `tokenizers`.
 
-    Workers encode. Special tokens are added as the tokenizer says, and nothing is truncated or padded: that is for
-    PadTo. Unless the environment sets TOKENIZERS_PARALLELISM, this sets it to `false`, as workers are threads enough.
+    Workers encode. Special tokens are added as the tokenizer says, a text never becomes one, and nothing is truncated
+    or padded: that is for PadTo. Unless the environment sets TOKENIZERS_PARALLELISM, this sets it to `false`, as
+    workers are threads enough.
 
     Args:
         tokenizer: the path of a tokenizer.json, or a `tokenizers.Tokenizer`.
         then: PadTo or Ragged, for what a batch makes of the tokens; None makes a list of tensors.
-        eod: a token to append to each text, such as `"<|endoftext|>"`.
+        eod: a token that ends each text, such as `"<|endoftext|>"`, if the tokenizer doesn't end texts with it itself.
 
     Raises:
         MissingDependency: tokenizers is not installed.

@@ -98,6 +98,53 @@ class TestTokens:
         check_source(source, expected, tmp_path / "out", tokens=tokens)
         assert any(f"uint16, which holds the vocabulary of {made.get_vocab_size()}" in hint for hint in source.hints)
 
+    @pytest.mark.parametrize("eod", [None, EOD])
+    @pytest.mark.parametrize("template", ["$A", "<s> $A <|endoftext|>", "<|endoftext|> $A"])
+    def test_a_document_ends_once_and_its_text_ends_nothing(
+        self, template: str, eod: str | None, tmp_path: Path
+    ) -> None:
+        """The token that ends documents is that of the template or of `eod`, once; the same text is text."""
+        documents = ["one two", f"one {EOD} two", f"{EOD}", f"two{EOD}"]
+        made = write_tokenizer(tmp_path / "plain.json", documents)
+        made.add_special_tokens(["<s>"])
+        known = {name: made.token_to_id(name) for name in ("<s>", EOD)}
+        made.post_processor = tokenizers.processors.TemplateProcessing(
+            single=template, special_tokens=list(known.items())
+        )
+        made.save(str(tmp_path / "tokenizer.json"))
+        path = lines(tmp_path / "a.jsonl", [{"text": document} for document in documents])
+        before, after = ([known[name] for name in part.split()] for part in template.split("$A"))
+        after = after or ([] if eod is None else [known[EOD]])
+        for document, tokens in zip(
+            documents, column(text(path, tokenizer=tmp_path / "tokenizer.json", eod=eod), "tokens"), strict=True
+        ):
+            inner = tokens[len(before) : len(tokens) - len(after)].tolist()
+            assert tokens.tolist() == [*before, *inner, *after]
+            assert made.decode(inner, skip_special_tokens=False) == document
+            assert known[EOD] not in inner
+
+    def test_an_end_that_is_not_called_special_is_one(self, tmp_path: Path) -> None:
+        """A token that the tokenizer adds without calling it special ends documents, and is not made of their text."""
+        made = write_tokenizer(tmp_path / "plain.json", PARAGRAPHS)
+        made.add_tokens(["<end>", "<kept>"])
+        made.save(str(tmp_path / "tokenizer.json"))
+        path = lines(tmp_path / "a.jsonl", [{"text": "a<end>b<kept>"}])
+        (tokens,) = column(text(path, tokenizer=tmp_path / "tokenizer.json", eod="<end>"), "tokens")
+        assert tokens.tolist().count(made.token_to_id("<end>")) == 1
+        assert tokens.tolist()[-2:] == [made.token_to_id("<kept>"), made.token_to_id("<end>")]
+
+    def test_a_special_token_that_the_model_makes_of_text_is_a_bad_sample(self, tmp_path: Path) -> None:
+        """A model whose own words are special tokens names the document that has one; unknown words are none."""
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "</s>": 1, "?": 2}, unk_token="?"))
+        words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        words.add_special_tokens(["</s>", "?"])
+        words.save(str(tmp_path / "tokenizer.json"))
+        path = lines(tmp_path / "a.jsonl", [{"text": "a ? b"}, {"text": "a </s> a"}])
+        source = text(path, tokenizer=tmp_path / "tokenizer.json", eod="</s>")
+        assert source[0]["tokens"].tolist() == [0, 2, 2, 1]
+        with pytest.raises(BadSample, match=r"a\.jsonl, line 2: the tokenizer's model makes a special token .*'</s>'"):
+            source[1]
+
     def test_a_large_vocabulary_takes_uint32(self, tmp_path: Path) -> None:
         """A number of a token that uint16 does not hold is stored as it is."""
         made = write_tokenizer(tmp_path / "tokenizer.json", PARAGRAPHS)

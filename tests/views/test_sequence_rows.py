@@ -347,6 +347,20 @@ def test_a_batch_has_the_boundaries_of_its_documents() -> None:
         load(rows, 3, transforms={"tokens_cu_seqlens": [shardio.PadTo()]})
 
 
+@pytest.mark.parametrize("make", [Dataset.cut, Dataset.packed])
+def test_targets_that_begin_a_document_have_position_0(make: Any) -> None:
+    """A token's target is the next one of its document: what positions leave is exactly what documents have."""
+    view = make(corpus([5, 3, 0, 3, 17, 1, 1, 6]), "tokens", 8, positions=True, documents=True)
+    masked = []
+    for batch in shardio.Loader(view, 2, shuffle=None):
+        tokens, numbers = batch["tokens"], batch["tokens_document"]
+        targets = tokens.masked_fill(batch["tokens_position"] == 0, -100)[:, 1:]
+        within = (numbers[:, 1:] == numbers[:, :-1]) & (numbers[:, 1:] >= 0)
+        assert torch.equal(targets, tokens[:, 1:].masked_fill(~within, -100))
+        masked.append(bool((targets == -100).any()))
+    assert any(masked)
+
+
 def test_damage_is_told_with_row_and_document(tmp_path: Path) -> None:
     """With verify=True a changed document is named with the row that holds it; each document is checked once."""
     dataset = packed(tmp_path / "d", list(corpus([9, 9, 9])), corpus([1]).fields, container="tar")
