@@ -130,7 +130,7 @@ class ProcessPipeline(Iterator[list[BatchResult]]):
         finally:
             self.waited += time.monotonic() - begun
         if isinstance(message, WorkerFailed):
-            raise message.error
+            raise message.error from message.cause
         self._clock.add(message.stage_seconds, message.stage_cpu_seconds, message.unpacked_bytes)
         self._step += 1
         return [worker.batch(message)]

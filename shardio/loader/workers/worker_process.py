@@ -9,7 +9,9 @@
 These messages are pickled. Only processes of this job send them; they are never read from data.
 """
 
+import os
 import pickle
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -82,10 +84,17 @@ class BatchReady:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """Tells the loader that a step could not be made."""
+    """Tells the loader that a step could not be made.
+
+    Attributes:
+        epoch: the `StartEpoch.number` of its epoch.
+        error: the error.
+        cause: its cause, such as what the user's function raised, with a note of its traceback, which pickling drops.
+    """
 
     epoch: int
     error: BaseException
+    cause: BaseException | None
 
 
 ToWorker: TypeAlias = StartEpoch | BufferFree
@@ -130,7 +139,7 @@ def run_worker(shared: Shared, pipe: "Connection[Any, Any]", buffers: list[Share
             times = clock.seconds(), clock.cpu_seconds(), clock.unpacked_bytes()
             _send(pipe, BatchReady(epoch.number, number, used, batch, *times))
         except BaseException as error:  # noqa: BLE001  # raised again in the consumer
-            _send(pipe, WorkerFailed(epoch.number, _picklable(error)))
+            _send(pipe, WorkerFailed(epoch.number, _picklable(error), _noted(error.__cause__)))
             steps = iter(())
             free.append(number)
 
@@ -184,6 +193,14 @@ def _make(
     for location, values in elsewhere:
         location.view(memory)[...] = values
     return end, replace(result, batch=located)
+
+
+def _noted(cause: BaseException | None) -> BaseException | None:
+    if cause is None:
+        return None
+    noted = _picklable(cause)
+    noted.add_note(f"In worker process {os.getpid()}:\n{''.join(traceback.format_exception(cause)).rstrip()}")
+    return noted
 
 
 def _picklable(error: BaseException) -> BaseException:
