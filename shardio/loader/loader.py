@@ -124,10 +124,11 @@ class Loader:
         map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
             `map_by="sample"`, to each sample (a dict of its values). It returns a dict of the same kind; a field that
             this lacks is not delivered. `index`, `source` and `valid` are then set to their original values.
-            A function with parameters called `rng`, `seed` or `epoch`, without a default or with None, gets these by
-            keyword; any other default stays. `rng` is a `numpy.random.Generator` that depends on seed, epoch and sample
-            alone (on a batch's first sample), so what it draws is the same on any worker and after any resume. See
-            docs/loading.md.
+            A function with parameters called `rng`, `seed`, `epoch` or `position`, without a default or with None, gets
+            these by keyword; any other default stays. `rng` is a `numpy.random.Generator` that depends on seed, epoch
+            and sample alone (on a batch's first sample), so what it draws is the same on any worker and after any
+            resume. `position` is the position in the epoch at which the global batch begins, the same on all ranks: the
+            number of samples that were delivered before it, or with `bucket_by` of batches. See docs/loading.md.
         on_bad_sample: the treatment of a sample that cannot be read or decoded, or on which a `map` for samples fails.
             `"raise"` ends the loop with its error; `"replace"` delivers another sample, chosen by the seed, under its
             own `index`; `"mask"` delivers zeros, marked False in `valid`. The number of steps stays the same.
@@ -217,7 +218,7 @@ class Loader:
                 decode=decode,
                 orient=orient,
                 mixing=mixing,
-                map_function=map_function(map, map_by, to, timeout),
+                map_function=map_function(map, map_by, to, timeout, on_threads=not isolate),
                 on_bad_sample=on_bad_sample,
                 verify=verify,
                 limits=Limits(max_image_pixels, max_value_bytes),

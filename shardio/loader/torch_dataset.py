@@ -138,7 +138,7 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         rows = Rows(
             self._spec,
             self._plan,
-            PlanSlice(asked, keys, np.ones(len(asked), np.bool_)),
+            PlanSlice(asked, keys, np.ones(len(asked), np.bool_), np.zeros(len(asked), np.int64)),
             {name: allocation.empty(shape, dtype) for name, (shape, dtype) in layout.items()},
             pads=False,
             clock=StageClock(),

@@ -164,16 +164,18 @@ class PlanSlice:
         indices: the samples' indices in the dataset, int64 [B].
         rng_keys: what determines their random transforms, besides the seed and the epoch, int64 [B].
         valid: False where a sample repeats one of the epoch to fill a padded tail, bool [B].
+        begins: the position in the epoch at which the sample's global batch begins, int64 [B].
         ends: the number of samples in all batches up to each one, int64 [batches]; None where no batches are cut.
     """
 
     indices: Indices
     rng_keys: NDArray[np.int64]
     valid: NDArray[np.bool_]
+    begins: NDArray[np.int64]
     ends: NDArray[np.int64] | None = None
 
     def __getitem__(self, rows: slice) -> PlanSlice:
-        return PlanSlice(self.indices[rows], self.rng_keys[rows], self.valid[rows])
+        return PlanSlice(self.indices[rows], self.rng_keys[rows], self.valid[rows], self.begins[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ class Schedule:
         """Return the samples that this rank takes at `step` and the `steps - 1` steps after it, in order."""
         if self.assign == "node":
             return self._neighbors(plan, step, steps)
-        return self._slice(plan, self._own(step, steps), steps)
+        return self._slice(plan, self._own(step, steps), step, steps)
 
     def samples(self, plan: Order) -> int:
         """Return the number of samples that this rank takes in all steps, with those that pad the tail."""
@@ -258,23 +260,26 @@ class Schedule:
         firsts = self._first(step) + self.global_batch * np.arange(steps, dtype=np.int64)
         return (firsts[:, None] + np.arange(self.batch_size, dtype=np.int64)).reshape(-1)
 
-    def _slice(self, plan: Order, positions: NDArray[np.int64], steps: int) -> PlanSlice:
+    def _slice(self, plan: Order, positions: NDArray[np.int64], step: int, steps: int) -> PlanSlice:
         """Return the samples at positions, of which each step has as many."""
         sizes = _sizes(plan, positions)
-        ends = np.cumsum(sizes.reshape(steps, -1).sum(axis=1))
-        valid = np.repeat(positions < self.n, sizes)
-        return PlanSlice(*plan.lookup(positions if self.tail == "drop" else positions % self.n), valid, ends)
+        in_steps = sizes.reshape(steps, -1).sum(axis=1)
+        valid = (positions < self.n).repeat(sizes)
+        begins = (self.start + self.global_batch * np.arange(step, step + steps)).repeat(in_steps)
+        looked_up = plan.lookup(positions if self.tail == "drop" else positions % self.n)
+        return PlanSlice(*looked_up, valid, begins, np.cumsum(in_steps))
 
     def _neighbors(self, plan: Order, step: int, steps: int) -> PlanSlice:
         """Return this rank's share of each global batch in the order of storage, sorted by position."""
         first, count = self.start + step * self.global_batch, steps * self.global_batch
-        every = self._slice(plan, np.arange(first, first + count), steps)
+        every = self._slice(plan, np.arange(first, first + count), step, steps)
         stored = np.argsort(every.indices.reshape(steps, -1), axis=1, kind="stable")
         begin = self.world.rank * self.batch_size
         own = np.sort(stored[:, begin : begin + self.batch_size], axis=1)
         rows = (own + self.global_batch * np.arange(steps)[:, None]).reshape(-1)
         ends = self.batch_size * np.arange(1, steps + 1)
-        return PlanSlice(every.indices[rows], every.rng_keys[rows], every.valid[rows], ends)
+        begins = every.begins[rows]
+        return PlanSlice(every.indices[rows], every.rng_keys[rows], every.valid[rows], begins, ends)
 
     def positions(self, step: int, steps: int = 1) -> tuple[int, int]:
         """Return the range of positions, first and one past the last, that this rank takes in `steps` from `step` on.

@@ -64,7 +64,8 @@ def _mapped_batch(rows: Rows, part: slice, function: MapFunction) -> Batch:
         return {name: value for name, value in collated.items() if name not in doubled} | loader_columns
     batch = _fields(rows, part)
     argument = batch | {name: tensor.clone() for name, tensor in loader_columns.items()}
-    mapped = function.apply_to_batch(argument, rows.indices[part].tolist(), rows.keys(part))
+    position = int(rows.planned.begins[part.start])
+    mapped = function.apply_to_batch(argument, rows.indices[part].tolist(), rows.keys(part), position)
     return mapped | loader_columns
 
 

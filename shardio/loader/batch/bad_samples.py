@@ -87,7 +87,7 @@ def fill_alone(rows: Rows, row: int, *, images_on_host: bool = True) -> None:
 def mapped_example(rows: Rows) -> Mapping[str, Any]:
     """Return the result of the user's function for another sample, whose names a batch of masked samples takes."""
     index, key = rows.order.replacement(int(rows.indices[0]), int(rows.rng_keys[0]), REPLACEMENTS + 1)
-    sample = PlanSlice(np.array([index]), np.array([key]), np.ones(1, np.bool_))
+    sample = PlanSlice(np.array([index]), np.array([key]), np.ones(1, np.bool_), rows.planned.begins[:1])
     arrays = {name: np.empty((1, *array.shape[1:]), array.dtype) for name, array in rows.arrays.items()}
     spec = replace(rows.spec, options=replace(rows.spec.options, on_bad_sample="replace"))
     other = Rows(spec, rows.order, sample, arrays, pads=False, clock=rows.clock)

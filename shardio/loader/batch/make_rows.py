@@ -89,7 +89,9 @@ def make_rows(rows: Rows, *, images_on_host: bool = False) -> None:
                 own_keys = rows.keys(slice(row, row + 1))
                 sample["index"] = index
                 try:
-                    rows.mapped[row] = spec.options.map_function.apply_to_sample(sample, index, own_keys)
+                    rows.mapped[row] = spec.options.map_function.apply_to_sample(
+                        sample, index, own_keys, int(rows.planned.begins[row])
+                    )
                 except MapError:
                     if spec.options.on_bad_sample == "raise" or len(rows) == 1:
                         raise

@@ -3,7 +3,7 @@
 import inspect
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final, get_args
 
@@ -16,13 +16,14 @@ from ...system.at_exit import awaited_calls
 from ...transforms import Collation, PadTo
 from .as_numpy import To, as_tensor, with_arrays, with_tensors
 from .collate import as_array, cut, joined
+from .global_draws import warns_of_global_draws
 from .random_params import RandomKeys, map_generator
 
 MapBy: TypeAlias = Literal["batch", "sample"]
 UserFunction: TypeAlias = Callable[..., Mapping[str, Any]]
-"""A function of a batch or a sample, a dict, which may also have the parameters `rng`, `seed` and `epoch`."""
+"""A function of a batch or a sample, a dict, which may also have parameters `rng`, `seed`, `epoch` and `position`."""
 
-_EXTRAS = ("rng", "seed", "epoch")
+_EXTRAS = ("rng", "seed", "epoch", "position")
 
 
 @final
@@ -35,7 +36,8 @@ class MapFunction:
         by: whether the dict is a `"batch"` of tensors and lists or one `"sample"`.
         to: whether the dict that the function takes and returns has tensors, or arrays in their place.
         timeout: seconds that the interpreter's end waits for a call of the function.
-        extras: which of `rng`, `seed` and `epoch` the function takes beside the dict.
+        firsts: what is called in place of the function at first.
+        extras: which of `rng`, `seed`, `epoch` and `position` the function takes beside the dict.
 
     Raises ConfigError unless `function` can be called with a dict and these.
     """
@@ -44,6 +46,7 @@ class MapFunction:
     by: MapBy
     to: To = "torch"
     timeout: float = 300.0
+    firsts: Iterator[UserFunction] = field(default=iter(()), compare=False)
     extras: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,31 +54,36 @@ class MapFunction:
             raise ConfigError(f"map must be a function, got {self.function!r}")
         object.__setattr__(self, "extras", _extras(self.function, self.by))
 
-    def apply_to_sample(self, sample: dict[str, Any], index: int, keys: RandomKeys) -> Mapping[str, Any]:
-        """Call the function with one sample, the only one of `keys`.
+    def apply_to_sample(self, sample: dict[str, Any], index: int, keys: RandomKeys, position: int) -> Mapping[str, Any]:
+        """Call the function with one sample, the only one of `keys`; `position` is where its global batch begins.
 
         Raises a MapError that names the sample if the function fails, PipelineClosed if the loop is over.
         """
-        return self._call(sample, index, keys)
+        return self._call(sample, index, keys, position)
 
-    def apply_to_batch(self, batch: dict[str, Any], indices: Sequence[int], keys: RandomKeys) -> dict[str, Any]:
-        """Call the function with a batch.
+    def apply_to_batch(
+        self, batch: dict[str, Any], indices: Sequence[int], keys: RandomKeys, position: int
+    ) -> dict[str, Any]:
+        """Call the function with a batch; `position` is where its global batch begins.
 
         Raises a MapError that names the batch's samples if the function fails, PipelineClosed if the loop is over.
         """
-        return dict(self._call(batch, indices, keys))
+        return dict(self._call(batch, indices, keys, position))
 
-    def _call(self, argument: dict[str, Any], samples: int | Sequence[int], keys: RandomKeys) -> Mapping[str, Any]:
+    def _call(
+        self, argument: dict[str, Any], samples: int | Sequence[int], keys: RandomKeys, position: int
+    ) -> Mapping[str, Any]:
         stopping.check()
         thread = threading.get_ident()
-        extras: dict[str, Any] = {"seed": keys.seed, "epoch": keys.epoch} if self.extras else {}
+        extras: dict[str, Any] = {"seed": keys.seed, "epoch": keys.epoch, "position": position}
         if "rng" in self.extras:
             extras["rng"] = map_generator(keys)
         try:
             given = with_arrays(argument) if self.to == "numpy" else argument
             awaited_calls[thread] = self._describe, samples, time.monotonic() + self.timeout
             try:
-                result = self.function(given, **{extra: extras[extra] for extra in self.extras})
+                function = next(self.firsts, self.function)
+                result = function(given, **{extra: extras[extra] for extra in self.extras})
             finally:
                 del awaited_calls[thread]
         except Exception as error:
@@ -89,11 +97,15 @@ class MapFunction:
         return f"map function {_name(self.function)}, {what}"
 
 
-def map_function(function: UserFunction | None, by: MapBy, to: To, timeout: float) -> MapFunction | None:
+def map_function(
+    function: UserFunction | None, by: MapBy, to: To, timeout: float, *, on_threads: bool
+) -> MapFunction | None:
     """Return the function of a Loader's options `map` and `map_by`, if it has one; ConfigError for another `map_by`."""
     if by not in get_args(MapBy):
         raise ConfigError("{map_by} must be 'batch' or 'sample', got {!r}", by)
-    return None if function is None else MapFunction(function, by, to, timeout)
+    if function is None:
+        return None
+    return MapFunction(function, by, to, timeout, iter([warns_of_global_draws(function)] if on_threads else []))
 
 
 def _extras(function: UserFunction, by: MapBy) -> frozenset[str]:

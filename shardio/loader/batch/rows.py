@@ -97,7 +97,7 @@ class Rows:
 
     def unmade(self, part: slice) -> Rows:
         """Return rows without values of the samples that are now in the rows of `part`, in the same memory."""
-        samples = PlanSlice(self.indices[part], self.rng_keys[part], self.valid[part])
+        samples = PlanSlice(self.indices[part], self.rng_keys[part], self.valid[part], self.planned.begins[part])
         arrays = {name: array[part] for name, array in self.arrays.items()}
         part_of = (self, part) if self.replaced.isdisjoint(range(*part.indices(len(self)))) else None
         return Rows(self.spec, self.order, samples, arrays, pads=self.pads, clock=self.clock, part_of=part_of)
