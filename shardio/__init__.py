@@ -66,6 +66,7 @@ from .transforms import RandomCrop as RandomCrop
 from .transforms import RandomErasing as RandomErasing
 from .transforms import RandomGrayscale as RandomGrayscale
 from .transforms import RandomHorizontalFlip as RandomHorizontalFlip
+from .transforms import RandomItem as RandomItem
 from .transforms import RandomResizedCrop as RandomResizedCrop
 from .transforms import RandomRotate90 as RandomRotate90
 from .transforms import RandomRotation as RandomRotation
@@ -144,6 +145,7 @@ __all__ = [
     "RandomErasing",
     "RandomGrayscale",
     "RandomHorizontalFlip",
+    "RandomItem",
     "RandomResizedCrop",
     "RandomRotate90",
     "RandomRotation",

@@ -40,11 +40,12 @@ from .normalization import ToInt64 as ToInt64
 from .ragged import Collation as Collation
 from .ragged import PadTo as PadTo
 from .ragged import Ragged as Ragged
+from .ragged import RandomItem as RandomItem
 from .ragged import Tokenize as Tokenize
 from .random_generator import RandomGenerator as RandomGenerator
 
 SizeChangingTransform: TypeAlias = RandomResizedCrop | RandomCrop | CenterCrop | Resize
 SizePreservingTransform: TypeAlias = ChildTransform | RandomApply | RandomChoice | RandAugment | TrivialAugmentWide
 ImageTransform: TypeAlias = SizeChangingTransform | SizePreservingTransform | ToFloat | Normalize
-Transform: TypeAlias = ImageTransform | ArrayTransform | FillMissing | ToInt64 | Collation | Tokenize
+Transform: TypeAlias = ImageTransform | ArrayTransform | FillMissing | ToInt64 | Collation | RandomItem | Tokenize
 """A transform of images, arrays or texts, as a loader's `transforms` accept it."""

@@ -1,15 +1,16 @@
-"""Transforms that join values of several lengths in a batch, padded or end to end, and that tokenize texts."""
+"""Transforms that join values of several lengths in a batch, padded or end to end, and that make tokens of texts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from ..errors import ConfigError
+from ..errors import BadSample, ConfigError
 from ..foreign.tokenizer import TextEncoder
+from ..system.units import shown
 from .validation import at_least_one
 
 if TYPE_CHECKING:
@@ -95,6 +96,22 @@ Collation: TypeAlias = PadTo | Ragged
 
 
 @dataclass(frozen=True, slots=True)
+class RandomItem:
+    """Choose one text of a list at random, each with the same probability, such as one of an image's captions.
+
+    It is for fields of JSON that hold lists of texts, and Tokenize follows it. A value that is no such list, or an
+    empty one, is a bad sample.
+    """
+
+    def choose(self, listed: Any, draw: float) -> str:
+        """Return the text of a list that a number in [0, 1) stands for; BadSample if it is no list of texts."""
+        if not isinstance(listed, list) or not listed or not all(isinstance(text, str) for text in listed):
+            raise BadSample(f"RandomItem takes a list of texts, got {shown(listed)}")
+        text: str = listed[int(draw * len(listed))]
+        return text
+
+
+@dataclass(frozen=True, slots=True)
 class Tokenize:
     """Make tokens of a text, int64 `[n]`, by one of Hugging Face's `tokenizers`.
 
@@ -130,9 +147,14 @@ class Tokenize:
         return self.tokenizer
 
 
-def tokenizing(transforms: Sequence[object]) -> tuple[tuple[Collation, ...], TextEncoder]:
-    """Return what follows the tokens of a text field, and what makes them; ConfigError unless that is one Tokenize."""
-    tokenize = transforms[0] if len(transforms) == 1 else None
-    if not isinstance(tokenize, Tokenize):
-        raise ConfigError(f"a text field takes one Tokenize, and nothing else, got {list(transforms)}")
+def tokenizing(transforms: Sequence[object], *, listed: bool) -> tuple[tuple[Collation, ...], TextEncoder]:
+    """Return what follows the tokens of a field of texts, or of `listed` ones, and what makes them.
+
+    Raises ConfigError unless that is one Tokenize, with RandomItem before it if texts are listed.
+    """
+    *before, tokenize = transforms or [None]
+    if not isinstance(tokenize, Tokenize) or [type(each) for each in before] != [RandomItem] * listed:
+        takes = "RandomItem and then one Tokenize" if listed else "one Tokenize"
+        kind = "field of JSON" if listed else "text field"
+        raise ConfigError(f"a {kind} takes {takes}, and nothing else, got {list(transforms)}")
     return () if tokenize.then is None else (tokenize.then,), tokenize.encoder

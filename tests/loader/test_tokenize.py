@@ -112,6 +112,55 @@ def test_a_text_that_cannot_be_encoded_is_a_bad_sample(path: Path) -> None:
     assert lengths == [0, 0, 0, 2, 0, 0]
 
 
+def listed(values: list[Any]) -> shardio.Dataset:
+    return shardio.from_samples([{"captions": value} for value in values], {"captions": "json"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"threads": 1, "prefetch": 1, "shuffle": "global"},
+        {"map": dict, "map_by": "sample"},
+        pytest.param({"isolate": True, "threads": 1}, marks=pytest.mark.slow),
+    ],
+)
+def test_one_text_of_each_list_is_chosen_at_random(options: Any, path: Path) -> None:
+    """Each text comes about as often, others in each epoch and under another name; the sample alone decides which."""
+    choices = [TEXTS[-2:], TEXTS[:1], TEXTS[:2], TEXTS[3:6]] * 100
+    step = [shardio.RandomItem(), shardio.Tokenize(path, shardio.Ragged(), EOD)]
+    transforms = {"a": step, "b": step}
+    rows = [{"captions": texts, "n": n} for n, texts in enumerate(choices)]
+    data = shardio.from_samples(rows, {"captions": "json", "n": "int64"})
+
+    def chosen(name: str, **others: Any) -> dict[int, int]:
+        given = {"fields": {"a": "captions", "b": "captions", "n": "n"}, "transforms": transforms, "seed": 5}
+        made = {}
+        for batch in load(data, **given | options | others):
+            parts = batch[name].split(batch[f"{name}_offsets"].diff().tolist())
+            for number, tokens in zip(batch["n"].tolist(), parts, strict=True):
+                made[number] = plain(path, choices[number], EOD).index(tokens.tolist())
+        return made
+
+    first = chosen("a")
+    assert len(first) == len(choices)
+    assert first == chosen("a", batch_size=32)
+    assert first != chosen("b")
+    assert first != chosen("a", seed=6)
+    for kind in range(4):
+        found = np.bincount([item for number, item in first.items() if number % 4 == kind])
+        assert len(found) == len(choices[kind])
+        assert found.min() > 60 / len(found)
+
+
+@pytest.mark.parametrize("value", ["it was", [], ["it", 3], {"it": "was"}, None])
+def test_what_is_no_list_of_texts_is_a_bad_sample(value: Any, path: Path) -> None:
+    """The error names the sample and shows what it has in place of a list."""
+    transforms = {"captions": [shardio.RandomItem(), shardio.Tokenize(path, shardio.PadTo())]}
+    with pytest.raises(BadSample, match=r"row 1 .*'captions': RandomItem takes a list of texts, got"):
+        list(load(listed([["it"], value, ["was"]]), transforms=transforms))
+
+
 def test_what_does_not_suit_is_refused(path: Path) -> None:
     """A tokenizer that is none, a token that it lacks, other fields, and other steps beside it are errors."""
     make: Any = shardio.Tokenize
@@ -133,3 +182,8 @@ def test_what_does_not_suit_is_refused(path: Path) -> None:
     arrays = shardio.from_samples([{"x": np.zeros(3)}] * 4)
     with pytest.raises(ConfigError, match="must be a shardio array transform"):
         load(arrays, transforms={"x": [step]})
+    with pytest.raises(ConfigError, match=r"texts only Tokenize, .* behind RandomItem\(\) for lists of texts"):
+        load(captions(), transforms={"caption": [shardio.RandomItem(), step]})
+    for steps in ([step], [shardio.RandomItem()], [shardio.RandomItem(), shardio.RandomItem(), step]):
+        with pytest.raises(ConfigError, match="a field of JSON takes RandomItem and then one Tokenize"):
+            load(listed([["it"]]), transforms={"captions": steps})

@@ -13,12 +13,12 @@ from ...containers.row_locator import PackedValues
 from ...engines.array_transforms import delivered_dtype, first_overflow, transform_arrays, transform_each
 from ...errors import BadSample, ConfigError
 from ...format.fields import length_column
-from ...transforms import Collation, PadTo
+from ...transforms import Collation, PadTo, RandomItem
 from ...transforms.arrays import ArrayWindow, Move
 from ...views.readable import SelectedSamples
 from .collate import cut, length_name, pad
 from .pairs import note_array_sizes
-from .random_params import array_moves, blocks_of
+from .random_params import array_moves, blocks_of, chosen_items
 from .rows import Rows
 
 
@@ -102,13 +102,16 @@ def make_listed(rows: Rows, name: str, arrays: Sequence[NDArray[Any] | None]) ->
         _deliver(rows, name, there, values, _moves(rows, name, there, shapes))
 
 
-def make_tokens(rows: Rows, name: str, texts: Sequence[str | None]) -> None:
-    """Make the tokens of a field of texts; None stands for a missing one."""
+def make_tokens(rows: Rows, name: str, texts: Sequence[Any]) -> None:
+    """Make the tokens of a field of texts, or of one text of each list of JSON; None stands for a missing one."""
     encoder = rows.spec.arrays[name].encoder
-    tokens: list[NDArray[Any] | None] = []
-    for row, text in enumerate(texts):
+    assert encoder is not None
+    draws = chosen_items(rows.field_keys(name)) if rows.spec.fields[name].kind == "json" else []
+    tokens: list[NDArray[Any] | None] = [None] * len(texts)
+    for row in _present(rows, name).tolist():
         try:
-            tokens.append(None if text is None or encoder is None else encoder.encode(text).astype(np.int64))
+            text = RandomItem().choose(texts[row], draws[row]) if draws else texts[row]
+            tokens[row] = encoder.encode(text).astype(np.int64)
         except BadSample as error:
             raise BadSample(f"{place_of(rows, rows.spec.names.stored[name], row)}: {error}") from error
     make_listed(rows, name, tokens)

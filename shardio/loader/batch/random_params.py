@@ -92,6 +92,12 @@ def mix_params(
     return mixer.draw(image_size, valid, generator)
 
 
+def chosen_items(keys: RandomKeys) -> list[float]:
+    """Return a number in [0, 1) for each sample, by which RandomItem, the first of its transforms, chooses a text."""
+    drawn: list[float] = RandomGenerator(keys.seed, keys.epoch, 0, keys.samples).uniform(1)[:, 0].tolist()
+    return drawn
+
+
 def map_generator(keys: RandomKeys) -> np.random.Generator:
     """Return the generator for a call of the user's function with these samples; the first one determines it."""
     sample = int(keys.samples[0]) & 0xFFFFFFFFFFFFFFFF  # NumPy refuses seeds below 0

@@ -120,7 +120,7 @@ class ArraySpec:
         in_place: whether workers run them on the batch's own memory, as nothing moves values or changes their dtype.
         row_shape: the shape of the rows that workers write into one array; None if they make a list of arrays.
         fill: the number, or its bits, that takes the place of values that are missing or masked, and pads the others.
-        encoder: makes the arrays of texts.
+        encoder: makes the arrays of texts; of JSON, those of a text of each list.
         vocabulary: the number that all values must be below; None if there is none.
     """
 
@@ -145,8 +145,8 @@ class ArraySpec:
         if kind.role == "segments" and transforms:
             raise ConfigError(f"lengths of segments take no transforms, got {[*transforms]}")
         shape, stored, encoder = kind.shape if kind.kind == "array" else (), kind.row_dtype, None
-        if kind.kind == "text":
-            transforms, encoder = tokenizing(transforms)
+        if kind.kind in ("text", "json"):
+            transforms, encoder = tokenizing(transforms, listed=kind.kind == "json")
             shape, stored = (None,), np.dtype(np.int64)
         recipe = ArrayRecipe.of(transforms, shape, stored, leading=int(kind.window))
         dtype = delivered_dtype(recipe, stored)

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias, get_args
 from ...errors import ConfigError
 from ...format.fields import Field
 from ...system.did_you_mean import OF_YOUR_OWN, did_you_mean
-from ...transforms import Mixer, ToInt64, Tokenize, Transform
+from ...transforms import Mixer, RandomItem, ToInt64, Tokenize, Transform
 from ...views.readable import ReadableDataset
 from .field_names import FieldNames
 
@@ -33,12 +33,12 @@ def transforms_by_field(
                 how = f"delivers as {others}: give each a list" if others else "leaves out"
                 raise ConfigError(f"transforms for {name!r}, which fields={list(fields)} {how}")
             kind = fields[name].kind if name in fields else None
-            only = {"scalar": ToInt64, "text": Tokenize}.get(kind or "")
+            only = {"scalar": (ToInt64,), "text": (Tokenize,), "json": (RandomItem, Tokenize)}.get(kind or "")
             if name not in images + arrays and not (only and _are_all(listed, only)):
                 raise ConfigError(
                     f"transforms for {name!r}, but the image fields of {dataset.path} are {images}, and its fields of "
                     f"arrays are {arrays}; scalars take only ToInt64, and texts only "
-                    "Tokenize, as in [Tokenize('tokenizer.json', PadTo())]"
+                    "Tokenize, as in [Tokenize('tokenizer.json', PadTo())], behind RandomItem() for lists of texts"
                 )
             _check_listed(listed, f" for {name!r}")
         return transforms
@@ -52,9 +52,9 @@ def transforms_by_field(
     return {candidates[0]: transforms}
 
 
-def _are_all(listed: Any, kind: type) -> bool:
-    """Return whether a list holds transforms of one kind, and no others."""
-    return isinstance(listed, Sequence) and len(listed) > 0 and all(isinstance(each, kind) for each in listed)
+def _are_all(listed: Any, kinds: tuple[type, ...]) -> bool:
+    """Return whether a list holds transforms of some kinds, and no others."""
+    return isinstance(listed, Sequence) and len(listed) > 0 and all(isinstance(each, kinds) for each in listed)
 
 
 def _check_listed(listed: Any, whose: str = "") -> None:
