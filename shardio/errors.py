@@ -219,8 +219,8 @@ class NativeWarning(UserWarning):
 class PairingWarning(UserWarning):
     """Two fields have random crops, flips or turns of the same kind, but lists that draw different ones.
 
-    Or the contrary: they hold the same bytes, as for two views of each sample, and draw alike. The message names the
-    fields and what pairs them.
+    Or the contrary: they hold the same bytes, as for two views of each sample, and draw alike. Or one is named as boxes
+    or points of an image are, and doesn't move with it. The message names the fields and what pairs them.
     """
 
 
@@ -239,10 +239,11 @@ class ViewWarning(UserWarning):
 class StateWarning(UserWarning):
     """A loader delivers other samples than you may expect.
 
-    `strict=False` loaded a state that belongs to something else: the message holds both values and what is lost. Or
-    three loops in a row were left after one batch, and so delivered the same one; or Lightning resumed in the middle of
-    an epoch with another batch size, and will end it early: the message says what to do instead. Or whole turns give a
-    source of a mixture another share than its weight.
+    `strict=False` loaded a state that belongs to something else: the message holds both values and what is lost. Or a
+    state's loader delivered a field in another role, such as a mask that is an image now. Or three loops in a row were
+    left after one batch, and so delivered the same one; or Lightning resumed in the middle of an epoch with another
+    batch size, and will end it early: the message says what to do instead. Or whole turns give a source of a mixture
+    another share than its weight.
     """
 
 

@@ -263,7 +263,8 @@ class Loader:
         # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
         self._prefetcher = DevicePrefetcher(spec, target, threads=self._threads, largest=largest)
         self._sources = self.dataset.id_columns.get("source", ())
-        self._state = LoaderState(order, schedule, self.dataset.digest, self._sources, self.dataset.earlier)
+        roles = {name: field.role for name, field in spec.fields.items()}
+        self._state = LoaderState(order, schedule, self.dataset.digest, self._sources, self.dataset.earlier, roles)
         self._meters = Meters()
         arrays = [name for name, kind in spec.fields.items() if kind.kind == "array" and to == "torch"]
         first_of_node = self.world.local_rank == 0
@@ -401,7 +402,8 @@ class Loader:
         """Return the position in the epoch as a few numbers, the same on every rank. It counts delivered batches.
 
         `global_batch` is the number of samples per step of all ranks, or with `bucket_by` of batches, which `position`
-        counts, too; `buckets` then says in words what makes them, and is "none" otherwise. The state of a weighted
+        counts, too; `buckets` then says in words what makes them, and is "none" otherwise. `roles` names the roles of
+        delivered fields that have one, such as masks, as an object of JSON. The state of a weighted
         mixture also has `sources`, a digest of them; `turns`, the samples taken of each one since epoch 0, in their
         order; and `since`, the number of all samples before weights were last changed at a resume. All values are
         numbers, texts and lists of numbers, as checkpoints of any library keep them.
@@ -422,7 +424,7 @@ class Loader:
         Raises StateMismatch, with both values, if the state belongs to another dataset, seed, order or version; nothing
         changes then, and a loop goes on. With `strict=False` another dataset, seed or order only warns (StateWarning):
         the resumed epoch may deliver samples twice or not at all, or starts over if the number of samples differs.
-        Later epochs are complete.
+        Later epochs are complete. Another role of a delivered field, as a mask that has become an image, warns as well.
 
         A mixture of the same sources resumes with other weights, too: these hold from the resumed position on, and each
         source goes on with its samples where it stood. And so does a dataset that has grown (`shardio append`) since

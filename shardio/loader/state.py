@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
@@ -12,13 +13,14 @@ from ..errors import ConfigError, StateMismatch, StateWarning
 from ..order.buckets import BucketRule, Buckets
 from ..order.interleave import MixedPlan
 from ..order.plan import Order, Plan, Schedule
+from ..system import strict_json
 from ..system.rules import whole_number
 from ..system.units import shown
 
 VERSION = 2
 _IDENTITY = ("digest", "samples", "seed", "order", "buckets")
 _FORM = {"version": int, "digest": str, "samples": int, "seed": int, "order": str, "epoch": int, "position": int}
-_OPTIONAL = {"global_batch": int, "sources": str, "turns": list, "since": int, "buckets": str}
+_OPTIONAL = {"global_batch": int, "sources": str, "turns": list, "since": int, "buckets": str, "roles": str}
 _KINDS = {int: "a whole number (int)", str: "text", list: "a list"}
 MOST_PEEKS = 3
 """After so many loops in a row that are left after one batch, the loader warns that they deliver the same batch."""
@@ -139,11 +141,19 @@ class LoaderState:
         digest: the digest of the dataset.
         sources: the names of the sources of a mixture; () for other datasets.
         earlier: the digests of the datasets that this one grew from, with their numbers of samples.
+        roles: the role of each delivered field; None is the default.
     """
 
     def __init__(
-        self, order: Order, schedule: Schedule, digest: str, sources: Sequence[str], earlier: Mapping[str, int]
+        self,
+        order: Order,
+        schedule: Schedule,
+        digest: str,
+        sources: Sequence[str],
+        earlier: Mapping[str, int],
+        roles: Mapping[str, str | None],
     ) -> None:
+        self._roles = roles
         self._schedule, self._digest, self._sources, self._earlier = schedule, digest, tuple(sources), earlier
         self._own_order = self._order = order  # a mixture's may differ once a state of other weights is loaded
         self._unfinished: UnfinishedEpoch | None = None
@@ -257,6 +267,7 @@ class LoaderState:
             "position": place.position,
             "global_batch": (at.saved_batch if place.resumed else None) or self._schedule.global_batch,
             "buckets": str(self.buckets or _NO_BUCKETS),
+            "roles": json.dumps({name: role for name, role in self._roles.items() if role is not None}, sort_keys=True),
             **more,
         }
 
@@ -285,6 +296,7 @@ class LoaderState:
         epoch, position = state["epoch"], state["position"]
         if not all(0 <= number < _LIMIT for number in (epoch, position)):
             raise StateMismatch(f"not a position in an epoch: epoch {shown(epoch)}, position {shown(position)}")
+        roles = _checked_roles(state.get("roles", "{}"))
         try:
             order = self._own_order.at_epoch(epoch)
         except ConfigError as error:
@@ -326,6 +338,14 @@ class LoaderState:
             loss += "; each source goes on where it stood, so if only the weights have changed, none repeats a sample"
         if differing:
             warnings.warn(f"{message}: {loss}", StateWarning, stacklevel=3)
+        for name, role in roles.items():
+            if name in self._roles and role != self._roles[name]:
+                warnings.warn(
+                    f"the state's role of field {name!r} is {shown(role)}, this loader's is {self._roles[name]!r}, so "
+                    "batches hold and transforms treat its values in another way than before",
+                    StateWarning,
+                    stacklevel=3,
+                )
         saved, own_batch = state.get("global_batch"), self._schedule.global_batch
         return Resumption(
             EpochPlace(epoch, position, resumed=True), order, unfinished, saved if saved != own_batch else None
@@ -351,6 +371,17 @@ class LoaderState:
         """Return the position, from epoch 0 on, at which a state counts turns: with buckets the epoch's first."""
         samples = _samples(self._order)
         return epoch * samples.n + (0 if isinstance(self._order, Buckets) else position)
+
+
+def _checked_roles(text: str) -> dict[str, Any]:
+    """Return the roles that a state names, by delivered field; StateMismatch unless they are an object of JSON."""
+    try:
+        roles = strict_json.parse(text)
+    except ValueError:
+        roles = None
+    if not isinstance(roles, dict):
+        raise StateMismatch(f"the state's roles must be an object of JSON, got {shown(text)}")
+    return roles
 
 
 def _samples(order: Order) -> Order:

@@ -425,7 +425,7 @@ def test_a_state_without_a_value_is_refused() -> None:
     """Each value of a state is needed, and is named where it is missing; older ones had no global batch."""
     loader = load(numbers(12), 4)
     state = loader.state_dict()
-    added = {"global_batch", "buckets"}  # which states of earlier releases lack
+    added = {"global_batch", "buckets", "roles"}  # which states of earlier releases lack
     loader.load_state_dict({name: value for name, value in state.items() if name not in added})
     for name in state.keys() - added:
         with pytest.raises(StateMismatch, match=f"it has no '{name}'"):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from _builders import png
 from _datasets import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -236,6 +237,40 @@ def test_states_that_are_none(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(StateMismatch, match=message):
         loader.load_state_dict(state)
     assert loader.state_dict()["turns"] == [41, 11]
+
+
+def segmented(role: Any) -> shardio.Dataset:
+    """The same images, as masks or as grey ones."""
+    field = shardio.Field("image", role=role, channels=1)
+    return shardio.from_samples([{"seg": png(8, 8, 1, seed=n)} for n in range(40)], {"seg": field})
+
+
+def test_another_role_of_a_field_is_told() -> None:
+    """Data of one digest resume in another role with a warning that names both, and only fields that both deliver."""
+    masks, images = segmented("mask"), segmented(None)
+    assert masks.digest == images.digest
+    loader = load(masks, 4, fields={"a": "seg", "b": "seg"})
+    for _, _ in zip(range(3), loader, strict=False):
+        pass
+    state = loader.state_dict()
+    assert json.loads(state["roles"]) == {"a": "mask", "b": "mask"}
+    for strict in (True, False):
+        other = load(images, 4, fields={"a": "seg", "c": "seg"})
+        with pytest.warns(StateWarning, match="role of field 'a' is 'mask', this loader's is None") as told:
+            other.load_state_dict(state, strict=strict)
+        assert len(told) == 1
+        assert other.state_dict() == state | {"roles": "{}"}
+    load(masks, 4, fields={"a": "seg"}).load_state_dict(state)
+    load(masks, 4).load_state_dict(other.state_dict())  # which doesn't say how the field was delivered
+    load(images, 4).load_state_dict({name: value for name, value in state.items() if name != "roles"})
+
+
+@pytest.mark.parametrize("roles", ["mask", "[]", '{"a": 1, "a": 2}', "[" * 100_000])
+def test_roles_that_are_none(roles: str) -> None:
+    """A text that is no object of JSON is refused."""
+    loader = load(segmented("mask"), 4)
+    with pytest.raises(StateMismatch, match="the state's roles must be an object of JSON, got"):
+        loader.load_state_dict(loader.state_dict() | {"roles": roles})
 
 
 @given(
