@@ -360,3 +360,73 @@ def test_images_that_look_like_masks_are_named_once() -> None:
     with pytest.warns(shardio.MaskWarning, match="the first PNGs of field 'image' hold 3 ") as caught:
         list(load(dataset, fields={"a": "image", "b": "image"}, transforms={"a": CROP, "b": CROP}))
     assert len(caught) == 1
+
+
+CROP, FLIP = shardio.RandomCrop(8), shardio.RandomHorizontalFlip()
+MOVES: list[Any] = [
+    [CROP],
+    [shardio.RandomResizedCrop(8)],
+    [FLIP, shardio.CenterCrop(8)],
+    [shardio.CenterCrop(8), shardio.RandomRotation(9)],
+    [shardio.CenterCrop(8), shardio.RandomApply([FLIP])],
+    [shardio.CenterCrop(8), shardio.TrivialAugmentWide()],
+]
+
+
+def boxed(name: str, **more: Any) -> shardio.Dataset:
+    """Images with a box each, under a name."""
+    fields = {"image": "image", name: ("float32", (4,))} | dict.fromkeys(more, "image")
+    rows = [{"image": jpeg(16, 16, seed=n), name: np.zeros(4, np.float32)} | more for n in range(8)]
+    return shardio.from_samples(rows, fields)
+
+
+@pytest.mark.parametrize("transforms", MOVES)
+@pytest.mark.parametrize("name", ["box", "boxes", "bbox", "bboxes", "keypoints", "landmarks"])
+def test_boxes_that_an_image_leaves_behind_are_told(name: str, transforms: Any) -> None:
+    """One warning names the field, the image and what moves it."""
+    with pytest.warns(shardio.PairingWarning, match=f"field {name!r} is delivered as it is stored, .*'image'") as told:
+        list(load(boxed(name), transforms={"image": transforms}))
+    assert len(told) == 1
+
+
+def test_boxes_that_an_image_and_its_mask_leave_behind_are_told() -> None:
+    """A mask is no second image."""
+    rows = [{"image": jpeg(16, 16), "mask": grey_png(np.zeros((16, 16), np.uint8)), "boxes": [[0, 0, 4, 4]]}] * 8
+    fields = {"image": "image", "mask": Field("image", role="mask"), "boxes": "json"}
+    with pytest.warns(shardio.PairingWarning, match=r"field 'boxes' .* but RandomCrop of 'image' move"):
+        load(shardio.from_samples(rows, fields), transforms={"image": [CROP], "mask": [CROP]})
+
+
+def moved(batch: dict[str, Any]) -> dict[str, Any]:
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("name", "transforms", "options"),
+    [
+        ("boxes", [shardio.CenterCrop(8), shardio.ColorJitter(0.2)], {}),  # nothing moves at random
+        ("boxes", [CROP], {"map": moved}),  # which may move them
+        ("boxes", [CROP], {"fields": ["image"]}),
+        ("boxes", [CROP], {"fields": {"image": "image", "stored": "boxes"}}),
+        ("boxes_3d", [CROP], {}),
+        ("Boxes", [CROP], {}),
+    ],
+)
+def test_boxes_that_stay_with_their_image_are_not_told(name: str, transforms: Any, options: Any) -> None:
+    """Fixed crops, colours, a function, and fields that are not delivered under such a name give no warning."""
+    list(load(boxed(name), transforms={"image": transforms}, **options))
+
+
+@pytest.mark.filterwarnings("ignore:fields 'image' and 'other' hold the same bytes:shardio.PairingWarning")
+def test_boxes_beside_two_images_are_not_told() -> None:
+    """Of two images nobody knows which one the boxes lie on."""
+    list(load(boxed("boxes", other=jpeg(16, 16)), transforms={"image": [CROP], "other": [CROP]}))
+
+
+@pytest.mark.slow
+def test_worker_processes_do_not_repeat_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    """What a Loader warned of is not written again by each of its processes."""
+    with pytest.warns(shardio.PairingWarning, match="field 'boxes'"):
+        loader = load(boxed("boxes"), transforms={"image": [CROP]}, isolate=True)
+    list(loader)
+    assert "PairingWarning" not in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""Warnings about fields whose options seem wrong: drawn apart or alike, masks resized as images, tokens in uint16.
+"""Warnings about fields whose options seem wrong: drawn apart or alike, boxes left behind, masks resized as images.
 
 A transform's random parameters depend on the sample and the transform's place in its list, not on the field. So lists
 whose random crops, flips and turns stand in the same places move all fields alike, as an image and its mask need it.
@@ -28,6 +28,7 @@ from ...transforms import (
     ArrayRecipe,
     CenterCrop,
     CenterSpatialCrop,
+    RandAugment,
     RandomAxisFlip,
     RandomCrop,
     RandomHorizontalFlip,
@@ -37,6 +38,7 @@ from ...transforms import (
     RandomSpatialCrop,
     RandomWindow,
     Resize,
+    TrivialAugmentWide,
 )
 from ...transforms.recipe import Recipe
 from ...views.readable import ReadableDataset
@@ -48,6 +50,8 @@ _MOVING = (
     *(RandomSpatialCrop, RandomWindow, RandomAxisFlip, RandomRotate90),
 )
 _CROPS = tuple(kind.__name__ for kind in (RandomResizedCrop, RandomCrop, RandomSpatialCrop))
+_MOVING_IMAGES = (*_MOVING, RandAugment, TrivialAugmentWide)
+_PLACES = ("box", "boxes", "bbox", "bboxes", "keypoints", "landmarks")
 _NOT_RANDOM = (CenterCrop, CenterSpatialCrop, Resize)
 _NO_DRAW = ("interpolation", "antialias", "offset")  # arguments that change no random parameter
 
@@ -75,6 +79,29 @@ def warn_of_unpaired(recipes: Mapping[str, Recipe | ArrayRecipe], names: FieldNa
                 PairingWarning,
                 stacklevel=4,
             )
+
+
+def warn_of_left_behind(fields: Mapping[str, Field], recipes: Mapping[str, Recipe | ArrayRecipe]) -> None:
+    """Warn of fields named as boxes or points that stay where they are while the only image moves at random."""
+    images = [name for name, kind in fields.items() if kind.is_image and kind.role is None]
+    left = [n for n in fields if n in _PLACES and n not in images and fields[n].role is None]
+    moving = {
+        type(each).__name__ for name in images for each in _flat(recipes[name]) if isinstance(each, _MOVING_IMAGES)
+    }
+    if len(images) == 1 and left and moving:
+        warnings.warn(
+            f"field {left[0]!r} is delivered as it is stored, but {' and '.join(sorted(moving))} of {images[0]!r} move "
+            "what it may point at: move both in a function of your own, map= (see 'Fields that belong together' in "
+            "docs/engines.md), or filter shardio.PairingWarning if it doesn't lie on the image",
+            PairingWarning,
+            stacklevel=4,
+        )
+
+
+def _flat(recipe: Recipe | ArrayRecipe) -> Iterator[object]:
+    """Yield the transforms of a recipe, and those that they hold."""
+    for transform in recipe.transforms:
+        yield from getattr(transform, "transforms", (transform,))
 
 
 def drawn_alike(

@@ -40,7 +40,7 @@ from ...views.readable import ReadableDataset
 from .as_numpy import To, bfloat16
 from .collate import added_name, missing_name, nested_names, offset_name, padding
 from .field_names import FieldNames, Fields
-from .field_warnings import Pair, UnmarkedMasks, cropped_alike, drawn_alike, warn_of_unpaired
+from .field_warnings import Pair, UnmarkedMasks, cropped_alike, drawn_alike, warn_of_left_behind, warn_of_unpaired
 from .map_function import MapFunction
 from .memory import ArrayLayout, ScratchPool
 from .mixing import MixingSpec, mixing_spec
@@ -383,6 +383,8 @@ def batch_spec(
     recipes: dict[str, Recipe | ArrayRecipe] = {n: spec.recipe for n, spec in (images | lists).items()}
     recipes |= {name: array.recipe for name, array in arrays.items()}
     warn_of_unpaired(recipes, names)
+    if options.map_function is None:
+        warn_of_left_behind(fields, recipes)
     mixing = mixing_spec(
         options.mixing,
         fields,

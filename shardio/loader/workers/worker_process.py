@@ -12,6 +12,7 @@ These messages are pickled. Only processes of this job send them; they are never
 import os
 import pickle
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -133,7 +134,8 @@ def run_worker(shared: Shared, pipe: "Connection[Any, Any]", buffers: list[Share
             continue
         number = free.popleft()
         try:
-            spec = spec or build_spec()
+            with warnings.catch_warnings(action="ignore"):  # the loader has warned
+                spec = spec or build_spec()
             clock = StageClock(note.stage)
             used, batch = _make(spec, epoch, step, buffers[number], note, clock)
             times = clock.seconds(), clock.cpu_seconds(), clock.unpacked_bytes()
