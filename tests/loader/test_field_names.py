@@ -362,13 +362,13 @@ def test_images_that_look_like_masks_are_named_once() -> None:
     assert len(caught) == 1
 
 
-CROP, FLIP = shardio.RandomCrop(8), shardio.RandomHorizontalFlip()
+RANDOM_CROP, RANDOM_FLIP = shardio.RandomCrop(8), shardio.RandomHorizontalFlip()
 MOVES: list[Any] = [
-    [CROP],
+    [RANDOM_CROP],
     [shardio.RandomResizedCrop(8)],
-    [FLIP, shardio.CenterCrop(8)],
+    [RANDOM_FLIP, shardio.CenterCrop(8)],
     [shardio.CenterCrop(8), shardio.RandomRotation(9)],
-    [shardio.CenterCrop(8), shardio.RandomApply([FLIP])],
+    [shardio.CenterCrop(8), shardio.RandomApply([RANDOM_FLIP])],
     [shardio.CenterCrop(8), shardio.TrivialAugmentWide()],
 ]
 
@@ -394,7 +394,7 @@ def test_boxes_that_an_image_and_its_mask_leave_behind_are_told() -> None:
     rows = [{"image": jpeg(16, 16), "mask": grey_png(np.zeros((16, 16), np.uint8)), "boxes": [[0, 0, 4, 4]]}] * 8
     fields = {"image": "image", "mask": Field("image", role="mask"), "boxes": "json"}
     with pytest.warns(shardio.PairingWarning, match=r"field 'boxes' .* but RandomCrop of 'image' move"):
-        load(shardio.from_samples(rows, fields), transforms={"image": [CROP], "mask": [CROP]})
+        load(shardio.from_samples(rows, fields), transforms={"image": [RANDOM_CROP], "mask": [RANDOM_CROP]})
 
 
 def moved(batch: dict[str, Any]) -> dict[str, Any]:
@@ -405,11 +405,11 @@ def moved(batch: dict[str, Any]) -> dict[str, Any]:
     ("name", "transforms", "options"),
     [
         ("boxes", [shardio.CenterCrop(8), shardio.ColorJitter(0.2)], {}),  # nothing moves at random
-        ("boxes", [CROP], {"map": moved}),  # which may move them
-        ("boxes", [CROP], {"fields": ["image"]}),
-        ("boxes", [CROP], {"fields": {"image": "image", "stored": "boxes"}}),
-        ("boxes_3d", [CROP], {}),
-        ("Boxes", [CROP], {}),
+        ("boxes", [RANDOM_CROP], {"map": moved}),  # which may move them
+        ("boxes", [RANDOM_CROP], {"fields": ["image"]}),
+        ("boxes", [RANDOM_CROP], {"fields": {"image": "image", "stored": "boxes"}}),
+        ("boxes_3d", [RANDOM_CROP], {}),
+        ("Boxes", [RANDOM_CROP], {}),
     ],
 )
 def test_boxes_that_stay_with_their_image_are_not_told(name: str, transforms: Any, options: Any) -> None:
@@ -420,13 +420,13 @@ def test_boxes_that_stay_with_their_image_are_not_told(name: str, transforms: An
 @pytest.mark.filterwarnings("ignore:fields 'image' and 'other' hold the same bytes:shardio.PairingWarning")
 def test_boxes_beside_two_images_are_not_told() -> None:
     """Of two images nobody knows which one the boxes lie on."""
-    list(load(boxed("boxes", other=jpeg(16, 16)), transforms={"image": [CROP], "other": [CROP]}))
+    list(load(boxed("boxes", other=jpeg(16, 16)), transforms={"image": [RANDOM_CROP], "other": [RANDOM_CROP]}))
 
 
 @pytest.mark.slow
 def test_worker_processes_do_not_repeat_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
     """What a Loader warned of is not written again by each of its processes."""
     with pytest.warns(shardio.PairingWarning, match="field 'boxes'"):
-        loader = load(boxed("boxes"), transforms={"image": [CROP]}, isolate=True)
+        loader = load(boxed("boxes"), transforms={"image": [RANDOM_CROP]}, isolate=True)
     list(loader)
     assert "PairingWarning" not in capfd.readouterr().err

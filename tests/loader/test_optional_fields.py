@@ -13,6 +13,8 @@ import shardio
 from shardio import Field, Loader
 from shardio.errors import ConfigError
 
+pytestmark = pytest.mark.filterwarnings("ignore:field 'box' is delivered as it is stored:shardio.PairingWarning")
+
 N = 24
 CROP = [shardio.RandomResizedCrop(4), shardio.RandomHorizontalFlip(), shardio.Normalize(0.5, 0.25)]
 
