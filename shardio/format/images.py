@@ -1,9 +1,12 @@
 """Inspecting image files without decoding them: format, size, coding, orientation, and whether the file is complete.
 
 This reads headers and end markers only, in a few microseconds per image. Sources: ITU-T T.81, T.871 (JFIF) and T.872
-(Adobe's marker) for JPEG; RFC 2083 for PNG; RFC 9649 for WebP; Exif 2.32 (CIPA DC-008) for the orientation.
+(Adobe's marker) for JPEG; RFC 2083 for PNG; RFC 9649 for WebP; Exif 2.32 (CIPA DC-008) and
+ISO 16684-1 (XMP) for the orientation.
 """
 
+import contextlib
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -26,6 +29,12 @@ _SCAN = 0xDAFF  # the marker of a scan, as a little-endian number
 _BARE_MARKERS = frozenset(range(0xD0, 0xD9)) | {0x01}
 _ONE_NUMBER = (0, 3)  # the colour types of PNG whose pixels are one number each: grey levels, and palette indices
 _PNG_COLOURS = {2: "RGB colours", 4: "grey levels and alpha", 6: "RGB colours and alpha"}
+_EXIF, _XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
+_PNG_METADATA = (b"eXIf", b"tEXt", b"zTXt", b"iTXt")
+_PNG_XMP, _RAW_PROFILE = b"XML:com.adobe.xmp", b"Raw profile type exif"  # the second is ImageMagick's
+_MOST_TEXT = 1 << 20  # bytes of a chunk
+_XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
+_TIFF_NUMBERS = {3: "H", 4: "I", 6: "b", 8: "h", 9: "i"}
 PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
 """The last chunk of a PNG: length 0, name, CRC; the same 12 bytes in every file."""
 
@@ -331,16 +340,23 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def orientation(data: Buffer) -> int:
-    """Return the EXIF orientation by which viewers rotate or mirror an image: 1 (upright) to 8.
+    """Return the orientation by which viewers rotate or mirror an image: 1 (upright) to 8.
 
-    An absent or damaged one counts as 1.
+    It is the one that `PIL.ImageOps.exif_transpose` applies: of the Exif data, else of XMP. An absent or damaged one
+    counts as 1.
     """
     data = bytes(data)
-    find_exif = {"jpeg": _jpeg_exif, "png": _png_exif, "webp": _webp_exif}.get(sniff(data) or "")
+    metadata = {"jpeg": _jpeg_metadata, "png": _png_metadata, "webp": _webp_metadata}.get(sniff(data) or "")
+    exif, xmp = (b"", b"") if metadata is None else metadata(data)
+    for _ in range(2):  # some writers repeat it
+        exif = exif.removeprefix(_EXIF)
     try:
-        return 1 if find_exif is None else _tiff_orientation(find_exif(data).removeprefix(b"Exif\0\0"))
-    except struct.error:
-        return 1
+        found = _tiff_orientation(exif)
+    except struct.error:  # it ends before the tag
+        found = None
+    if found is None and (match := _XMP_ORIENTATION.search(xmp)):
+        found = int(match[1])
+    return found if found in range(1, 9) else 1
 
 
 def with_orientation(data: bytes, orientation: int) -> bytes:
@@ -354,43 +370,71 @@ def with_orientation(data: bytes, orientation: int) -> bytes:
     return data[:at] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + data[at:]
 
 
-def _jpeg_exif(data: bytes) -> bytes:
+def _jpeg_metadata(data: bytes) -> tuple[bytes, bytes]:
+    """The Exif data, which large ones split over several segments, and the XMP."""
+    exif = xmp = b""
     for marker, start, stop in _segments(data):
-        if marker == 0xE1 and data[start : start + 6] == b"Exif\0\0":
-            return data[start:stop]
-    return b""
+        if marker == 0xE1 and data.startswith(_EXIF, start, stop):
+            exif += data[start + len(_EXIF) * bool(exif) : stop]
+        elif marker == 0xE1 and data.startswith(_XMP, start, stop):
+            xmp = data[start + len(_XMP) : stop]
+    return exif, xmp
 
 
-def _png_exif(data: bytes) -> bytes:
+def _png_metadata(data: bytes) -> tuple[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
     position = 8
-    while position < len(data):
-        (length,) = struct.unpack_from(">I", data, position)
-        if data[position + 4 : position + 8] == b"eXIf":
-            return data[position + 8 : position + 8 + length]
+    while position + 8 <= len(data):
+        length, name = struct.unpack_from(">I4s", data, position)
+        body = data[position + 8 : position + 8 + length] if name in _PNG_METADATA else b""
+        keyword, _, text = body.partition(b"\0")
+        if name == b"eXIf":
+            found[name] = body
+        elif keyword in (_RAW_PROFILE, _PNG_XMP):
+            found[keyword] = _png_text(name, text)
         position += length + 12
-    return b""
+    exif = found.get(b"eXIf")
+    if exif is None:
+        with contextlib.suppress(ValueError):  # three lines before the hexadecimal digits: empty, the name, the length
+            exif = bytes.fromhex(b"".join(found.get(_RAW_PROFILE, b"").split(b"\n")[3:]).decode("ascii"))
+    return exif or b"", found.get(_PNG_XMP, b"")
 
 
-def _webp_exif(data: bytes) -> bytes:
+def _png_text(name: bytes, text: bytes) -> bytes:
+    """The text of a chunk, without its keyword; b"" if it is damaged or too large for Pillow."""
+    compressed = name == b"zTXt" or (name == b"iTXt" and text[:1] == b"\1")
+    text = text[1:] if name == b"zTXt" else text[2:].split(b"\0", 2)[-1] if name == b"iTXt" else text
+    try:
+        return zlib.decompressobj().decompress(text, _MOST_TEXT) if compressed else text
+    except zlib.error:
+        return b""
+
+
+def _webp_metadata(data: bytes) -> tuple[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
     position = 12
-    while position < len(data):
-        (length,) = struct.unpack_from("<I", data, position + 4)
-        if data[position : position + 4] == b"EXIF":
-            return data[position + 8 : position + 8 + length]
+    while position + 8 <= len(data):
+        name, length = struct.unpack_from("<4sI", data, position)
+        if name in (b"EXIF", b"XMP "):
+            found.setdefault(name, data[position + 8 : position + 8 + length])
         position += 8 + length + length % 2
-    return b""
+    return found.get(b"EXIF", b""), found.get(b"XMP ", b"")
 
 
-def _tiff_orientation(tiff: bytes) -> int:
-    """The value of tag 0x0112 in the first directory of a TIFF structure."""
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
-    if order is None:
-        return 1
+def _tiff_orientation(tiff: bytes) -> int | None:
+    """The value of tag 0x0112 in the first directory of a TIFF structure; None without it, 0 if it is no number."""
+    order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
+    if order is None or tiff[2:4] not in (b"*\0", b"\0*"):
+        return None
     (directory,) = struct.unpack_from(order + "I", tiff, 4)
-    (count,) = struct.unpack_from(order + "H", tiff, directory)
-    for entry in range(directory + 2, directory + 2 + 12 * count, 12):
-        tag, kind = struct.unpack_from(order + "HH", tiff, entry)
-        if tag == 0x0112 and kind in (3, 4):
-            value = int(struct.unpack_from(order + ("H" if kind == 3 else "I"), tiff, entry + 8)[0])
-            return value if 1 <= value <= 8 else 1
-    return 1
+    (entries,) = struct.unpack_from(order + "H", tiff, directory)
+    for entry in range(directory + 2, directory + 2 + 12 * entries, 12):
+        tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
+        if tag == 0x0112 and count:
+            if (number := _TIFF_NUMBERS.get(kind)) is None:
+                return 0
+            at = entry + 8
+            if count * struct.calcsize(order + number) > 4:
+                (at,) = struct.unpack_from(order + "I", tiff, at)
+            return int(struct.unpack_from(order + number, tiff, at)[0])
+    return None

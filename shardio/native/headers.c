@@ -1,7 +1,8 @@
 /* Checks JPEG files, without decoding them, for what other decoders may read differently, and finds their orientation.
- * Sources: ITU-T T.81, T.872; Exif 2.32 (CIPA DC-008). */
+ * Sources: ITU-T T.81, T.872; Exif 2.32 (CIPA DC-008); ISO 16684-1 (XMP). */
 #include "image.h"
 
+#include <stddef.h>
 #include <string.h>
 
 static int word(const uint8_t *at) { return at[0] << 8 | at[1]; }
@@ -83,40 +84,52 @@ static int number(const uint8_t *at, int bytes, int little) {
     return value > INT32_MAX ? INT32_MAX : (int)value;
 }
 
-/* The orientation tag in the first directory of a TIFF structure; 1 if there is none. */
+/* The orientation tag in the first directory of a TIFF structure; 0 without it, -1 for a form that is not usual. */
 static int tiff_orientation(const uint8_t *tiff, int64_t size) {
-    if (size < 8) return 1;
-    int little = memcmp(tiff, "II*\0", 4) == 0;
-    if (!little && memcmp(tiff, "MM\0*", 4) != 0) return 1;
+    int little = size >= 8 && memcmp(tiff, "II*\0", 4) == 0;
+    if (!little && (size < 8 || memcmp(tiff, "MM\0*", 4) != 0)) return -1;
     int64_t directory = number(tiff + 4, 4, little);
-    if (directory + 2 > size) return 1;
+    if (directory + 2 > size) return -1;
     int count = number(tiff + directory, 2, little);
-    for (int64_t entry = directory + 2; count-- && entry + 12 <= size; entry += 12) {
+    for (int64_t entry = directory + 2; count--; entry += 12) {
+        if (entry + 12 > size) return -1;
+        if (number(tiff + entry, 2, little) != 0x0112) continue;
         int kind = number(tiff + entry + 2, 2, little);
-        if (number(tiff + entry, 2, little) != 0x0112 || (kind != 3 && kind != 4)) continue;
+        if ((kind != 3 && kind != 4) || number(tiff + entry + 4, 4, little) != 1) return -1;
         int value = number(tiff + entry + 8, kind == 3 ? 2 : 4, little);
         return value >= 1 && value <= 8 ? value : 1;
     }
-    return 1;
+    return 0;
 }
 
-/* The orientation of a JPEG, 1 to 8; 0 if the file is of another kind. */
+/* The orientation of a JPEG, 1 to 8. 0 if `format/images.py` must find it: in files of other kinds, damaged headers,
+ * Exif data in several segments or of unusual form, and XMP. */
 static int orientation(const uint8_t *data, int64_t size) {
+    const uint8_t *exif = NULL;
+    int64_t exif_size = 0;
+    int xmp = 0, found;
     if (size < 4 || memcmp(data, "\xff\xd8\xff", 3) != 0) return 0;
-    for (int64_t at = 2; at + 4 <= size && data[at] == 0xff;) {
+    for (int64_t at = 2;;) {
+        if (at + 4 > size || data[at] != 0xff) return 0;
         int marker = data[at + 1];
         if (marker == 0xff || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8)) {
             at += marker == 0xff ? 1 : 2;
             continue;
         }
         int64_t length = word(data + at + 2), next = at + 2 + length;
-        if (marker == 0xd9 || marker == 0xda || length <= 2 || next > size) return 1;
+        if (marker == 0xda) break;
+        if (marker == 0xd9 || length <= 2 || next > size) return 0;
         const uint8_t *segment = data + at + 4;
-        if (marker == 0xe1 && length >= 8 && memcmp(segment, "Exif\0\0", 6) == 0)
-            return tiff_orientation(segment + 6, length - 8);
+        if (marker == 0xe1 && length >= 8 && memcmp(segment, "Exif\0\0", 6) == 0) {
+            if (exif) return 0;
+            exif = segment + 6;
+            exif_size = length - 8;
+        }
+        xmp |= marker == 0xe1 && length >= 31 && memcmp(segment, "http://ns.adobe.com/xap/1.0/", 29) == 0;
         at = next;
     }
-    return 1;
+    found = exif ? tiff_orientation(exif, exif_size) : 0;
+    return found > 0 ? found : found < 0 || xmp ? 0 : 1;
 }
 
 /* Sets found[i] to `orientation` of the file of sizes[i] bytes at data[i], for each of `count` files. */
