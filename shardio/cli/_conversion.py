@@ -3,14 +3,13 @@
 import contextlib
 import errno
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from .. import containers
 from ..conversion.api import Conversion
 from ..conversion.api import convert as convert_source
-from ..conversion.image_counts import ROTATED
 from ..conversion.pack import WrittenDataset
 from ..conversion.source import Source
 from ..errors import BadSample, ConfigError, Message, TooManyBad, worded
@@ -118,7 +117,6 @@ def convert(
         print_skipped(result.skipped, report)
         for name, dataset in result.datasets.items():
             print_dataset(place / name if name else place, dataset)
-        print_rotated(result.datasets.values(), "--orient stores them upright, ")
 
 
 def _print_estimates(out: Path | Url, result: Conversion, would: str) -> None:
@@ -192,13 +190,6 @@ def print_dataset(out: Path | Url, dataset: WrittenDataset) -> None:
 
 def _rate(per_second: float) -> str:
     return f"{per_second:,.0f}/s" if per_second < 1e6 else f"{per_second / 1e6:.1f} M/s"
-
-
-def print_rotated(datasets: Iterable[WrittenDataset], advice: str = "") -> None:
-    """Print how many images a tag rotates, if there are some."""
-    if count := sum(dataset.counts.get(ROTATED, 0) for dataset in datasets):
-        told = f"an EXIF tag rotates or mirrors {counted(count, 'image')}, which a Loader ignores, as torchvision does"
-        print(f"note: {told}: {advice}Loader(orient=True) turns them", file=sys.stderr)
 
 
 def print_skipped(skipped: Sequence[Skipped], report: Path | None) -> None:

@@ -10,7 +10,7 @@ from ..conversion.indexing import index as adopt_files
 from ..dataset.store_access import StoreAccess
 from ..order.world import World
 from ..stores.url import Url
-from ._conversion import WORKERS, advising, print_dataset, print_note, print_rotated, print_skipped
+from ._conversion import WORKERS, advising, print_dataset, print_note, print_skipped
 from ._options import Shown, options_of, with_options
 from ._progress import progress
 from ._store_options import with_store_option
@@ -89,4 +89,3 @@ def index(
         (dataset,) = made.datasets.values()
         print_skipped(made.skipped, report)
         print_dataset(dataset.path if isinstance(dataset.path, Url) else Path(output), dataset)
-        print_rotated([dataset])

@@ -36,7 +36,7 @@ from . import source as sources
 from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource
 from .growing import Growing
-from .image_counts import pair_remarks, total
+from .image_counts import pair_remarks, rotated_notes, total
 from .notes import check_strict, hints, remarks_of
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .reencode import DAMAGED, FRAMES, FROM, OTHER_CODING, Recompress, ReencodeOptions
@@ -64,8 +64,8 @@ class Conversion:
         estimates: after `dry_run`, what would be written for each split, named in the same way.
         fields: the stored fields.
         notes: data that the source or the splits left out or that the source renamed, options that its fields may need,
-            a container that fits better, by how much `dtype` has rounded numbers, and how many JPEGs `jpeg_restarts`
-            left as they were.
+            a container that fits better, by how much `dtype` has rounded numbers, how many JPEGs `jpeg_restarts` left
+            as they were, and how many images an EXIF tag rotates.
     """
 
     datasets: Mapping[str, WrittenDataset]
@@ -241,8 +241,8 @@ def convert(
         store_options: for a URL: options of its store, see `shardio.open`.
         progress: called from time to time with a word for the work, the number of samples done, and the total.
         tell: called with each note (see `Conversion`) before anything is written. Without it, notes on data that is
-            left out or renamed are warnings (SourceWarning), on the first rank. The notes on what `dtype` has rounded
-            and `jpeg_restarts` left come at the end.
+            left out or renamed, and on images that an EXIF tag rotates, are warnings (SourceWarning), on the first
+            rank. The notes on these images, on what `dtype` has rounded and `jpeg_restarts` left come at the end.
         container_options: options of the container: `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
 
     Returns:
@@ -390,9 +390,13 @@ def convert(
         write_report(
             skip_report, folder, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
         )
-    pairs = pair_remarks(total(made.counts for made in datasets.values()))
-    last_notes = [*_last_notes(datasets.values(), samples.fields), *pairs]
-    announce(last_notes, pairs, tell, world)
+    counts = total(made.counts for made in datasets.values())
+    told = [
+        *pair_remarks(counts),
+        *rotated_notes(counts, samples.metadata["source"], Message("{orient:True} stores them upright, ")),
+    ]
+    last_notes = [*_last_notes(datasets.values(), samples.fields), *told]
+    announce(last_notes, told, tell, world)
     return Conversion(datasets, samples.fields, (*found_notes, *last_notes))
 
 

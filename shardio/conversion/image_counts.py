@@ -41,6 +41,15 @@ def pair_remarks(counts: Mapping[str, int]) -> list[str]:
     return [Message("among images and their masks are " + "; ".join(["{}"] * len(told)), *told)] if told else []
 
 
+def rotated_notes(counts: Mapping[str, int], source: str, advice: str = "") -> list[str]:
+    """Return a note if an orientation tag rotates some images of a source; `advice` says what to do here."""
+    if not (count := counts.get(ROTATED, 0)):
+        return []
+    others = "datasets does not" if source == "huggingface" else "torchvision does"
+    told = "an EXIF tag rotates or mirrors {}, which a Loader ignores, as {}: {}Loader(orient=True) turns them"
+    return [Message(told, counted(count, "image"), others, advice)]
+
+
 def total(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
     """Return the sum of counts."""
     found: Counter[str] = Counter()

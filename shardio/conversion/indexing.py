@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -25,7 +26,7 @@ from .adopt import adopt
 from .adopt_objects import KINDS, MOST_THREADS, TEMPORARY, Listing, ObjectAdoption, check_places
 from .adopt_zarr_objects import ZarrAdoption, find_stores
 from .api import Conversion, PathLike, announce
-from .image_counts import pair_remarks
+from .image_counts import pair_remarks, rotated_notes, total
 from .masks import masked
 from .notes import chunk_hints, remarks_of, unwritten_chunks
 from .pack import OnError, PackOptions
@@ -196,9 +197,6 @@ def index(
         count = cpus.share(world.local_size) if workers is None else workers
         work = {"workers": count, "dask": dask, "world": world, **shared}
         dataset = adopt(source, place, strict=strict, masks=masks, checksums=checksums, **work)
-        pairs = pair_remarks(dataset.counts)
-        announce(pairs, pairs, tell, world)
-        notes = (*notes, *pairs)
         if files.kind == "zarr" and not world.rank:
             lacking = unwritten_chunks([place / name for name in dataset.manifest.shards.names])
             announce(lacking, lacking, tell, world)
@@ -206,7 +204,10 @@ def index(
         made = Conversion({"": dataset}, masked(source, masks).fields, notes)
     if report is not None and not (world or World()).rank:
         write_report(Path(report), place, [("", sample) for sample in made.skipped])
-    return made
+    counts = total(one.counts for one in made.datasets.values())
+    told = (*pair_remarks(counts), *rotated_notes(counts, ""))
+    announce(told, told, tell, world or World())
+    return replace(made, notes=(*made.notes, *told))
 
 
 def _source(files: FoundFiles, choices: Mapping[str, Any], on_error: str, sort: Sort) -> Any:

@@ -356,7 +356,7 @@ def orientation(data: Buffer) -> int:
         found = None
     if found is None and (match := _XMP_ORIENTATION.search(xmp)):
         found = int(match[1])
-    return found if found in range(1, 9) else 1
+    return found if found is not None and 1 <= found <= 8 else 1
 
 
 def with_orientation(data: bytes, orientation: int) -> bytes:

@@ -1,6 +1,7 @@
 """Images that an EXIF tag rotates: conversions count them, and `--orient` stores them upright."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from _cli import run
 from PIL import Image, ImageOps
 
 import shardio
+from shardio.errors import SourceWarning
 
 
 def rotated(orientation: int, kind: str = "JPEG") -> bytes:
@@ -43,6 +45,25 @@ def test_they_are_counted(photos: Path, tmp_path: Path) -> None:
     assert "mirrors 8 images" in run("index", tmp_path / "out" / "*.tar", "-o", tmp_path / "adopted")
     assert "mirrors 8 images" in run("convert", "imagefolder", photos, tmp_path / "small", "--resize-shorter", "20")
     assert "EXIF" not in run("convert", "imagefolder", photos, tmp_path / "upright", "--orient")
+
+
+def test_python_tells_of_them(photos: Path, tmp_path: Path) -> None:
+    """In Python the count is among the notes and told; without `tell` it is a warning. `orient` ends it."""
+    told: list[str] = []
+    made = shardio.convert(photos, tmp_path / "told", converter="imagefolder", tell=told.append)
+    assert told == list(made.notes)
+    assert re.search("mirrors 8 images, .* as torchvision does: orient=True stores them upright", told[-1])
+    with pytest.warns(SourceWarning, match="mirrors 8 images"):
+        shardio.index(tmp_path / "told", tmp_path / "adopted")
+    assert not shardio.convert(photos, tmp_path / "upright", converter="imagefolder", orient=True).notes
+
+
+def test_hugging_face_turns_them(photos: Path, tmp_path: Path) -> None:
+    """The note of `convert huggingface` says that `datasets` itself turns such images."""
+    datasets = pytest.importorskip("datasets")
+    rows = {"image": [file.read_bytes() for file in sorted(photos.rglob("*.jpg"))]}
+    with pytest.warns(SourceWarning, match="rotates or mirrors 7 images, which a Loader ignores, as datasets does not"):
+        shardio.convert(datasets.Dataset.from_dict(rows), tmp_path / "out", converter="huggingface")
 
 
 @pytest.mark.parametrize("options", [{}, {"store_pixels": True, "resize": (30, 50)}], ids=["files", "pixels"])

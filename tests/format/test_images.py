@@ -1,8 +1,10 @@
 """`images.probe` returns the sizes that decoders find, and detects truncated files."""
 
+import io
 import math
 import re
 import struct
+import zlib
 from contextlib import suppress
 
 import cv2
@@ -24,7 +26,10 @@ from _builders import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image, ImageOps
 
+from shardio.engines.jpeg_headers import orientations_of
+from shardio.engines.orientation import TURNS, turned
 from shardio.errors import BadSample
 from shardio.format.images import MOST_SCANS, ImageInfo, jpeg_coding, orientation, probe, sniff
 
@@ -203,6 +208,82 @@ def test_orientations_are_read(name: str, kind: int, order: str, number: int) ->
     data = with_exif(FILES[name], tiff(number, order=order, kind=kind))
     assert orientation(data) == orientation(memoryview(data)) == number
     assert probe(memoryview(data)).format == sniff(bytearray(data)) == probe(FILES[name]).format
+
+
+XMP_ATTRIBUTE = b'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/>'
+XMP_ELEMENT = b"<rdf:Description><tiff:Orientation>8</tiff:Orientation></rdf:Description>"
+
+
+def app1(*bodies: bytes) -> bytes:
+    """A JPEG with segments for metadata."""
+    data = jpeg(9, 11)
+    return data[:2] + b"".join(b"\xff\xe1" + struct.pack(">H", len(b) + 2) + b for b in bodies) + data[2:]
+
+
+def png_chunk(name: bytes, body: bytes, *, at_end: bool = False) -> bytes:
+    """A PNG with a chunk for metadata, before or after its pixels."""
+    data = png(9, 11)
+    at = len(data) - 12 if at_end else 33
+    return (
+        data[:at] + struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body)) + data[at:]
+    )
+
+
+def webp_xmp(xmp: bytes) -> bytes:
+    """A WebP with XMP alone."""
+    file = io.BytesIO()
+    Image.fromarray(pixels(9, 11)).save(file, "WEBP", xmp=xmp)
+    return file.getvalue()
+
+
+def raw_profile(exif: bytes) -> bytes:
+    """Exif data as ImageMagick writes them into texts of PNGs."""
+    return b"\nexif\n%8d\n" % len(exif) + exif.hex().encode() + b"\n"
+
+
+EXIF, XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
+ELSEWHERE = {
+    "doubled prefix": app1(EXIF + EXIF + tiff(6)),
+    "split": app1(EXIF + tiff(6)[:20], EXIF + tiff(6)[20:]),
+    "split, with a second whole one": app1(EXIF + tiff(3), EXIF + tiff(6)),
+    "XMP attribute": app1(XMP + XMP_ATTRIBUTE),
+    "XMP element": app1(XMP + XMP_ELEMENT),
+    "XMP, the last of two": app1(XMP + XMP_ATTRIBUTE, XMP + XMP_ELEMENT),
+    "Exif without the tag, XMP": app1(EXIF + tiff(6)[:22] + b"\x13\x01" + tiff(6)[24:], XMP + XMP_ATTRIBUTE),
+    "Exif upright, XMP": app1(EXIF + tiff(1), XMP + XMP_ATTRIBUTE),
+    "Exif undefined, XMP": app1(EXIF + tiff(9), XMP + XMP_ATTRIBUTE),
+    "XMP undefined": app1(XMP + XMP_ATTRIBUTE.replace(b"6", b"9")),
+    "signed": app1(EXIF + tiff(6, kind=8)),
+    "bytes": app1(EXIF + tiff(6, kind=1), XMP + XMP_ATTRIBUTE),
+    "other TIFF mark": app1(EXIF + b"MM*\0" + tiff(6, order=">")[4:]),
+    "PNG, prefix": png_chunk(b"eXIf", EXIF + tiff(6)),
+    "PNG, at its end": png_chunk(b"eXIf", tiff(6), at_end=True),
+    "PNG, XMP": png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP_ATTRIBUTE),
+    "PNG, packed XMP": png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(XMP_ATTRIBUTE)),
+    "PNG, raw profile": png_chunk(b"tEXt", b"Raw profile type exif\0" + raw_profile(EXIF + tiff(6))),
+    "PNG, packed profile": png_chunk(
+        b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(raw_profile(EXIF + tiff(5))), at_end=True
+    ),
+    "PNG, damaged profile": png_chunk(b"zTXt", b"Raw profile type exif\0\0" + b"no zlib"),
+    "WebP, prefix": with_exif(FILES["webp, lossy"], EXIF + tiff(6)),
+    "WebP, XMP": webp_xmp(XMP_ATTRIBUTE),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_an_orientation_is_where_pillow_finds_it(name: str) -> None:
+    """In XMP, split or prefixed Exif data and raw profiles it counts as for `exif_transpose`; compiled code agrees."""
+    data = ELSEWHERE[name]
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
+    made = turned(np.array(Image.open(io.BytesIO(data))), TURNS[orientation(data)])
+    np.testing.assert_array_equal(made, np.array(upright))
+    assert orientations_of([data]).tolist() == [orientation(data)]
+
+
+def test_a_raw_profile_that_is_no_profile() -> None:
+    """Raw profiles whose digits are none, and texts that are too large, count as upright."""
+    for text in (b"\nexif\n 4\nzz", b"\nexif", b"\xff\n\n\n\xff", b" " * (2 << 20)):
+        assert orientation(png_chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(text))) == 1
 
 
 @pytest.mark.parametrize("data", [*FILES.values(), with_thumbnail(jpeg(9, 11), jpeg(3, 4)), b"", b"no image"])
