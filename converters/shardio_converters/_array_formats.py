@@ -3,7 +3,9 @@
 Each is read by the library of its field, from a stream without a path.
 """
 
+import contextlib
 import math
+import re
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +23,13 @@ from shardio.source import load_optional
 from shardio.system.npy import read_header
 
 from ._dicom import open_dicom, series_of
-from ._opened_array import OpenedArray, ReadOptions, Stream, check_room, damage_is_bad
+from ._opened_array import OpenedArray, ReadOptions, Stream, check_room, damage_is_bad, rescaled_dtype
 from ._volume_axes import canonical, space_of
 
 _HEAD = 400  # bytes that tell the format of a file
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_NODATA, _METADATA = 42113, 42112  # tags of GDAL
+_ITEM = re.compile(r"<Item ([^>]*)>([^<]*)</Item>")
 _PNG_CHANNELS = {0: 0, 2: 3, 6: 4}  # by the colour type: grey, RGB, RGB and alpha
 
 _Open: TypeAlias = Callable[[Stream, ReadOptions], OpenedArray]
@@ -61,7 +65,7 @@ def open_arrays(paths: Sequence[Path], options: ReadOptions) -> OpenedArray:
         paths = sorted(path for path in paths[0].iterdir() if path.is_file() and format_of(path) == "dicom")
         if len({series_of(path) for path in paths}) != 1:
             raise BadSample("a folder must hold the DICOM files of one series to be a sample")
-    opened = _open_array(paths[0], options) if len(paths) == 1 else open_dicom(paths)
+    opened = _open_array(paths[0], options) if len(paths) == 1 else open_dicom(paths, options)
     return canonical(opened) if options.orientation == "RAS" else opened
 
 
@@ -140,15 +144,51 @@ def _tiff(stream: Stream, options: ReadOptions) -> OpenedArray:
             notes.append("MINISWHITE: larger numbers are darker, and stay as they are")
         if photometric == "PALETTE":
             notes.append("pixels are numbers of a palette, and stay as they are")
+        stored = np.dtype(first.dtype).newbyteorder("=")
+        meaning = _geotiff(first, stored)
+    applies = bool(options.rescale and meaning)
+    dtype = rescaled_dtype(stored) if applies else stored
 
     def read() -> NDArray[Any]:
         if any(page is None for page in first.pages):
             raise BadSample("pages of its series are missing")
         values: NDArray[Any] = first.asarray(maxworkers=1)
-        return values
+        if not applies:
+            return values
+        scaled = np.asarray(values * meaning.get("scale", 1.0) + meaning.get("offset", 0.0)).astype(dtype)
+        if "nodata" in meaning:
+            scaled[values == stored.type(meaning["nodata"])] = np.nan
+        return scaled
 
-    dtype = np.dtype(first.dtype).newbyteorder("=")
-    return OpenedArray(tuple(map(int, first.shape)), dtype, "tifffile", stream.size, read, notes=tuple(notes))
+    return OpenedArray(
+        tuple(map(int, first.shape)), dtype, "tifffile", stream.size, read,
+        notes=tuple(notes), unapplied={} if applies else meaning,
+    )  # fmt: skip
+
+
+def _geotiff(series: Any, stored: np.dtype[Any]) -> dict[str, Any]:
+    """The number that stands for no data, and the scale and offset of all bands or, in an array, of each: GDAL's tags.
+
+    What changes no value is left out, as is what is no number.
+    """
+    tags = {code: str(tag.value) for code in (_NODATA, _METADATA) if (tag := series.keyframe.tags.get(code))}
+    found: dict[str, Any] = {}
+    with contextlib.suppress(ValueError, OverflowError):
+        nodata = float(tags.get(_NODATA, "nan").strip("\0 "))
+        if stored.type(nodata) == nodata or (stored.kind == "f" and not math.isnan(nodata)):
+            found["nodata"] = nodata
+    bands, axis = int(series.keyframe.samplesperpixel), series.axes.find("S")
+    for name, idle in (("scale", 1.0), ("offset", 0.0)):
+        each = np.full(bands, idle)
+        for attributes, text in _ITEM.findall(tags.get(_METADATA, "")):
+            sample = re.search(r'sample="(\d+)"', attributes)
+            if f'role="{name}"' in attributes:
+                with contextlib.suppress(ValueError, IndexError):
+                    each[int(sample[1]) if sample else 0] = float(text)
+        if (each != idle).any():
+            shape = [-1 if at == axis else 1 for at in range(len(series.shape))]
+            found[name] = float(each[0]) if (each == each[0]).all() or axis < 0 else each.reshape(shape)
+    return found
 
 
 def _check_directories(stream: Stream) -> None:
@@ -183,9 +223,8 @@ def _nifti(stream: Stream, options: ReadOptions) -> OpenedArray:
         stored = proxy.dtype.newbyteorder("=")
         colours = len(stored.names or ())
         scaled = not colours and (proxy.slope, proxy.inter) != (1, 0)
-        # What float32 holds stays in it, as for scanners' 16 bits; nibabel's own default is float64 for all.
-        wide = stored.kind in "iuf" and stored.itemsize >= 4 and stored != np.float32
-        dtype = stored if not scaled or stored.kind == "c" else np.dtype(np.float64 if wide else np.float32)
+        # nibabel's own default is float64 for all.
+        dtype = stored if not scaled or stored.kind == "c" else rescaled_dtype(stored)
         affine = np.asarray(found.affine, np.float64)
         stated = found.header["qform_code"] > 0 or found.header["sform_code"] > 0
         space = space_of(affine, shape) if stated else None
@@ -199,7 +238,8 @@ def _nifti(stream: Stream, options: ReadOptions) -> OpenedArray:
     if colours:
         shape, dtype = (*shape, colours), np.dtype(np.uint8)
     size = stream.size + (image.size if pair else 0)
-    return OpenedArray(shape, dtype, "nibabel", size, read, affine, space)
+    whole = scaled and stored.kind in "iu"
+    return OpenedArray(shape, dtype, "nibabel", size, read, affine, space, scaled=whole)
 
 
 def _image_of_pair(header: Path) -> File:
@@ -275,7 +315,7 @@ OPENERS: Mapping[str, _Open] = MappingProxyType(
         "png": _png,
         "npy": _npy,
         "nifti": _nifti,
-        "dicom": lambda stream, options: open_dicom([stream]),
+        "dicom": lambda stream, options: open_dicom([stream], options),
         "fits": _fits,
         "matlab": _matlab,
     }

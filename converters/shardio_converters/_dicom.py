@@ -11,7 +11,7 @@ from shardio.errors import BadSample, Message
 from shardio.foreign.files import File
 from shardio.source import load_optional
 
-from ._opened_array import OpenedArray, Stream, damage_is_bad
+from ._opened_array import OpenedArray, ReadOptions, Stream, damage_is_bad, rescaled_dtype
 from ._volume_axes import space_of
 
 _SAME_PLACE = 1e-3  # millimetres
@@ -33,37 +33,44 @@ def series_of(path: Path) -> str | None:
         return None
 
 
-def open_dicom(files: Sequence[Stream | Path]) -> OpenedArray:
+def open_dicom(files: Sequence[Stream | Path], options: ReadOptions) -> OpenedArray:
     """Read the headers of a file, or of the slices of one series, which are opened one at a time.
 
-    Raises BadSample if slices differ in shape, direction or spacing, if two lie at one place, and if one is missing.
+    Frames of one file come in the order of their places, as slices do. Raises BadSample if slices differ in shape,
+    direction or spacing, if two lie at one place, and if one is missing.
     """
     pydicom = _pydicom()
     with damage_is_bad("pydicom"):
         streams = map(_stream, files)
         sized = [(stream.size, pydicom.dcmread(stream, stop_before_pixels=True)) for stream in streams]
         heads = [head for _, head in sized]
-        shapes, dtypes = [_shape(head) for head in heads], [_dtype(head) for head in heads]
+        dose = bool(options.rescale)
+        shapes, dtypes = [_shape(head) for head in heads], [_dtype(head, dose) for head in heads]
         inverted = any(head.get("PhotometricInterpretation") == "MONOCHROME1" for head in heads)
         order = [0] if len(heads) == 1 else _in_order(heads, shapes)
         space = _space([heads[number] for number in order])
+        frames = _frames_in_order(heads[0]) if len(heads) == 1 else None
+        unapplied = {n: float(heads[0][n].value) for n in ("DoseGridScaling",) if n in heads[0] and not dose}
     dtype = np.result_type(*dtypes)
     shape = (len(heads), *shapes[0]) if len(heads) > 1 else shapes[0]
-    notes = ("MONOCHROME1: larger numbers are darker, and stay as they are",) if inverted else ()
+    notes = ["MONOCHROME1: larger numbers are darker, and stay as they are"] if inverted else []
+    if frames == []:
+        notes.append("frames lie at the same places, or in several directions, and stay in their order in the file")
 
     def read() -> NDArray[Any]:
         if len(order) == 1:
-            return _values(_stream(files[0])).astype(dtype, copy=False)
+            values = _values(_stream(files[0]), dose).astype(dtype, copy=False)
+            return values[frames] if frames else values
         values = np.empty(shape, dtype)
         for place, number in enumerate(order):
-            found = _values(_stream(files[number]))
+            found = _values(_stream(files[number]), dose)
             if found.shape != shapes[0]:
                 raise BadSample(f"slice {place} has the shape {list(found.shape)}, its header states {list(shapes[0])}")
             values[place] = found
         return values
 
     size = sum(size for size, _ in sized)
-    return OpenedArray(shape, dtype, "pydicom", size, read, space=space, notes=notes)
+    return OpenedArray(shape, dtype, "pydicom", size, read, space=space, notes=tuple(notes), unapplied=unapplied)
 
 
 def _stream(file: Stream | Path) -> Stream:
@@ -80,7 +87,7 @@ def _shape(head: Any) -> tuple[int, ...]:
     return ((frames,) if frames > 1 else ()) + size + ((colours,) if colours > 1 else ())
 
 
-def _dtype(head: Any) -> np.dtype[Any]:
+def _dtype(head: Any, dose: bool) -> np.dtype[Any]:
     """The dtype of a file's values: that of the stored ones or of a lookup table, or floats where they are rescaled."""
     if table := head.get("ModalityLUTSequence"):
         return np.dtype(f"uint{int(table[0].LUTDescriptor[2])}")
@@ -89,32 +96,53 @@ def _dtype(head: Any) -> np.dtype[Any]:
         stored = np.dtype(f"f{bits // 8}")
     else:
         stored = np.dtype(f"{'i' if head.PixelRepresentation else 'u'}{max(1, bits // 8)}")
-    if all(rule == (1, 0) for rule in _rescaling(head)):
-        return stored
-    return np.dtype(np.float64 if bits > 16 and stored != np.float32 else np.float32)
+    return stored if all(rule == (1, 0) for rule in _rescaling(head, dose)) else rescaled_dtype(stored)
 
 
-def _rescaling(head: Any) -> list[tuple[float, float]]:
-    """The slope and the intercept of each frame, which enhanced files state for all frames or for each."""
-    shared = head.get("SharedFunctionalGroupsSequence") or [None]
-    each = head.get("PerFrameFunctionalGroupsSequence") or [None] * int(head.get("NumberOfFrames") or 1)
+def _rescaling(head: Any, dose: bool) -> list[tuple[float, float]]:
+    """The slope and the intercept of each frame; with `dose`, the slope of a file of doses takes them to its units."""
     found = []
-    for frame in each:
-        of = next((group.PixelValueTransformationSequence[0] for group in (frame, shared[0]) if _rescales(group)), head)
+    for of in _of_frames(head, "PixelValueTransformationSequence"):
+        of = head if of is None else of
         slope, intercept = of.get("RescaleSlope"), of.get("RescaleIntercept")
+        slope = head.get("DoseGridScaling") if dose and slope is None else slope
         found.append((1.0 if slope is None else float(slope), float(intercept or 0)))
     return found
 
 
-def _rescales(group: Any) -> bool:
-    return bool(group is not None and group.get("PixelValueTransformationSequence"))
+def _of_frames(head: Any, name: str) -> list[Any]:
+    """What an enhanced file states of each frame, in the frame's group or in that of all; None where it is neither."""
+    shared = head.get("SharedFunctionalGroupsSequence") or [None]
+    each = head.get("PerFrameFunctionalGroupsSequence") or [None] * int(head.get("NumberOfFrames") or 1)
+    groups = [
+        next((group for group in (frame, shared[0]) if group is not None and group.get(name)), None) for frame in each
+    ]
+    return [None if group is None else group[name].value[0] for group in groups]
 
 
-def _values(stream: Stream) -> NDArray[Any]:
+def _frames_in_order(head: Any) -> list[int] | None:
+    """The numbers of the frames of an enhanced file in the order of their places; [] if these give no order.
+
+    None if the file states no places, or the frames are in order.
+    """
+    places, directions = (
+        [None if of is None else of.get(f"Image{what}Patient") for of in _of_frames(head, f"Plane{what}Sequence")]
+        for what in ("Position", "Orientation")
+    )
+    if not 1 < len(places) == int(head.get("NumberOfFrames") or 1) or None in directions or None in places:
+        return None
+    along = _along_normal(directions, places)
+    order = [] if along is None else np.argsort(along, kind="stable").tolist()
+    if along is None or not np.diff(along[order]).min() > _SAME_PLACE:
+        return []
+    return None if order == sorted(order) else order
+
+
+def _values(stream: Stream, dose: bool) -> NDArray[Any]:
     stream.seek(0)
     whole = _pydicom().dcmread(stream)
     values: NDArray[Any] = whole.pixel_array
-    dtype, rules = _dtype(whole), _rescaling(whole)
+    dtype, rules = _dtype(whole, dose), _rescaling(whole, dose)
     if whole.get("ModalityLUTSequence"):
         return np.asarray(_pydicom().pixels.apply_modality_lut(values.astype(np.int32), whole), dtype)
     if all(rule == (1, 0) for rule in rules):
@@ -145,12 +173,11 @@ def _in_order(heads: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> list[i
 
 
 def _by_place(heads: Sequence[Any]) -> list[int]:
-    directions = np.array([head.ImageOrientationPatient for head in heads], np.float64)
+    directions = [head.ImageOrientationPatient for head in heads]
     spacings = [tuple(map(float, head.get("PixelSpacing") or ())) for head in heads]
-    if np.abs(directions - directions[0]).max() > _SAME_DIRECTION or len(set(spacings)) > 1:
+    places = _along_normal(directions, [head.ImagePositionPatient for head in heads])
+    if places is None or len(set(spacings)) > 1:
         raise BadSample("the slices of its series differ in direction or PixelSpacing; {}", _EACH_FILE)
-    normal = np.cross(directions[0, :3], directions[0, 3:])
-    places = np.array([head.ImagePositionPatient for head in heads], np.float64) @ normal
     order = np.argsort(places, kind="stable")
     steps = np.diff(places[order])
     at = int(np.argmin(steps))
@@ -178,6 +205,14 @@ def _space(heads: Sequence[Any]) -> NDArray[np.float64] | None:
     affine[:3] = np.stack([(last - first) / (len(heads) - 1), down * height, across * width, first], axis=1)
     affine[:2] *= -1  # from left and posterior
     return space_of(affine, (len(heads), *_shape(heads[0])))
+
+
+def _along_normal(directions: Sequence[Any], places: Sequence[Any]) -> NDArray[np.float64] | None:
+    """The places of slices along their normal in millimetres, `[n]`; None if they differ in direction."""
+    cosines = np.array(directions, np.float64)
+    if np.abs(cosines - cosines[0]).max() > _SAME_DIRECTION:
+        return None
+    return np.array(places, np.float64) @ np.cross(cosines[0, :3], cosines[0, 3:])
 
 
 def _two(shapes: Sequence[tuple[int, ...]]) -> str:

@@ -6,8 +6,8 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
@@ -20,6 +20,7 @@ from shardio.system.seekable import Seekable
 Orientation: TypeAlias = Literal["stored", "RAS"]
 
 _ANY = 64 << 20  # bytes of an array of any file
+_NEAR = 1e-3  # of a whole number
 _PER_BYTE = 1 << 12  # bytes of an array per byte of its file: deflate makes a byte of a thousand, others of a few more
 
 
@@ -37,6 +38,8 @@ class OpenedArray:
         affine: float64 [4, 4], which takes indices to places in space; None where the format states none.
         space: the affine of the first three axes, in mm to the right, anterior and superior, if that is stated.
         notes: what its user should know of the values.
+        unapplied: by name, what its header states of the values that `ReadOptions.rescale` would apply.
+        scaled: whether the values are whole numbers that the file scales.
     """
 
     shape: tuple[int, ...]
@@ -47,6 +50,8 @@ class OpenedArray:
     affine: NDArray[np.float64] | None = None
     space: NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
+    unapplied: Mapping[str, Any] = field(default_factory=dict)
+    scaled: bool = False
 
     def __post_init__(self) -> None:
         check_room(self.shape, self.dtype, self.file_bytes)
@@ -64,21 +69,25 @@ class OpenedArray:
 @final
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options that choose among the arrays of a file, and how to take them.
+    """The options that choose among the arrays of a file, and how to take them and apply its header.
 
     Attributes:
         variable: the variable of a MATLAB file; None for the only array.
         hdu: the number of the HDU of a FITS file; None for the first with an array.
         orientation: whether volumes stay as stored, or get the axes of RAS; None leaves them, if all are alike.
+        rescale: whether what the library of the format leaves to its user is applied; None if that is not decided.
+        round: whether labels are rounded, see `off_whole`; None if that is not decided.
     """
 
     variable: str | None = None
     hdu: int | None = None
     orientation: Orientation | None = None
+    rescale: bool | None = None
+    round: bool | None = None
 
     def given(self) -> dict[str, Any]:
-        """The options that are given, by name."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """The options that change the values, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None and value is not False}
 
 
 @final
@@ -142,6 +151,22 @@ class _Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR and record.thread == self._thread:
             self.found.append(record.getMessage())
+
+
+def rescaled_dtype(stored: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of stored numbers once they are scaled: what float32 holds stays in it."""
+    wide = stored.itemsize > 2 and stored != np.float32
+    return np.dtype(np.float64 if wide else np.float32)
+
+
+def off_whole(values: NDArray[Any]) -> float:
+    """Return how far values are from whole numbers at most; infinity if that is not near, as labels are."""
+    off = 0.0
+    for some in (values.flat[: 1 << 12], values):  # what holds no labels mostly ends with the first
+        off = float(np.abs(some - np.rint(some)).max(initial=0.0))
+        if not off < _NEAR:  # also NaN
+            return math.inf
+    return off
 
 
 def check_room(shape: tuple[int, ...], dtype: np.dtype[Any], file_bytes: int) -> None:

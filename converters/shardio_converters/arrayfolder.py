@@ -1,8 +1,10 @@
 """Folders and tables of files that each hold an array: TIFF, PNG of 16 bits, NIfTI, DICOM, FITS, MATLAB and .npy."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
@@ -24,7 +26,7 @@ from ._class_folders import find_class_folders
 from ._dicom import series_of
 from ._fields import array_field, evenly_spaced, readable, shape_of_all, unheld
 from ._files import file_size
-from ._opened_array import OpenedArray, Orientation, ReadOptions
+from ._opened_array import OpenedArray, Orientation, ReadOptions, off_whole
 from ._source_base import DataclassSource
 from ._string_array import StringArray
 from ._text_tables import Column
@@ -32,6 +34,7 @@ from ._volume_axes import NEAR, axis_codes, canonical, distance, on_one_grid
 from .filelist import DELIMITERS, filelist, open_table, usual_column
 
 _PROBED = 24  # files whose headers decide the fields
+_READ = 3  # of these files, whose values tell whether they are labels
 _NEXT = "\0"  # before each path of a slice
 _ORIENTATION = Message("{orientation:RAS} brings all into one order, {orientation:stored} leaves each as it is")
 _SHOWN = 5  # the most kinds of files that a message names
@@ -46,6 +49,8 @@ def arrayfolder(
     variable: str | None = None,
     hdu: int | None = None,
     orientation: Orientation | None = None,
+    rescale: bool | None = None,
+    round: bool | None = None,
     sort: Sort = "name",
     root: str | os.PathLike[str] | None = None,
     path: str | Mapping[str, str] | None = None,
@@ -69,8 +74,9 @@ def arrayfolder(
     NIfTI files and DICOM files are scaled to float32 as their headers state, or float64 where the stored numbers have
     32 bits or more; what nothing scales stays as it is. NIfTI files have a field `affine` beside. The DICOM files of
     one folder and one series are slices of one sample, sorted by their places in space, else by InstanceNumber; a
-    series that lacks one or has two at one place is a bad sample. FITS files are scaled as astropy does it. Of MATLAB's
-    files, those of version 7.3 are HDF5 files, which the converter `hdf5` takes.
+    series that lacks one or has two at one place is a bad sample. The frames of an enhanced DICOM file are sorted in
+    the same way, if their places differ. FITS files are scaled as astropy does it. Of MATLAB's files, those of version
+    7.3 are HDF5 files, which the converter `hdf5` takes.
 
     Some files throughout decide the shape and the dtype. Where shapes differ, arrays have any shape, or any length
     along the first axis.
@@ -86,6 +92,12 @@ def arrayfolder(
         orientation: of NIfTI files and DICOM series: RAS brings the axes of all volumes into the order and direction
             nearest to right, anterior, superior, as nibabel's as_closest_canonical does; stored leaves each as it is.
             Without it, volumes of a row stay as they are, must fit in shape, and a remark tells where axes differ.
+        rescale: apply what headers state and pydicom and tifffile leave to you: DoseGridScaling of DICOM's doses, and
+            the scale, offset and nodata of GeoTIFFs, which becomes NaN; the values are then floats. Without it a note
+            tells if there is any.
+        round: round labels that are stored as scaled numbers, within 1e-3 of whole ones, as 2.9999847, to these; the
+            dtype stays. It concerns the fields whose files hold such numbers; in these, others make a sample bad.
+            Without it a note tells of them.
         sort: `natural` sorts files and class folders by the numbers in their names, so that s_2 comes before s_10.
         root: of a table, the folder that relative paths start from. Without it: the folder of the table.
         path: of a table, the column that holds the paths, or several columns and their fields, as in
@@ -110,7 +122,7 @@ def arrayfolder(
         ConfigError: options of tables are given for a folder, or do not fit the table; see `filelist`.
         MissingDependency: a library that reads such files is not installed.
     """
-    options = ReadOptions(variable, hdu, orientation)
+    options = ReadOptions(variable, hdu, orientation, rescale, round)
     lacked = listed_names(optional)
     of_tables = {"root": root, "path": path, "fields": fields, "delimiter": delimiter, "classes": classes}
     one = src if isinstance(src, (str, os.PathLike)) else None
@@ -149,6 +161,7 @@ class ArrayFolder(DataclassSource):
         classes: the class names, where they are known.
         options: what to read of each file.
         differ: whether a remark tells that volumes of a row differ in their axes, so that these are no bad samples.
+        labels: the fields whose values are rounded.
     """
 
     root: Path
@@ -161,6 +174,7 @@ class ArrayFolder(DataclassSource):
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     differ: bool = False
+    labels: frozenset[str] = frozenset()
     source = "arrayfolder"
     plain_values = True
 
@@ -220,6 +234,10 @@ class ArrayFolder(DataclassSource):
                 if self.options.orientation is None:
                     self._check_grids(headers)
                 values, dtype = opened.values(), np.dtype(self.arrays[name].dtype)
+                if name in self.labels:
+                    if off_whole(values) == math.inf:
+                        raise BadSample(Message("{round} takes labels within 1e-3 of whole numbers, here are others"))
+                    values = np.rint(values)
                 arrays[name] = values.astype(dtype, copy=False) if np.can_cast(values.dtype, dtype) else values
             if name in self.affines:
                 affine = opened.affine
@@ -261,23 +279,61 @@ def _key(path: str) -> str:
 
 
 def _with_fields(source: ArrayFolder, lacked: Collection[str]) -> ArrayFolder:
-    """The source with the fields of its arrays, which some files throughout decide, and hints on what these hold."""
+    """The source with the fields of its arrays, which some files throughout decide, and what is to be told of them."""
     arrays: dict[str, Field] = {}
     affines: dict[str, str] = {}
-    hints = dict.fromkeys(source.hints)
+    hints, remarks, labels = dict.fromkeys(source.hints), [*source.remarks], set[str]()
     opened: dict[str, dict[int, tuple[str, OpenedArray]]] = {}
     for name, paths in source.paths.items():
         there = [number for number, path in enumerate(paths) if path or name not in lacked]
         numbers = [there[at] for at in evenly_spaced(len(there), _PROBED)]
         opened[name] = _opened(source, name, numbers)
-        arrays[name] = _field(dict(opened[name].values()), hints)
-        if all(one.affine is not None for _, one in opened[name].values()):
+        found = dict(opened[name].values())
+        arrays[name] = _field(found, hints)
+        if (told := _unapplied(found.values())) and source.options.rescale is None:
+            rule = "the values of {!r} are taken as they are stored: their headers' {} is not applied, which "
+            remarks.append(Message(rule + "{rescale:True} does", name, told))
+        if (off := _labels_off(found.values(), source.options.round)) is not None:
+            labels |= {name}
+            rule = (
+                "the values of {!r} are whole numbers but for up to {:.2g}, as scaled labels: {round:True} rounds them"
+            )
+            remarks += [Message(rule, name, off)] if off and source.options.round is None else []
+        if all(one.affine is not None for one in found.values()):
             affines[name] = "affine" if len(source.paths) == 1 else f"{name}_affine"
     if clash := {*arrays, *affines.values()} & source.columns.keys():
         raise ConfigError("two columns would be the field {!r}; rename one with {field}, path or fields", min(clash))
-    remarks = _axes_remarks(opened, hints) if source.options.orientation is None else []
-    found = replace(source, arrays=with_optional(arrays, lacked), affines=affines, hints=tuple(hints))
-    return replace(found, remarks=(*source.remarks, *remarks), differ=bool(remarks))
+    if source.options.round and not labels:
+        raise ConfigError(Message("{round} takes labels within 1e-3 of whole numbers, and those looked at are not"))
+    differing = _axes_remarks(opened, hints) if source.options.orientation is None else []
+    return replace(
+        source, arrays=with_optional(arrays, lacked), affines=affines, remarks=(*remarks, *differing),
+        hints=tuple(hints), labels=frozenset(labels if source.options.round else ()), differ=bool(differing),
+    )  # fmt: skip
+
+
+def _unapplied(found: Iterable[OpenedArray]) -> str:
+    """What the headers of arrays state that is not applied, with its values; "" for nothing."""
+    values: dict[str, dict[str, None]] = {}
+    for one in found:
+        for name, value in one.unapplied.items():
+            values.setdefault(name, {})[str(np.ravel(value).tolist()).strip("[]")] = None
+    shown = {name: [*each][:_SHOWN] + ["..."] * (len(each) > _SHOWN) for name, each in values.items()}
+    return " and ".join(f"{name}={', '.join(each)}" for name, each in shown.items())
+
+
+def _labels_off(found: Iterable[OpenedArray], wanted: bool | None) -> float | None:
+    """How far from whole numbers the labels in some of these arrays are; None if they are no labels."""
+    those = [one for one in found if one.dtype.kind == "f" and (wanted or one.scaled)] if wanted is not False else []
+    most = 0.0 if those else None
+    for number in evenly_spaced(len(those), _READ):
+        with suppress(BadSample):
+            values = those[number].values()
+            off = off_whole(values)
+            if off == math.inf or not np.rint(values).any():
+                return None
+            most = max(most or 0.0, off)
+    return most
 
 
 def _axes_remarks(opened: Mapping[str, Mapping[int, tuple[str, OpenedArray]]], hints: dict[str, None]) -> list[str]:

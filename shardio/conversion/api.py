@@ -391,12 +391,12 @@ def convert(
             skip_report, folder, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
         )
     counts = total(made.counts for made in datasets.values())
-    told = [
+    of_images = [
         *pair_remarks(counts),
         *rotated_notes(counts, samples.metadata["source"], Message("{orient:True} stores them upright, ")),
     ]
-    last_notes = [*_last_notes(datasets.values(), samples.fields), *told]
-    announce(last_notes, told, tell, world)
+    last_notes = [*_last_notes(datasets.values(), samples.fields), *of_images]
+    announce(last_notes, of_images, tell, world)
     return Conversion(datasets, samples.fields, (*found_notes, *last_notes))
 
 

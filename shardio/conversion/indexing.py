@@ -205,9 +205,9 @@ def index(
     if report is not None and not (world or World()).rank:
         write_report(Path(report), place, [("", sample) for sample in made.skipped])
     counts = total(one.counts for one in made.datasets.values())
-    told = (*pair_remarks(counts), *rotated_notes(counts, ""))
-    announce(told, told, tell, world or World())
-    return replace(made, notes=(*made.notes, *told))
+    of_images = (*pair_remarks(counts), *rotated_notes(counts, ""))
+    announce(of_images, of_images, tell, world or World())
+    return replace(made, notes=(*made.notes, *of_images))
 
 
 def _source(files: FoundFiles, choices: Mapping[str, Any], on_error: str, sort: Sort) -> Any:

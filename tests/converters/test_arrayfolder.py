@@ -70,8 +70,50 @@ TIFFS: dict[str, dict[str, Any]] = {
 }
 
 
+def geotiff(path: Path, data: NDArray[Any], nodata: str, items: str, **options: Any) -> Path:
+    """Write a TIFF with GDAL's tags."""
+    metadata = f"<GDALMetadata>{items}</GDALMetadata>"
+    tags = [(42113, "s", 0, nodata, True), (42112, "s", 0, metadata, True)]
+    tifffile.imwrite(path, data, extratags=tags, metadata=None, **options)
+    return path
+
+
+def item(role: str, value: float, band: int = 0) -> str:
+    """A scale or an offset in GDAL's metadata."""
+    return f'<Item name="{role.upper()}" sample="{band}" role="{role}">{value}</Item>'
+
+
 class TestTiff:
     """Files of tifffile, in all its layouts."""
+
+    def test_what_gdal_states(self, tmp_path: Path) -> None:
+        """The scale, the offset and nodata of a GeoTIFF are a remark; `rescale` applies them."""
+        data = np.array([[0, 100], [-9999, 250]], np.int16)
+        path = geotiff(tmp_path / "a.tif", data, "-9999", item("scale", 0.1) + item("offset", 2))
+        (remark,) = arrayfolder(path).remarks
+        assert "their headers' nodata=-9999.0 and scale=0.1 and offset=2.0 is not applied, which rescale=True" in remark
+        check_equal(only(path), data)
+        check_equal(only(path, rescale=False), data)
+        assert not [*arrayfolder(path, rescale=False).remarks, *arrayfolder(path, rescale=True).remarks]
+        check_equal(only(path, rescale=True), np.array([[2, 12], [np.nan, 27]], np.float32))
+
+    @pytest.mark.parametrize("planar", [False, True])
+    def test_bands_have_scales_of_their_own(self, planar: bool, tmp_path: Path) -> None:
+        data = numbers(3, 8, 9)
+        shown: Any = data if planar else np.moveaxis(data, 0, -1)
+        kind: Any = {"photometric": "rgb", "planarconfig": "separate" if planar else "contig"}
+        scales = [1, 0.5, 2]
+        path = geotiff(tmp_path / "a", shown, "nan", "".join(item("scale", s, b) for b, s in enumerate(scales)), **kind)
+        expected = (data * np.array(scales)[:, None, None]).astype(np.float32)
+        check_equal(only(path, rescale=True), expected if planar else np.moveaxis(expected, 0, -1))
+
+    @pytest.mark.parametrize("nodata", ["nan", "-1", "1.5", "none", "1e99", "inf", ""])
+    def test_what_changes_nothing_is_not_told(self, nodata: str, tmp_path: Path) -> None:
+        """Neither is what is no number, or no number of the dtype."""
+        items = (
+            item("scale", 1) + item("offset", 0) + '<Item sample="9" role="scale">2</Item><Item role="scale">x</Item>'
+        )
+        assert not arrayfolder(geotiff(tmp_path / "a", numbers(4, 5), nodata, items)).remarks
 
     @pytest.mark.parametrize("layout", TIFFS)
     def test_layouts(self, layout: str, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, RLELossless
 
-from shardio.errors import BadSample, SourceError
+import shardio
+from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.source import Missing, Source
 from shardio.testing import check_source
 from shardio_converters.arrayfolder import arrayfolder
@@ -118,6 +119,32 @@ class TestNifti:
         nibabel.save(nibabel.Nifti1Image(numbers(3, 4, 5), AFFINE), tmp_path / name)
         check_cuts(tmp_path, 37)
 
+    def test_labels_that_were_scaled(self, tmp_path: Path) -> None:
+        """Labels that nibabel has scaled are within 1e-3 of whole numbers: a remark, and `round` makes them whole."""
+        labels, floats = np.arange(60).reshape(3, 4, 5) % 5, np.linspace(0, 3, 60).reshape(3, 4, 5)
+
+        def write(folder: str, *volumes: NDArray[Any]) -> Path:
+            (tmp_path / folder).mkdir()
+            for number, data in enumerate(volumes):
+                image = nibabel.Nifti1Image(data.astype("f8"), AFFINE)
+                image.header.set_data_dtype("i2")
+                image.to_filename(tmp_path / folder / f"{number}.nii")
+            return tmp_path / folder
+
+        both = write("labels", labels, labels[::-1])
+        (remark,) = arrayfolder(both).remarks
+        assert "whole numbers but for up to 3.1e-05, as scaled labels: round=True rounds them" in remark
+        assert not arrayfolder(both, round=False).remarks
+        source = arrayfolder(both, round=True)
+        assert not source.remarks
+        check_equal(source[1]["array"], labels[::-1].astype(np.float32))
+        assert not arrayfolder(write("floats", floats)).remarks
+        with pytest.raises(ConfigError, match="round takes labels within 1e-3 of whole numbers"):
+            arrayfolder(tmp_path / "floats", round=True)
+        mixed = arrayfolder(write("mixed", labels, floats, *[labels] * 3), round=True)
+        with pytest.raises(BadSample, match=r"1\.nii: round takes labels within 1e-3 of whole numbers"):
+            mixed[1]
+
     def test_a_header_without_values(self, tmp_path: Path) -> None:
         nibabel.save(nibabel.Nifti1Pair(numbers(3, 4, 5), AFFINE), tmp_path / "a.img")
         (tmp_path / "a.img").unlink()
@@ -191,6 +218,52 @@ class TestDicom:
         write_dicom(tmp_path / "a", frames, NumberOfFrames=4, PerFrameFunctionalGroupsSequence=groups)
         expected = (frames * np.arange(1, 5)[:, None, None] + 0.5).astype(np.float32)
         check_equal(only(tmp_path)["array"], expected)
+
+    def test_doses(self, tmp_path: Path) -> None:
+        """Numbers stay, and a remark names their scaling; `rescale` makes doses of them, or ends the remark."""
+        stored = numbers(2, 6, 5, dtype="uint16")
+        for name, scaling in (("a", 1e-4), ("b", 2e-4)):
+            write_dicom(tmp_path / "in" / name, stored, NumberOfFrames=2, DoseGridScaling=scaling)
+        source = arrayfolder(tmp_path / "in")
+        check_equal(source[1]["array"], stored)
+        (remark,) = source.remarks
+        assert "their headers' DoseGridScaling=0.0001, 0.0002 is not applied, which rescale=True does" in remark
+        options: Any = {"converter": "arrayfolder", "container": "hdf5"}
+        with pytest.raises(SourceError, match="DoseGridScaling"):
+            shardio.convert(tmp_path / "in", tmp_path / "out", strict=True, **options)
+        for rescale in (False, True):
+            options["converter_options"] = {"rescale": rescale}
+            made = shardio.convert(tmp_path / "in", tmp_path / f"{rescale}", strict=True, **options)
+            expected = (stored * 2e-4).astype(np.float32) if rescale else stored
+            check_equal(shardio.open(made.path)[1]["array"], expected)
+
+    def test_frames_come_in_order_of_their_places(self, tmp_path: Path) -> None:
+        """Frames of an enhanced file are sorted as slices are; where places are alike they stay, which a hint tells."""
+
+        def write(name: str, places: list[float]) -> NDArray[Any]:
+            groups = []
+            for place in places:
+                position, group = Dataset(), Dataset()
+                position.ImagePositionPatient = [0, 0, place]
+                group.PlanePositionSequence = [position]
+                groups.append(group)
+            direction, shared = Dataset(), Dataset()
+            direction.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
+            shared.PlaneOrientationSequence = [direction]
+            of = {"PerFrameFunctionalGroupsSequence": groups, "SharedFunctionalGroupsSequence": [shared]}
+            frames = numbers(4, 6, 5)
+            write_dicom(tmp_path / name / "x", frames, NumberOfFrames=4, **of)
+            return frames
+
+        frames = write("a", [3, 9, 0, 6])
+        check_equal(only(tmp_path / "a")["array"], frames[[2, 0, 3, 1]])
+        assert not arrayfolder(tmp_path / "a").hints
+        frames = write("b", [0, 3, 0, 3])  # two echoes
+        check_equal(only(tmp_path / "b")["array"], frames)
+        (hint,) = arrayfolder(tmp_path / "b").hints
+        assert "frames lie at the same places, or in several directions, and stay in their order" in hint
+        frames = write("c", [0, 1, 2, 3])
+        check_equal(only(tmp_path / "c")["array"], frames)
 
     def test_a_series_is_sorted_by_place(self, tmp_path: Path) -> None:
         """The order of files and of InstanceNumber does not matter; each folder and each series is a sample."""
