@@ -1,6 +1,7 @@
 """Fields of a source: which columns become fields, of what kind, and how an element becomes a value."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -19,6 +20,8 @@ T = TypeVar("T")
 
 _MOST = 20  # arrays in a message, and remarks of one kind
 _SNIFFED = 16  # the most rows to search for an image
+_HEAD = 64  # bytes that tell one
+_OTHER_IMAGE = re.compile(rb"GIF8|II\*\0|MM\0\*|....ftyp(avif|hei[cx]|mif1)", re.DOTALL)
 _LAST_CHARACTER = 0x10FFFF
 
 
@@ -262,8 +265,8 @@ def measure(column: Any, count: int, read: Callable[[int], Any], most: int = 100
     """Return a column with the final kind of its field and the mean bytes of its values, from reading some that vary.
 
     Args:
-        column: a dataclass with a `field`, by the column's type, and the `mean`; `bytes` becomes `image` if the first
-            value that is not empty begins like one.
+        column: a dataclass with a `field`, by the column's type, and the `mean`; `bytes` becomes `image` if half of
+            the values that are read begin like one, or more.
         count: the number of rows.
         read: returns the value of a row, or raises BadSample.
         most: the most rows to read for the mean.
@@ -271,9 +274,14 @@ def measure(column: Any, count: int, read: Callable[[int], Any], most: int = 100
     field = column.field
     if field.fixed:
         return replace(column, mean=field.row_bytes)
+    lengths, heads = list[int](), list[bytes]()
+    for value in _good(evenly_spaced(count, most or _SNIFFED), read):
+        data = field.encode(value)
+        lengths.append(len(data) if most else 0)
+        heads += [bytes(data[:_HEAD])] if field.kind == "bytes" and len(data) else []
     if field.kind == "bytes":
-        field = replace(field, kind=image_or_bytes(islice(_good(range(count), read), _SNIFFED)).kind)
-    lengths = [len(field.encode(value)) for value in _good(evenly_spaced(count, most), read)]
+        first = islice(_good(range(count), read), _SNIFFED)  # where those are missing, empty or bad
+        field = replace(field, kind=image_or_bytes(heads or first).kind)
     return replace(column, field=field, mean=sum(lengths) // max(1, len(lengths)))
 
 
@@ -302,9 +310,12 @@ def _good(rows: Iterable[int], read: Callable[[int], Any]) -> Iterator[Any]:
 
 
 def image_or_bytes(values: Iterable[bytes]) -> Field:
-    """The field `image` if the first of `values` that is not empty begins like one, else `bytes`."""
-    first = next((value for value in values if len(value)), b"")
-    return Field("image" if sniff_image(first) else "bytes")
+    """The field `image` if half of the values that are not empty, or more, begin like one, else `bytes`.
+
+    Images in other formats don't count: beside some that fit, these are bad samples, and alone they are bytes.
+    """
+    begun = [sniff_image(value) is not None for value in values if len(value) and not _OTHER_IMAGE.match(value)]
+    return Field("image" if 0 < len(begun) <= 2 * sum(begun) else "bytes")
 
 
 def evenly_spaced(count: int, most: int = 100) -> list[int]:

@@ -18,6 +18,7 @@ A name before the extension is the field's: `mask.png` is the image `mask`, `cap
 `weight.json` the scalar `weight` if it holds numbers, as shardio writes them.
 """
 
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
@@ -74,7 +75,7 @@ class MemberField:
         if type_ == "json":
             return _number(data, str(self.field.dtype))
         try:
-            return int(data)
+            return int(data.removeprefix(BOM_UTF8))
         except ValueError as error:
             raise BadSample(f"not a whole number: {data[:40]!r}") from error
 
@@ -154,7 +155,7 @@ def _name(extension: str) -> str:
 def _is_name(data: bytes) -> bool:
     """Return whether a class is called by a word, rather than by a number or by nothing."""
     try:
-        float(data)
+        float(data.removeprefix(BOM_UTF8))
     except ValueError:
         return bool(data.strip())
     return False

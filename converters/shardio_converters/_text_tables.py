@@ -220,7 +220,7 @@ def _records(table: TextTable) -> Rows:
         try:
             for cells in reader:
                 if cells and not header:
-                    header = _checked(cells, table)
+                    header = _checked([name.strip(" ") for name in cells], table)
                 elif cells:
                     if len(cells) != len(header):
                         raise SourceError(f"{table}, line {line}: has {len(cells)} cells, the header {len(header)}")
@@ -278,7 +278,8 @@ def _numbers(texts: StringArray) -> NDArray[Any] | None:
     """The cells that are not empty as int64 or float64; None if one of them is not a number, or all are empty."""
     for dtype, parse, fits in _FORMS:
         with suppress(ValueError, OverflowError):  # of parsing "", which is no number
-            values = np.fromiter((parse(text if fits(text) else "") for text in texts if text), dtype)
+            bare = (text.strip(" ") for text in texts if text)  # many writers put a space after each comma
+            values = np.fromiter((parse(text if fits(text) else "") for text in bare), dtype)
             return values if len(values) else None
     return None
 

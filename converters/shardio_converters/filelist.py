@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, final
 
@@ -18,7 +17,7 @@ from shardio.foreign.names import field_name, printable
 from shardio.source import Field, Sample, check_index, listed_names, local_path, with_optional
 from shardio.system import did_you_mean
 
-from ._fields import choose_fields, image_or_bytes, rename_remarks
+from ._fields import choose_fields, evenly_spaced, image_or_bytes, rename_remarks
 from ._files import file_size, read_file, read_listed
 from ._source_base import DataclassSource
 from ._string_array import StringArray
@@ -27,7 +26,8 @@ from ._text_tables import Column, TextTable
 PATHS = ("path", "file", "file_name", "filename", "image")
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".ndjson": None}
 
-_SNIFFED = 100  # the most files to try until one can be read
+_SNIFFED = 16  # files that tell a field
+_TRIED = 100  # the first files, which are tried until these are found
 _AT_ONCE = 4096  # file sizes that a thread asks for per task
 
 
@@ -247,9 +247,11 @@ def _with_labels(
 
 
 def _field(root: Path, paths: StringArray) -> Field:
-    """The field that the first of the files tells that can be read and is not empty."""
-    for path in islice(paths, _SNIFFED):
+    """The field that some files throughout tell, or, if they are missing or empty, the first that are not."""
+    heads: list[bytes] = []
+    for row in dict.fromkeys([*evenly_spaced(len(paths), _SNIFFED), *range(min(_TRIED, len(paths)))]):
         with suppress(BadSample):
-            if head := read_file(os.fspath(root / path), 64):
-                return image_or_bytes([head])
-    return Field("bytes")
+            heads += [head] if (head := read_file(os.fspath(root / paths[row]), 64)) else []
+        if len(heads) == _SNIFFED:
+            break
+    return image_or_bytes(heads)

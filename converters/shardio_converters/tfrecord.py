@@ -3,6 +3,8 @@
 Source: tensorflow/core/example/feature.proto and example.proto.
 """
 
+import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +28,7 @@ Kind: TypeAlias = Literal["bytes", "float", "int64"]
 _KIND_OF: dict[int, Kind] = {1: "bytes", 2: "float", 3: "int64"}  # by the field's number in Feature
 _LONE = {"float": FIXED32, "int64": VARINT}  # wire types of numbers that are not packed
 
+_CONTROL = re.compile(rb"[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _DTYPES = {"float": "float32", "int64": "int64"}
 _KINDS = {dtype: kind for kind, dtype in _DTYPES.items()}
 
@@ -42,9 +45,10 @@ def tfrecord(
     """TFRecord files of tf.train.Example: one, a directory of them, or a pattern such as `train-*-of-01024`.
 
     The fields are inferred from the first 100 records and the last. A feature with one bytes value becomes an image if
-    it begins like one, else text if all values are UTF-8, else bytes; several values become a list of texts, as JSON.
-    One number becomes a scalar, int64 or float32; several become an array, of fixed shape if their count is always the
-    same. A record without a chosen feature, or without values for it, is a bad sample, unless the field is optional.
+    most begin like one, else text if all are UTF-8 without control characters, else bytes; several values become a
+    list of texts, as JSON. One number becomes a scalar, int64 or float32; several become an array, of fixed shape if
+    their count is always the same. A record without a chosen feature, or without values for it, is a bad sample, unless
+    the field is optional.
 
     Each process that reads a file compressed with GZIP or ZLIB unpacks it to an unnamed temporary file in TMPDIR, and
     keeps up to eight of these. In any other order than that of the files, they are unpacked again and again.
@@ -236,7 +240,7 @@ class TFRecord(LocatedSource):
 @final
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A feature of one record: its kind, the number of its values, and whether all begin like an image or are UTF-8."""
+    """A feature of one record: its kind, the number of its values, and whether all begin like an image or are text."""
 
     kind: Kind
     count: int
@@ -274,21 +278,22 @@ def _seen(places: ValueLocations, crc: bool, index: int) -> tuple[str, dict[str,
         texts = values if isinstance(values, list) else []
         if len(values):
             image = all(sniff_image(value) is not None for value in texts)
-            found[name] = _Seen(feature.kind, len(values), image, all(map(_is_text, texts)))
+            found[name] = _Seen(feature.kind, len(values), image, all(_is_text(v, len(texts)) for v in texts))
     return place, found
 
 
-def _is_text(value: bytes) -> bool:
+def _is_text(value: bytes, count: int) -> bool:
+    """Whether one of `count` values is UTF-8; a lone one, which may be any bytes, without control characters."""
     try:
         value.decode()
     except UnicodeDecodeError:
         return False
-    return True
+    return count > 1 or not _CONTROL.search(value)
 
 
 def _field(seen: Sequence[_Seen]) -> Field:
     """The field for a feature, from its values in some records."""
-    kind = seen[0].kind
+    kind = Counter(feature.kind for feature in seen).most_common(1)[0][0]
     seen = [feature for feature in seen if feature.kind == kind]  # others are bad samples
     counts = {feature.count for feature in seen}
     alike, lone = len(counts) == 1, counts == {1}

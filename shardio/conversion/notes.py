@@ -13,11 +13,15 @@ from ..containers.hdf5_chunks import CHUNKS
 from ..containers.hdf5_index import Layout
 from ..containers.zarr import ZarrReader
 from ..containers.zarr_metadata import ArrayLayout, of_array
-from ..errors import DatasetError, Message, MissingDependency, Option, ShardCorrupt, SourceError
+from ..errors import Message, MissingDependency, Option, ShardCorrupt, SourceError
 from ..format import images
 from ..format.fields import Field, describe
+from ..output.shard_writer import Encoded
+from .runners import portable_errors
 from .source import Hdf5Names, Source, ZarrIndexes, joined_to
+from .tasks import some_encoded
 
+_LOOKED_AT = 24  # samples
 _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
 _FEW_TIMES = 4
@@ -35,14 +39,15 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], m
     found = [*source.hints]
     found += [
         Message(
-            "field {!r} begins with a PNG of 16 bits, of which a Loader takes 8 as Pillow does: levels of grey are cut "
-            "off at 255, colours lose their lower bits; {} keeps the numbers of masks, and `shardio convert "
-            "arrayfolder` keeps all bits, as arrays",
+            "field {!r} holds PNGs of 16 bits, {} of {} looked at, of which a Loader takes 8 as Pillow does: levels of "
+            "grey are cut off at 255, colours lose their lower bits; {} keeps the numbers of masks, and `shardio "
+            "convert arrayfolder` keeps all bits, as arrays",
             name,
+            *counts,
             Option("mask", [name]),
         )
-        for name in _deep_images(source)
-        if name not in masks
+        for name, counts in _deep_images(source).items()
+        if name not in masks and counts[0]
     ]
     for name, field in source.fields.items():
         single = field.kind == "array" and field.fixed and math.prod(field.row_shape) == 1
@@ -55,16 +60,16 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], m
     return found
 
 
-def _deep_images(source: Source) -> list[str]:
-    """Return the fields whose first image is a PNG of 16 bits; masks are meant to be."""
+def _deep_images(source: Source) -> dict[str, tuple[int, int]]:
+    """Return, by field, how many images of some samples are PNGs of 16 bits, as masks are meant to be, and how many."""
     names = [name for name, field in source.fields.items() if field.kind == "image" and field.role != "mask"]
     if not names or not len(source.sizes()):
-        return []
-    try:
-        sample = source[0]
-    except DatasetError:  # a bad sample, which is reported when it is written
-        return []
-    return [name for name in names if isinstance(sample[name], bytes) and images.is_deep(sample[name])]
+        return {}
+    with portable_errors():  # bad samples are reported when they are written
+        some = some_encoded(source, range(len(source.sizes())), _LOOKED_AT)
+        samples = [one.stored for one in some if isinstance(one, Encoded)]
+    found = {name: [images.is_deep(of[name]) for of in samples if of[name] is not None] for name in names}
+    return {name: (sum(deep), len(deep)) for name, deep in found.items()}
 
 
 def chunk_hints(source: Source) -> list[str]:

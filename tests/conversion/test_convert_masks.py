@@ -133,10 +133,11 @@ def test_arrays_as_masks(tmp_path: Path, largest: int) -> None:
 
 
 def test_grey_images_of_16_bits_are_told(tmp_path: Path) -> None:
-    """A note says that a Loader cuts off their levels, unless they are masks."""
-    source = pairs(tmp_path / "in", lambda number: grey_png(levels(SIZE, 40000, number)))
+    """A note says that a Loader cuts off their levels, unless they are masks; the first may have fewer bits."""
+    source = pairs(tmp_path / "in", lambda number: grey_png(levels(SIZE, 40000 if number else 200, number)))
     (note,) = shardio.convert(source, tmp_path / "images", **PAIRS).notes
-    assert note.startswith("field 'mask' begins with a PNG of 16 bits, of which a Loader takes 8 as Pillow does")
+    told = f"field 'mask' holds PNGs of 16 bits, {COUNT - 1} of {COUNT} looked at, of which a Loader takes 8 as Pillow"
+    assert note.startswith(told)
     assert shardio.convert(source, tmp_path / "masks", mask="mask", **PAIRS).notes == ()
 
 

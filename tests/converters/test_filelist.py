@@ -354,6 +354,35 @@ class TestClasses:
             filelist(listed, classes="cat")
 
 
+class TestKinds:
+    """The first file or cell does not decide alone what a column holds."""
+
+    def test_a_first_file_that_is_no_image(self, tmp_path: Path) -> None:
+        """Among images, a GIF or a text is a bad sample, wherever it is; alone, GIFs are bytes."""
+        pictures(tmp_path)
+        (tmp_path / "a.gif").write_bytes(b"GIF89a" + bytes(60))
+        (tmp_path / "a.txt").write_text("words")
+        for first in ("a.gif", "a.txt"):
+            source = filelist(table(tmp_path / "list.csv", [("path",), (first,), *((name,) for name in PICTURES)]))
+            assert source[1]["image"] == PICTURES["a.jpg"]
+            with pytest.raises(BadSample, match=f"{first}: not a JPEG, PNG, WebP or BMP image"):
+                source[0]
+            assert filelist(table(tmp_path / "list.csv", [("path",), (first,)])).fields["bytes"] == Field("bytes")
+        one = [("path",), *[("a.gif",)] * 3, ("a.jpg",)]
+        assert filelist(table(tmp_path / "list.csv", one)).fields["image"] == Field("image")
+
+    def test_spaces_after_commas(self, tmp_path: Path) -> None:
+        """Numbers are numbers after spaces, and so are the names of columns; texts keep theirs."""
+        (pictures(tmp_path) / "list.csv").write_text("path, label, score, name\na.jpg, 1, .5, x\n-b c.png, 2, 1 , y\n")
+        source = filelist(tmp_path / "list.csv")
+        assert not source.remarks
+        samples = [{**source[row], "image": b""} for row in range(2)]
+        assert samples == [
+            {"image": b"", "key": "a.jpg", "label": 1, "score": 0.5, "name": " x"},
+            {"image": b"", "key": "-b c.png", "label": 2, "score": 1.0, "name": " y"},
+        ]
+
+
 class TestBadSamples:
     @pytest.mark.parametrize(
         ("path", "advice"),
@@ -391,7 +420,7 @@ class TestBadSamples:
         rows = [*((name,) for name in reasons), ("a.jpg",)]
         start = time.monotonic()
         source = filelist(table(tmp_path / "list.csv", [("path",), *rows]), path="image=path")
-        assert source.fields["image"] == Field("bytes")  # <html> is in the first file that is not empty
+        assert source.fields["image"] == Field("image")  # though <html> is in the first file that is not empty
         source = filelist(table(tmp_path / "list.csv", [("path",), *reversed(rows)]))
         assert source[0]["key"] == "a.jpg"
         for number, (name, reason) in enumerate(reversed(reasons.items()), 1):

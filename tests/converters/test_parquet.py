@@ -486,6 +486,20 @@ class TestReading:
             assert pa.total_allocated_bytes() - before < 80 << 20
 
 
+def test_a_first_value_that_is_no_image(tmp_path: Path) -> None:
+    """Most values decide whether bytes are images; the others are bad samples, which name their rows."""
+    odd = b"GIF89a" + bytes(60)
+    source = parquet(
+        write(tmp_path / "a.parquet", image=[odd, *[PICTURES[0]] * 3, odd], sound=[PICTURES[0], *[b"x"] * 4])
+    )
+    assert {name: field.kind for name, field in source.fields.items()} == {"image": "image", "sound": "bytes"}
+    assert source[1]["image"] == PICTURES[0]
+    for row in (0, 4):
+        with pytest.raises(BadSample, match=f"row {row}, column 'image': not a JPEG"):
+            source[row]
+    assert parquet(write(tmp_path / "b.parquet", image=[odd] * 3)).fields["image"] == Field("bytes")
+
+
 class TestBadRows:
     @pytest.mark.parametrize(
         ("values", "reason"),

@@ -93,6 +93,9 @@ class TestKinds:
             ([[b"a"], [b""]], Field("text")),
             ([[b"a"], [b"\xff"]], Field("bytes")),
             ([[b"a"], [b"b", b"c"]], Field("json")),
+            ([[b"\x0e\x01"], [b"\n\x13"]], Field("bytes")),  # masks that happen to be UTF-8
+            ([[b"one\ttwo\r\n"], [b""]], Field("text")),
+            ([[b"GIF89a" + bytes(60)], [jpeg()], [jpeg()]], Field("image")),
             ([[jpeg()], [png()]], Field("image")),
             ([[b"BMW, a car in the street, red"], [b"a tree"]], Field("text")),
             ([[jpeg()], [jpeg()], [b""]], Field("image")),
@@ -120,6 +123,13 @@ class TestKinds:
         for number, told in enumerate(["'a': expected one value, got 2", "'b': not UTF-8", "'c': not UTF-8"], 100):
             with pytest.raises(BadSample, match=f"record {number}, feature {told}"):
                 source[number]
+
+    def test_a_first_record_of_another_kind(self, tmp_path: Path) -> None:
+        """Most of the first records decide the kind of a feature; others are bad samples by name."""
+        source = tfrecord(written(tmp_path, {"a": [1]}, *[{"a": [0.5]}] * 3))
+        assert source.fields["a"] == Field("scalar", dtype="float32")
+        with pytest.raises(BadSample, match="record 0, feature 'a': expected float, got int64"):
+            source[0]
 
     def test_several_values_of_bytes(self, tmp_path: Path) -> None:
         """A feature with several values of bytes, such as a list of images, is refused."""

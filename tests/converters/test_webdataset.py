@@ -131,6 +131,12 @@ class TestFields:
             with pytest.raises(BadSample, match="not a whole number"):
                 webdataset(tmp_path / "a.tar")[0]
 
+    def test_a_byte_order_mark_before_a_class(self, tmp_path: Path) -> None:
+        """Numbers of classes are numbers after a byte order mark, too."""
+        write_tar(tmp_path / "a.tar", [("a.cls", b"\xef\xbb\xbf7"), ("b.cls", b"8\r\n")])
+        source = webdataset(tmp_path)
+        assert [source[number]["label"] for number in range(2)] == [7, 8]
+
     def test_a_field_by_its_extension(self, tmp_path: Path) -> None:
         """Where a field is asked for by the name of its files, the message says what it is called."""
         write_tar(tmp_path / "a.tar", [("a.jpg", jpeg()), ("a.cls", b"1")])
