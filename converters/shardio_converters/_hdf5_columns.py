@@ -18,6 +18,7 @@ import numpy as np
 
 from shardio.containers.hdf5_library import DAMAGE
 from shardio.errors import Message
+from shardio.foreign.files import File
 from shardio.format import cf
 from shardio.format.fields import CHECKSUM, length_column, present_column, shape_column
 from shardio.source import Field
@@ -44,6 +45,11 @@ def other_coordinates(scales: Mapping[str, Sequence[str]]) -> set[str]:
     """Return the coordinates of other axes than the first one of any dataset, by those of each dataset's axes."""
     first = {axes[0] for axes in scales.values() if len(axes) > 1}
     return {scale for axes in scales.values() for scale in axes[1:]} - first
+
+
+def is_matlab(path: Path) -> bool:
+    """Return whether MATLAB wrote an HDF5 file, with its axes in reverse order."""
+    return File(path).read(0, 10) == b"MATLAB 7.3"
 
 
 @final
@@ -104,7 +110,7 @@ class Contents:
         self.attributes: dict[str, dict[str, Any]] = {}
         self.scales: dict[str, tuple[str, ...]] = {}
         self._h5py: Any = importlib.import_module("h5py")
-        self._follow = external_links
+        self._follow, self._matlab = external_links, is_matlab(path)
         self._links: dict[str, str] = {}
         self._seen: dict[tuple[int, int], str] = {}  # objects that have a name already
         self._walk(file["/"], "", path)
@@ -194,7 +200,7 @@ class Contents:
                 what = f"{', '.join(missing)}, which is missing" if self._follow else ", ".join(others)
                 self.external[name] = f"kept in {what}" if others != ["."] else _VIRTUAL
             else:
-                self.columns |= _of_dataset(found, name)
+                self.columns |= _of_dataset(found, name, self._matlab)
                 self.attributes[name] = cf_attributes(found)
                 self.scales[name] = _scales(found)
         elif isinstance(found, self._h5py.Group) and self._is_ragged(found):
@@ -252,7 +258,7 @@ def _other_files(dataset: Any) -> list[str]:
     return sorted(external | virtual)
 
 
-def _of_dataset(dataset: Any, name: str) -> dict[str, Column]:
+def _of_dataset(dataset: Any, name: str, matlab: bool) -> dict[str, Column]:
     shape = dataset.shape
     column = Column(name, (), shape or ())
     kind = dataset.id.get_type()
@@ -264,6 +270,8 @@ def _of_dataset(dataset: Any, name: str) -> dict[str, Column]:
         return {name: replace(column, problem="it has no rows")}
     if _is_bare(dataset):
         return {name: replace(column, problem="a dimension of netCDF without values")}
+    if matlab and "MATLAB_empty" in dataset.attrs:
+        return {name: replace(column, problem="an empty array of MATLAB, of which it holds the size")}
     return dict(_columns(kind, name, column, shape[1:]))
 
 

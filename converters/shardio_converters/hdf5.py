@@ -6,7 +6,7 @@ The format is described at https://support.hdfgroup.org/documentation/hdf5/lates
 import contextlib
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from ._fields import (
     with_attributes,
 )
 from ._files import source_errors
-from ._hdf5_columns import Column, Contents
+from ._hdf5_columns import Column, Contents, is_matlab
 from ._hdf5_reader import Reader, datasets_of, open_file, try_in_helper
 from ._netcdf3 import ClassicContents, ClassicReader
 from ._series import SeriesOptions, read_series
@@ -110,9 +110,22 @@ def hdf5(
     found = read_series((_Contents(path, external_links, read_timeout) for path in paths), options)
     remarks = (*other_files(src, paths, "HDF5 files"), *found.remarks)
     (columns,), starts, axes = found.columns, found.starts(), found.axes
+    hints = (*found.hints, *(_reversed_axes(columns) if is_matlab(paths[0]) else ()))
     return Hdf5(
-        found.files, columns, starts, external_links, read_timeout, remarks, found.hints, found.joined, axes
+        found.files, columns, starts, external_links, read_timeout, remarks, hints, found.joined, axes
     ).measured()
+
+
+def _reversed_axes(columns: Mapping[str, Column]) -> Iterator[str]:
+    """Yield a hint on the axes of the first of MATLAB's arrays that has several."""
+    for name, column in columns.items():
+        if len(column.shape) > 1:
+            there = " x ".join(map(str, reversed(column.shape)))
+            yield (
+                f"MATLAB stores axes in reverse order: {name!r}, {list(column.shape)} here, is {there} in MATLAB, of "
+                "which samples are along the last axis"
+            )
+            return
 
 
 @final

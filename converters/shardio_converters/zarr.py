@@ -121,7 +121,9 @@ def zarr(
         fields, decode_cf, join, what="stores", columns="arrays", each=True, compared=len(roots) > 1
     )
     found = read_series((_Contents(root, axis) for root in roots), options)
-    hints = (*found.hints, *_pyramid_hints(found.columns[0]))
+    masked = [name for name, column in found.columns[0].items() if column.decoding and _masks_zeros(column)]
+    told = "zeros of {} become NaN by {decode_cf:True}, as in xarray: Zarr's default fill_value 0 counts as _FillValue"
+    hints = (*found.hints, *_pyramid_hints(found.columns[0]), *([Message(told, ", ".join(map(repr, masked)))] if masked else []))
     return Zarr(found.files, found.columns, found.starts(), found.remarks, hints, found.joined).measured()
 
 
@@ -458,6 +460,8 @@ class _Contents:
         if column.field.kind not in ("array", "scalar"):
             return column, ""
         attributes = column.attributes or {}
+        if _masks_zeros(column) and not decode_cf:  # a fill value that nobody chose is no attribute to be applied
+            attributes = {name: value for name, value in attributes.items() if name != "_FillValue"}
         field, remark = with_attributes(column.field, attributes, column.path or "array", decode_cf)
         how = cf.decoding(attributes, np.dtype(column.field.dtype)) if decode_cf else None
         return replace(column, field=field, decoding=None if how is None or how.idle else how), remark
@@ -473,6 +477,12 @@ class _Contents:
         path = "/".join([*column.path.split("/")[:-1], axis or ""])
         lone = self.stored.get(path)
         return path if axis and lone is not None and lone.dimensions == (axis,) else ""
+
+
+def _masks_zeros(column: "_Column") -> bool:
+    """Whether xarray takes the fill value of an array of format 2 for missing values, which is 0, zarr's default."""
+    metadata, fill = column.metadata or {}, (column.attributes or {}).get("_FillValue")
+    return metadata.get("zarr_format") == 2 and fill is not None and fill == metadata.get("fill_value") == 0
 
 
 def _is_lone(column: "_Column") -> bool:

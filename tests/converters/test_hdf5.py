@@ -189,6 +189,30 @@ class TestKinds:
             hdf5(tmp_path / "a.h5", fields={"x": "x", "y": name})
 
 
+class TestMatlab:
+    """Files of MATLAB 7.3."""
+
+    def test_empty_arrays_and_axes(self, tmp_path: Path) -> None:
+        """An empty array is left out, not taken for its size; a hint says that axes are reversed."""
+        numbers = np.arange(2 * 3 * 6).reshape(2, 3, 6)
+        with h5py.File(tmp_path / "a.mat", "w", userblock_size=512) as file:
+            file["images"], file["x"] = numbers, np.zeros(2, "u8")
+            file["x"].attrs["MATLAB_empty"] = np.uint8(1)
+        plain = (tmp_path / "a.mat").read_bytes()
+        assert not [*hdf5(tmp_path / "a.mat").remarks, *hdf5(tmp_path / "a.mat").hints]
+        (tmp_path / "a.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + plain[128:])
+        source = hdf5(tmp_path / "a.mat")
+        assert source.remarks == ("left out 'x': an empty array of MATLAB, of which it holds the size",)
+        assert (
+            "'images', [2, 3, 6] here, is 6 x 3 x 2 in MATLAB, of which samples are along the last axis"
+            in source.hints[0]
+        )
+        check_source(source, [{"images": row} for row in numbers], tmp_path / "out")
+        assert hdf5(tmp_path / "a.mat", fields="images").remarks == ()
+        with pytest.raises(SourceError, match="'x' cannot be taken: an empty array of MATLAB"):
+            hdf5(tmp_path / "a.mat", fields="x")
+
+
 class TestFields:
     def test_names(self, tmp_path: Path) -> None:
         """Without `fields` the path of a dataset becomes its name, with dots; `fields` chooses and names datasets."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import shardio
 from shardio.containers.base import Blocks
 from shardio.errors import ConfigError, ShardCorrupt, SourceError
+from shardio_converters.zarr import zarr as converter
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:Numcodecs codecs")
 
@@ -125,6 +126,25 @@ def test_windows_of_stacks_are_those_of_xarray(
     )
 
 
+def test_a_default_fill_value_is_no_attribute(tmp_path: Path) -> None:
+    """Zarr's default fill_value 0 is not told as an attribute to apply; with decode_cf, zeros are NaN as in xarray."""
+    rain = np.array([[0, 1.5], [0, 2]], np.float32)
+    group = zarr.open_group(tmp_path / "a", mode="w", zarr_format=2)
+    for name, fill in (("rain", 0), ("level", -1)):
+        made = group.create_array(name, data=rain, chunks=(1, 2), fill_value=fill)
+        made.attrs["_ARRAY_DIMENSIONS"] = ["time", "x"]
+    stored = converter(tmp_path / "a")
+    (remark,) = stored.remarks
+    assert "the values of 'level' are taken as they are stored: its attributes _FillValue=-1.0 are not" in remark
+    assert stored.fields["rain"].attributes is None
+    np.testing.assert_array_equal([sample["rain"] for sample in (stored[0], stored[1])], rain)
+    decoded = converter(tmp_path / "a", decode_cf=True)
+    assert decoded.hints[-1].startswith("zeros of 'rain' become NaN by decode_cf=True, as in xarray")
+    expected = xarray.open_zarr(tmp_path / "a", consolidated=False)["rain"].to_numpy()
+    np.testing.assert_array_equal([sample["rain"] for sample in (decoded[0], decoded[1])], expected)
+    assert np.isnan(expected[:, 0]).all()
+
+
 def test_a_converted_stack_has_the_same_digest(tmp_path: Path) -> None:
     """A stack in place, read for its checksums, is the one that converting makes; numbers make vectors."""
     store = write(tmp_path / "a.zarr", "a b", range(5), encodings=ENCODINGS[3:])
@@ -198,7 +218,7 @@ def test_axes_of_a_stack(tmp_path: Path) -> None:
             named: dict[str, Any] = {"dimension_names": axes.split()}
             if form == 2:
                 named = {"attributes": {"_ARRAY_DIMENSIONS": axes.split()}}
-            group.create_array(name, shape=(4, 3, 3), chunks=(2, 3, 3), dtype="f4", **named)[...] = 1
+            group.create_array(name, shape=(4, 3, 3), chunks=(2, 3, 3), dtype="f4", fill_value=-1, **named)[...] = 1
         with pytest.raises(ConfigError, match="stack x: 't' has the axes time, x, y, and 'w' has time, y, x"):
             index(tmp_path / f"{form}.zarr", tmp_path / "out", stack="x=t,w")
         made, (note,) = index(tmp_path / f"{form}.zarr", tmp_path / f"out{form}", stack="x=u,v", axis="time")
