@@ -123,7 +123,11 @@ def zarr(
     found = read_series((_Contents(root, axis) for root in roots), options)
     masked = [name for name, column in found.columns[0].items() if column.decoding and _masks_zeros(column)]
     told = "zeros of {} become NaN by {decode_cf:True}, as in xarray: Zarr's default fill_value 0 counts as _FillValue"
-    hints = (*found.hints, *_pyramid_hints(found.columns[0]), *([Message(told, ", ".join(map(repr, masked)))] if masked else []))
+    hints = (
+        *found.hints,
+        *_pyramid_hints(found.columns[0]),
+        *([Message(told, ", ".join(map(repr, masked)))] if masked else []),
+    )
     return Zarr(found.files, found.columns, found.starts(), found.remarks, hints, found.joined).measured()
 
 
