@@ -4,6 +4,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -105,6 +106,7 @@ def shortened(remarks: Sequence[str], rest: str) -> tuple[str, ...]:
     return (*remarks[:_MOST], *more)
 
 
+@lru_cache
 def array_field(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field | None:
     """The scalar or array field of numbers whose rows have `shape`; None if no field holds `dtype`, or so much."""
     if dtype.kind not in "biufc" or dtype.char in "gG":

@@ -69,6 +69,7 @@ class Column:
         decoded: whether its numbers are decoded by the attributes that each file has of its dataset, see `format.cf`.
         units_from: the path of the times whose bounds it holds, and whose units and calendar it has; empty for its own.
         file: the number, from 1, of the joined file that it is in; 0 for the file itself.
+        whole: whether the dataset is one row: a sample is a file or a group, and the shape begins with an axis of 1.
     """
 
     path: str
@@ -82,6 +83,7 @@ class Column:
     decoded: bool = False
     units_from: str = ""
     file: int = 0
+    whole: bool = False
 
     def form(self) -> tuple[Any, ...]:
         """What the columns of a field have in common in all files, besides its kind, dtype and shape."""
@@ -96,6 +98,7 @@ class Contents:
         file: the h5py.File.
         path: its path.
         external_links: whether to include data in other files that it names.
+        whole: whether each dataset is one row.
 
     Attributes:
         columns: the columns by name, which is the path, and for members `path/member`.
@@ -104,13 +107,13 @@ class Contents:
         external: what is left out because it is in other files or virtual, and in which, or what is wrong with those.
     """
 
-    def __init__(self, file: Any, path: Path, external_links: bool) -> None:
+    def __init__(self, file: Any, path: Path, external_links: bool, whole: bool = False) -> None:
         self.columns: dict[str, Column] = {}
         self.external: dict[str, str] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
         self.scales: dict[str, tuple[str, ...]] = {}
         self._h5py: Any = importlib.import_module("h5py")
-        self._follow, self._matlab = external_links, is_matlab(path)
+        self._follow, self._whole, self._matlab = external_links, whole, is_matlab(path)
         self._links: dict[str, str] = {}
         self._seen: dict[tuple[int, int], str] = {}  # objects that have a name already
         self._walk(file["/"], "", path)
@@ -168,7 +171,7 @@ class Contents:
             local, kind = os.fsdecode(raw), links.get_info(raw).type
             name = prefix + local
             if kind == h5l.TYPE_HARD:
-                self._add(group[local], name, path)
+                self._add(self._h5py.h5o.open(group.id, raw), name, path)
             elif kind == h5l.TYPE_SOFT:
                 target = posixpath.join("/", posixpath.dirname(name), os.fsdecode(links.get_val(raw)))
                 self._links[name] = posixpath.normpath(target).lstrip("/")
@@ -182,17 +185,18 @@ class Contents:
                 except (OSError, KeyError, ValueError, RuntimeError) as error:
                     self.external[name] = f"an external link to {target} in {filename}: {error}"
                     continue
-                if self._add(there, name, path) and isinstance(there, self._h5py.Group):
+                if self._add(there.id, name, path) and isinstance(there, self._h5py.Group):
                     self._walk(there, f"{name}/", Path(os.fsdecode(there.file.filename)))
 
-    def _add(self, found: Any, name: str, path: Path) -> bool:
-        """Add a dataset or a group of `data` and `offsets`; False if it was added under another name before."""
-        info = self._h5py.h5o.get_info(found.id)
+    def _add(self, opened: Any, name: str, path: Path) -> bool:
+        """Add a dataset or a group of `data` and `offsets` by its id; False if it has another name already."""
+        info = self._h5py.h5o.get_info(opened)
         first = self._seen.setdefault((info.fileno, info.addr), name)
         if first != name:
             self._links[name] = first
             return False
-        if isinstance(found, self._h5py.Dataset):
+        if isinstance(opened, self._h5py.h5d.DatasetID):
+            found = self._h5py.Dataset(opened)
             others = _other_files(found)
             # HDF5 reads fill values instead of missing files, and replaces a percent sign in a name by numbers.
             missing = [other for other in others if "%" not in other and not (path.parent / other).exists()]
@@ -200,10 +204,17 @@ class Contents:
                 what = f"{', '.join(missing)}, which is missing" if self._follow else ", ".join(others)
                 self.external[name] = f"kept in {what}" if others != ["."] else _VIRTUAL
             else:
-                self.columns |= _of_dataset(found, name, self._matlab)
-                self.attributes[name] = cf_attributes(found)
-                self.scales[name] = _scales(found)
-        elif isinstance(found, self._h5py.Group) and self._is_ragged(found):
+                bare = not self._h5py.h5a.get_num_attrs(opened)  # most are, and asking for each attribute takes time
+                lead = (1,) if self._whole else ()
+                shape = None if (stored := found.shape) is None else (*lead, *stored)
+                if not bare and self._matlab and "MATLAB_empty" in found.attrs:
+                    problem = "an empty array of MATLAB, of which it holds the size"
+                    self.columns[name] = Column(name, (), shape or (), problem=problem)
+                else:
+                    self.columns |= _of_dataset(found, name, shape, not bare and _is_bare(found), self._whole)
+                self.attributes[name] = {} if bare else cf_attributes(found)
+                self.scales[name] = ("",) * len(shape or ()) if bare else (*("" for _ in lead), *_scales(found))
+        elif isinstance(opened, self._h5py.h5g.GroupID) and self._is_ragged(found := self._h5py.Group(opened)):
             for part in ("data", "offsets"):
                 part_info = self._h5py.h5o.get_info(found[part].id)
                 self._seen[part_info.fileno, part_info.addr] = name
@@ -212,7 +223,7 @@ class Contents:
         return True
 
     def _is_ragged(self, group: Any) -> bool:
-        if sorted(group.id) != [b"data", b"offsets"]:
+        if self._whole or len(group.id) != 2 or sorted(group.id) != [b"data", b"offsets"]:
             return False
         if any(group.id.links.get_info(part).type != self._h5py.h5l.TYPE_HARD for part in group.id):
             return False
@@ -258,9 +269,10 @@ def _other_files(dataset: Any) -> list[str]:
     return sorted(external | virtual)
 
 
-def _of_dataset(dataset: Any, name: str, matlab: bool) -> dict[str, Column]:
-    shape = dataset.shape
-    column = Column(name, (), shape or ())
+def _of_dataset(
+    dataset: Any, name: str, shape: tuple[int, ...] | None, is_bare: bool, whole: bool
+) -> dict[str, Column]:
+    column = Column(name, (), shape or (), whole=whole)
     kind = dataset.id.get_type()
     try:
         _ = kind.dtype
@@ -268,10 +280,8 @@ def _of_dataset(dataset: Any, name: str, matlab: bool) -> dict[str, Column]:
         return {name: replace(column, problem=str(error))}
     if not shape:
         return {name: replace(column, problem="it has no rows")}
-    if _is_bare(dataset):
+    if is_bare:
         return {name: replace(column, problem="a dimension of netCDF without values")}
-    if matlab and "MATLAB_empty" in dataset.attrs:
-        return {name: replace(column, problem="an empty array of MATLAB, of which it holds the size")}
     return dict(_columns(kind, name, column, shape[1:]))
 
 

@@ -91,17 +91,12 @@ class Reader:
         self._means: dict[str, int] = {}
         self._in_process: dict[str, Callable[[int, int], NDArray[Any]]] = {}
         self._packed: dict[str, tuple[dict[str, Any], cf.Decoding]] = {}  # attributes of datasets that are decoded
-        columns = tuple(columns)
         self._file = open_file(path)
         try:
             with source_errors(path, *DAMAGE, ShardCorrupt):
                 self._library = LibraryFile(path, read_timeout)
-                for name in datasets_of(columns):
-                    self._datasets[name] = take(self._file, name, path, external_links)
-                    if (read := reader_in_process(self._datasets[name], name)) is not None:
-                        self._in_process[name] = read
                 for column in columns:
-                    self._add(column)
+                    self._open(column)
         except SourceError:
             self.close()
             raise
@@ -115,7 +110,13 @@ class Reader:
         """The attributes of each dataset whose values are not the numbers that are stored, see `cf.to_json`."""
         return {path: cf.to_json(attributes) for path, (attributes, _) in self._packed.items()}
 
-    def _add(self, column: Column) -> None:
+    def _open(self, column: Column) -> None:
+        for name in datasets_of([column]):
+            if name in self._datasets:  # of another member
+                continue
+            self._datasets[name] = take(self._file, name, self._path, self._external_links)
+            if (read := reader_in_process(self._datasets[name], name)) is not None:
+                self._in_process[name] = read
         if column.decoded:
             dataset = self._datasets[column.path]
             attributes = cf_attributes(dataset)
@@ -134,6 +135,10 @@ class Reader:
     def value(self, column: Column, row: int, *, alone: bool = False) -> Any:
         """Row `row` as a sample's value; BadSample names the row. `alone` reads only this row instead of its block."""
         try:
+            if column.whole and column.path not in self._datasets:  # of another group
+                for kept in (self._datasets, self._in_process, self._packed, self._heads):
+                    kept.clear()
+                self._open(column)
             element = self._ragged(column, row) if column.ragged else self._element(column, row, alone)
             return sample_value(element, column.field)
         except (BadSample, TypeError) as error:  # TypeError: an empty value instead of numbers
@@ -157,6 +162,9 @@ class Reader:
                 part += np.clip(lengths, 0, _MOST_BYTES // unit) * unit
 
     def _element(self, column: Column, row: int, alone: bool) -> Any:
+        if column.whole:
+            shape = self._datasets[column.path].shape
+            return _member(self._read(column.path, 0, shape[0] if shape else 1), column)
         if alone:
             return _member(self._read(column.path, row, row + 1)[0], column)
         return _member(self._row(column.path, row, self._step(column.path)), column)
@@ -280,7 +288,8 @@ def take(file: Any, name: str, path: Path, external_links: bool) -> Any:
 
 
 def read_rows(dataset: Any, heads: Sequence[str], start: int, stop: int) -> NDArray[Any]:
-    values: NDArray[Any] = (dataset.fields(list(heads)) if heads else dataset)[start:stop]
+    rows = dataset.fields(list(heads)) if heads else dataset
+    values: NDArray[Any] = rows[start:stop] if dataset.shape else np.asarray(rows[()], None if heads else dataset.dtype)
     return values
 
 

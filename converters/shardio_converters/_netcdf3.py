@@ -70,16 +70,18 @@ class _Variable:
 class ClassicContents:
     """The contents of a file; `columns`, `attributes`, `scales` and `external` are as those of `Contents`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, whole: bool = False) -> None:
         self.columns: dict[str, Column] = {}
         self.external: dict[str, str] = {}
         with source_errors(path):
             variables = _read_header(File(path), path)
         self.attributes = {name: dict(variable.attributes) for name, variable in variables.items()}
         own = {name for name, variable in variables.items() if variable.axes == (name,)}
-        self.scales = {n: tuple(axis if axis in own else "" for axis in v.axes) for n, v in variables.items()}
+        lead = ("",) if whole else ()
+        self.scales = {n: (*lead, *(axis if axis in own else "" for axis in v.axes)) for n, v in variables.items()}
         for name, variable in variables.items():
-            self.columns[name] = _column(name, variable)
+            shape = (1, *variable.shape) if whole else variable.shape
+            self.columns[name] = replace(_column(name, replace(variable, shape=shape)), whole=whole)
         for bounds, times in cf.inherit_units(self.attributes).items():
             self.attributes[bounds] = cf.with_units_of(self.attributes[bounds], self.attributes[times])
             self.columns[bounds] = replace(self.columns[bounds], units_from=times)
@@ -132,8 +134,12 @@ class ClassicReader:
         """Row `row` as a sample's value; BadSample names the row."""
         try:
             variable = self._variables[column.path]
-            count, step = variable.shape[0], 1 if alone else rows_at_once(variable.row_bytes)
-            element = self._blocks.row(column.path, row, count, step, lambda a, b: self._read(column.path, a, b))
+            if column.whole:
+                rows = self._read(column.path, 0, variable.shape[0] if variable.shape else 1)
+                element = rows if variable.shape else rows[0]
+            else:
+                count, step = variable.shape[0], 1 if alone else rows_at_once(variable.row_bytes)
+                element = self._blocks.row(column.path, row, count, step, lambda a, b: self._read(column.path, a, b))
             if column.field.kind == "text":
                 element = element.tobytes().rstrip(b"\0 ")
             return sample_value(element, column.field)

@@ -1,15 +1,16 @@
 """Files or stores of arrays taken as one series: the same fields in each, their rows one after the other, or joined."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, Literal, Protocol, TypeAlias, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import ConfigError, Message, Option, SourceError
-from shardio.foreign.files import order_hints
+from shardio.foreign.files import Sort, order_hints, order_key
 from shardio.foreign.names import printable
 from shardio.format import cf
 from shardio.format.fields import as_ragged
@@ -35,18 +36,26 @@ from ._fields import (
     shortened,
 )
 
+SampleOf: TypeAlias = Literal["file", "group", "row"]
+"""What a sample is: all that a file or a store holds, or all in one of its groups, or a row of its arrays."""
+
+_MANY_GROUPS = 8  # that hold the same names: more are hardly fields
+_DEEPEST = 16  # groups within groups that are looked at
+
 
 class FileContents(Protocol):
     """The columns of one file or store: dataclasses with a `path`, `shape`, `field`, `problem` and `file`.
 
     Attributes:
         path: the file.
+        group: the group in it that they are in, by whose names they are called; "" for all of the file.
         columns: all columns by name, also those that cannot be taken.
         scales: by path of a column, the paths of the coordinates of its axes, that of the rows first; "" for none.
         stored: by path, the columns of numbers with one axis.
     """
 
     path: Path
+    group: str
     scales: Mapping[str, Sequence[str]]
 
     @property
@@ -96,6 +105,10 @@ class SeriesOptions:
         columns: what their columns are: "datasets" or "arrays".
         each: whether the columns of each file are kept, or those of the first stand for all.
         compared: whether coordinates are read, to be compared.
+        sample: what a sample is; None for rows, unless something speaks against them, which is a remark.
+        sort: the order of groups.
+
+    Raises ConfigError for joined files whose samples are no rows.
     """
 
     fields: str | Mapping[str, str] | None
@@ -106,6 +119,19 @@ class SeriesOptions:
     columns: str = "datasets"
     each: bool = False
     compared: bool = True
+    sample: SampleOf | None = None
+    sort: Sort = "name"
+
+    def __post_init__(self) -> None:
+        if self.sample is not None and self.sample not in get_args(SampleOf):
+            raise ConfigError("{sample} must be one of {}, got {!r}", ", ".join(get_args(SampleOf)), self.sample)
+        if self.whole and self.join:
+            raise ConfigError("{join} joins rows: it does not go with {}", Option("sample", self.sample))
+
+    @property
+    def whole(self) -> bool:
+        """Whether columns hold one sample each."""
+        return self.sample in ("file", "group")
 
 
 @final
@@ -117,6 +143,7 @@ class FoundSeries:
         files: those of the first series.
         columns: for each of them, if they are kept, the columns by field, and the number of their joined file.
         counts: the number of rows of each.
+        groups: the group of each sample, if samples are groups; `columns` are then those of each group.
         joined: for each of `files` the others that are joined to it; () if none are.
         axes: what the axes of the fields are called.
         remarks, hints: see `Source`.
@@ -125,6 +152,7 @@ class FoundSeries:
     files: tuple[Path, ...]
     columns: tuple[Mapping[str, Any], ...]
     counts: Sequence[int]
+    groups: tuple[str, ...]
     joined: tuple[tuple[Path, ...], ...]
     axes: Mapping[str, Sequence[str | None]]
     remarks: tuple[str, ...]
@@ -142,6 +170,9 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
     """Take files in order; SourceError if they disagree, ConfigError for a choice of fields that there are not."""
     series: dict[frozenset[str], _Series] = {}
     available: dict[str, None] = {}
+    if options.sample == "group":
+        options = replace(options, what="groups")
+        found = (group for contents in found for group in _groups_of(contents, options.sort))
     for contents in found:
         kind, chosen = frozenset[str](), options.fields
         if options.join:
@@ -171,10 +202,109 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
         *dict.fromkeys(renamed),
         *shortened(list(no_effect.values()), f"{options.columns} have such attributes"),
         *remark_on_rows(axes),
+        *(sign for sign in (first.grouped, first.looks_whole()) if sign),
     )
-    hints = (*order_hints(first.paths, options.what), *series_hints(first.coordinates))
+    groups = tuple(filter(None, first.groups))
+    hints = (*order_hints(groups or first.paths, options.what), *series_hints(first.coordinates))
     joined = tuple(zip(*(one.paths for one in others), strict=True))
-    return FoundSeries(tuple(first.paths), columns, first.counts, joined, axes, remarks, hints)
+    files = Counter(first.paths)
+    counts = list(files.values()) if groups else first.counts
+    return FoundSeries(tuple(files), columns, counts, groups, joined, axes, remarks, hints)
+
+
+def sample_groups(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return those groups beside each other of which the most hold the same names, {group: {name in it: whole name}}.
+
+    Args:
+        names: the paths of arrays, such as `data/demo_0/actions`.
+    """
+    beside: dict[str, dict[str, dict[str, str]]] = {}
+    for name in names:
+        parts = name.split("/")
+        for at in range(1, min(len(parts), _DEEPEST)):
+            within, group = "/".join(parts[: at - 1]), "/".join(parts[:at])
+            beside.setdefault(within, {}).setdefault(group, {})["/".join(parts[at:])] = name
+    return max(beside.values(), key=_alike, default={})
+
+
+def _alike(groups: Mapping[str, Mapping[str, str]]) -> int:
+    """How many groups hold the same names."""
+    return max(Counter(frozenset(names) for names in groups.values()).values())
+
+
+def looks_like_a_sample(shapes: Collection[Sequence[int]]) -> bool:
+    """Return whether arrays of these shapes, as each of several files has them, may be a sample rather than rows.
+
+    There is nothing with fewer than two axes, as labels are. And the first axis is as long as another of the same array,
+    or the first two are like the height and the width of images, some of which have channels.
+    """
+    grids = {tuple(shape[:2]) for shape in shapes}
+    if any(len(shape) < 2 for shape in shapes):
+        return False
+    alike = len(grids) == 1 and all(0 < max(grid) <= 2 * min(grid) for grid in grids) and len(set(map(len, shapes))) > 1
+    return alike or any(shape[0] in shape[1:] for shape in shapes)
+
+
+def _groups_of(contents: FileContents, sort: Sort) -> Iterator["_Group"]:
+    """Yield the groups of a file that are samples; SourceError if there are none."""
+    found, key = sample_groups(contents.columns), order_key(sort)
+    if not found:
+        raise SourceError("{} has no groups: {sample:file} takes it as a sample", printable(contents.path))
+    taken = {name for names in found.values() for name in names.values()}
+    outside = dict.fromkeys((name for name in contents.columns if name not in taken), "it is in no group of a sample")
+    for number, group in enumerate(sorted(found, key=key)):
+        yield _Group(contents, group, found[group], {} if number else outside, checks=not number)
+
+
+@final
+class _Group:
+    """A group of a file as `FileContents`, whose columns are called as they are in the group.
+
+    Args:
+        file: the contents of the file.
+        group: the group.
+        names: by name in the group, the name in the file.
+        outside: why other columns of the file are left out.
+        checks: whether the file is checked with this group.
+    """
+
+    scales: Mapping[str, Sequence[str]] = {}
+    stored: Mapping[str, LoneColumn] = {}
+
+    def __init__(
+        self, file: FileContents, group: str, names: Mapping[str, str], outside: Mapping[str, str], *, checks: bool
+    ) -> None:
+        self.path, self.group, self._file, self._outside, self._checks = file.path, group, file, outside, checks
+        self.columns = {name: replace(file.columns[whole], path=name) for name, whole in names.items()}
+        self.elsewhere = file.elsewhere
+
+    def default_columns(self) -> Mapping[str, Any]:
+        return {name: column for name, column in self.columns.items() if not column.problem}
+
+    def all_columns(self) -> Mapping[str, Any]:
+        return self.columns
+
+    def left_out(self) -> Mapping[str, str]:
+        return {**self._outside, **{name: column.problem for name, column in self.columns.items() if column.problem}}
+
+    def axes(self, column: Any) -> Sequence[str | None]:
+        return self._file.axes(within(self.group, column))
+
+    def described(self, column: Any, decode_cf: bool) -> tuple[Any, str]:
+        found, remark = self._file.described(within(self.group, column), decode_cf)
+        return replace(found, path=column.path), remark
+
+    def opens(self, columns: Iterable[Any]) -> FillingReader:
+        return self._file.opens([within(self.group, column) for column in columns])
+
+    def check(self, columns: Sequence[Any]) -> None:
+        if self._checks:
+            self._file.check([within(self.group, column) for column in columns])
+
+
+def within(group: str, column: Any) -> Any:
+    """Return a column of a group by its path in the file."""
+    return replace(column, path=f"{group}/{column.path}")
 
 
 @final
@@ -187,7 +317,9 @@ class _Series:
         paths: the files.
         each: the columns of each file by field, or of the first one; without an axis along which files may differ.
         axes: what the axes of the first file's columns are called, by field.
+        groups: the group of each, if it is one.
         counts: the number of rows of each file.
+        grouped: the remark that groups of the first file may be samples; "" if they are none, or the user has decided.
         coordinates: those of each file, if they are compared.
         lost, no_effect: why columns are left out, by name, and remarks on attributes without effect, by path.
     """
@@ -198,7 +330,10 @@ class _Series:
         self.paths: list[Path] = []
         self.each: list[dict[str, Any]] = []
         self.axes: dict[str, Sequence[str | None]] = {}
+        self.groups: list[str] = []
         self.counts: list[int] = []
+        self.grouped: Message | str = ""
+        self._shapes: list[tuple[int, ...]] = []
         self.coordinates: list[Coordinates] = []
         self.lost: dict[str, str] = {}
         self.no_effect: dict[str, str] = {}
@@ -209,8 +344,38 @@ class _Series:
 
     def add(self, contents: FileContents) -> None:
         """Add the next file; SourceError if it disagrees with the first one."""
-        options, place = self.options, printable(contents.path)
-        first = printable(self.paths[0]) if self.paths else place
+        if not self.paths and self.options.sample is None and not self.options.join:
+            self._look_for_samples(contents)
+        try:
+            self._add(contents)
+        except SourceError as error:
+            if self.grouped and not self.paths:
+                raise SourceError("{}; {}", error, self.grouped) from error
+            raise
+
+    def _look_for_samples(self, contents: FileContents) -> None:
+        names = contents.columns if self.options.fields is None else self._choose(contents).values()
+        groups = sample_groups(names)
+        single = (not c.shape for names in groups.values() for c in map(contents.columns.get, names.values()) if c)
+        if groups and (count := _alike(groups)) > (1 if any(single) else _MANY_GROUPS):
+            told = "{} holds {} groups of the same {}, such as {!r}: {sample:group} takes each group as a sample, "
+            told += "{sample:row} keeps the rows of each as fields"
+            self.grouped = Message(told, printable(contents.path), count, self.options.columns, next(iter(groups)))
+        timed = any(axis and "time" in axis.lower() for c in contents.columns.values() for axis in contents.axes(c))
+        if not timed and not any(map(any, contents.scales.values())):
+            self._shapes = [column.shape for column in contents.columns.values()]
+
+    def looks_whole(self) -> Message | str:
+        """The remark that each file may be a sample; "" if nothing says so, or the user has decided."""
+        if len(self.counts) < 2 or len(set(self.counts)) > 1 or not self._shapes or not looks_like_a_sample(self._shapes):
+            return ""
+        told = "each of {} {} holds {}, and may be one sample: {sample:file} takes it as one, {sample:row} keeps {} rows"
+        shapes = ", ".join(f"{name} {list(column.shape)}" for name, column in self.columns.items())
+        return Message(told, len(self.counts), self.options.what, shapes, self.counts[0])
+
+    def _add(self, contents: FileContents) -> None:
+        options, place = self.options, printable(contents.path / contents.group)
+        first = printable(self.paths[0] / self.groups[0]) if self.paths else place
         usual, rule = contents.default_columns(), f"{options.what} must agree"
         if options.fields is None:
             if elsewhere := contents.elsewhere():
@@ -230,9 +395,10 @@ class _Series:
             self.each.append(found)
         self._check_same(found, place, first)
         self.paths.append(contents.path)
+        self.groups.append(contents.group)
         self.counts.append(next(iter(found.values())).shape[0])
         contents.check(list(found.values()))
-        if options.compared:
+        if options.compared and not options.whole:
             scales = [contents.scales.get(column.path, ())[:1] for column in found.values()]
             rows = [scale[0] for scale in scales if scale and scale[0]]
             there = read_coordinates(contents.path, _decoded(contents), contents.stored, rows, contents.opens)
@@ -287,6 +453,8 @@ class _Series:
                 alike = ours.shape != others.shape and replace(ours, shape=others.shape) == others
                 given = name if as_ragged(ours.shape) == as_ragged(others.shape) else f"{name}=all"
                 advice = Message("; converted with {}, shapes may differ", Option("ragged", given)) if alike else ""
+                if alike and self.options.sample is None:
+                    advice += Message("; {sample:file} takes each " + one + " as a sample")
                 told = rule + ": field {!r} is {} in {}, and {} in {}{}"
                 raise SourceError(told, name, describe_field(ours), place, describe_field(others), first, advice)
             if difference := cf.difference(ours.attributes, others.attributes):

@@ -33,7 +33,7 @@ from ._files import source_errors
 from ._hdf5_columns import Column, Contents, is_matlab
 from ._hdf5_reader import Reader, datasets_of, open_file, try_in_helper
 from ._netcdf3 import ClassicContents, ClassicReader
-from ._series import SeriesOptions, read_series
+from ._series import SampleOf, SeriesOptions, read_series, within
 from ._source_base import ColumnSource, JoinedReaders, OneOpenFile
 
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
@@ -50,6 +50,7 @@ def hdf5(
     sort: Sort = "name",
     join: bool = False,
     ragged: str | Collection[str] | None = None,
+    sample: SampleOf | None = None,
 ) -> "Hdf5":
     """HDF5 files, and NetCDF files of any version: datasets whose rows, along the first axis, are the samples.
 
@@ -86,6 +87,10 @@ def hdf5(
             that they share, datasets of numbers with one axis, must be equal.
         ragged: the fields of arrays whose first axis may have another length in each file; or, as in wave=all, whose
             shape may differ in any way.
+        sample: what a sample is. row: a row of the datasets, along their first axis. file: all that a file holds, single
+            values too. group: all that is in one of the groups beside each other that hold the same names, as
+            demo_0/actions and demo_1/actions; fields are called by the names in the group. By default, rows; a note
+            tells if the files look otherwise.
 
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
@@ -95,6 +100,7 @@ def hdf5(
         shardio convert hdf5 era5 data/wind --join --fields time --stack wind=u10,v10 --to hdf5
         shardio convert hdf5 runs data/runs --external-links
         shardio convert hdf5 runs data/waves --fields wave=data/waves --ragged wave
+        shardio convert hdf5 scans data/scans --sample file
         shardio convert hdf5 damaged.h5 data/rest --read-timeout 10 --on-error skip
 
     Raises:
@@ -106,14 +112,14 @@ def hdf5(
     if not 0 < read_timeout < math.inf:
         raise ConfigError("{read_timeout} must be a number of seconds above 0, got {!r}", read_timeout)
     paths = find_hdf5(src, sort)
-    options = SeriesOptions(fields, decode_cf, join, listed_ragged(ragged))
-    found = read_series((_Contents(path, external_links, read_timeout) for path in paths), options)
+    options = SeriesOptions(fields, decode_cf, join, listed_ragged(ragged), sample=sample, sort=sort)
+    contents = (_Contents(path, external_links, read_timeout, options.whole) for path in paths)
+    found = read_series(contents, options)
     remarks = (*other_files(src, paths, "HDF5 files"), *found.remarks)
     (columns,), starts, axes = found.columns, found.starts(), found.axes
     hints = (*found.hints, *(_reversed_axes(columns) if is_matlab(paths[0]) else ()))
-    return Hdf5(
-        found.files, columns, starts, external_links, read_timeout, remarks, hints, found.joined, axes
-    ).measured()
+    how = external_links, read_timeout, remarks, hints, found.joined, axes, found.groups
+    return Hdf5(found.files, columns, starts, *how).measured()
 
 
 def _reversed_axes(columns: Mapping[str, Column]) -> Iterator[str]:
@@ -132,15 +138,17 @@ def _reversed_axes(columns: Mapping[str, Column]) -> Iterator[str]:
 class _Contents:
     """The contents of an HDF5 or NetCDF-3 file, see `FileContents`."""
 
-    def __init__(self, path: Path, external_links: bool, read_timeout: float) -> None:
+    group = ""
+
+    def __init__(self, path: Path, external_links: bool, read_timeout: float, whole: bool) -> None:
         self.path, self._external_links, self._read_timeout = path, external_links, read_timeout
         self._found: Contents | ClassicContents
         if is_netcdf3(path):
-            self._found = ClassicContents(path)
+            self._found = ClassicContents(path, whole)
         else:
             try_in_helper(path, read_timeout, "walk", external_links=external_links)
             with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
-                self._found = Contents(file, path, external_links)
+                self._found = Contents(file, path, external_links, whole)
         self.scales: Mapping[str, Sequence[str]] = self._found.scales
         self.default_columns, self.all_columns = self._found.default_columns, self._found.all_columns
         self.left_out = self._found.left_out
@@ -198,6 +206,7 @@ class Hdf5(ColumnSource):
         read_timeout: seconds that HDF5 may take to open a file, and for each block of rows that only its library reads.
         joined: for each of `files` the others that are joined to it; () if none are.
         axes: what the axes of the columns are called, by field.
+        groups: the group of each sample, if samples are groups.
     """
 
     files: tuple[Path, ...] = field()
@@ -209,6 +218,7 @@ class Hdf5(ColumnSource):
     hints: tuple[str, ...] = ()
     joined: tuple[tuple[Path, ...], ...] = ()
     axes: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
     source = "hdf5"
 
     @property
@@ -220,6 +230,7 @@ class Hdf5(ColumnSource):
         # A closure over self would keep the open file alive in a cycle.
         files, columns = self.files, tuple(self.columns.values())
         opens = partial(_open, external_links=self.external_links, read_timeout=self.read_timeout)
+        columns = () if self.groups else columns  # a group's are opened when they are read
         joined = self.joined or ((),) * len(files)
         return OneOpenFile(lambda number: JoinedReaders((files[number], *joined[number]), columns, opens))
 
@@ -242,8 +253,10 @@ class Hdf5(ColumnSource):
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        made = {"decode_cf": any(column.decoded for column in self.columns.values()), "join": bool(self.joined)}
-        return {name: True for name, value in made.items() if value}
+        columns = self.columns.values()
+        made = {"decode_cf": any(column.decoded for column in columns), "join": bool(self.joined)}
+        whole = {"sample": "group" if self.groups else "file"} if any(column.whole for column in columns) else {}
+        return {name: True for name, value in made.items() if value} | whole
 
     def _packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
         readers = self._readers.get(number)
@@ -271,9 +284,15 @@ class Hdf5(ColumnSource):
 
     def _value(self, column: Column, index: int, *, alone: bool = False) -> Any:
         number = bisect_right(self.starts, index) - 1
-        return self._readers.get(number).of(column).value(column, index - int(self.starts[number]), alone=alone)
+        reader, row = self._readers.get(number).of(column), index - int(self.starts[number])
+        if self.groups:
+            column, row = within(self.groups[index], column), 0
+        return reader.value(column, row, alone=alone)
 
     def _fill(self, name: str, out: NDArray[Any]) -> None:
+        if self.columns[name].whole:
+            out[:] = [self._value(self.columns[name], number) for number in range(len(out))]
+            return
         for number, part in enumerate(np.split(out, self.starts[1:-1])):
             self._readers.get(number).of(self.columns[name]).fill(self.columns[name], part)
 
