@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.containers.files import RawFile, open_hdf5
-from shardio.containers.hdf5 import is_raw
+from shardio.containers.hdf5 import data_offset, is_raw
 from shardio.containers.hdf5_chunks import ChunkedRows, chunked_rows
 from shardio.containers.hdf5_library import DAMAGE, LibraryFile, Unreadable, missing_filter, resolve
 from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError
@@ -135,14 +135,33 @@ class Reader:
     def value(self, column: Column, row: int, *, alone: bool = False) -> Any:
         """Row `row` as a sample's value; BadSample names the row. `alone` reads only this row instead of its block."""
         try:
-            if column.whole and column.path not in self._datasets:  # of another group
-                for kept in (self._datasets, self._in_process, self._packed, self._heads):
-                    kept.clear()
-                self._open(column)
+            self._go_to(column)
             element = self._ragged(column, row) if column.ragged else self._element(column, row, alone)
             return sample_value(element, column.field)
         except (BadSample, TypeError) as error:  # TypeError: an empty value instead of numbers
             raise BadSample(f"{printable(self._path)}, {column.path}, row {row}: {error}") from error
+
+    def span(self, column: Column) -> tuple[int, int]:
+        """Where a dataset that is one row is in the file, offset and size; SourceError unless it is in one piece."""
+        self._go_to(column)
+        dataset = self._datasets[column.path]
+        offset = data_offset(dataset, RawFile(self._path), column.path) if column.field.kind == "array" else None
+        field = array_field(dataset.dtype, dataset.shape)
+        if offset is None or column.path in self._packed or not (field and is_raw(dataset, field)):
+            raise SourceError(
+                "{}: {!r} cannot be read in place as part of one sample, as it is compressed, in chunks, decoded or no "
+                "plain array: convert it",
+                printable(self._path),
+                column.path,
+            )
+        return offset, dataset.nbytes
+
+    def _go_to(self, column: Column) -> None:
+        """Open the dataset of a column in another group, in place of those before."""
+        if column.whole and column.path not in self._datasets:
+            for kept in (self._datasets, self._in_process, self._packed, self._heads):
+                kept.clear()
+            self._open(column)
 
     def fill(self, column: Column, out: NDArray[Any]) -> None:
         """Read all rows of a column of scalars into `out`; BadSample if they cannot be read."""

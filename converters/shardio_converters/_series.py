@@ -449,6 +449,8 @@ class _Series:
         for name, column in found.items():
             expected = self.each[0][name]
             ours, others = column.field, expected.field
+            if ours == others and not (ours.attributes or others.attributes) and column.form() == expected.form():
+                continue
             if _form(column) != _form(expected):
                 alike = ours.shape != others.shape and replace(ours, shape=others.shape) == others
                 given = name if as_ragged(ours.shape) == as_ragged(others.shape) else f"{name}=all"

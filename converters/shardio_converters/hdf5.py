@@ -6,7 +6,7 @@ The format is described at https://support.hdfgroup.org/documentation/hdf5/lates
 import contextlib
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from shardio.foreign.formats import find_hdf5, is_netcdf3
 from shardio.foreign.names import Paths, printable
 from shardio.format import cf
 from shardio.format.fields import listed_ragged
-from shardio.source import Hdf5Names, Sample, check_index
+from shardio.source import Hdf5Names, Places, Sample, check_index
 
 from ._fields import (
     measure,
@@ -239,7 +239,7 @@ class Hdf5(ColumnSource):
         return self.axes
 
     @property
-    def adoption(self) -> Hdf5Names:
+    def adoption(self) -> Hdf5Names | Places:
         """See `Source.adoption`; the name of a scalar member of a compound dataset is the path of that dataset."""
         members = [column for column in self.columns.values() if column.members and column.field.kind != "scalar"]
         if members:
@@ -248,6 +248,8 @@ class Hdf5(ColumnSource):
         if classic := next(filter(is_netcdf3, self.files), None):
             raise SourceError(f"{printable(classic)} is a NetCDF-3 file, which cannot be read in place: convert it")
         names = {name: column.path for name, column in self.columns.items()}
+        if any(column.whole for column in self.columns.values()):
+            return Places(self.starts, self._spans, names)
         in_file = {name: column.file for name, column in self.columns.items() if column.file}
         return Hdf5Names(self.starts, names, self._packing, in_file)
 
@@ -257,6 +259,10 @@ class Hdf5(ColumnSource):
         made = {"decode_cf": any(column.decoded for column in columns), "join": bool(self.joined)}
         whole = {"sample": "group" if self.groups else "file"} if any(column.whole for column in columns) else {}
         return {name: True for name, value in made.items() if value} | whole
+
+    def _spans(self, index: int) -> Mapping[str, tuple[int, int]]:
+        arrays = {name: column for name, column in self.columns.items() if column.field.kind != "scalar"}
+        return {name: self._at(column, index, lambda reader, one, _: reader.span(one)) for name, column in arrays.items()}
 
     def _packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
         readers = self._readers.get(number)
@@ -283,11 +289,13 @@ class Hdf5(ColumnSource):
         return {name: self._value(column, index) for name, column in self.columns.items()}
 
     def _value(self, column: Column, index: int, *, alone: bool = False) -> Any:
+        return self._at(column, index, lambda reader, one, row: reader.value(one, row, alone=alone))
+
+    def _at(self, column: Column, index: int, read: Callable[[Any, Column, int], Any]) -> Any:
+        """What `read(reader, column, row)` returns for sample `index`."""
         number = bisect_right(self.starts, index) - 1
         reader, row = self._readers.get(number).of(column), index - int(self.starts[number])
-        if self.groups:
-            column, row = within(self.groups[index], column), 0
-        return reader.value(column, row, alone=alone)
+        return read(reader, within(self.groups[index], column), 0) if self.groups else read(reader, column, row)
 
     def _fill(self, name: str, out: NDArray[Any]) -> None:
         if self.columns[name].whole:

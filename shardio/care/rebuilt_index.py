@@ -154,6 +154,7 @@ def _source(folder: Directory, described: manifest.Manifest, name: str) -> Any:
         options["key"] = "key" in described.fields and "key" not in names
     if converter == "hdf5":
         options["decode_cf"] = _decodes(described)
+        options["sample"] = described.conversion.get("sample", "row")
         if joined := [path.absolute() for path in joined_files(folder.path / name)]:
             paths, options["join"] = [*paths, *joined], True
     return stacked(sources.find(converter)(paths[0] if len(paths) == 1 else paths, **options), stacks)
@@ -163,7 +164,8 @@ def kept_conversion(described: manifest.Manifest) -> dict[str, Any]:
     """Return what of `conversion` still holds: names and decoding, but not the plan that resuming would go by."""
     names = _names(described) if described.adopted else None
     joins = {"join": True} if described.adopted and described.conversion.get("join") is True else {}
-    return ({"names": names} if names else {}) | ({"decode_cf": True} if _decodes(described) else {}) | joins
+    kept = {name: described.conversion[name] for name in ("sample",) if described.adopted and name in described.conversion}
+    return ({"names": names} if names else {}) | ({"decode_cf": True} if _decodes(described) else {}) | joins | kept
 
 
 def _names(described: manifest.Manifest) -> dict[str, str] | None:

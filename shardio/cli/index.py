@@ -19,7 +19,7 @@ OPTIONS = options_of(
     adopt_files,
     {
         "": (
-            "fields optional mask key format axis decode_cf stack join checksums workers dask resume overwrite "
+            "fields optional mask key format axis decode_cf stack join sample checksums workers dask resume overwrite "
             "on_error max_bad report strict sort"
         ),
     },

@@ -500,7 +500,7 @@ def _open_rows(dataset: Any, file: RawFile, library: LibraryFile, name: str, fie
     if is_raw(dataset, field):
         if dataset.chunks is not None:
             return chunked_rows(dataset, file, name, field) or library_rows(dataset, library, name, field)
-        base = _data_offset(dataset, file, name)
+        base = data_offset(dataset, file, name)
         if base is not None:
             small = 0 < field.row_bytes <= MAPPED_ROW
             row = np.dtype((np.uint8, (field.row_bytes,)))
@@ -531,7 +531,7 @@ def _open_values(
     ):
         expected = f"{dtype} [{', '.join(map(str, ('entries' if field.ragged else 'bytes', *entry_shape)))}]"
         raise ShardCorrupt(f"{file.path}, field {name!r}: expected data as {expected} and offsets as int64 [n + 1]")
-    base, start = _data_offset(data, file, name), _data_offset(offsets, file, name)
+    base, start = data_offset(data, file, name), data_offset(offsets, file, name)
     raw = data.dtype.byteorder != ">" and is_raw(data, field) if field.ragged else True
     if base is None or start is None or offsets.dtype != np.dtype("<i8") or not raw:
         return library_values([data, offsets], library, name), len(offsets) - 1
@@ -562,7 +562,7 @@ def is_raw(dataset: Any, field: Field) -> bool:
     return same and bool(dataset.id.get_type() == h5py.h5t.py_create(dataset.dtype, logical=True))
 
 
-def _data_offset(dataset: Any, file: RawFile, name: str) -> int | None:
+def data_offset(dataset: Any, file: RawFile, name: str) -> int | None:
     """The offset in the file of a contiguous dataset's bytes; None unless all are in this file, in one piece."""
     h5d = importlib.import_module("h5py").h5d
     properties = dataset.id.get_create_plist()

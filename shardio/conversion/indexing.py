@@ -50,6 +50,7 @@ def index(
     decode_cf: bool = False,
     stack: str | Stacks | None = None,
     join: bool = False,
+    sample: Literal["file", "group", "row"] | None = None,
     checksums: bool = False,
     workers: int | None = 1,
     dask: str | None = None,
@@ -96,6 +97,8 @@ def index(
         join: of HDF5 files and Zarr stores: join files of different datasets for the same rows, such as one per
             variable: files that hold the same datasets make a series, and the first file of each is joined to those of
             the others, then the second, and so on. The coordinates that they share must be equal.
+        sample: of HDF5 files: what a sample is: a row, all that a file holds, or all in one of its groups; `shardio
+            convert hdf5 --help` says more. By default, a row; a note tells if the files look otherwise.
         checksums: of Zarr stores: read all samples, for their checksums. Without it no chunk is read, but for the
             coordinates of several stores, which are compared: the dataset's digest is of metadata and of the chunks'
             names, sizes and times, samples are not verified, and a chunk that is lost or written anew later is a bad
@@ -126,6 +129,7 @@ def index(
         "axis": axis,
         "decode_cf": decode_cf or None,
         "join": join or None,
+        "sample": sample,
     }
     masks = listed_names(mask)
     given = [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
