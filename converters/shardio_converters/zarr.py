@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from shardio.containers.zarr import array_rows, check_understood
 from shardio.containers.zarr_index import ENTRY, IndexedArray, ZarrIndex
 from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array
-from shardio.errors import BadSample, Message, ShardCorrupt, SourceError
+from shardio.errors import BadSample, ConfigError, Message, Option, ShardCorrupt, SourceError
 from shardio.foreign.files import Sort
 from shardio.foreign.names import Paths, printable
 from shardio.foreign.zarr import FoundArray, find_stores, open_store
@@ -51,7 +51,7 @@ from ._fields import (
     with_attributes,
 )
 from ._files import source_errors
-from ._series import SeriesOptions, read_series
+from ._series import SampleOf, SeriesOptions, read_series, within
 from ._source_base import BlockCache, ColumnSource, JoinedReaders, OneOpenFile, rows_at_once
 
 _DAMAGE = (
@@ -76,6 +76,7 @@ def zarr(
     decode_cf: bool = False,
     sort: Sort = "name",
     join: bool = False,
+    sample: SampleOf | None = None,
 ) -> "Zarr":
     """A Zarr array or group, of format 2 or 3: the rows along the first axis are the samples.
 
@@ -100,6 +101,10 @@ def zarr(
         join: take stores of different arrays for the same rows: stores that hold the same arrays make a series, and the
             first store of each series is joined to those of the others, then the second, and so on. The coordinates
             that they share must be equal.
+        sample: what a sample is. row: a row of the arrays. file: all that a store holds, single values too. group: all
+            that is in one of the groups beside each other that hold the same names, as demo_0/actions and
+            demo_1/actions; fields are called by the names in the group. By default, rows; a note tells if the stores
+            look otherwise.
 
     Example:
         shardio convert zarr train.zarr data/train --fields image=images,label=labels
@@ -107,6 +112,7 @@ def zarr(
         shardio convert zarr era5.zarr data/era5 --fields t2m,time --decode-cf --to hdf5
         shardio convert zarr era5.zarr data/times --axis time
         shardio convert zarr "wind/*.zarr" data/wind --join --axis time --stack wind=u10,v10 --to hdf5
+        shardio convert zarr demos.zarr data/demos --sample group
         shardio convert zarr train.zarr data/half --to hdf5 --dtype float16 --compress gzip
 
     Raises:
@@ -117,10 +123,12 @@ def zarr(
     """
     given = [os.fspath(one) for one in ([src] if isinstance(src, (str, os.PathLike)) else src)]
     roots = find_stores(given, sort) or [local_path(one).absolute() for one in given]
-    options = SeriesOptions(
-        fields, decode_cf, join, what="stores", columns="arrays", each=True, compared=len(roots) > 1
-    )
-    found = read_series((_Contents(root, axis) for root in roots), options)
+    sample = "row" if sample is None and axis is not None else sample
+    called: Any = {"what": "stores", "columns": "arrays", "each": True, "compared": len(roots) > 1}
+    options = SeriesOptions(fields, decode_cf, join, sample=sample, sort=sort, **called)
+    if options.whole and axis is not None:
+        raise ConfigError("{axis} is that of rows: it does not go with {}", Option("sample", sample))
+    found = read_series((_Contents(root, axis, options.whole) for root in roots), options)
     masked = [name for name, column in found.columns[0].items() if column.decoding and _masks_zeros(column)]
     told = "zeros of {} become NaN by {decode_cf:True}, as in xarray: Zarr's default fill_value 0 counts as _FillValue"
     hints = (
@@ -128,7 +136,8 @@ def zarr(
         *_pyramid_hints(found.columns[0]),
         *([Message(told, ", ".join(map(repr, masked)))] if masked else []),
     )
-    return Zarr(found.files, found.columns, found.starts(), found.remarks, hints, found.joined).measured()
+    made = found.files, found.columns, found.starts(), found.remarks, hints, found.joined, found.groups
+    return Zarr(*made).measured()
 
 
 def _pyramid_hints(columns: Mapping[str, "_Column"]) -> tuple[str, ...]:
@@ -157,6 +166,7 @@ class _Column:
         metadata: the JSON value that this follows from.
         dimensions: the names of its axes, that of the samples first; () if it has none.
         file: the number, from 1, of the joined store that it is in; 0 for the store itself.
+        whole: whether the array is one row: a sample is a store or a group, and the shape begins with an axis of 1.
     """
 
     path: str
@@ -171,6 +181,7 @@ class _Column:
     metadata: Mapping[str, Any] | None = None
     dimensions: tuple[str | None, ...] = ()
     file: int = 0
+    whole: bool = False
 
     def form(self) -> tuple[Any, ...]:
         """What the columns of a field have in common in all stores, besides its kind, dtype and shape: nothing."""
@@ -184,9 +195,10 @@ class Zarr(ColumnSource):
 
     Attributes:
         files: the stores.
-        stores: the columns to read of each, by field.
+        stores: the columns to read of each, by field; of each group, if samples are groups.
         starts: the number of each store's first sample, followed by the number of samples, `[stores + 1]`.
         joined: for each of `files` the others that are joined to it; () if none are.
+        groups: the group of each sample, if samples are groups.
     """
 
     files: tuple[Path, ...] = field()
@@ -195,6 +207,7 @@ class Zarr(ColumnSource):
     remarks: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
     joined: tuple[tuple[Path, ...], ...] = ()
+    groups: tuple[str, ...] = ()
     source = "zarr"
 
     @property
@@ -207,14 +220,17 @@ class Zarr(ColumnSource):
 
     @cached_property
     def _readers(self) -> "OneOpenFile[JoinedReaders[_Reader]]":
-        files, stores = self.files, self.stores  # a closure over self would keep the store open
+        files, stores = self.files, () if self.groups else self.stores  # a closure over self would keep the store open
         joined = self.joined or ((),) * len(files)
         opens: Any = _Reader
-        return OneOpenFile(lambda n: JoinedReaders((files[n], *joined[n]), [*stores[n].values()], opens))
+        return OneOpenFile(lambda n: JoinedReaders((files[n], *joined[n]), [*stores[n].values()] if stores else [], opens))
 
     @property
     def adoption(self) -> ZarrIndexes:
         names = {name: column.path for name, column in self.columns.items()}
+        if any(column.whole for column in self.columns.values()):
+            rule = "{}: only rows of Zarr stores can be read in place, not samples that are {}s: convert it"
+            raise SourceError(rule, printable(self.files[0]), self.changes["sample"])
         return ZarrIndexes(self.starts, names, self._index)
 
     @property
@@ -226,6 +242,8 @@ class Zarr(ColumnSource):
         axes = {name: column.axis for name, column in self.columns.items() if column.axis}
         decodes = any(column.decoding for column in self.columns.values())
         made = {"decode_cf": decodes, "axes": axes, "join": bool(self.joined)}
+        if any(column.whole for column in self.columns.values()):
+            made["sample"] = "group" if self.groups else "file"
         return {name: value for name, value in made.items() if value}
 
     def _index(self, number: int, *, listed: bool = True) -> ZarrIndex:
@@ -260,15 +278,22 @@ class Zarr(ColumnSource):
         check_index(index, self._count)
         number = bisect_right(self.starts, index) - 1
         row, reader = index - int(self.starts[number]), self._readers.get(number)
-        return {name: reader.of(column).value(column, row) for name, column in self.stores[number].items()}
+        columns = self.stores[number].items()
+        if self.groups:
+            row, columns = 0, {n: within(self.groups[index], c) for n, c in self.stores[index].items()}.items()
+        return {name: reader.of(column).value(column, row) for name, column in columns}
 
     def _fill(self, name: str, out: NDArray[Any]) -> None:
+        if self.columns[name].whole:
+            out[:] = [self[number][name] for number in range(len(out))]
+            return
         for number, part in enumerate(np.split(out, self.starts[1:-1])):
             column = self.stores[number][name]
             self._readers.get(number).of(column).fill(column, part)
 
     def _measured(self, column: _Column) -> Any:
-        return measure(column, int(self.starts[1]), partial(self._readers.get(0).of(column).value, column), _MEASURED)
+        reader, first = self._readers.get(0).of(column), within(self.groups[0], column) if self.groups else column
+        return measure(column, 1 if self.groups else int(self.starts[1]), lambda row: reader.value(first, row), _MEASURED)
 
 
 @final
@@ -281,19 +306,22 @@ class _Reader:
         self._library: Any = None
         self._rows: dict[str, Any] = {}
         self._arrays: dict[str, Any] = {}
-        store = open_store(root)
+        self._store = open_store(root)
         try:
             for column in columns:
-                if column.layout is None:
-                    self._arrays[column.path] = self.array(column.path)
-                    continue
-                entries = store.live_entries(column.path, column.layout)
-                with source_errors(root, ShardCorrupt):
-                    files = store.chunks(column.path)
-                self._rows[column.path] = array_rows(files, column.path, column.layout, column.axis, entries)
+                self._add(column)
         except SourceError:
             self.close()
             raise
+
+    def _add(self, column: _Column) -> None:
+        if column.layout is None:
+            self._arrays[column.path] = self.array(column.path)
+            return
+        entries = self._store.live_entries(column.path, column.layout)
+        with source_errors(self._root, ShardCorrupt):
+            files = self._store.chunks(column.path)
+        self._rows[column.path] = array_rows(files, column.path, column.layout, column.axis, entries)
 
     def close(self) -> None:
         with suppress(AttributeError):  # a zip file is opened with its first array, and cannot be closed before that
@@ -314,8 +342,15 @@ class _Reader:
     def value(self, column: _Column, row: int) -> Any:
         """Row `row` as a sample's value; BadSample names the row."""
         try:
-            read = partial(self._read, column)
-            element = self._blocks.row(column.path, row, column.shape[0], self._step(column), read)
+            if column.whole and column.path not in self._rows and column.path not in self._arrays:  # of another group
+                self._rows.clear()
+                self._arrays.clear()
+                self._add(column)
+            if column.whole:
+                element = self._read(column, 0, column.layout.shape[0] if column.layout else 0)
+            else:
+                read = partial(self._read, column)
+                element = self._blocks.row(column.path, row, column.shape[0], self._step(column), read)
             return sample_value(element, column.field)
         except BadSample as error:
             where = f"{printable(self._root)}, {column.path}" if column.path else printable(self._root)
@@ -348,7 +383,7 @@ class _Reader:
                 raise BadSample(f"the chunk{str(error).partition(': the chunk')[2]}") from error
         else:
             try:
-                rows = np.asarray(self._arrays[column.path][start:stop])
+                rows = np.asarray(self._arrays[column.path][... if column.whole else slice(start, stop)])
             except _DAMAGE as error:
                 raise BadSample(f"cannot be read, zarr says: {_error_text(error)}") from error
         return check_characters(rows) if column.decoding is None else column.decoding.apply(rows)
@@ -411,7 +446,9 @@ class _Contents:
         scales: by path of an array, those of the coordinates of its axes, that of the samples first; "" for none.
     """
 
-    def __init__(self, root: Path, axis: str | None) -> None:
+    group = ""
+
+    def __init__(self, root: Path, axis: str | None, whole: bool) -> None:
         store = open_store(root)
         arrays = store.arrays()
         if not arrays:
@@ -426,7 +463,7 @@ class _Contents:
         reader = _Reader(root, ())
         try:
             for array in arrays:
-                found[array.path or "array"] = _column(array, reader)
+                found[array.path or "array"] = _column(array, reader, whole)
         finally:
             reader.close()
         stated = {column.path: column.attributes or {} for column in found.values()}
@@ -493,15 +530,16 @@ def _is_lone(column: "_Column") -> bool:
     return bool(column.layout and column.dimensions) and not column.problem and column.field.kind == "scalar"
 
 
-def _column(found: FoundArray, reader: _Reader) -> _Column:
+def _column(found: FoundArray, reader: _Reader, whole: bool) -> _Column:
     """The column of an array; one with a problem if it cannot be taken, whatever its metadata states."""
     try:
-        return _sound_column(found, reader)
+        return _sound_column(found, reader, (1,) if whole else ())
     except (Impossible, SourceError) as error:
         return _Column(found.path, (0,), problem=str(error))
 
 
-def _sound_column(found: FoundArray, reader: _Reader) -> _Column:
+def _sound_column(found: FoundArray, reader: _Reader, lead: tuple[int, ...]) -> _Column:
+    """The column of an array; `lead` goes before its shape, if it is one row."""
     codecs = set().union(*map(_codecs, found.metadata))
     if "pickle" in codecs:  # not opened: zarr may unpickle the fill value for that alone
         raise SourceError("pickled objects may run code")
@@ -511,19 +549,21 @@ def _sound_column(found: FoundArray, reader: _Reader) -> _Column:
     except Impossible:
         raise
     except NotUnderstood:
-        return _column_of_zarr(reader.array(found.path), found, codecs)
+        return _column_of_zarr(reader.array(found.path), found, codecs, lead)
     _check_formats(layout, found)
-    axes = _dimensions(found, len(layout.shape))
-    column = _Column(found.path, layout.shape, layout=layout, metadata=found.metadata[0], dimensions=axes)
-    return _of_numbers(column, layout.dtype, layout.chunk, layout.fill, found)
+    if lead and not layout.shape:
+        return _column_of_zarr(reader.array(found.path), found, codecs, lead)
+    axes, shape = _dimensions(found, len(layout.shape), lead), (*lead, *layout.shape)
+    column = _Column(found.path, shape, layout=layout, metadata=found.metadata[0], dimensions=axes, whole=bool(lead))
+    return _of_numbers(column, layout.dtype, (*lead, *layout.chunk), layout.fill, found)
 
 
-def _dimensions(found: FoundArray, count: int) -> tuple[str | None, ...]:
-    """The names of an array's axes; () if it has none."""
+def _dimensions(found: FoundArray, count: int, lead: tuple[int, ...]) -> tuple[str | None, ...]:
+    """The names of an array's axes, None for `lead`; () if it has none."""
     names = found.metadata[0].get("dimension_names") or found.attributes.get("_ARRAY_DIMENSIONS")
     if not isinstance(names, list) or len(names) != count:
         return ()
-    return tuple(name if isinstance(name, str) else None for name in names)
+    return (*(None for _ in lead), *(name if isinstance(name, str) else None for name in names))
 
 
 def _check_formats(layout: ArrayLayout, found: FoundArray) -> None:
@@ -540,15 +580,15 @@ def _check_formats(layout: ArrayLayout, found: FoundArray) -> None:
         )
 
 
-def _column_of_zarr(array: Any, found: FoundArray, codecs: set[str]) -> _Column:
+def _column_of_zarr(array: Any, found: FoundArray, codecs: set[str], lead: tuple[int, ...]) -> _Column:
     """The column of an array that zarr reads."""
-    shape, dtype = tuple(array.shape), array.dtype
-    column, rows = _Column(found.path, shape, dimensions=_dimensions(found, len(shape))), shape[1:]
+    shape, dtype, axes = (*lead, *array.shape), array.dtype, _dimensions(found, array.ndim, lead)
+    column, rows = _Column(found.path, shape, dimensions=axes, whole=bool(lead)), shape[1:]
     if dtype.kind in "TUS" or "vlen-utf8" in codecs:
         return replace(column, field=Field("json" if rows else "text"))
     if not rows and ((dtype.kind == "V" and dtype.names is None) or "vlen-bytes" in codecs):
         return column
-    return _of_numbers(column, dtype, array.chunks, array.fill_value, found)
+    return _of_numbers(column, dtype, (*lead, *array.chunks), array.fill_value, found)
 
 
 def _of_numbers(column: _Column, dtype: np.dtype[Any], chunks: Sequence[int], fill: Any, found: FoundArray) -> _Column:
