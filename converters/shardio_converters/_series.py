@@ -235,8 +235,8 @@ def _alike(groups: Mapping[str, Mapping[str, str]]) -> int:
 def looks_like_a_sample(shapes: Collection[Sequence[int]]) -> bool:
     """Return whether arrays of these shapes, as each of several files has them, may be a sample rather than rows.
 
-    There is nothing with fewer than two axes, as labels are. And the first axis is as long as another of the same array,
-    or the first two are like the height and the width of images, some of which have channels.
+    None of them has fewer than two axes, as labels do. And either a first axis is as long as another of its array, or
+    the first two axes are like the height and width of images, only some of which have channels.
     """
     grids = {tuple(shape[:2]) for shape in shapes}
     if any(len(shape) < 2 for shape in shapes):
@@ -367,9 +367,16 @@ class _Series:
 
     def looks_whole(self) -> Message | str:
         """The remark that each file may be a sample; "" if nothing says so, or the user has decided."""
-        if len(self.counts) < 2 or len(set(self.counts)) > 1 or not self._shapes or not looks_like_a_sample(self._shapes):
+        if (
+            len(self.counts) < 2
+            or len(set(self.counts)) > 1
+            or not self._shapes
+            or not looks_like_a_sample(self._shapes)
+        ):
             return ""
-        told = "each of {} {} holds {}, and may be one sample: {sample:file} takes it as one, {sample:row} keeps {} rows"
+        told = (
+            "each of {} {} holds {}, and may be one sample: {sample:file} takes it as one, {sample:row} keeps {} rows"
+        )
         shapes = ", ".join(f"{name} {list(column.shape)}" for name, column in self.columns.items())
         return Message(told, len(self.counts), self.options.what, shapes, self.counts[0])
 

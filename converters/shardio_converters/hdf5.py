@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from shardio.containers.hdf5_library import DAMAGE
 from shardio.errors import ConfigError, SourceError
-from shardio.foreign.files import Sort, other_files
+from shardio.foreign.files import Sort, other_files, within_folders
 from shardio.foreign.formats import find_hdf5, is_netcdf3
 from shardio.foreign.names import Paths, printable
 from shardio.format import cf
@@ -51,6 +51,7 @@ def hdf5(
     join: bool = False,
     ragged: str | Collection[str] | None = None,
     sample: SampleOf | None = None,
+    files: str | None = None,
 ) -> "Hdf5":
     """HDF5 files, and NetCDF files of any version: datasets whose rows, along the first axis, are the samples.
 
@@ -87,10 +88,11 @@ def hdf5(
             that they share, datasets of numbers with one axis, must be equal.
         ragged: the fields of arrays whose first axis may have another length in each file; or, as in wave=all, whose
             shape may differ in any way.
-        sample: what a sample is. row: a row of the datasets, along their first axis. file: all that a file holds, single
-            values too. group: all that is in one of the groups beside each other that hold the same names, as
-            demo_0/actions and demo_1/actions; fields are called by the names in the group. By default, rows; a note
-            tells if the files look otherwise.
+        sample: what a sample is. row: a row of the datasets, along their first axis. file: all datasets of a file,
+            including single values. group: all datasets of one group, where neighbouring groups hold the same names, as
+            in demo_0/actions and demo_1/actions; fields have the names within the group. By default, rows; a note tells
+            if the files look otherwise.
+        files: a pattern for the names of the files to take from a directory, such as "train-*". Without it: all.
 
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
@@ -111,6 +113,7 @@ def hdf5(
     """
     if not 0 < read_timeout < math.inf:
         raise ConfigError("{read_timeout} must be a number of seconds above 0, got {!r}", read_timeout)
+    src = within_folders(src, files)
     paths = find_hdf5(src, sort)
     options = SeriesOptions(fields, decode_cf, join, listed_ragged(ragged), sample=sample, sort=sort)
     contents = (_Contents(path, external_links, read_timeout, options.whole) for path in paths)
@@ -262,7 +265,9 @@ class Hdf5(ColumnSource):
 
     def _spans(self, index: int) -> Mapping[str, tuple[int, int]]:
         arrays = {name: column for name, column in self.columns.items() if column.field.kind != "scalar"}
-        return {name: self._at(column, index, lambda reader, one, _: reader.span(one)) for name, column in arrays.items()}
+        return {
+            name: self._at(column, index, lambda reader, one, _: reader.span(one)) for name, column in arrays.items()
+        }
 
     def _packing(self, number: int) -> Mapping[str, Mapping[str, Any]]:
         readers = self._readers.get(number)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, Message, SourceError
-from shardio.foreign.files import Sort, order_hints, order_key
+from shardio.foreign.files import PARTS, Sort, order_hints, order_key
 from shardio.foreign.names import printable
 from shardio.source import Field, Sample, check_index, listed_names, local_path
 from shardio.system import did_you_mean
@@ -27,7 +27,6 @@ from ._string_array import StringArray
 
 EXTENSIONS = ("bmp", "jpeg", "jpg", "png", "webp")
 _SHOWN = 5  # the most kinds of files, or folders, that a message names
-_PARTS = {"train", "training", "val", "valid", "validation", "test", "testing"}
 
 
 def imagefolder(
@@ -99,7 +98,7 @@ def imagefolder(
         hints = (unlabelled, *hints)
     else:
         hints = (*order_hints(classes, "classes"), *hints)[:1]
-        if all(name.lower() in _PARTS for name in classes):
+        if all(name.lower() in PARTS for name in classes):
             parts = ", ".join(classes)
             remarks += (f"the classes are {parts}; if these are parts of a data set, convert them one by one",)
     starts = tuple(accumulate(counts, initial=0))[: len(classes)]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, SourceError
-from shardio.foreign.files import Sort, find_files, order_hints
+from shardio.foreign.files import Sort, find_files, order_hints, part_remarks, within_folders
 from shardio.foreign.locations import scan_files
 from shardio.foreign.names import bad_samples_at, printable
 from shardio.source import Field, Sample, check_index, label_as_int64, local_path
@@ -45,7 +45,11 @@ _Headers: TypeAlias = Mapping[str, NpyArray]
 
 
 def numpy(
-    src: str | os.PathLike[str], *, fields: str | Mapping[str, str] | None = None, sort: Sort = "name"
+    src: str | os.PathLike[str],
+    *,
+    fields: str | Mapping[str, str] | None = None,
+    sort: Sort = "name",
+    files: str | None = None,
 ) -> "Arrays | NpzFolder":
     """NumPy arrays: rows of a .npy, a .npz or a folder of .npy files; or a folder of .npz files of one sample.
 
@@ -70,6 +74,7 @@ def numpy(
         src: the file or the directory.
         fields: the arrays to take, with names for their fields, as in "image=x,label=y". Without it: all.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
+        files: a pattern for the names of the files to take from a directory, such as "train-*". Without it: all.
 
     Example:
         shardio convert numpy train.npz data/train --fields image=x_train,label=y_train
@@ -84,16 +89,19 @@ def numpy(
         ConfigError: `fields` names an array that does not exist.
     """
     root = local_path(src).absolute()
-    files = find_files(root, lambda name: name.lower().endswith((".npy", ".npz")), "*.npy or *.npz files", sort)
-    samples = [path for path in files if path.name.lower().endswith(".npz")]
-    if files != [root] and len(samples) == len(files):
-        return _npz_folder(root, files, fields)
-    left_out = (
-        [f"left out {counted(len(samples), '.npz file')} beside the .npy files"] if files != [root] and samples else []
+    accepted = "*.npy or *.npz files"
+    paths = find_files(
+        within_folders(root, files), lambda name: name.lower().endswith((".npy", ".npz")), accepted, sort
     )
-    if files != [root]:
-        files = [path for path in files if path not in samples]
-        stored = {path.stem: read_npy_header(path) for path in files}
+    samples = [path for path in paths if path.name.lower().endswith(".npz")]
+    left_out = [] if files is not None else list(part_remarks(root, paths))
+    if paths != [root] and len(samples) == len(paths):
+        return _npz_folder(root, paths, fields, left_out)
+    if paths != [root] and samples:
+        left_out.append(f"left out {counted(len(samples), '.npz file')} beside the .npy files")
+    if paths != [root]:
+        paths = [path for path in paths if path not in samples]
+        stored = {path.stem: read_npy_header(path) for path in paths}
     elif is_npz(root):
         stored = read_npz_headers(root)
     else:
@@ -234,7 +242,9 @@ def _unsuited(column: _Column) -> str:
     return "" if column.own_field else unheld(column.dtype, column.shape)
 
 
-def _npz_folder(root: Path, paths: Sequence[Path], fields: str | Mapping[str, str] | None) -> "NpzFolder":
+def _npz_folder(
+    root: Path, paths: Sequence[Path], fields: str | Mapping[str, str] | None, parts: Sequence[str]
+) -> "NpzFolder":
     """The files at `paths` as samples, whose fields are chosen by `fields` among the arrays of the first."""
     scanned = scan_files(paths, _try_headers)
     headers = {path: found for path, found in zip(paths, scanned, strict=True) if not isinstance(found, SourceError)}
@@ -256,6 +266,7 @@ def _npz_folder(root: Path, paths: Sequence[Path], fields: str | Mapping[str, st
             named = f"{lacking[0]}, ..." if len(lacking) > 1 else lacking[0]
             missing.append(f"bad samples, as they lack {own!r}: {counted(len(lacking), 'file')}, {printable(named)}")
     remarks = (
+        *parts,
         *shortened(lost + ([] if fields is not None else _left_out(headers)), "arrays are left out"),
         *rename_remarks(fields, names),
         *shortened(missing, "arrays are missing in some files"),

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.files import Sort, find_files, order_hints, other_files
+from shardio.foreign.files import Sort, find_files, order_hints, other_files, within_folders
 from shardio.foreign.names import Paths, printable
 from shardio.source import Sample, check_index, describe_field, listed_names, load_optional, local_path
 
@@ -56,6 +56,7 @@ def parquet(
     root: str | os.PathLike[str] | None = None,
     fixed: str | Collection[str] | None = None,
     sort: Sort = "name",
+    files: str | None = None,
 ) -> "Parquet":
     """Parquet files: the rows are the samples, the columns their fields.
 
@@ -81,6 +82,7 @@ def parquet(
         fixed: the fields of lists of numbers that all have the length of the first: arrays of one shape. A list of
             another length is then a bad sample.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
+        files: a pattern for the names of the files to take from a directory, such as "train-*". Without it: all.
 
     Example:
         shardio convert parquet train.parquet data/train --fields image=img,label
@@ -94,6 +96,7 @@ def parquet(
             names a column that is not of text.
         ConfigError: `fields` or `path` names a column that does not exist, both give one field, or `root` is no folder.
     """
+    src = within_folders(src, files)
     paths = _files(src, sort)
     with _opened(paths[0]) as file:
         schema = file.schema_arrow

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, ConfigError, SourceError
-from shardio.foreign.files import Sort, find_files, order_hints, other_files
+from shardio.foreign.files import Sort, find_files, order_hints, other_files, within_folders
 from shardio.foreign.names import Paths, printable
 from shardio.foreign.tokenizer import TextEncoder
 from shardio.source import Field, Missing, Sample, describe_field, local_path
@@ -40,6 +40,7 @@ def text(
     text_field: str | None = None,
     fields: str | Mapping[str, str] | None = None,
     sort: Sort = "name",
+    files: str | None = None,
 ) -> "Text":
     """Text files: a document per file, paragraph, line of JSON or row, as text or as tokens.
 
@@ -62,6 +63,7 @@ def text(
         text_field: the column that holds the text of .jsonl and .parquet files. Without it: `text`.
         fields: the other columns to take, with names for their fields, as in "url=source,lang". Without it: all.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
+        files: a pattern for the names of the files to take from a directory, such as "train-*". Without it: all.
 
     Example:
         shardio convert text corpus data/corpus --tokenizer tokenizer.json --eod "<|endoftext|>"
@@ -73,6 +75,7 @@ def text(
         ConfigError: an option does not fit the files, a column does not exist, or the tokenizer cannot be used.
     """
     accepted = "text files (*.txt, *.jsonl, *.ndjson, *.parquet)"
+    src = within_folders(src, files)
     paths = find_files(src, lambda name: _suffix(name) in _KINDS, accepted, sort)
     kinds = {_KINDS.get(_suffix(path.name), ""): path for path in reversed(paths)}
     if "" in kinds:

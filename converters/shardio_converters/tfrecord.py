@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, final
 from numpy.typing import NDArray
 
 from shardio.errors import BadSample, Message, SourceError
-from shardio.foreign.files import Sort, check_uncompressed, find_files, other_files
+from shardio.foreign.files import Sort, check_uncompressed, find_files, other_files, within_folders
 from shardio.foreign.locations import ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tfrecord import is_tfrecord_name, open_tfrecord, read_record, scan
@@ -41,6 +41,7 @@ def tfrecord(
     optional: str | Collection[str] | None = None,
     on_error: str = "raise",
     sort: Sort = "name",
+    files: str | None = None,
 ) -> "TFRecord":
     """TFRecord files of tf.train.Example: one, a directory of them, or a pattern such as `train-*-of-01024`.
 
@@ -64,6 +65,7 @@ def tfrecord(
         on_error: `"skip"` takes the records before the place where a file is damaged between records or was cut off;
             one bad sample then stands for all that follow.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
+        files: a pattern for the names of the files to take from a directory, such as "train-*". Without it: all.
 
     Example:
         shardio convert tfrecord 'train-*-of-00002' data/train --fields image=image/encoded,label=image/class/label
@@ -75,6 +77,7 @@ def tfrecord(
             is `"skip"`), or a feature has several bytes values in one record.
         ConfigError: `fields` names a feature that none of the first records has.
     """
+    src = within_folders(src, files)
     paths = find_files(src, is_tfrecord_name, "TFRecord files (*.tfrecord* or *-00000-of-00001)", sort)
     spans, damage = scan_damaged_files(paths, lambda path, damage: scan(open_tfrecord(path), damage), on_error)
     places = ValueLocations(paths, spans, open_tfrecord, damage)

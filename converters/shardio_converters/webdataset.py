@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardio.errors import BadSample, ConfigError, Message, Option, SourceError
-from shardio.foreign.files import File, Sort, check_uncompressed, find_files, other_files
+from shardio.foreign.files import File, Sort, check_uncompressed, find_files, other_files, within_folders
 from shardio.foreign.locations import Spans, ValueLocations, scan_damaged_files
 from shardio.foreign.names import Paths, bad_samples_at, printable
 from shardio.foreign.tar import SUFFIXES, open_tar, sample_at, scan
@@ -35,6 +35,7 @@ def webdataset(
     optional: str | Collection[str] | None = None,
     on_error: str = "raise",
     sort: Sort = "name",
+    files: str | None = None,
 ) -> "WebDataset":
     """Tars of the WebDataset convention: one, a directory of them, or a pattern such as `train-{000..146}.tar`.
 
@@ -58,6 +59,7 @@ def webdataset(
         on_error: `"skip"` takes the samples before the place where a tar is damaged or was cut off; one bad sample then
             stands for all that follow.
         sort: `natural` sorts files by the numbers in their names, so that s_2 comes before s_10.
+        files: a pattern for the names of the files to take from a directory, such as "train-*". Without it: all.
 
     Example:
         shardio convert webdataset 'cc3m/train-{00000..00003}.tar' data/cc3m --fields image=jpg,caption=txt
@@ -70,6 +72,7 @@ def webdataset(
             `"skip"`), or holds links or sparse files.
         ConfigError: `fields` names an extension that no sample has, or `key` would be a second field of that name.
     """
+    src = within_folders(src, files)
     paths = find_files(src, lambda name: name.lower().endswith(SUFFIXES), "tars", sort)
     found, damage = scan_damaged_files(paths, _scan, on_error)
     places = ValueLocations(paths, [tar.spans for tar in found], open_tar, damage)

@@ -27,7 +27,7 @@ from shardio.containers.zarr import array_rows, check_understood
 from shardio.containers.zarr_index import ENTRY, IndexedArray, ZarrIndex
 from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array
 from shardio.errors import BadSample, ConfigError, Message, Option, ShardCorrupt, SourceError
-from shardio.foreign.files import Sort
+from shardio.foreign.files import Sort, part_remarks, within_folders
 from shardio.foreign.names import Paths, printable
 from shardio.foreign.zarr import FoundArray, find_stores, open_store
 from shardio.format import cf
@@ -77,6 +77,7 @@ def zarr(
     sort: Sort = "name",
     join: bool = False,
     sample: SampleOf | None = None,
+    files: str | None = None,
 ) -> "Zarr":
     """A Zarr array or group, of format 2 or 3: the rows along the first axis are the samples.
 
@@ -101,10 +102,11 @@ def zarr(
         join: take stores of different arrays for the same rows: stores that hold the same arrays make a series, and the
             first store of each series is joined to those of the others, then the second, and so on. The coordinates
             that they share must be equal.
-        sample: what a sample is. row: a row of the arrays. file: all that a store holds, single values too. group: all
-            that is in one of the groups beside each other that hold the same names, as demo_0/actions and
-            demo_1/actions; fields are called by the names in the group. By default, rows; a note tells if the stores
-            look otherwise.
+        sample: what a sample is. row: a row of the arrays. file: all arrays of a store, including single values. group:
+            all arrays of one group, where neighbouring groups hold the same names, as in demo_0/actions and
+            demo_1/actions; fields have the names within the group. By default, rows; a note tells if the stores look
+            otherwise.
+        files: a pattern for the names of the stores to take from a directory, such as "train-*". Without it: all.
 
     Example:
         shardio convert zarr train.zarr data/train --fields image=images,label=labels
@@ -121,6 +123,7 @@ def zarr(
             follow.
         ConfigError: `fields` names an array that does not exist.
     """
+    src = within_folders(src, files)
     given = [os.fspath(one) for one in ([src] if isinstance(src, (str, os.PathLike)) else src)]
     roots = find_stores(given, sort) or [local_path(one).absolute() for one in given]
     sample = "row" if sample is None and axis is not None else sample
@@ -129,6 +132,7 @@ def zarr(
     if options.whole and axis is not None:
         raise ConfigError("{axis} is that of rows: it does not go with {}", Option("sample", sample))
     found = read_series((_Contents(root, axis, options.whole) for root in roots), options)
+    remarks = (*part_remarks(src, roots), *found.remarks)
     masked = [name for name, column in found.columns[0].items() if column.decoding and _masks_zeros(column)]
     told = "zeros of {} become NaN by {decode_cf:True}, as in xarray: Zarr's default fill_value 0 counts as _FillValue"
     hints = (
@@ -136,7 +140,7 @@ def zarr(
         *_pyramid_hints(found.columns[0]),
         *([Message(told, ", ".join(map(repr, masked)))] if masked else []),
     )
-    made = found.files, found.columns, found.starts(), found.remarks, hints, found.joined, found.groups
+    made = found.files, found.columns, found.starts(), remarks, hints, found.joined, found.groups
     return Zarr(*made).measured()
 
 
@@ -223,7 +227,9 @@ class Zarr(ColumnSource):
         files, stores = self.files, () if self.groups else self.stores  # a closure over self would keep the store open
         joined = self.joined or ((),) * len(files)
         opens: Any = _Reader
-        return OneOpenFile(lambda n: JoinedReaders((files[n], *joined[n]), [*stores[n].values()] if stores else [], opens))
+        return OneOpenFile(
+            lambda n: JoinedReaders((files[n], *joined[n]), [*stores[n].values()] if stores else [], opens)
+        )
 
     @property
     def adoption(self) -> ZarrIndexes:
@@ -293,7 +299,9 @@ class Zarr(ColumnSource):
 
     def _measured(self, column: _Column) -> Any:
         reader, first = self._readers.get(0).of(column), within(self.groups[0], column) if self.groups else column
-        return measure(column, 1 if self.groups else int(self.starts[1]), lambda row: reader.value(first, row), _MEASURED)
+        return measure(
+            column, 1 if self.groups else int(self.starts[1]), lambda row: reader.value(first, row), _MEASURED
+        )
 
 
 @final

@@ -20,7 +20,7 @@ OPTIONS = options_of(
     {
         "": (
             "fields optional mask key format axis decode_cf stack join sample checksums workers dask resume overwrite "
-            "on_error max_bad report strict sort"
+            "on_error max_bad report strict sort files"
         ),
     },
     {"report": Shown(kind=Path | None), "workers": WORKERS},

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Message, SourceError
-from ..foreign.files import Sort, order_hints
+from ..foreign.files import Sort, order_hints, part_remark, within_folders
 from ..foreign.formats import WORDS, FoundFiles, find_by_content, named_kind
 from ..foreign.names import printable
 from ..format.fields import listed_names
@@ -65,6 +65,7 @@ def index(
     tell: Callable[[str], None] | None = None,
     store_options: Mapping[str, str] | None = None,
     sort: Sort = "name",
+    files: str | None = None,
 ) -> Conversion:
     """Adopt tars, TFRecords, LMDBs, HDF5 files or Zarr stores in place: write an index and a manifest, copy nothing.
 
@@ -108,6 +109,8 @@ def index(
         store_options: for URLs: options of their store, see `shardio.open`.
         sort: the order of the files. natural: all files by the numbers in their names, s_2 before s_10. name: those of
             a directory or a pattern by their names; a note tells if that is another order.
+        files: a pattern for the names of the files or objects to take from a directory, such as "train-*". By default,
+            all; a note tells if they are several parts of a data set.
 
     Returns:
         The dataset, with the samples that were left out and the notes.
@@ -132,7 +135,8 @@ def index(
         "sample": sample,
     }
     masks = listed_names(mask)
-    given = [os.fspath(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    listed = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    given = [os.fspath(path) for one in listed for path in ([one] if as_url(one) else within_folders([one], files))]
     shared: dict[str, Any] = {
         "on_error": on_error,
         "max_bad": max_bad,
@@ -146,6 +150,8 @@ def index(
     if folder is not None and len(objects) == len(given):
         if dask is not None or (world or World.detect()).size > 1:
             raise ConfigError("objects in a store are indexed by one process: leave out dask and other ranks")
+        in_folder = files is None and folder in objects
+        objects = [folder / files if files is not None and one == folder else one for one in objects]
         check_places(objects, folder)
         store = open_store(folder, access.store_options or {})
         listing = Listing(store, folder)
@@ -176,7 +182,8 @@ def index(
                 adoption = ZarrAdoption(store, zarr, folder, make_source, **made_of)
             else:
                 adoption = ObjectAdoption(listing, objects, format, make_source, **made_of)
-            remarks = remarks_of(adoption.source, adoption.remarks, strict=strict)
+            told = part_remark(folder, adoption.names) if in_folder else ()
+            remarks = remarks_of(adoption.source, (*adoption.remarks, *told), strict=strict)
             notes = (*remarks, *order_hints(adoption.names, "objects"))
             announce(notes, remarks, tell, World())
             made = Conversion({"": adoption.run(options)}, adoption.source.fields, notes)
@@ -188,20 +195,20 @@ def index(
             "lies beside them"
         )
     else:
-        files = find_by_content(given, format, on_error)
-        if stacks and files.kind not in ("hdf5", "zarr"):
-            told = "{stack} is for HDF5 files and Zarr stores, {} is {}"
-            raise ConfigError(told, printable(files.paths[0]), WORDS[files.kind])
-        source, world, place = _source(files, choices, on_error, sort), world or World(), local_path(out)
+        found = find_by_content(given, format, on_error)
+        if stacks and found.kind not in ("hdf5", "zarr"):
+            rule = "{stack} is for HDF5 files and Zarr stores, {} is {}"
+            raise ConfigError(rule, printable(found.paths[0]), WORDS[found.kind])
+        source, world, place = _source(found, choices, on_error, sort), world or World(), local_path(out)
         source = stacked(source, stacks)
-        remarks = remarks_of(source, files.remarks, strict=strict)
+        remarks = remarks_of(source, found.remarks, strict=strict)
         hints = () if world.rank else chunk_hints(source)
         notes = (*remarks, *hints, *source.hints)
         announce(notes, (*remarks, *hints), tell, world)
         count = cpus.share(world.local_size) if workers is None else workers
         work = {"workers": count, "dask": dask, "world": world, **shared}
         dataset = adopt(source, place, strict=strict, masks=masks, checksums=checksums, **work)
-        if files.kind == "zarr" and not world.rank:
+        if found.kind == "zarr" and not world.rank:
             lacking = unwritten_chunks([place / name for name in dataset.manifest.shards.names])
             announce(lacking, lacking, tell, world)
             notes = (*notes, *lacking)

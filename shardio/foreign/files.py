@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, final, get_args
 
 from .. import containers
-from ..errors import BadSample, ConfigError, Message, MissingDependency, SourceError
+from ..errors import BadSample, ConfigError, Message, MissingDependency, Option, SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import optional as _optional
 from ..system.did_you_mean import near_path
@@ -34,6 +34,10 @@ _MOST_FOLDERS = 5  # that a message names
 _LISTED = 5  # the most files that a remark names
 _MOST_COMPARED = 100_000  # names whose order is looked at for a hint
 _NUMBER = re.compile(r"([0-9]+)")
+PARTS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
+"""Words that name a part of a data set."""
+
+_PART = re.compile(rf"(?<![^-_./])(?:{'|'.join(sorted(PARTS))})(?![^-_./])", re.IGNORECASE)
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MAGIC = {
     "gzip": re.compile(rb"\x1f\x8b\x08"),
@@ -256,15 +260,56 @@ def find_files(src: Paths, accepts: Callable[[str], bool], description: str, sor
     return paths if sort == "name" else sorted(paths, key=lambda path: key(str(path)))
 
 
+def within_folders(src: Paths, files: str | None) -> Paths:
+    """Return `src` with each directory replaced by a pattern of the names in it; as it is, for None."""
+    if files is None:
+        return src
+    items = [local_path(one) for one in ([src] if isinstance(src, (str, os.PathLike)) else src)]
+    return [f"{glob.escape(str(one))}/{files}" if one.is_dir() else one for one in items]
+
+
+def parts_among(names: Iterable[str]) -> dict[str, str]:
+    """Return the first name of each part of a data set that names tell, as `train-000.tar` and `val-000.tar` do.
+
+    The words of `PARTS` count between `-`, `_`, `.` and `/`, in names that are otherwise equal but for digits. Empty if
+    there are fewer than two.
+    """
+    alike: dict[str, dict[str, str]] = {}
+    for name in names:
+        for word in _PART.finditer(name):
+            rest = _NUMBER.sub("0", f"{name[: word.start()]}/{name[word.end() :]}")
+            alike.setdefault(rest, {}).setdefault(word[0].lower(), name)
+    return next((parts for parts in alike.values() if len(parts) > 1), {})
+
+
+def part_remarks(src: Paths, taken: Collection[Path]) -> tuple[str, ...]:
+    """Return a remark for each directory that `src` names and of which files of several parts are taken."""
+    folders = [local_path(one) for one in ([src] if isinstance(src, (str, os.PathLike)) else src)]
+    inside = ((one, [path.name for path in taken if path.parent == one.absolute()]) for one in folders if one.is_dir())
+    return tuple(remark for folder, names in inside for remark in part_remark(folder, names))
+
+
+def part_remark(folder: object, names: Iterable[str]) -> tuple[str, ...]:
+    """Return a remark if the files that are taken from a directory are several parts of a data set."""
+    if not (parts := parts_among(names)):
+        return ()
+    (part, first), *_ = parts.items()
+    told = "{} holds {}, which look like parts of a data set, and are taken together: {} takes one of them, {} all"
+    listed = ", ".join(map(printable, parts.values()))
+    choices = Option("files", f"*{part}*"), Option("files", f"*{Path(first).suffix}")
+    return (Message(told, printable(str(folder)), listed, *choices),)
+
+
 def other_files(src: Paths, taken: Collection[Path], description: str) -> tuple[str, ...]:
-    """Return a remark for each directory that `src` names and that also holds files other than the `taken` ones.
+    """Return a remark for each directory that `src` names and that also holds files other than the `taken` ones, or
+    files of several parts of a data set.
 
     Args:
         src: what `find_files` got.
         taken: the files that it found there.
         description: the kind of files that it found, such as `"tars"`.
     """
-    known, remarks = set(taken), []
+    known, remarks = set(taken), list(part_remarks(src, taken))
     for folder in map(Path, [src] if isinstance(src, (str, os.PathLike)) else src):
         others = _in_folder(folder, lambda name: name not in (FILE_NAME, TABLE_NAME)) if folder.is_dir() else []
         if rest := [path for path in others if path.absolute() not in known and path.is_file()]:

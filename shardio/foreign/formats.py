@@ -12,7 +12,7 @@ from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import did_you_mean
 from ..system.local_path import local_path
 from . import tar, tfrecord, zarr
-from .files import File, Sort, compression_of, find_files, left_out_files, peek, unreadable
+from .files import File, Sort, compression_of, find_files, left_out_files, part_remarks, peek, unreadable
 from .locations import scan_files
 from .names import Paths, printable
 
@@ -65,7 +65,7 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
     # A shell's pattern names shardio's own indexes as well, which may lie beside the files.
     given = [one for one in given if not one.endswith(index_suffixes())] or given
     if kind in (None, "zarr") and (stores := zarr.find_stores(given)):
-        return FoundFiles("zarr", tuple(stores), ())
+        return FoundFiles("zarr", tuple(stores), part_remarks(given, stores))
     taken: list[tuple[Path, _Content]] = []
     remarks: list[str] = []
     for one in given:
@@ -75,6 +75,7 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
             wanted = [(path, content) for path, content in found if content.kind and kind in (None, content.kind)]
             others = [path for path, content in found if content.kind is None or kind not in (None, content.kind)]
             found = wanted
+            remarks += part_remarks(one, [path for path, _ in wanted])
             if others and wanted and wanted[0][1].kind != "lmdb":  # whose own files are several
                 remarks.append(left_out_files(one, others, f"{WORDS[str(wanted[0][1].kind)]} files"))
         taken += found
