@@ -4,12 +4,12 @@ import errno
 import os
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
-from shardio.errors import SourceError
+from shardio.errors import Message, SourceError
 from shardio.foreign.files import unreadable
 from shardio.foreign.names import printable
 
@@ -18,6 +18,8 @@ from ._files import source_errors
 _MANIFEST = "shardio.json"
 _APPLE_DOUBLE = "._"
 """How the names of the files begin that macOS writes beside others on foreign disks, of what these cannot keep."""
+_OF_SYSTEMS = frozenset(("__MACOSX", "@eaDir"))  # what macOS and a NAS add
+_SHOWN = 5  # the most folders that a remark names
 
 _Id: TypeAlias = tuple[int, int]
 
@@ -32,15 +34,19 @@ class ClassFolders:
         files: yields for each class the path below the folder and the bytes of each of its files, in order.
         beside: the same of the files beside the class folders.
         left_out: how many files of other kinds there are, by suffix; those below class folders once they are yielded.
+        hidden: the hidden folders with such files that are left out; those below class folders once they are yielded.
     """
 
     classes: list[str]
     files: Iterator[list[tuple[str, int]]]
     beside: list[tuple[str, int]]
     left_out: Counter[str]
+    hidden: list[str]
 
 
-def find_class_folders(root: Path, suffixes: tuple[str, ...], key: Callable[[str], Any], files: str) -> ClassFolders:
+def find_class_folders(
+    root: Path, suffixes: tuple[str, ...], key: Callable[[str], Any], files: str, *, hidden: bool
+) -> ClassFolders:
     """Find the files in a folder; all that lie below a folder in it belong to that folder's class.
 
     Symbolic links are followed, except back to a folder that contains them.
@@ -51,6 +57,7 @@ def find_class_folders(root: Path, suffixes: tuple[str, ...], key: Callable[[str
             written beside others, `._NAME`, are of another kind whatever their suffix.
         key: by which names are sorted.
         files: what the files are called, for messages.
+        hidden: whether to take hidden folders, and those that systems add.
 
     Raises SourceError if a folder cannot be read, or is a dataset of shardio.
     """
@@ -60,13 +67,35 @@ def find_class_folders(root: Path, suffixes: tuple[str, ...], key: Callable[[str
             raise SourceError(f"{printable(folder)} is a dataset of shardio already, no folder of {files}")
     real = Path(os.path.realpath(root))
     above = frozenset(map(_identity, (real, *real.parents)))
-    folders = [entry for entry in tops if _is_dir(entry, suffixes)]
+    passed = None if hidden else list[str]()
+    folders = [
+        entry for entry in tops if _is_dir(entry, suffixes) and _enters(root, entry.name, suffixes, above, passed)
+    ]
     classes = [one.name for one in folders if not (one.is_symlink() and _identity(Path(one.path)) in above)]
     others = [(entry, _size(entry, suffixes)) for entry in tops if not _is_dir(entry, suffixes)]
     beside = [(entry.name, size) for entry, size in others if size is not None]
     left_out = Counter(_kind(entry) for entry, size in others if size is None)
-    found = (sorted(_walk(root, name, suffixes, above, left_out), key=lambda one: key(one[0])) for name in classes)
-    return ClassFolders(classes, found, beside, left_out)
+    walks = (_walk(root, name, suffixes, above, left_out, passed) for name in classes)
+    found = (sorted(walk, key=lambda one: key(one[0])) for walk in walks)
+    return ClassFolders(classes, found, beside, left_out, [] if passed is None else passed)
+
+
+def hidden_remarks(folders: Sequence[str]) -> tuple[str, ...]:
+    """Return a remark on hidden folders that are left out, if there are some."""
+    if not folders:
+        return ()
+    named = ", ".join(map(printable, folders[:_SHOWN])) + (", ..." if len(folders) > _SHOWN else "")
+    return (Message("left out {}, hidden or added by a system, as no classes; {hidden:True} takes them", named),)
+
+
+def _enters(root: Path, path: str, suffixes: tuple[str, ...], above: frozenset[_Id], passed: list[str] | None) -> bool:
+    """Whether to look into a folder; a hidden one that holds files is added to `passed`, None takes all."""
+    name = path.rpartition("/")[2]
+    if passed is None or not (name.startswith(".") or name in _OF_SYSTEMS):
+        return True
+    if any(True for _ in _walk(root, path, suffixes, above, Counter(), None)):
+        passed.append(path)
+    return False
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
@@ -76,11 +105,16 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def _walk(
-    root: Path, top: str, suffixes: tuple[str, ...], above: frozenset[_Id], left_out: Counter[str]
+    root: Path,
+    top: str,
+    suffixes: tuple[str, ...],
+    above: frozenset[_Id],
+    left_out: Counter[str],
+    passed: list[str] | None,
 ) -> Iterator[tuple[str, int]]:
     """Yield the path below `root` and the size of every image below the folder `top`, in no particular order.
 
-    Files of other kinds are counted in `left_out`.
+    Files of other kinds are counted in `left_out`, hidden folders added to `passed`, see `_enters`.
     """
     # Each folder is kept with the folders that contain it, so that a link to one of them is not followed in a cycle.
     waiting = [(top, above)]
@@ -92,7 +126,8 @@ def _walk(
         for entry in _scan(root / folder):
             path = f"{folder}/{entry.name}"
             if _is_dir(entry, suffixes):
-                waiting.append((path, above | {identity}))
+                if _enters(root, path, suffixes, above | {identity}, passed):
+                    waiting.append((path, above | {identity}))
             elif (size := _size(entry, suffixes)) is not None:
                 yield path, size
             else:

@@ -22,7 +22,7 @@ from shardio.source import Field, Missing, Sample, check_index, listed_names, lo
 from shardio.system.units import counted
 
 from ._array_formats import ELSEWHERE, IMAGE, OPENERS, format_of, open_arrays
-from ._class_folders import find_class_folders
+from ._class_folders import find_class_folders, hidden_remarks
 from ._dicom import series_of
 from ._fields import array_field, evenly_spaced, readable, shape_of_all, unheld
 from ._files import file_size
@@ -52,6 +52,7 @@ def arrayfolder(
     rescale: bool | None = None,
     round: bool | None = None,
     sort: Sort = "name",
+    hidden: bool | None = None,
     root: str | os.PathLike[str] | None = None,
     path: str | Mapping[str, str] | None = None,
     fields: str | Mapping[str, str] | None = None,
@@ -98,6 +99,8 @@ def arrayfolder(
         round: round labels that are stored as scaled numbers, within 1e-3 of whole ones, as 2.9999847, to these; the
             dtype stays. It concerns the fields whose files hold such numbers; in these, others make a sample bad.
             Without it a note tells of them.
+        hidden: take folders whose names begin with a dot, `__MACOSX` and `@eaDir`. By default they are left out; a note
+            names them.
         sort: `natural` sorts files and class folders by the numbers in their names, so that s_2 comes before s_10.
         root: of a table, the folder that relative paths start from. Without it: the folder of the table.
         path: of a table, the column that holds the paths, or several columns and their fields, as in
@@ -140,7 +143,7 @@ def arrayfolder(
     if given := [name for name, value in of_tables.items() if value is not None] + ["optional"] * bool(lacked):
         raise ConfigError("{} goes with a table ({}), not with {}", given[0], ", ".join(DELIMITERS), printable(src))
     if one is not None and (folder := local_path(one).absolute()).is_dir():
-        found = _in_folder(folder, field, label=label, series=series, sort=sort, options=options)
+        found = _in_folder(folder, field, label=label, series=series, sort=sort, options=options, hidden=hidden)
     else:
         found = _matching(src, field, series=series, sort=sort, options=options)
     return _with_fields(found, ())
@@ -392,16 +395,19 @@ def _field(found: Mapping[str, OpenedArray], hints: dict[str, None]) -> Field:
         raise SourceError(f"{next(iter(found))}: {error}") from error
 
 
-def _in_folder(root: Path, field: str, *, label: bool, series: bool, sort: Sort, options: ReadOptions) -> ArrayFolder:
+def _in_folder(
+    root: Path, field: str, *, label: bool, series: bool, sort: Sort, options: ReadOptions, hidden: bool | None
+) -> ArrayFolder:
     """The files in a folder, or in its class folders."""
     key = order_key(sort)
-    folder = find_class_folders(root, ("",), key, "files of arrays")
+    folder = find_class_folders(root, ("",), key, "files of arrays", hidden=bool(hidden))
     by_class = [[path for path, _ in files] for files in folder.files]
     beside = [path for path, _ in folder.beside]
     with_classes = label and bool(by_class)
     listed = [path for files in by_class for path in files]
     listed = listed if with_classes else sorted(beside + listed, key=key)
     chosen, remarks = _known(root, listed, series=series)
+    remarks += hidden_remarks(folder.hidden) if hidden is None else ()
     if with_classes and beside:
         remarks.append(f"left out {counted(len(beside), 'file')} beside the class folders, of no class")
     if folder.left_out:

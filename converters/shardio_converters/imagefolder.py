@@ -20,7 +20,7 @@ from shardio.source import Field, Sample, check_index, listed_names, local_path
 from shardio.system import did_you_mean
 from shardio.system.units import counted
 
-from ._class_folders import find_class_folders
+from ._class_folders import find_class_folders, hidden_remarks
 from ._files import read_image, read_images
 from ._source_base import DataclassSource
 from ._string_array import StringArray
@@ -34,6 +34,8 @@ def imagefolder(
     *,
     extensions: str | Iterable[str] | None = None,
     allow_empty: bool = False,
+    hidden: bool | None = None,
+    nested: bool | None = None,
     sort: Sort = "name",
 ) -> "ImageFolder":
     """A folder of class folders, or a flat folder of images.
@@ -42,13 +44,17 @@ def imagefolder(
     below a class folder belong to its class. Samples are ordered by class, then by path. Images beside the class
     folders belong to no class and are left out. Without class folders, the images in `src` itself are taken, without a
     label. Symbolic links are followed, except back to a folder that contains them. These are the rules of
-    torchvision.datasets.ImageFolder.
+    torchvision.datasets.ImageFolder, except that hidden folders are left out.
 
     Args:
         src: the folder.
         extensions: the suffixes of the files to take, a list or text such as "jpg,png", in any case. Without it: bmp,
             jpeg, jpg, png and webp.
         allow_empty: take class folders without images as classes without samples, as the same option of torchvision.
+        hidden: take folders whose names begin with a dot, `__MACOSX` and `@eaDir`. By default they are left out; a note
+            names them.
+        nested: take images in folders within class folders. By default they are taken; a note tells if a class has
+            several such folders, and no other images.
         sort: `natural` sorts images and class folders by the numbers in their names, so that s_2 comes before s_10.
 
     Example:
@@ -71,13 +77,17 @@ def imagefolder(
     if not suffixes:
         raise ConfigError("{extensions} must name at least one suffix, got {!r}", extensions)
     root = local_path(src).absolute()
-    folder = find_class_folders(root, suffixes, key, "image files")
+    folder = find_class_folders(root, suffixes, key, "image files", hidden=bool(hidden))
     classes, beside, left_out = folder.classes, folder.beside, folder.left_out
     if not classes and not beside:
         none = f"{printable(root)} holds no images and no class folders; suffixes: {', '.join(suffixes)}"
         raise SourceError(f"{none}{did_you_mean.to_convert([root])}{did_you_mean.for_videos(left_out)}")
-    paths, sizes, counts, empty = StringArray(), array("q"), list[int](), list[str]()
+    paths, sizes, counts, empty, holding = StringArray(), array("q"), list[int](), list[str](), list[str]()
     for name, found in zip(classes or ("",), folder.files if classes else [beside], strict=True):
+        if classes and nested is False:
+            found = [one for one in found if one[0].count("/") == 1]
+        if classes and nested is None and all(path.count("/") > 1 for path, _ in found):
+            holding += [printable(name)] if len({path.rpartition("/")[0] for path, _ in found}) > 1 else []
         empty += [] if found else [printable(root / name)]
         for path, size in found:
             paths.append(path)
@@ -92,6 +102,7 @@ def imagefolder(
         none = "class folders need images, there are none in {}; suffixes: {}{}"
         raise SourceError(none, told, ", ".join(suffixes), videos or keep)
     remarks = _remarks(suffixes, left_out, len(beside) if classes else 0)
+    remarks += hidden_remarks(folder.hidden) if hidden is None else ()
     hints = order_hints(paths, "images")
     if not classes:
         unlabelled = "without class folders no sample gets a label; for labels, name the folder of the class folders"
@@ -101,6 +112,9 @@ def imagefolder(
         if all(name.lower() in PARTS for name in classes):
             parts = ", ".join(classes)
             remarks += (f"the classes are {parts}; if these are parts of a data set, convert them one by one",)
+        elif holding:
+            told = "class folders hold folders instead of images: {}; {nested:True} takes all in them as one class"
+            remarks += (Message(told, ", ".join(holding[:_SHOWN]) + (", ..." if len(holding) > _SHOWN else "")),)
     starts = tuple(accumulate(counts, initial=0))[: len(classes)]
     file_sizes = np.frombuffer(sizes, np.int64)
     return ImageFolder(root, paths, file_sizes, tuple(map(printable, classes)), starts, remarks, hints)

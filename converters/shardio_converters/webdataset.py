@@ -25,6 +25,8 @@ from ._members import MemberField
 from ._source_base import LocatedSource
 
 _KEY_DIGITS = 12
+_MOST_KEYS = 10_000  # of a tar, among which a key that comes again is looked for
+_APART = "its other files are elsewhere in the tar, and not adjacent: `tar --sort=name` puts them together"
 
 
 def webdataset(
@@ -85,7 +87,9 @@ def webdataset(
             "{}: there would be two fields called 'key'; rename one with fields, or pass {key:False}", printable(src)
         )
     numbered = all(tar.running for tar in found)
-    lost = [] if fields is not None else _left_out(parts.values(), places, layouts)
+    # Only files of which some are elsewhere are parts of a sample; a whole sample again is another one.
+    apart = next((scanned.apart for scanned in found if scanned.apart), "") if len(layouts) > 1 else ""
+    lost = [] if fields is not None else _left_out(parts.values(), places, layouts, apart)
     names = rename_remarks(
         fields, {name: part.extensions[0] for name, part in parts.items() if not _is_plain(name, part)}
     )
@@ -93,7 +97,9 @@ def webdataset(
     adds_key = (not numbered and "key" not in parts) if key is None else key
     split = next((scanned.split for scanned in found if scanned.split), "")
     keys = _Keys(split, any(scanned.in_folders for scanned in found))
-    return WebDataset(places, parts, remarks, keys if adds_key else None)
+    source = WebDataset(places, parts, remarks, keys if adds_key else None, _APART if apart else "")
+    source.hints = (*source.hints, *_odd_keys(layouts, apart))
+    return source
 
 
 class _Keys(NamedTuple):
@@ -120,9 +126,10 @@ class WebDataset(LocatedSource):
         parts: Mapping[str, MemberField],
         remarks: Sequence[str],
         keys: _Keys | None,
+        apart: str,
     ) -> None:
         super().__init__(places, remarks)
-        self._parts, self._keys = dict(parts), keys
+        self._parts, self._keys, self._apart = dict(parts), keys, apart
         self.fields = {name: part.field for name, part in parts.items()} | ({"key": Field("text")} if keys else {})
         self.names = {name: part.extensions[0] for name, part in parts.items()}
 
@@ -138,7 +145,7 @@ class WebDataset(LocatedSource):
             hints.append(Message("the keys are left out; {key:True} takes them as the field key, as converting does"))
         else:
             return self
-        source = WebDataset(self._places, self._parts, remarks, None)
+        source = WebDataset(self._places, self._parts, remarks, None, self._apart)
         source.hints = tuple(hints)
         return source
 
@@ -172,7 +179,8 @@ class WebDataset(LocatedSource):
         sample: dict[str, Any] = {}
         for name, part in self._parts.items():
             if (extension := part.find(files.places)) is None:
-                sample[name] = Missing(f"{files}: it has no .{part.extensions[0]}, but .{', .'.join(files.places)}")
+                why = f"{files}: it has no .{part.extensions[0]}, but .{', .'.join(files.places)}"
+                sample[name] = Missing(f"{why}; {self._apart}" if self._apart else why)
                 continue
             with bad_samples_at(f"{files}, .{extension}"):
                 sample[name] = part.decode(files.read(extension))
@@ -227,6 +235,7 @@ class _Scanned(NamedTuple):
         layouts: the extensions that samples have, and which samples of the tar have just these.
         split: the first key that the tar does not hold in one piece, "" if there is none.
         in_folders: whether keys name folders.
+        apart: a key that comes again after others, whose files are therefore not adjacent; "" if none is seen.
     """
 
     spans: Spans
@@ -234,13 +243,14 @@ class _Scanned(NamedTuple):
     layouts: Mapping[tuple[str, ...], _Layout]
     split: str
     in_folders: bool
+    apart: str
 
 
 def _scan(path: Path, damage: list[str]) -> _Scanned:
     offsets, sizes = array("q"), array("q")
     layouts: dict[tuple[str, ...], _Layout] = {}
     running, first = True, 0
-    split, in_folders = "", False
+    split, in_folders, apart, seen = "", False, "", set[str]()
     for number, run in enumerate(scan(open_tar(path), damage)):
         extensions, own = tuple([member.extension for member in run.members]), _Layout(number, number, 1, run.key)
         layouts[extensions] = layouts[extensions].and_also(own) if extensions in layouts else own
@@ -251,8 +261,11 @@ def _scan(path: Path, damage: list[str]) -> _Scanned:
         running = running and digits and int(run.key) == first + number
         split = split or (run.key if run.key_at is None else "")
         in_folders = in_folders or bool(run.key.rpartition("/")[0])
+        apart = apart or (run.key if run.key in seen else "")
+        if number < _MOST_KEYS:
+            seen.add(run.key)
     spans = np.array(offsets, np.int64), np.array(sizes, np.int64)
-    return _Scanned(spans, running, layouts, split, in_folders)
+    return _Scanned(spans, running, layouts, split, in_folders, apart)
 
 
 def _layouts(places: ValueLocations, found: Sequence[_Scanned]) -> dict[tuple[str, ...], _Layout]:
@@ -266,7 +279,7 @@ def _layouts(places: ValueLocations, found: Sequence[_Scanned]) -> dict[tuple[st
 
 
 def _left_out(
-    parts: Collection[MemberField], places: ValueLocations, layouts: Mapping[tuple[str, ...], _Layout]
+    parts: Collection[MemberField], places: ValueLocations, layouts: Mapping[tuple[str, ...], _Layout], apart: str
 ) -> list[str]:
     """A remark for each extension that some sample has and no field takes, which the first sample therefore lacks."""
     having: dict[str, list[_Layout]] = {}
@@ -280,18 +293,28 @@ def _left_out(
     for extension, those in having.items():
         count = sum(layout.samples for layout in those)
         first = f"{printable(places.path_of(those[0].first))}, key {those[0].key!r}"
-        remarks.append(
-            Message(
-                "left out .{}, which {} of {} samples have, the first in {}; {fields} takes it, and every sample "
-                "without it is then bad, unless {} allows that",
-                extension,
-                count,
-                samples,
-                first,
-                Option("optional", list(members.field_names([extension]))),
-            )
-        )
+        told = "left out .{}, which {} of {} samples have, the first in {}; "
+        advice: object = _APART
+        if not apart:
+            rule = "{fields} takes it, and every sample without it is then bad, unless {} allows that"
+            advice = Message(rule, Option("optional", list(members.field_names([extension]))))
+        remarks.append(Message(told + "{}", extension, count, samples, first, advice))
     return remarks
+
+
+def _odd_keys(layouts: Mapping[tuple[str, ...], _Layout], apart: str) -> tuple[str, ...]:
+    """Hints on keys that make more samples, or fewer, than the files were meant to be."""
+    if apart:
+        return (f"files of key {apart!r} are in several samples, each of which lacks some: in each, {_APART}",)
+    for extensions, layout in layouts.items():
+        suffixes: dict[str, set[str]] = {}
+        for stem, _, suffix in (extension.rpartition(".") for extension in extensions):
+            suffixes.setdefault(stem, set()).add(suffix)
+        alike = len(suffixes) > 1 and all(stem.isdecimal() for stem in suffixes) and layout.samples == 1
+        if alike and all(len(each) > 1 for each in suffixes.values()):
+            told = f"the {len(extensions)} files from {layout.key + '.' + extensions[0]!r} on are one sample"
+            return (f"{told}, as a key ends at the first dot of a name: rename files whose keys hold dots",)
+    return ()
 
 
 def _is_plain(name: str, part: MemberField) -> bool:

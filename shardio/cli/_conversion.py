@@ -13,6 +13,7 @@ from ..conversion.api import convert as convert_source
 from ..conversion.pack import WrittenDataset
 from ..conversion.source import Source
 from ..errors import BadSample, ConfigError, Message, TooManyBad, worded
+from ..foreign.names import printable
 from ..format.fields import describe
 from ..order.world import World
 from ..output.records import Skipped
@@ -36,6 +37,7 @@ _GROUPS = {
     "Bad samples": "optional on_error max_bad report strict",
     "Parallelism": "workers dask",
 }
+_CLASSES = 5  # the most that are listed
 _SHOWN = {
     "container": Shown("--to", kind=ContainerName | None),
     "compression": Shown(
@@ -183,6 +185,9 @@ def print_dataset(out: Path | Url, dataset: WrittenDataset) -> None:
     new = "" if before is None else f", {manifest.samples - before} of them new,"
     content = f"{counted(manifest.samples, 'sample')}{new} in {shards}"
     print(f"{out}: {content}, {format_size(int(manifest.shards.bytes.sum()))}, digest {manifest.digest}")
+    if isinstance(classes := manifest.metadata.get("classes"), list) and classes:
+        more = ", ..." if len(classes) > _CLASSES else ""
+        print(f"  classes ({len(classes)}): {', '.join(map(printable, map(str, classes[:_CLASSES])))}{more}")
     for name, count in dataset.entries.items():
         speed = f" ({_rate(count / dataset.seconds)})" if dataset.seconds else ""
         print(f"  {name}: {count:,} in {counted(manifest.samples - (before or 0), 'sample', ',')}{speed}")
