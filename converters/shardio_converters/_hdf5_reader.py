@@ -183,7 +183,7 @@ class Reader:
     def _element(self, column: Column, row: int, alone: bool) -> Any:
         if column.whole:
             shape = self._datasets[column.path].shape
-            return _member(self._read(column.path, 0, shape[0] if shape else 1), column)
+            return _member(self._read(column.path, 0, shape[0] if shape else 1)[()], column)
         if alone:
             return _member(self._read(column.path, row, row + 1)[0], column)
         return _member(self._row(column.path, row, self._step(column.path)), column)

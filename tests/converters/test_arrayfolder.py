@@ -235,6 +235,15 @@ class TestFolders:
         natural = arrayfolder(tmp_path / "in", sort="natural")
         assert natural.column("key") == ["cat/2.tif", "cat/10.npy", "dog/1.png"]
 
+    def test_hidden_folders(self, tmp_path: Path) -> None:
+        """Hidden folders, and those that systems add, are left out and named; `hidden` takes them."""
+        scans(tmp_path, ("cat/a.npy", "cat/b.npy", "@eaDir/a.npy"))
+        (remark,) = arrayfolder(tmp_path).remarks
+        assert remark.startswith("left out @eaDir, hidden or added by a system")
+        assert arrayfolder(tmp_path).metadata["classes"] == ["cat"]
+        assert [arrayfolder(tmp_path, hidden=taken).remarks for taken in (False, True)] == [(), ()]
+        assert arrayfolder(tmp_path, hidden=True).metadata["classes"] == ["@eaDir", "cat"]
+
     def test_without_labels(self, tmp_path: Path) -> None:
         """Folders need not be classes; a hint says so where each holds one sample."""
         scans(tmp_path, ("cat/a.npy", "dog/b.npy"))

@@ -244,3 +244,64 @@ def test_a_folder_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(SourceError, match=f"^{folder} cannot be read: Permission denied$"):
         imagefolder(tmp_path / "in")
+
+
+class TestFoldersThatAreNoClasses:
+    @pytest.mark.parametrize("hidden", [".ipynb_checkpoints", "__MACOSX", "@eaDir", ".Trash-1000/files"])
+    @pytest.mark.parametrize("above", ["", "cat/"])
+    def test_hidden_folders(self, tmp_path: Path, hidden: str, above: str) -> None:
+        """They are left out at any depth, and named in a remark; `hidden` takes them, and either value ends it."""
+        class_folders(tmp_path, {"cat": ["a.jpg"], "dog": ["b.jpg"], f"{above}{hidden}": ["c.jpg"]})
+        source = imagefolder(tmp_path)
+        assert listing(source) == [("cat/a.jpg", 0), ("dog/b.jpg", 1)]
+        (remark,) = source.remarks
+        named = f"{above}{hidden}".removesuffix("/files")
+        assert remark == f"left out {named}, hidden or added by a system, as no classes; hidden=True takes them"
+        with pytest.raises(SourceError, match="hidden=True"):
+            convert(source, tmp_path / "out", strict=True)
+        assert not imagefolder(tmp_path, hidden=False).remarks
+        taken = imagefolder(tmp_path, hidden=True)
+        assert len(taken.sizes()) == 3
+        assert not taken.remarks
+
+    def test_hidden_folders_without_images(self, tmp_path: Path) -> None:
+        """Folders such as .git hold nothing that is missed; hidden files are taken, as torchvision does."""
+        class_folders(tmp_path, {"cat": ["a.jpg", ".b.jpg"]})
+        (tmp_path / ".git").mkdir()
+        (tmp_path / ".git" / "HEAD").write_text("ref: main")
+        source = imagefolder(tmp_path)
+        assert listing(source) == [("cat/.b.jpg", 0), ("cat/a.jpg", 0)]
+        assert not source.remarks
+
+    def test_a_class_of_folders(self, tmp_path: Path) -> None:
+        """A class whose images are in several folders within is a remark that either value of `nested` ends."""
+        class_folders(tmp_path, {"extra/cat": ["a.jpg"], "extra/dog": ["b.jpg"], "fox": ["c.jpg", "cubs/d.jpg"]})
+        (remark,) = imagefolder(tmp_path).remarks
+        assert (
+            remark == "class folders hold folders instead of images: extra; nested=True takes all in them as one class"
+        )
+        with pytest.raises(SourceError, match="folders instead of images"):
+            convert(imagefolder(tmp_path), tmp_path / "out", strict=True)
+        assert not imagefolder(tmp_path, nested=True).remarks
+        flat = imagefolder(tmp_path, nested=False, allow_empty=True)
+        assert listing(flat) == [("fox/c.jpg", 1)]
+        assert not flat.remarks
+
+    @pytest.mark.parametrize(
+        "layout",
+        [
+            {"n01443537/images": ["0.jpg"], "n01629819/images": ["1.jpg"]},  # Tiny ImageNet
+            {"cat": ["0.jpg", "more/1.jpg", "less/2.jpg"], "dog": ["3.jpg"]},
+            {"0": ["0.jpg"], "1": ["1.jpg"]},
+        ],
+    )
+    def test_ordinary_class_folders(self, tmp_path: Path, layout: dict[str, list[str]]) -> None:
+        """One folder within a class, or images beside such folders, is no remark."""
+        class_folders(tmp_path, layout)
+        assert not imagefolder(tmp_path).remarks
+
+    def test_the_classes_are_listed(self, tmp_path: Path) -> None:
+        """The command line says which classes it found, the first of them."""
+        class_folders(tmp_path / "in", {name: ["a.jpg"] for name in "abcdefg"})
+        told = run("convert", "imagefolder", tmp_path / "in", tmp_path / "out")
+        assert "\n  classes (7): a, b, c, d, e, ...\n" in told

@@ -267,3 +267,49 @@ class TestDamage:
         write_tar(tmp_path / "a.tar", [("README", b"")])
         with pytest.raises(SourceError, match="holds no samples"):
             webdataset(tmp_path)
+
+
+class TestFilesThatAreApart:
+    JPEGS = tuple((f"{n}.jpg", jpeg(seed=n)) for n in range(4))
+    LABELS = tuple((f"{n}.cls", b"1") for n in range(4))
+
+    @pytest.mark.parametrize(
+        "members",
+        [
+            [*JPEGS, *LABELS],  # by kind
+            [JPEGS[0], JPEGS[1], LABELS[1], LABELS[0]],  # one within another
+        ],
+    )
+    def test_the_cause_is_told(self, tmp_path: Path, members: Any) -> None:
+        """Halves of a sample that are not adjacent are named as such, instead of advice to let samples lack fields."""
+        path = write_tar(tmp_path / "a.tar", members)
+        source = webdataset(path)
+        (remark,), (hint,) = source.remarks, source.hints
+        assert remark.startswith("left out .cls, which ")
+        assert all("not adjacent: `tar --sort=name` puts them together" in told for told in (remark, hint))
+        assert "optional" not in remark
+        with pytest.raises(BadSample, match=r"it has no .jpg, but .cls; .*not adjacent.*tar --sort=name"):
+            shardio.convert(source, tmp_path / "out", tell=lambda note: None)
+        both = webdataset(path, fields="image=jpg,label=cls", optional="image,label")
+        assert "files of key '0' are in several samples" in both.hints[0]
+        with pytest.raises(SourceError, match="tar --sort=name"):
+            shardio.index(path, tmp_path / "index", strict=True)
+
+    @pytest.mark.parametrize(
+        "members",
+        [
+            [*zip(JPEGS, LABELS, strict=True), (JPEGS[0], LABELS[0])],  # a sample again, whole
+            [(JPEGS[0],), (JPEGS[1], LABELS[1])],  # one that lacks a label
+            [(("a.0.jpg", b""), ("a.1.jpg", b"")), (("b.0.jpg", b""), ("b.1.jpg", b""))],  # several views
+        ],
+    )
+    def test_ordinary_tars(self, tmp_path: Path, members: Any) -> None:
+        """Whole samples again, samples that lack a file and several images of a sample are no such halves."""
+        files = [file for sample in members for file in sample]
+        assert not webdataset(write_tar(tmp_path / "a.tar", files)).hints
+
+    def test_keys_with_dots(self, tmp_path: Path) -> None:
+        """Files that are one sample because their keys hold dots are named with the rule."""
+        members = [(f"22.{n:02}.{kind}", data) for n in range(3) for kind, data in (("jpg", jpeg()), ("cls", b"1"))]
+        (hint,) = webdataset(write_tar(tmp_path / "a.tar", members)).hints
+        assert hint.startswith("the 6 files from '22.00.jpg' on are one sample, as a key ends at the first dot")
