@@ -245,7 +245,7 @@ def looks_like_a_sample(shapes: Collection[Sequence[int]]) -> bool:
     return alike or any(shape[0] in shape[1:] for shape in shapes)
 
 
-def _groups_of(contents: FileContents, sort: Sort) -> Iterator["_Group"]:
+def _groups_of(contents: FileContents, sort: Sort) -> Iterator[Any]:
     """Yield the groups of a file that are samples; SourceError if there are none."""
     found, key = sample_groups(contents.columns), order_key(sort)
     if not found:
@@ -258,7 +258,7 @@ def _groups_of(contents: FileContents, sort: Sort) -> Iterator["_Group"]:
 
 @final
 class _Group:
-    """A group of a file as `FileContents`, whose columns are called as they are in the group.
+    """A group of a file as `FileContents`, without coordinates, whose columns are called as they are in the group.
 
     Args:
         file: the contents of the file.
@@ -267,9 +267,6 @@ class _Group:
         outside: why other columns of the file are left out.
         checks: whether the file is checked with this group.
     """
-
-    scales: Mapping[str, Sequence[str]] = {}
-    stored: Mapping[str, LoneColumn] = {}
 
     def __init__(
         self, file: FileContents, group: str, names: Mapping[str, str], outside: Mapping[str, str], *, checks: bool
@@ -293,9 +290,6 @@ class _Group:
     def described(self, column: Any, decode_cf: bool) -> tuple[Any, str]:
         found, remark = self._file.described(within(self.group, column), decode_cf)
         return replace(found, path=column.path), remark
-
-    def opens(self, columns: Iterable[Any]) -> FillingReader:
-        return self._file.opens([within(self.group, column) for column in columns])
 
     def check(self, columns: Sequence[Any]) -> None:
         if self._checks:

@@ -100,9 +100,9 @@ class ColumnSource(DataclassSource, ABC):
             raise SourceError(f"the source claims {self._count} rows, which are too many") from error
 
     def column(self, name: str) -> NDArray[Any] | None:
-        """See `Source.column`: any scalar. None for nulls or damage: reading row by row tells where."""
+        """See `Source.column`: any scalar of rows. None for nulls or damage: reading row by row tells where."""
         column = self.columns.get(name)
-        if column is None or column.field.kind != "scalar":
+        if column is None or column.field.kind != "scalar" or getattr(column, "whole", False):
             return None
         values = np.empty(self._count, column.field.row_dtype)
         try:

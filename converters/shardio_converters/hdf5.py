@@ -303,9 +303,6 @@ class Hdf5(ColumnSource):
         return read(reader, within(self.groups[index], column), 0) if self.groups else read(reader, column, row)
 
     def _fill(self, name: str, out: NDArray[Any]) -> None:
-        if self.columns[name].whole:
-            out[:] = [self._value(self.columns[name], number) for number in range(len(out))]
-            return
         for number, part in enumerate(np.split(out, self.starts[1:-1])):
             self._readers.get(number).of(self.columns[name]).fill(self.columns[name], part)
 

@@ -224,12 +224,10 @@ class Zarr(ColumnSource):
 
     @cached_property
     def _readers(self) -> "OneOpenFile[JoinedReaders[_Reader]]":
-        files, stores = self.files, () if self.groups else self.stores  # a closure over self would keep the store open
+        files, stores = self.files, self.stores  # a closure over self would keep the store open
         joined = self.joined or ((),) * len(files)
         opens: Any = _Reader
-        return OneOpenFile(
-            lambda n: JoinedReaders((files[n], *joined[n]), [*stores[n].values()] if stores else [], opens)
-        )
+        return OneOpenFile(lambda n: JoinedReaders((files[n], *joined[n]), [*stores[n].values()], opens))
 
     @property
     def adoption(self) -> ZarrIndexes:
@@ -290,9 +288,6 @@ class Zarr(ColumnSource):
         return {name: reader.of(column).value(column, row) for name, column in columns}
 
     def _fill(self, name: str, out: NDArray[Any]) -> None:
-        if self.columns[name].whole:
-            out[:] = [self[number][name] for number in range(len(out))]
-            return
         for number, part in enumerate(np.split(out, self.starts[1:-1])):
             column = self.stores[number][name]
             self._readers.get(number).of(column).fill(column, part)
@@ -317,7 +312,8 @@ class _Reader:
         self._store = open_store(root)
         try:
             for column in columns:
-                self._add(column)
+                if not column.whole:  # which is opened when it is read
+                    self._add(column)
         except SourceError:
             self.close()
             raise
@@ -350,11 +346,10 @@ class _Reader:
     def value(self, column: _Column, row: int) -> Any:
         """Row `row` as a sample's value; BadSample names the row."""
         try:
-            if column.whole and column.path not in self._rows and column.path not in self._arrays:  # of another group
-                self._rows.clear()
+            if column.whole:
+                self._rows.clear()  # of another group, mostly
                 self._arrays.clear()
                 self._add(column)
-            if column.whole:
                 element = self._read(column, 0, column.layout.shape[0] if column.layout else 0)
             else:
                 read = partial(self._read, column)

@@ -164,10 +164,8 @@ def kept_conversion(described: manifest.Manifest) -> dict[str, Any]:
     """Return what of `conversion` still holds: names and decoding, but not the plan that resuming would go by."""
     names = _names(described) if described.adopted else None
     joins = {"join": True} if described.adopted and described.conversion.get("join") is True else {}
-    kept = {
-        name: described.conversion[name] for name in ("sample",) if described.adopted and name in described.conversion
-    }
-    return ({"names": names} if names else {}) | ({"decode_cf": True} if _decodes(described) else {}) | joins | kept
+    sample = {"sample": kept} if described.adopted and (kept := described.conversion.get("sample")) else {}
+    return ({"names": names} if names else {}) | ({"decode_cf": True} if _decodes(described) else {}) | joins | sample
 
 
 def _names(described: manifest.Manifest) -> dict[str, str] | None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Message, SourceError
-from ..foreign.files import Sort, order_hints, part_remark, within_folders
+from ..foreign.files import Sort, order_hints, part_remark, within_folder
 from ..foreign.formats import WORDS, FoundFiles, find_by_content, named_kind
 from ..foreign.names import printable
 from ..format.fields import listed_names
@@ -136,7 +136,7 @@ def index(
     }
     masks = listed_names(mask)
     listed = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    given = [os.fspath(path) for one in listed for path in ([one] if as_url(one) else within_folders([one], files))]
+    given = [os.fspath(one if as_url(one) else within_folder(one, files)) for one in listed]
     shared: dict[str, Any] = {
         "on_error": on_error,
         "max_bad": max_bad,

@@ -261,11 +261,16 @@ def find_files(src: Paths, accepts: Callable[[str], bool], description: str, sor
 
 
 def within_folders(src: Paths, files: str | None) -> Paths:
-    """Return `src` with each directory replaced by a pattern of the names in it; as it is, for None."""
-    if files is None:
-        return src
-    items = [local_path(one) for one in ([src] if isinstance(src, (str, os.PathLike)) else src)]
-    return [f"{glob.escape(str(one))}/{files}" if one.is_dir() else one for one in items]
+    """Return `src` with each directory replaced by the pattern `files` in it; as it is, for None."""
+    if isinstance(src, (str, os.PathLike)):
+        return within_folder(src, files)
+    return [within_folder(one, files) for one in src]
+
+
+def within_folder(path: str | os.PathLike[str], files: str | None) -> str | os.PathLike[str]:
+    """Return a path, for a directory the pattern `files` in it, unless that is None."""
+    is_folder = files is not None and local_path(path).is_dir()
+    return f"{glob.escape(str(local_path(path)))}/{files}" if is_folder else path
 
 
 def parts_among(names: Iterable[str]) -> dict[str, str]:

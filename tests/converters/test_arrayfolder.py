@@ -237,7 +237,9 @@ class TestFolders:
 
     def test_hidden_folders(self, tmp_path: Path) -> None:
         """Hidden folders, and those that systems add, are left out and named; `hidden` takes them."""
-        scans(tmp_path, ("cat/a.npy", "cat/b.npy", "@eaDir/a.npy"))
+        for folder in ("cat", "@eaDir"):
+            (tmp_path / folder).mkdir()
+            np.save(tmp_path / folder / "a.npy", np.zeros((2, 3)))
         (remark,) = arrayfolder(tmp_path).remarks
         assert remark.startswith("left out @eaDir, hidden or added by a system")
         assert arrayfolder(tmp_path).metadata["classes"] == ["cat"]

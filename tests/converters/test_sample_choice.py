@@ -80,7 +80,6 @@ class TestFiles:
                 "place": f"sea {n}",
             }
             assert same(source[n], expected)
-        assert source.column("year").tolist() == [2000, 2001, 2002]  # type: ignore[union-attr]
         made = shardio.convert(source, tmp_path / "out", where="year > 2000")
         assert same(shardio.open(made.path)[1], source[2])
 
@@ -193,7 +192,6 @@ class TestZarr:
         assert all(same(source[n], {"id": n, "x": demos(9)[f"data/demo_{n}/obs/x"]}) for n in range(9))
         whole = zarr(path, sample="file", fields="x=data/demo_1/obs/x,id=data/demo_1/id,name=data/demo_0/name")
         assert same(whole[0], {"x": demos(9)["data/demo_1/obs/x"], "id": 1, "name": "a"})
-        assert whole.column("id").tolist() == [1]  # type: ignore[union-attr]
         out = shardio.convert(source, tmp_path / "out").path
         assert same(shardio.open(out)[8], source[8])
         with pytest.raises(
