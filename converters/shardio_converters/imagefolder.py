@@ -60,7 +60,7 @@ def imagefolder(
     Example:
         shardio convert imagefolder photos data/photos
         shardio convert imagefolder photos data/photos --extensions jpg,png
-        shardio convert imagefolder photos data/photos --allow-empty
+        shardio convert imagefolder photos data/photos --allow-empty --no-hidden --nested
         shardio convert imagefolder photos data/small --resize-shorter 256 --max-pixels 1000000 --quality 92
         shardio convert imagefolder photos data/upright --orient --recompress if-needed --max-image-pixels 100000000
         shardio convert imagefolder photos data/faster --jpeg-restarts --strip

@@ -114,7 +114,7 @@ def zarr(
         shardio convert zarr era5.zarr data/era5 --fields t2m,time --decode-cf --to hdf5
         shardio convert zarr era5.zarr data/times --axis time
         shardio convert zarr "wind/*.zarr" data/wind --join --axis time --stack wind=u10,v10 --to hdf5
-        shardio convert zarr demos.zarr data/demos --sample group
+        shardio convert zarr train.zarr data/whole --sample file
         shardio convert zarr train.zarr data/half --to hdf5 --dtype float16 --compress gzip
 
     Raises:

@@ -57,9 +57,11 @@ def index(
 
       shardio index shards/*.tar -o data/photos
 
-      shardio index shards -o shards --fields image=jpg,label=cls
+      shardio index shards -o shards --fields image=jpg,label=cls --files "train-*"
 
       shardio index train.h5 -o data/train --fields image=data/images,label=data/labels
+
+      shardio index demos.h5 -o data/demos --sample group
 
       shardio index months -o data/months --fields t2m,time --decode-cf
 
