@@ -25,7 +25,7 @@ from ._members import MemberField
 from ._source_base import LocatedSource
 
 _KEY_DIGITS = 12
-_MOST_KEYS = 10_000  # of a tar, among which a key that comes again is looked for
+_MOST_KEYS = 1000  # of a tar, among which a key that comes again is looked for
 _APART = "its other files are elsewhere in the tar, and not adjacent: `tar --sort=name` puts them together"
 
 
@@ -261,7 +261,8 @@ def _scan(path: Path, damage: list[str]) -> _Scanned:
         running = running and digits and int(run.key) == first + number
         split = split or (run.key if run.key_at is None else "")
         in_folders = in_folders or bool(run.key.rpartition("/")[0])
-        apart = apart or (run.key if run.key in seen else "")
+        if len(layouts) > 1 and not apart and run.key in seen:
+            apart = run.key
         if number < _MOST_KEYS:
             seen.add(run.key)
     spans = np.array(offsets, np.int64), np.array(sizes, np.int64)

@@ -184,7 +184,7 @@ def test_progress_names_the_split(photos: Path, tmp_path: Path) -> None:
         ),
         (
             {"converter_options": {"suffixes": "jpg"}},
-            "converter 'imagefolder' has the options extensions, allow_empty, sort, got suffixes",
+            "converter 'imagefolder' has the options extensions, allow_empty, hidden, nested, sort, got suffixes",
         ),
     ],
 )
