@@ -198,11 +198,11 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
     axes = {name: axes for one in each for name, axes in one.axes.items()}
     renamed = [remark for one in each for remark in rename_remarks(one.options.fields, one.names)]
     remarks = (
+        *(sign for sign in (first.grouped, first.looks_whole()) if sign),
         *shortened([f"left out {name!r}: {why}" for name, why in lost.items()], f"{options.columns} are left out"),
         *dict.fromkeys(renamed),
         *shortened(list(no_effect.values()), f"{options.columns} have such attributes"),
         *remark_on_rows(axes),
-        *(sign for sign in (first.grouped, first.looks_whole()) if sign),
     )
     groups = tuple(filter(None, first.groups))
     hints = (*order_hints(groups or first.paths, options.what), *series_hints(first.coordinates))
