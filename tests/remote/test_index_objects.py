@@ -276,6 +276,22 @@ def test_objects_are_in_the_order_of_names_or_of_numbers(s3: S3Server, tmp_path:
         assert list(dataset.manifest.shards.names) == names
 
 
+def test_parts_in_one_folder_are_told(s3: S3Server, tmp_path: Path) -> None:
+    """Train and validation objects in one folder are a remark; --files takes one part, or all without a remark."""
+    (tmp_path / "parts").mkdir()
+    source = _adoptable.tars(tmp_path / "source") / "train-00.tar"
+    for name in ("train-0", "train-1", "val-0"):
+        shutil.copyfile(source, tmp_path / "parts" / f"{name}.tar")
+    url = uploaded(s3, tmp_path / "parts", "s3://adopt/parts")
+    remark = "holds train-0.tar, val-0.tar, which look like parts of a data set"
+    assert remark in index(s3, url, "--strict")
+    assert remark in index(s3, url)
+    for pattern, count in (("*train*", 2), ("*.tar", 3)):
+        assert remark not in index(s3, url, "--strict", "--overwrite", "--files", pattern)
+        dataset = shardio.open(url, cache=tmp_path / "cache", cache_size="64MB", store_options=s3.options)
+        assert len(dataset.manifest.shards) == count
+
+
 def test_an_object_of_other_fields_is_named(s3: S3Server, tmp_path: Path) -> None:
     """The first and the last object tell the fields; an object whose samples have others is an error."""
     folder = tmp_path / "files"
