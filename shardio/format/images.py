@@ -348,12 +348,7 @@ def orientation(data: Buffer) -> int:
     data = bytes(data)
     metadata = {"jpeg": _jpeg_metadata, "png": _png_metadata, "webp": _webp_metadata}.get(sniff(data) or "")
     exif, xmp = (b"", b"") if metadata is None else metadata(data)
-    for _ in range(2):  # some writers repeat it
-        exif = exif.removeprefix(_EXIF)
-    try:
-        found = _tiff_orientation(exif)
-    except struct.error:  # it ends before the tag
-        found = None
+    found = _exif_orientation(exif)
     if found is None and (match := _XMP_ORIENTATION.search(xmp)):
         found = int(match[1])
     return found if found is not None and 1 <= found <= 8 else 1
@@ -376,6 +371,8 @@ def _jpeg_metadata(data: bytes) -> tuple[bytes, bytes]:
     for marker, start, stop in _segments(data):
         if marker == 0xE1 and data.startswith(_EXIF, start, stop):
             exif += data[start + len(_EXIF) * bool(exif) : stop]
+            if _exif_orientation(exif) is not None:
+                break
         elif marker == 0xE1 and data.startswith(_XMP, start, stop):
             xmp = data[start + len(_XMP) : stop]
     return exif, xmp
@@ -421,8 +418,16 @@ def _webp_metadata(data: bytes) -> tuple[bytes, bytes]:
     return found.get(b"EXIF", b""), found.get(b"XMP ", b"")
 
 
+def _exif_orientation(exif: bytes) -> int | None:
+    """The value of tag 0x0112 in the first directory of Exif data; None without it, 0 if it is no number."""
+    tiff = exif.removeprefix(_EXIF).removeprefix(_EXIF)  # some writers repeat it
+    try:
+        return _tiff_orientation(tiff)
+    except struct.error:  # it ends before the tag
+        return None
+
+
 def _tiff_orientation(tiff: bytes) -> int | None:
-    """The value of tag 0x0112 in the first directory of a TIFF structure; None without it, 0 if it is no number."""
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None or tiff[2:4] not in (b"*\0", b"\0*"):
         return None

@@ -105,9 +105,7 @@ static int tiff_orientation(const uint8_t *tiff, int64_t size) {
 /* The orientation of a JPEG, 1 to 8. 0 if `format/images.py` must find it: in files of other kinds, damaged headers,
  * Exif data in several segments or of unusual form, and XMP. */
 static int orientation(const uint8_t *data, int64_t size) {
-    const uint8_t *exif = NULL;
-    int64_t exif_size = 0;
-    int xmp = 0, found;
+    int exif = 0, xmp = 0;
     if (size < 4 || memcmp(data, "\xff\xd8\xff", 3) != 0) return 0;
     for (int64_t at = 2;;) {
         if (at + 4 > size || data[at] != 0xff) return 0;
@@ -117,19 +115,17 @@ static int orientation(const uint8_t *data, int64_t size) {
             continue;
         }
         int64_t length = word(data + at + 2), next = at + 2 + length;
-        if (marker == 0xda) break;
+        if (marker == 0xda) return !xmp;
         if (marker == 0xd9 || length <= 2 || next > size) return 0;
         const uint8_t *segment = data + at + 4;
         if (marker == 0xe1 && length >= 8 && memcmp(segment, "Exif\0\0", 6) == 0) {
-            if (exif) return 0;
-            exif = segment + 6;
-            exif_size = length - 8;
+            int found = exif ? -1 : tiff_orientation(segment + 6, length - 8);
+            if (found) return found > 0 ? found : 0;
+            exif = 1;
         }
         xmp |= marker == 0xe1 && length >= 31 && memcmp(segment, "http://ns.adobe.com/xap/1.0/", 29) == 0;
         at = next;
     }
-    found = exif ? tiff_orientation(exif, exif_size) : 0;
-    return found > 0 ? found : found < 0 || xmp ? 0 : 1;
 }
 
 /* Sets found[i] to `orientation` of the file of sizes[i] bytes at data[i], for each of `count` files. */
