@@ -40,7 +40,6 @@ from .errors import StateWarning as StateWarning
 from .errors import StoreError as StoreError
 from .errors import StoreUnavailable as StoreUnavailable
 from .errors import TooManyBad as TooManyBad
-from .errors import ViewWarning as ViewWarning
 from .errors import WorkerDied as WorkerDied
 from .format.fields import Field as Field
 from .format.manifest import Manifest as Manifest
@@ -169,7 +168,6 @@ __all__ = [
     "TorchDataset",
     "TrivialAugmentWide",
     "View",
-    "ViewWarning",
     "Weighted",
     "Windows",
     "WorkerDied",

@@ -232,10 +232,6 @@ class SplitWarning(UserWarning):
     """A part of a split is larger or smaller than its share, as groups stay whole; the message says by how much."""
 
 
-class ViewWarning(UserWarning):
-    """A view leaves out fields that you may want to keep; the message names them and says what to do."""
-
-
 class StateWarning(UserWarning):
     """A loader delivers other samples than you may expect.
 

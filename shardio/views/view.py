@@ -18,7 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
-from ..errors import ConfigError, ShardCorrupt, SplitWarning, ViewWarning
+from ..errors import ConfigError, ShardCorrupt, SplitWarning
 from ..format.fields import Field, describe, length_column, presence, present_column
 from ..format.limits import MAX_VALUE_BYTES
 from ..order.plan import Order, Plan, Shuffle
@@ -239,10 +239,6 @@ class BaseDataset(ReadableDataset):
         starts = Starts(length, stride, step, within)
         if contiguous is not None:
             starts = replace(starts, contiguous=(contiguous, usual_step(base, within, contiguous)))
-        if ragged := [name for name, field in base.fields.items() if field.ragged]:
-            named = ", ".join(map(repr, ragged))
-            told = f"windows leave out {named}, whose arrays have several lengths; `--fixed` of a conversion gives one"
-            warnings.warn(told, ViewWarning, stacklevel=2)
         return Windows(base, starts)
 
     def cut(
@@ -617,7 +613,9 @@ class Windows(Derived):
         return super().shard_means * self.starts.length
 
     def __repr__(self) -> str:
-        return f"<Windows {_short(self.starts.description())}: {len(self)} of {self.base.base!r}>"
+        left_out = ", ".join(self.base.fields.keys() - self._fields.keys())
+        without = f" without {left_out}, whose values differ in size" if left_out else ""
+        return f"<Windows {_short(self.starts.description())}: {len(self)} of {self.base.base!r}{without}>"
 
     def field(self, name: str) -> Field:
         if (found := self._fields.get(name)) is not None:

@@ -547,7 +547,6 @@ def test_idle_connections_take_no_places(folder: Path) -> None:
         assert held < 200
 
 
-@pytest.mark.filterwarnings("ignore::shardio.ViewWarning")
 @pytest.mark.parametrize("make", [
     lambda data: data[10:40:3],
     lambda data: data.where("label != 2"),

@@ -202,7 +202,6 @@ def test_a_row_is_read_once_per_batch(monkeypatch: pytest.MonkeyPatch) -> None:
             assert sum(map(len, read)) < 60  # of 160 that are delivered
 
 
-@pytest.mark.filterwarnings("ignore::shardio.ViewWarning")
 def test_windows_stay_within_adopted_files(tmp_path: Path) -> None:
     """The files that were adopted end windows, in views and joined datasets too; those of conversions are not known."""
     source = tables(tmp_path / "files")
