@@ -197,15 +197,20 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
     no_effect = {path: told for one in each for path, told in one.no_effect.items()}
     axes = {name: axes for one in each for name, axes in one.axes.items()}
     renamed = [remark for one in each for remark in rename_remarks(one.options.fields, one.names)]
+    unused = shortened(list(no_effect.values()), f"{options.columns} have such attributes")
     remarks = (
         *(sign for sign in (first.grouped, first.looks_whole()) if sign),
         *shortened([f"left out {name!r}: {why}" for name, why in lost.items()], f"{options.columns} are left out"),
         *dict.fromkeys(renamed),
-        *shortened(list(no_effect.values()), f"{options.columns} have such attributes"),
+        *(() if options.decode_cf else unused),
         *remark_on_rows(axes),
     )
     groups = tuple(filter(None, first.groups))
-    hints = (*order_hints(groups or first.paths, options.what), *series_hints(first.coordinates))
+    hints = (
+        *order_hints(groups or first.paths, options.what),
+        *series_hints(first.coordinates),
+        *(unused if options.decode_cf else ()),  # no option would give these an effect
+    )
     joined = tuple(zip(*(one.paths for one in others), strict=True))
     files = Counter(first.paths)
     counts = list(files.values()) if groups else first.counts
@@ -476,5 +481,5 @@ def _decoded(contents: FileContents) -> Iterator[LoneColumn]:
     for column in contents.stored.values():
         try:
             yield contents.described(column, True)[0]
-        except SourceError:  # such as a calendar without leap days
+        except SourceError:
             yield column

@@ -1,8 +1,9 @@
 """NetCDF's conventions: how numbers in a file become values by its attributes, such as `scale_factor` and `units`.
 
 Decoded values are those of `xarray.decode_cf`, bit for bit, with three differences: numbers outside of a valid range
-are NaN, as netCDF4-python masks them; times are seconds since 1970, float64; and a whole-number scale gives float64,
-where xarray keeps whole numbers, which may wrap around. The conventions are described at https://cfconventions.org.
+are NaN, as netCDF4-python masks them; times are seconds since 1970, float64, or in calendars without leap days the
+stored numbers; and a whole-number scale gives float64, where xarray keeps whole numbers, which may wrap around. The
+conventions are described at https://cfconventions.org.
 """
 
 import contextlib
@@ -39,6 +40,7 @@ _UNITS = {name: plural for plural, others in _UNIT_NAMES.items() for name in (pl
 _SECONDS_IN = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0}
 _IN_A_SECOND = {"nanoseconds": 1e9, "microseconds": 1e6, "milliseconds": 1e3}
 _MIXED = ("standard", "gregorian")  # calendars that are Julian before the reform
+_CALENDARS = (*_MIXED, "proleptic_gregorian")  # those whose dates are seconds since 1970
 _REFORM = ((1582, 10, 5), (1582, 10, 15))  # the first day that never was, and the first one after
 _INT64 = 1 << 63
 _SINCE = re.compile(r"(.+) since (.+)")
@@ -153,7 +155,12 @@ def decoding(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> Decoding:
     """
     stored, ignored = dtype.newbyteorder("="), list[str]()
     units = attributes.get("units")
-    time = _time(str(units), attributes.get("calendar")) if _is_time(units) else None
+    time = _time(str(units), _calendar(attributes)) if _becomes_seconds(attributes) else None
+    if _is_time(units) and time is None:
+        ignored.append(
+            f"its calendar is {attributes['calendar']!r}: its numbers stay {units!r}, as only times of the calendars "
+            f"{', '.join(_CALENDARS)} become seconds since 1970"
+        )
     if stored.kind not in "iuf":
         if time is not None or not attributes.keys().isdisjoint((*_PACKING, *_VALID)):
             raise SourceError(f"its attributes cannot be applied to {stored}")
@@ -205,7 +212,9 @@ def stated(attributes: Mapping[str, Any], *, decoded: bool = False) -> dict[str,
     """
     units = attributes.get("units")
     if decoded:
-        return {"units": SECONDS if _is_time(units) else units} if isinstance(units, str) else None
+        if _becomes_seconds(attributes) or not _is_time(units):
+            return {"units": SECONDS if _is_time(units) else units} if isinstance(units, str) else None
+        return {"units": units, "calendar": str(attributes["calendar"])}
     return {name: _plain(attributes[name]) for name in ATTRIBUTES if name in attributes} or None
 
 
@@ -242,7 +251,7 @@ def difference(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -
     for name in (*_PACKING, *_VALID, *_MEANING):
         values = pair[0].get(name), pair[1].get(name)
         if values[0] != values[1]:
-            times = all(_is_time(given.get("units")) for given in pair)
+            times = all(_becomes_seconds(given) for given in pair)
             return Difference(name, values, times or name not in _MEANING)
     return None
 
@@ -319,17 +328,22 @@ def _is_time(units: Any) -> bool:
     return isinstance(units, str) and "since" in units
 
 
-def _time(units: str, calendar: Any) -> tuple[float, float, float]:
+def _calendar(attributes: Mapping[str, Any]) -> str:
+    return str(attributes.get("calendar", "standard")).lower()
+
+
+def _becomes_seconds(attributes: Mapping[str, Any]) -> bool:
+    """Return whether attributes are those of times in a calendar with leap days."""
+    return _is_time(attributes.get("units")) and _calendar(attributes) in _CALENDARS
+
+
+def _time(units: str, calendar: str) -> tuple[float, float, float]:
     """Return how times in some units become seconds since 1970; SourceError if they cannot."""
-    known = "standard" if calendar is None else str(calendar).lower()
-    if known not in (*_MIXED, "proleptic_gregorian"):
-        rule = "only times of the calendars standard, gregorian and proleptic_gregorian become seconds since 1970"
-        raise SourceError(f"its calendar is {calendar!r}: {rule}")
     found = _SINCE.match(units)
     name = _UNITS.get(found[1].strip().lower()) if found else None
     if found is None or name is None:
         raise SourceError(f"its units are {units!r}: times are in {', '.join(_UNIT_NAMES)} since a date")
-    return _SECONDS_IN.get(name, 1.0), _IN_A_SECOND.get(name, 1.0), _since_1970(found[2].strip(), units, known)
+    return _SECONDS_IN.get(name, 1.0), _IN_A_SECOND.get(name, 1.0), _since_1970(found[2].strip(), units, calendar)
 
 
 def _since_1970(text: str, units: str, calendar: str) -> float:

@@ -155,15 +155,8 @@ def check_pixels(data: Buffer, most: int, region: tuple[int, int] | None = None)
 def _jpeg(data: bytes, whole: bool) -> ImageInfo:
     position, size, several = 2, None, False
     while True:
-        if data[position] != 0xFF:
-            raise BadSample(f"the jpeg image is corrupt: no marker at byte {position}")
+        position = _next_marker(data, position)
         marker = data[position + 1]
-        if marker == 0xFF:  # fill byte
-            position += 1
-            continue
-        if marker in _BARE_MARKERS:
-            position += 2
-            continue
         if marker == 0xD9:
             raise BadSample("the jpeg image holds no pixels: it ends before any scan")
         length = struct.unpack_from(">H", data, position + 2)[0]
@@ -323,14 +316,23 @@ def _colors(names: bytes, jfif: bool, adobe: int | None) -> str:
     return "rgb" if rgb else "ycbcr"
 
 
+def _next_marker(data: bytes, position: int) -> int:
+    """Return where the next marker of a JPEG that begins a segment or ends the file is; the file's end for none.
+
+    Bytes that belong to no segment are passed over, as libjpeg does; so are fill bytes.
+    """
+    while (position := data.find(b"\xff", position)) >= 0 and position + 1 < len(data):
+        if (marker := data[position + 1]) and marker != 0xFF and marker not in _BARE_MARKERS:
+            return position
+        position += 1
+    return len(data)
+
+
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Yield (marker, start, stop) of each complete segment of a JPEG, up to and including the first scan's header."""
     position = 2
-    while position + 4 <= len(data) and data[position] == 0xFF:
+    while (position := _next_marker(data, position)) + 4 <= len(data):
         marker = data[position + 1]
-        if marker == 0xFF or marker in _BARE_MARKERS:
-            position += 1 if marker == 0xFF else 2
-            continue
         start, position = position + 4, position + 2 + int.from_bytes(data[position + 2 : position + 4])
         if marker == 0xD9 or not start < position <= len(data):
             return

@@ -42,7 +42,8 @@ static void note_warning(j_common_ptr info, int level) {
     if (level >= 0) return;
     switch (errors->base.msg_code) {
     case JWRN_EXTRANEOUS_DATA:
-        if (errors->base.msg_parm.i[0] <= MOST_PADDING) return;
+        /* Between the segments of a header stray bytes cost no pixels. */
+        if (errors->base.msg_parm.i[0] <= MOST_PADDING || !((j_decompress_ptr)info)->input_scan_number) return;
         break;
     case JWRN_HIT_MARKER:
     case JWRN_HUFF_BAD_CODE:

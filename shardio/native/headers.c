@@ -108,10 +108,11 @@ static int orientation(const uint8_t *data, int64_t size) {
     int exif = 0, xmp = 0;
     if (size < 4 || memcmp(data, "\xff\xd8\xff", 3) != 0) return 0;
     for (int64_t at = 2;;) {
-        if (at + 4 > size || data[at] != 0xff) return 0;
+        if (at + 4 > size) return 0;
         int marker = data[at + 1];
-        if (marker == 0xff || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8)) {
-            at += marker == 0xff ? 1 : 2;
+        /* Fill bytes and bare markers, and like libjpeg, bytes that belong to no segment. */
+        if (data[at] != 0xff || !marker || marker == 0xff || marker == 0x01 || (marker >= 0xd0 && marker <= 0xd8)) {
+            at++;
             continue;
         }
         int64_t length = word(data + at + 2), next = at + 2 + length;

@@ -93,7 +93,7 @@ class TestValues:
     def test_a_range_that_does_not_fit_is_told(self) -> None:
         """A valid_range that the stored numbers cannot have is passed over, as by netCDF4-python, which a note says."""
         source = hdf5(FILES / "valid.nc", fields="range_that_does_not_fit,range", decode_cf=True)
-        (told,) = source.remarks
+        (told,) = source.hints
         assert told == "of 'range_that_does_not_fit', valid_range=[-1.5, 100.0] does not fit int16 and has no effect"
 
     @pytest.mark.parametrize("name", EXPECTED["times"])
@@ -123,8 +123,6 @@ class TestValues:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    # calendars of other days, by name
-    ({"units": "days since 2000-01-01", "calendar": "noleap"}, "its calendar is 'noleap': only times of the calendars"),
     # units of no fixed length, and what is no date
     ({"units": "months since 2000-01-01"}, "its units are 'months since 2000-01-01': times are in nanoseconds, "),
     ({"units": "days since launch"}, "'launch' is no date such as 2000-01-01 00:00:00"),
@@ -151,6 +149,20 @@ def test_what_cannot_be_decoded(
     assert f"{path}: 'x' cannot be decoded: " in str(refused.value)
     assert message in str(refused.value)
     assert source(path).fields["x"].attributes is not None
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day"])
+@pytest.mark.parametrize("make", [write, write_zarr], ids=["hdf5", "zarr"])
+def test_calendars_without_leap_days(make: Callable[..., Path], calendar: str, tmp_path: Path) -> None:
+    """Their times stay as numbers with their units, which a hint says; windows end at gaps between these."""
+    path = make(tmp_path / "a.h5", {"units": "days since 2000-01-01", "calendar": calendar})
+    made = shardio.index(path, tmp_path / "out", decode_cf=True, strict=True)
+    (told,) = (note for note in made.notes if "calendar" in note)
+    assert told.startswith(f"of 'x', its calendar is {calendar!r}: its numbers stay 'days since 2000-01-01'")
+    found, stored = shardio.open(tmp_path / "out"), {write: hdf5, write_zarr: zarr}[make](path)
+    assert found.read(range(len(found)))["x"].tolist() == stored.column("x").tolist()
+    assert found.fields["x"].attributes == {"units": "days since 2000-01-01", "calendar": calendar}
+    assert len(found.windows(2, contiguous="x")) == len(found) - 1
 
 
 def test_records_are_refused(tmp_path: Path) -> None:

@@ -28,10 +28,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+import shardio
 from shardio.engines.jpeg_headers import orientations_of
 from shardio.engines.orientation import TURNS, turned
 from shardio.errors import BadSample
 from shardio.format.images import MOST_SCANS, ImageInfo, jpeg_coding, orientation, probe, sniff
+from shardio.native.recode import find_damage
 
 FILES = {
     "jpeg": jpeg(9, 11),
@@ -141,6 +143,23 @@ def test_bytes_after_the_end_do_no_harm(name: str, extra: bytes) -> None:
     assert probe(FILES[name] + extra) == probe(FILES[name])
 
 
+@pytest.mark.parametrize("stray", [b"\x11", bytes(7), b"bytes between the segments", b"\xff\0", b"\xff\xd0"])
+def test_stray_bytes_between_segments_of_a_jpeg(stray: bytes) -> None:
+    """Bytes between two segments, which libjpeg, Pillow and browsers pass over, change neither pixels nor orientation."""
+    data = with_exif(jpeg(40, 50), tiff(6))
+    data = data[:2] + b"\xff\xfe\0\4hi" + data[2:]
+    for marker in (b"\xff\xe1", b"\xff\xdb", b"\xff\xc0", b"\xff\xda"):
+        place = data.index(marker)
+        odd = data[:place] + stray + data[place:]
+        assert probe(odd) == probe(data)
+        assert orientation(odd) == orientations_of([odd])[0] == 6
+        assert jpeg_coding(odd).scan == jpeg_coding(data).scan + len(stray)
+        assert find_damage(odd, (40, 50), 2000) == ""
+        samples = shardio.from_samples([{"image": odd}], fields={"image": "image"})
+        batch = next(iter(shardio.Loader(samples, 1, to="numpy")))
+        assert np.array_equal(batch["image"][0], np.asarray(Image.open(io.BytesIO(odd)).convert("RGB")))
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -149,7 +168,7 @@ def test_bytes_after_the_end_do_no_harm(name: str, extra: bytes) -> None:
         (b"\0" * 1000, "not a JPEG"),  # zeros after a crash
         (b"GIF89a\x01\0\x01\0", "not a JPEG"),
         (b"BM", "not a JPEG"),  # only the BMP signature
-        (b"\xff\xd8\xff\xe0\0\4ab12345678", "no marker at byte 8"),
+        (b"\xff\xd8\xff\xe0\0\4ab12345678", "its header ends after 16 bytes"),
         (b"\xff\xd8\xff\xd9", "ends before any scan"),
         (b"\xff\xd8\xff\xda\0\2\0\0\xff\xd9", "no frame header before the first scan"),
         (FILES["png"][:12] + b"IDAT" + FILES["png"][16:], "begins with the chunk b'IDAT'"),
