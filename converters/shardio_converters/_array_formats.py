@@ -62,8 +62,10 @@ def open_arrays(paths: Sequence[Path], options: ReadOptions) -> OpenedArray:
     that reads it is not installed.
     """
     if len(paths) == 1 and paths[0].is_dir():
-        paths = sorted(path for path in paths[0].iterdir() if path.is_file() and format_of(path) == "dicom")
-        if len({series_of(path) for path in paths}) != 1:
+        files = sorted(path for path in paths[0].iterdir() if path.is_file() and format_of(path) == "dicom")
+        series = {path: uid for path in files if (uid := series_of(path)) is not None}
+        paths = list(series)
+        if len(set(series.values())) != 1:
             raise BadSample("a folder must hold the DICOM files of one series to be a sample")
     opened = _open_array(paths[0], options) if len(paths) == 1 else open_dicom(paths, options)
     return canonical(opened) if options.orientation == "RAS" else opened

@@ -70,8 +70,12 @@ class Coordinates:
     rows: str = ""
     coarse: float = 0
 
-    def check_same(self, others: "Coordinates", names: Iterable[str], rule: str) -> None:
-        """Raise SourceError, which begins with a rule, for the first coordinate of these names that differs."""
+    def check_same(self, others: "Coordinates", names: Iterable[str], rule: str) -> list[str]:
+        """Raise SourceError, which begins with a rule, for the first coordinate of these names that differs.
+
+        Returns a hint for each whose values differ by rounding alone: by less than numbers of the coarser dtype do.
+        """
+        hints = []
         for name in names:
             ours, theirs = self.values.get(name), others.values.get(name)
             if ours is None or theirs is None:
@@ -82,10 +86,18 @@ class Coordinates:
                     f"{rule}: {name!r} has {len(theirs)} values in {places[1]}, and {len(ours)} in {places[0]}"
                 )
             differ = ~((ours == theirs) | ((ours != ours) & (theirs != theirs)))
+            if not differ.any():
+                continue
+            off = np.abs(ours[differ].astype(np.float64) - theirs[differ])
+            if off.max() <= max(steps_of.resolution(ours), steps_of.resolution(theirs)):
+                told = "values of {!r} differ by up to {:.3g} between {} and {}, by rounding: they are taken as the same"
+                hints.append(told.format(name, off.max(), *places))
+                continue
             for at in np.flatnonzero(differ)[:1].tolist():
                 raise SourceError(
                     f"{rule}: value {at} of {name!r} is {theirs[at]} in {places[1]}, and {ours[at]} in {places[0]}"
                 )
+        return hints
 
 
 def read_coordinates(
@@ -136,8 +148,9 @@ def of_other_axes(scales: Mapping[str, Sequence[str]], columns: Iterable[LoneCol
     return list(dict.fromkeys(found))
 
 
-def check_joined(series: Sequence[Series]) -> None:
-    """Raise SourceError unless the files of several series belong to the same rows, file by file."""
+def check_joined(series: Sequence[Series]) -> list[str]:
+    """Raise SourceError unless the files of several series belong to the same rows, file by file; return hints."""
+    hints: list[str] = []
     first = [printable(files.paths[0]) for files in series]
     if len(series) == 1:
         raise SourceError("{join} takes files of different datasets, and all hold those of {}: leave it out", first[0])
@@ -152,11 +165,12 @@ def check_joined(series: Sequence[Series]) -> None:
             )
         pairs = zip(series[0].coordinates, files.coordinates, series[0].counts, files.counts, strict=True)
         for ours, theirs, rows, other_rows in pairs:
-            ours.check_same(theirs, ours.values, "files that are joined must have the same coordinates")
+            hints += ours.check_same(theirs, ours.values, "files that are joined must have the same coordinates")
             if rows != other_rows:
                 places = printable(ours.file), printable(theirs.file)
                 told = "files that are joined must have the same rows: {} in {}, and {} in {}"
                 raise SourceError(told, rows, places[0], other_rows, places[1])
+    return hints
 
 
 def merged(series: Sequence[Series]) -> dict[str, int]:

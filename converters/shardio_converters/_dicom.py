@@ -22,15 +22,20 @@ _EACH_FILE = Message("{series:False} takes each file as a sample")
 
 
 def series_of(path: Path) -> str | None:
-    """Return what names the series of a DICOM file of one frame; None for one of several, without, or damaged."""
+    """Return what names the series of a DICOM file of one frame; "" for one of several, without, or damaged.
+
+    None for a file without an image, such as a DICOMDIR, an RTSTRUCT or a report.
+    """
     try:
         with damage_is_bad("pydicom"):
-            tags = ["SeriesInstanceUID", "NumberOfFrames"]
+            tags = ["SeriesInstanceUID", "NumberOfFrames", "Rows"]
             head = _pydicom().dcmread(Stream(File(path)), stop_before_pixels=True, specific_tags=tags)
             several = int(head.get("NumberOfFrames") or 1) > 1
-            return None if several else str(head.get("SeriesInstanceUID") or "") or None
+            if "Rows" not in head and "Image" not in head.file_meta.MediaStorageSOPClassUID.name:  # nor cut off
+                return None
+            return "" if several else str(head.get("SeriesInstanceUID") or "")
     except BadSample:
-        return None
+        return ""
 
 
 def open_dicom(files: Sequence[Stream | Path], options: ReadOptions) -> OpenedArray:

@@ -186,8 +186,7 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
     first, *others = each
     if options.join and options.fields is not None:
         choose_fields(options.fields, available, printable(first.paths[0]))
-    if options.join:
-        check_joined(each)
+    rounded = [hint for one in each for hint in one.rounded] + (check_joined(each) if options.join else [])
     in_file = merged(each)
     columns = tuple(
         {name: replace(each[number].each[at][name], file=number) for name, number in in_file.items()}
@@ -210,6 +209,7 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
         *order_hints(groups or first.paths, options.what),
         *series_hints(first.coordinates),
         *(unused if options.decode_cf else ()),  # no option would give these an effect
+        *shortened(rounded, "coordinates differ so"),
     )
     joined = tuple(zip(*(one.paths for one in others), strict=True))
     files = Counter(first.paths)
@@ -321,6 +321,7 @@ class _Series:
         grouped: the remark that groups of the first file may be samples; "" if they are none, or the user has decided.
         coordinates: those of each file, if they are compared.
         lost, no_effect: why columns are left out, by name, and remarks on attributes without effect, by path.
+        rounded: hints on coordinates that differ by rounding.
     """
 
     def __init__(self, options: SeriesOptions) -> None:
@@ -336,6 +337,7 @@ class _Series:
         self.coordinates: list[Coordinates] = []
         self.lost: dict[str, str] = {}
         self.no_effect: dict[str, str] = {}
+        self.rounded: list[str] = []
 
     @property
     def columns(self) -> Mapping[str, Any]:
@@ -410,7 +412,7 @@ class _Series:
             there = read_coordinates(contents.path, _decoded(contents), contents.stored, rows, contents.opens)
             if self.coordinates and not options.ragged:
                 grid = of_other_axes(contents.scales, found.values())
-                self.coordinates[0].check_same(there, grid, f"{rule} on their grid")
+                self.rounded += self.coordinates[0].check_same(there, grid, f"{rule} on their grid")
             self.coordinates.append(there)
 
     def _choose(self, contents: FileContents) -> dict[str, str]:

@@ -406,7 +406,7 @@ def _in_folder(
     with_classes = label and bool(by_class)
     listed = [path for files in by_class for path in files]
     listed = listed if with_classes else sorted(beside + listed, key=key)
-    chosen, remarks = _known(root, listed, series=series)
+    chosen, remarks, hints = _known(root, listed, series=series)
     remarks += hidden_remarks(folder.hidden) if hidden is None else ()
     if with_classes and beside:
         remarks.append(f"left out {counted(len(beside), 'file')} beside the class folders, of no class")
@@ -423,20 +423,20 @@ def _in_folder(
         if empty := [printable(name) for name in folder.classes if name not in numbers]:
             shown = ", ".join(empty[:_SHOWN]) + (", ..." if len(empty) > _SHOWN else "")
             remarks.append(f"left out folders without files of arrays, which are no classes: {shown}")
-    hints: tuple[str, ...] = (*order_hints(map(_key, chosen)), *_of_series(chosen))
+    hints += [*order_hints(map(_key, chosen)), *_of_series(chosen)]
     if with_classes and len(chosen) == len(names) > 1:
-        hints += (
-            Message("each folder holds one sample, so that each is a class of its own; {label:False} takes none"),
+        hints.append(
+            Message("each folder holds one sample, so that each is a class of its own; {label:False} takes none")
         )
-    return ArrayFolder(root, {field: StringArray(chosen)}, {}, {}, column, names, options, tuple(remarks), hints)
+    return ArrayFolder(root, {field: StringArray(chosen)}, {}, {}, column, names, options, tuple(remarks), tuple(hints))
 
 
 def _matching(src: Paths, field: str, *, series: bool, sort: Sort, options: ReadOptions) -> ArrayFolder:
     """The files that fit a pattern, or are listed."""
     files = find_files(src, lambda name: True, "files of arrays", sort)
     root = Path(os.path.commonpath([path.parent for path in files]))
-    chosen, remarks = _known(root, [str(path.relative_to(root)) for path in files], series=series)
-    hints = (*order_hints(map(_key, chosen)), *_of_series(chosen))
+    chosen, remarks, left_out = _known(root, [str(path.relative_to(root)) for path in files], series=series)
+    hints = (*left_out, *order_hints(map(_key, chosen)), *_of_series(chosen))
     return ArrayFolder(root, {field: StringArray(chosen)}, {}, {}, {}, (), options, tuple(remarks), hints)
 
 
@@ -449,8 +449,11 @@ def _of_series(chosen: Sequence[str]) -> tuple[str, ...]:
     return (Message(told, counted(sum(counts), "file"), len(counts)),)
 
 
-def _known(root: Path, listed: Sequence[str], *, series: bool) -> tuple[list[str], list[str]]:
-    """Return the files whose content has a known format, and remarks on the others; SourceError if none has one."""
+def _known(root: Path, listed: Sequence[str], *, series: bool) -> tuple[list[str], list[str], list[str]]:
+    """Return the files whose content has a known format, and remarks and hints on the others.
+
+    Raises SourceError if none has one.
+    """
     formats = dict(zip(listed, scan_files([root / path for path in listed], format_of) if listed else [], strict=True))
     chosen = [path for path, name in formats.items() if name in OPENERS and name != "png"]
     pairs = {path.removesuffix(".gz")[:-4] for path in chosen if path.lower().endswith((".hdr", ".hdr.gz"))}
@@ -467,16 +470,26 @@ def _known(root: Path, listed: Sequence[str], *, series: bool) -> tuple[list[str
         remarks.append(f"left out {counted(len(others), 'file')} of no known format: {', '.join(shown)}")
     elsewhere = Counter(ELSEWHERE.get(name, IMAGE) for name in formats.values() if name in ELSEWHERE or name == "png")
     remarks += [f"left out {counted(count, 'file')}: each {said}" for said, count in elsewhere.items()]
+    dicom = [path for path in chosen if formats[path] == "dicom"]
+    uids = dict(zip(dicom, scan_files([root / path for path in dicom], series_of) if dicom else [], strict=True))
+    hints = []
+    if without := [path for path, uid in uids.items() if uid is None]:
+        chosen = [path for path in chosen if path not in set(without)]
+        told = "left out {} that {} no image, such as a DICOMDIR, an RTSTRUCT or a report; the first is {}"
+        holds = "hold" if len(without) > 1 else "holds"
+        hints.append(told.format(counted(len(without), "DICOM file"), holds, printable(root / without[0])))
     if not chosen:
-        raise SourceError(f"{printable(root)} holds no files of arrays{'; ' if remarks else ''}{'; '.join(remarks)}")
-    slices = [path for path in chosen if formats[path] == "dicom"] if series else []
-    return _joined(root, chosen, slices), remarks
+        said = "".join(f"; {one}" for one in (*remarks, *hints))
+        raise SourceError(f"{printable(root)} holds no files of arrays{said}")
+    return _joined(chosen, {path: uid for path, uid in uids.items() if uid and series}), remarks, hints
 
 
-def _joined(root: Path, chosen: Sequence[str], slices: Sequence[str]) -> list[str]:
-    """The paths of samples, in order, with `slices` of one folder and one series joined; see `ArrayFolder.paths`."""
-    uids = scan_files([root / path for path in slices], series_of) if slices else []
-    of = {path: (os.path.dirname(path), uid) for path, uid in zip(slices, uids, strict=True) if uid is not None}
+def _joined(chosen: Sequence[str], uids: Mapping[str, str]) -> list[str]:
+    """The paths of samples, in order, with the slices of one folder and one series, by their `uids`, joined.
+
+    See `ArrayFolder.paths`.
+    """
+    of = {path: (os.path.dirname(path), uid) for path, uid in uids.items()}
     groups: dict[tuple[str, str], list[str]] = {}
     for path, series in of.items():
         groups.setdefault(series, []).append(path)

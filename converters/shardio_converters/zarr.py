@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from shardio.containers.zarr import array_rows, check_understood
 from shardio.containers.zarr_index import ENTRY, IndexedArray, ZarrIndex
-from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array
+from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array, units_of_dates
 from shardio.errors import BadSample, ConfigError, Message, Option, ShardCorrupt, SourceError
 from shardio.foreign.files import Sort, part_remarks, within_folders
 from shardio.foreign.names import Paths, printable
@@ -84,10 +84,11 @@ def zarr(
     Takes a directory or a zip file on a local disk, or several: a folder of them, or a pattern such as "months/*.zarr"
     (quote it), whose arrays must have the same names and rows; coordinates of other axes than the samples', arrays of
     one axis with its name, must be equal. A lone array becomes the field `array`; in a group,
-    every array becomes a field: numbers become scalars or arrays, strings text, raw values of fixed size bytes, and
+    every array becomes a field: numbers become scalars or arrays, datetime64 seconds since 1970 (float64, in which
+    NaT is NaN), strings text, raw values of fixed size bytes, and
     values of varying length bytes, or images if they begin like one. Missing chunks hold the fill value, as Zarr
     defines. Left out, and named in a note, are arrays of pickled objects, because unpickling can run any code, of
-    datetimes and structures, in codecs that are not installed, and without rows, and links in a store.
+    durations and structures, in codecs that are not installed, and without rows, and links in a store.
 
     Args:
         src: the directory or the zip file; a folder of stores, or a pattern.
@@ -187,6 +188,11 @@ class _Column:
     file: int = 0
     whole: bool = False
 
+    @property
+    def dates(self) -> bool:
+        """Whether its numbers are those of datetime64, which are always decoded."""
+        return units_of_dates(self.metadata or {}) is not None
+
     def form(self) -> tuple[Any, ...]:
         """What the columns of a field have in common in all stores, besides its kind, dtype and shape: nothing."""
         return ()
@@ -244,7 +250,7 @@ class Zarr(ColumnSource):
     @property
     def changes(self) -> Mapping[str, Any]:
         axes = {name: column.axis for name, column in self.columns.items() if column.axis}
-        decodes = any(column.decoding for column in self.columns.values())
+        decodes = any(column.decoding and not column.dates for column in self.columns.values())
         made = {"decode_cf": decodes, "axes": axes, "join": bool(self.joined)}
         if any(column.whole for column in self.columns.values()):
             made["sample"] = "group" if self.groups else "file"
@@ -504,10 +510,11 @@ class _Contents:
         if column.field.kind not in ("array", "scalar"):
             return column, ""
         attributes = column.attributes or {}
-        if _masks_zeros(column) and not decode_cf:  # a fill value that nobody chose is no attribute to be applied
+        decodes = decode_cf or column.dates
+        if _masks_zeros(column) and not decodes:  # a fill value that nobody chose is no attribute to be applied
             attributes = {name: value for name, value in attributes.items() if name != "_FillValue"}
-        field, remark = with_attributes(column.field, attributes, column.path or "array", decode_cf)
-        how = cf.decoding(attributes, np.dtype(column.field.dtype)) if decode_cf else None
+        field, remark = with_attributes(column.field, attributes, column.path or "array", decodes)
+        how = cf.decoding(attributes, np.dtype(column.field.dtype)) if decodes else None
         return replace(column, field=field, decoding=None if how is None or how.idle else how), remark
 
     def opens(self, columns: Iterable["_Column"]) -> _Reader:
@@ -630,6 +637,8 @@ def _along(column: _Column, axis: str) -> _Column:
 
 def _attributes(found: FoundArray, dtype: np.dtype[Any], fill: Any) -> dict[str, Any]:
     """The attributes of netCDF of an array, where xarray keeps them."""
+    if units := units_of_dates(found.metadata[0]):
+        return {"units": units}
     given = found.attributes
     attributes = {name: _value(given[name]) for name in (*cf.ATTRIBUTES, "bounds") if name in given}
     if found.metadata[0].get("zarr_format", 2) == 2:

@@ -23,6 +23,11 @@ _TYPES = {"bool", "float16", "float32", "float64", "complex64", "complex128"} | 
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
 _PLAIN = re.compile(r"[<>|][biufc][0-9]{1,2}")
+_DATES = re.compile(r"[<>]M8\[([a-zD]+)\]")
+_UNITS = {
+    "D": "days", "h": "hours", "m": "minutes",
+    "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds",
+}  # fmt: skip
 _KEY = re.compile(r"0|[1-9][0-9]{0,17}")
 _MOST_AXES = 32
 _MOST = 1 << 62
@@ -129,10 +134,24 @@ def of_array(metadata: Mapping[str, Any]) -> ArrayLayout:
     return layout
 
 
+def units_of_dates(metadata: Mapping[str, Any]) -> str | None:
+    """Return the netCDF units of an array of datetime64, which is read as int64; None for other arrays."""
+    stored = metadata.get("dtype", metadata.get("data_type"))
+    unit = None
+    if isinstance(stored, str) and (found := _DATES.fullmatch(stored)):
+        unit = found[1]
+    elif isinstance(stored, dict) and stored.get("name") == "numpy.datetime64":
+        settings = stored["configuration"]
+        unit = settings["unit"] if settings["scale_factor"] == 1 else None
+    return f"{_UNITS[unit]} since 1970-01-01" if unit in _UNITS else None
+
+
 def _of_format_2(metadata: Mapping[str, Any]) -> ArrayLayout:
     shape, chunk = _sizes(metadata["shape"], 0), _sizes(metadata["chunks"], 1)
     _same_axes(shape, chunk)
     stored = metadata["dtype"]
+    if units_of_dates(metadata):
+        stored = f"{stored[0]}i8"
     if not isinstance(stored, str) or not _PLAIN.fullmatch(stored):
         raise NotUnderstood(f"holds {stored!r}, which is no number")
     dtype = np.dtype(stored)
@@ -159,9 +178,10 @@ def _of_format_3(metadata: Mapping[str, Any]) -> ArrayLayout:
     if metadata.get("storage_transformers"):
         raise NotUnderstood("has storage transformers")
     shape = _sizes(metadata["shape"], 0)
-    if metadata["data_type"] not in _TYPES:
-        raise NotUnderstood(f"holds {metadata['data_type']!r}, which is no number")
-    dtype = np.dtype(metadata["data_type"])
+    stored = "int64" if units_of_dates(metadata) else metadata["data_type"]
+    if not isinstance(stored, str) or stored not in _TYPES:
+        raise NotUnderstood(f"holds {stored!r}, which is no number")
+    dtype = np.dtype(stored)
     name, settings = _named(metadata["chunk_grid"])
     if name != "regular":
         raise NotUnderstood(f"has a chunk grid {name!r}")

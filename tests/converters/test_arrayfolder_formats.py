@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 from pydicom.dataset import Dataset
-from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, RLELossless
+from pydicom.uid import (
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    MediaStorageDirectoryStorage,
+    RLELossless,
+    RTStructureSetStorage,
+)
 
 import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
@@ -315,6 +321,28 @@ class TestDicom:
             )  # fmt: skip
         with pytest.raises(SourceError, match=message.replace("series=False", ".*series.*")):
             arrayfolder(tmp_path)
+
+    @pytest.mark.parametrize("series", [True, False])
+    def test_files_without_an_image_are_left_out(self, series: bool, tmp_path: Path) -> None:
+        """A DICOMDIR or an RTSTRUCT beside a series costs no sample: a hint counts them."""
+        expected = write_series(tmp_path / "in", [0, 1, 2])
+        for name, kind in (("DICOMDIR", MediaStorageDirectoryStorage), ("rt.dcm", RTStructureSetStorage)):
+            write_dicom(tmp_path / "in" / name, numbers(1, 1))
+            head = pydicom.dcmread(tmp_path / "in" / name)
+            head.file_meta.MediaStorageSOPClassUID = head.SOPClassUID = kind
+            for tag in ("Rows", "Columns", "PixelData"):
+                del head[tag]
+            head.save_as(tmp_path / "in" / name, enforce_file_format=True)
+        source = arrayfolder(tmp_path / "in", label=False, series=series)
+        assert len(source.sizes()) == (1 if series else 3)
+        told = "left out 2 DICOM files that hold no image, such as a DICOMDIR, an RTSTRUCT or a report; the first is"
+        assert source.hints[0] == f"{told} {tmp_path / 'in/DICOMDIR'}"
+        assert not source.remarks
+        (tmp_path / "list.csv").write_text("path\nin\n")
+        check_equal(arrayfolder(tmp_path / "list.csv")[0]["array"], expected)
+        head.save_as(tmp_path / "rt.dcm", enforce_file_format=True)
+        with pytest.raises(SourceError, match="holds no files of arrays; left out 1 DICOM file that holds no image"):
+            arrayfolder(str(tmp_path / "*.dcm"))
 
     def test_a_table_of_folders(self, tmp_path: Path) -> None:
         """A row may name the folder of a series."""

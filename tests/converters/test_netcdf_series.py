@@ -224,6 +224,21 @@ def test_grids_of_a_series_are_compared(tmp_path: Path) -> None:
     assert len(made) == 8
 
 
+def test_grids_that_differ_by_rounding_are_the_same(tmp_path: Path) -> None:
+    """Latitudes of float32 and of float64 belong to one grid, which a hint says with the largest difference."""
+    fine = np.linspace(10, 10.7, len(GRID["lat"]))
+    paths = [
+        write(tmp_path / f"{day}.nc", "a", range(4), day=day, lat=lat)
+        for day, lat in ((1, fine.astype("f4")), (2, fine))
+    ]
+    made = shardio.index(paths, tmp_path / "out", fields="a", decode_cf=True, strict=True)
+    (told,) = (note for note in made.notes if "rounding" in note)
+    assert told.startswith(f"values of 'lat' differ by up to {np.abs(fine - fine.astype('f4')).max():.3g} between")
+    write(tmp_path / "2.nc", "a", range(4), day=2, lat=fine + 1e-5)
+    with pytest.raises(SourceError, match="on their grid: value 0 of 'lat' is 10.00001"):
+        shardio.index(paths, tmp_path / "other", fields="a", decode_cf=True)
+
+
 SERIES: dict[str, tuple[Callable[[Path], list[Path]], str, int]] = {
     "in order": (lambda f: [write(f / f"{d}.nc", "a", range(24), day=d) for d in (1, 2)], "", 46),
     "descending": (lambda f: [write(f / f"{9 - d}.nc", "a", np.arange(24)[::-1], day=d) for d in (2, 1)], "", 46),

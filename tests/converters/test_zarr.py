@@ -17,6 +17,7 @@ import zarr as library
 from _sources import COUNT, PICTURES, WORDS, numbers
 from numpy.typing import NDArray
 
+import shardio
 from shardio.errors import BadSample, SourceError
 from shardio.format.fields import Field
 from shardio.testing.sources import check_source
@@ -124,8 +125,26 @@ class TestKinds:
         assert [zarr(tmp_path / "a")[i]["array"] for i in range(COUNT)] == [0, 1, 7, 7, 4]
 
     @pytest.mark.parametrize("form", FORMATS)
+    @pytest.mark.parametrize("dtype", ["<M8[s]", ">M8[h]", "<M8[ns]", "<M8[D]"])
+    def test_dates_are_seconds_since_1970(self, tmp_path: Path, form: int, dtype: str) -> None:
+        """datetime64 becomes float64 with or without decode_cf, NaT and missing chunks NaN; windows end at gaps."""
+        dates = np.array(["2020-01-01", "2020-01-02", "2020-01-03", "NaT", "2020-01-04", "2020-01-05"], dtype)
+        write(tmp_path / "a", form, dates={"data": dates, "fill_value": np.datetime64("NaT", dtype[4:-1])})
+        for chunk in (tmp_path / "a/dates/2", tmp_path / "a/dates/c/2"):
+            chunk.unlink(missing_ok=True)
+        wanted = [1577836800.0, 1577923200.0, 1578009600.0, np.nan, np.nan, np.nan]
+        for out, decode_cf in (("plain", False), ("decoded", True)):
+            shardio.index(tmp_path / "a", tmp_path / out, decode_cf=decode_cf, tell=print)
+            dataset = shardio.open(tmp_path / out)
+            np.testing.assert_array_equal(dataset.read(range(6))["dates"], wanted)
+            assert dataset.fields["dates"].attributes == {"units": "seconds since 1970-01-01 00:00:00"}
+        np.testing.assert_array_equal(zarr(tmp_path / "a").column("dates"), wanted)
+        assert len(dataset.windows(2, contiguous="dates")) == 2
+
+    @pytest.mark.parametrize("form", FORMATS)
     @pytest.mark.parametrize(("data", "reason"), [
-        (np.zeros(3, "M8[s]"), r"no field holds \[\] of datetime64\[s\] \(x.astype.*"),
+        (np.zeros(3, "m8[s]"), r"no field holds \[\] of timedelta64\[s\] \(x.astype.*"),
+        (np.zeros(3, "M8[M]"), r"no field holds \[\] of datetime64\[M\] \(x.astype.*"),  # of no fixed length
         (np.zeros(3, [("a", "i4"), ("b", "f4")]), r"no field holds \[\] of \[\('a'.*"),
         (np.zeros((3, 2), "V3"), r"no field holds \[2\] of \|V3"),
     ])  # fmt: skip
