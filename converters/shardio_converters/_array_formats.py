@@ -23,7 +23,16 @@ from shardio.source import load_optional
 from shardio.system.npy import read_header
 
 from ._dicom import open_dicom, series_of
-from ._opened_array import OpenedArray, ReadOptions, Stream, check_room, damage_is_bad, rescaled_dtype
+from ._opened_array import (
+    OF_ZSTD,
+    PER_BYTE,
+    OpenedArray,
+    ReadOptions,
+    Stream,
+    check_room,
+    damage_is_bad,
+    rescaled_dtype,
+)
 from ._volume_axes import canonical, space_of
 
 _HEAD = 400  # bytes that tell the format of a file
@@ -162,9 +171,10 @@ def _tiff(stream: Stream, options: ReadOptions) -> OpenedArray:
             scaled[values == stored.type(meaning["nodata"])] = np.nan
         return scaled
 
+    room = OF_ZSTD if "ZSTD" in getattr(first.keyframe.compression, "name", "") else PER_BYTE
     return OpenedArray(
         tuple(map(int, first.shape)), dtype, "tifffile", stream.size, read,
-        notes=tuple(notes), unapplied={} if applies else meaning,
+        notes=tuple(notes), unapplied={} if applies else meaning, per_byte=room,
     )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ Orientation: TypeAlias = Literal["stored", "RAS"]
 
 _ANY = 64 << 20  # bytes of an array of any file
 _NEAR = 1e-3  # of a whole number
-_PER_BYTE = 1 << 12  # bytes of an array per byte of its file: deflate makes a byte of a thousand, others of a few more
+PER_BYTE = 1 << 12  # bytes of an array per byte of its file: deflate makes a byte of a thousand, others of a few more
+OF_ZSTD = 1 << 15  # the same of zstd, which makes four bytes of 128 KiB of zeros
 
 
 @final
@@ -40,6 +41,7 @@ class OpenedArray:
         notes: what its user should know of the values.
         unapplied: by name, what its header states of the values that `ReadOptions.rescale` would apply.
         scaled: whether the values are whole numbers that the file scales.
+        per_byte: the most bytes of values that a byte of the file holds.
     """
 
     shape: tuple[int, ...]
@@ -52,9 +54,10 @@ class OpenedArray:
     notes: tuple[str, ...] = ()
     unapplied: Mapping[str, Any] = field(default_factory=dict)
     scaled: bool = False
+    per_byte: int = PER_BYTE
 
     def __post_init__(self) -> None:
-        check_room(self.shape, self.dtype, self.file_bytes)
+        check_room(self.shape, self.dtype, self.file_bytes, self.per_byte)
 
     def values(self) -> NDArray[Any]:
         """Read the values, in native byte order; BadSample if they are not what the header states."""
@@ -169,11 +172,11 @@ def off_whole(values: NDArray[Any]) -> float:
     return off
 
 
-def check_room(shape: tuple[int, ...], dtype: np.dtype[Any], file_bytes: int) -> None:
+def check_room(shape: tuple[int, ...], dtype: np.dtype[Any], file_bytes: int, per_byte: int = PER_BYTE) -> None:
     """Raise BadSample if a header states so large an array that no file of this size can hold it.
 
     Memory for an array is taken by what a header states, which may be damage, or a trap.
     """
     stated = math.prod(shape) * dtype.itemsize
-    if any(side < 0 for side in shape) or stated > max(_ANY, _PER_BYTE * file_bytes):
+    if any(side < 0 for side in shape) or stated > max(_ANY, per_byte * file_bytes):
         raise BadSample(f"its header states {list(shape)} of {dtype}, {stated} bytes, in a file of {file_bytes}")

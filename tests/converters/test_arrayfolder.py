@@ -182,6 +182,13 @@ class TestTiff:
         with pytest.raises(SourceError, match=r"header states \[1024, 1073741824\] of uint16, 2199023255552 bytes"):
             arrayfolder(path)
 
+    def test_a_mask_of_zeros(self, tmp_path: Path) -> None:
+        """Tiles of zstd hold thousands of zeros in a byte of the file, and are read."""
+        data = np.zeros((1 << 13, 9 << 10), np.uint8)
+        tifffile.imwrite(tmp_path / "a.tif", data, tile=(1024, 1024), compression="zstd")
+        assert data.nbytes > max(64 << 20, 4096 * (tmp_path / "a.tif").stat().st_size)
+        assert not only(tmp_path / "a.tif").any()
+
 
 class TestNpyAndPng:
     """Files that shardio reads without another library than OpenCV."""

@@ -145,7 +145,7 @@ def test_bytes_after_the_end_do_no_harm(name: str, extra: bytes) -> None:
 
 @pytest.mark.parametrize("stray", [b"\x11", bytes(7), b"bytes between the segments", b"\xff\0", b"\xff\xd0"])
 def test_stray_bytes_between_segments_of_a_jpeg(stray: bytes) -> None:
-    """Bytes between two segments, which libjpeg, Pillow and browsers pass over, change neither pixels nor orientation."""
+    """Bytes between two segments, which libjpeg and Pillow pass over, change neither pixels nor orientation."""
     data = with_exif(jpeg(40, 50), tiff(6))
     data = data[:2] + b"\xff\xfe\0\4hi" + data[2:]
     for marker in (b"\xff\xe1", b"\xff\xdb", b"\xff\xc0", b"\xff\xda"):
