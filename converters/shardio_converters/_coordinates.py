@@ -90,7 +90,7 @@ class Coordinates:
                 continue
             off = np.abs(ours[differ].astype(np.float64) - theirs[differ])
             if off.max() <= max(steps_of.resolution(ours), steps_of.resolution(theirs)):
-                told = "values of {!r} differ by up to {:.3g} between {} and {}, by rounding: they are taken as the same"
+                told = "values of {!r} differ by up to {:.3g} between {} and {}, by rounding, and are taken as one"
                 hints.append(told.format(name, off.max(), *places))
                 continue
             for at in np.flatnonzero(differ)[:1].tolist():

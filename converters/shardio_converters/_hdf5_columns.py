@@ -198,8 +198,7 @@ class Contents:
         if isinstance(opened, self._h5py.h5d.DatasetID):
             found = self._h5py.Dataset(opened)
             others = _other_files(found)
-            # HDF5 reads fill values instead of missing files, and replaces a percent sign in a name by numbers.
-            missing = [other for other in others if "%" not in other and not (path.parent / other).exists()]
+            missing = _missing(found, path.parent, self._follow) if others else []
             if missing or (others and not self._follow):
                 what = f"{', '.join(missing)}, which is missing" if self._follow else ", ".join(others)
                 self.external[name] = f"kept in {what}" if others != ["."] else _VIRTUAL
@@ -267,6 +266,29 @@ def _other_files(dataset: Any) -> list[str]:
     external = {os.fsdecode(part[0]) for part in dataset.external or ()}
     virtual = {part.file_name for part in dataset.virtual_sources()} if dataset.is_virtual else set()
     return sorted(external | virtual)
+
+
+def _missing(dataset: Any, folder: Path, follow: bool) -> list[str]:
+    """The files, and with `follow` datasets, that hold data of a dataset and are missing: HDF5 reads fill values then.
+
+    HDF5 replaces a percent sign in a name by numbers, so such names are not looked for.
+    """
+    external = {(os.fsdecode(part[0]), "") for part in dataset.external or ()}
+    virtual = {(part.file_name, part.dset_name) for part in dataset.virtual_sources()} if dataset.is_virtual else set()
+    found = list[str]()
+    for name, inner in sorted(external | virtual):
+        if "%" in name + inner:
+            continue
+        if not (folder / name).exists():
+            found.append(name)
+        elif follow and inner:
+            with contextlib.ExitStack() as opened:
+                file = dataset.file if name == "." else opened.enter_context(type(dataset.file)(folder / name, "r"))
+                if inner not in file:
+                    found.append(f"{inner} of {name}")
+                elif file[inner].is_virtual and name != ".":
+                    found += _missing(file[inner], (folder / name).parent, follow)
+    return list(dict.fromkeys(found))
 
 
 def _of_dataset(

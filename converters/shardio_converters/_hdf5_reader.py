@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, final
@@ -20,6 +21,7 @@ from shardio.containers.hdf5_library import DAMAGE, LibraryFile, Unreadable, mis
 from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError
 from shardio.foreign.names import printable
 from shardio.format import cf
+from shardio.format.unwritten import Unwritten
 from shardio.system import os_errors
 
 from ._fields import array_field, sample_value
@@ -32,11 +34,14 @@ SERVICE = "shardio_converters._hdf5_service"  # the helper process imports it, b
 _LARGEST_CHUNK = 64 << 20  # bytes of a chunk to decompress in this process, whose memory is not limited
 _MOST_CHUNKS = 1 << 16  # the most chunks to find when a file is opened: more would take seconds
 _OFFSETS = 1 << 17  # the offsets to read at once
+_MOST_ROWS = 1 << 24  # of a virtual dataset whose sources are looked through
 _MOST_BYTES = 1 << 40  # in a value: whatever offsets say, the sum of all sizes fits int64
 
 
-def try_in_helper(path: Path, read_timeout: float, function: str, **arguments: Any) -> None:
+def try_in_helper(path: Path, read_timeout: float, function: str, **arguments: Any) -> Sequence[Any]:
     """Let the helper process, which damage may hold or crash, do first what the caller is about to do with a file.
+
+    Returns what the function yields; () if it fails, as it then does in the caller as well.
 
     Args:
         path: the file.
@@ -48,11 +53,52 @@ def try_in_helper(path: Path, read_timeout: float, function: str, **arguments: A
     """
     called = f"{SERVICE}:{function}"
     try:
-        LibraryFile(path, read_timeout).call(called, [called], **arguments)
+        return LibraryFile(path, read_timeout).call(called, [called], **arguments)
     except Unreadable as error:
         raise SourceError(f"{printable(path)} cannot be read as HDF5: {error}") from error
     except (*DAMAGE, DatasetError, SourceError):
-        pass  # the same steps raise it again in this process
+        return ()
+
+
+def unwritten(dataset: Any, name: str) -> Unwritten:
+    """Return how much of a dataset was never written, from its table of chunks."""
+    h5d, properties = importlib.import_module("h5py").h5d, dataset.id.get_create_plist()
+    one = Unwritten(name, "", dataset.shape[0])
+    if not dataset.size:
+        return one
+    one, layout = replace(one, fill=str(dataset.fillvalue)), properties.get_layout()
+    if layout == h5d.CHUNKED:
+        grid = [-(-side // chunk) for side, chunk in zip(dataset.shape, dataset.chunks, strict=True)]
+        if (count := math.prod(grid)) == dataset.id.get_num_chunks():
+            return replace(one, count=count)
+        there = list[Any]()
+        dataset.id.chunk_iter(lambda info: there.append(info.chunk_offset))
+        cells = np.array(there, np.int64).reshape(-1, len(grid)) // dataset.chunks
+        numbers = np.sort(np.ravel_multi_index(tuple(cells.T), grid)) if count < 1 << 62 else np.arange(0)
+        return one.of_grid(
+            numbers, grid, lambda cell: f"at {np.multiply(cell, dataset.chunks).tolist()}", 0, dataset.chunks[0]
+        )
+    if layout == h5d.CONTIGUOUS and not properties.get_external_count() and dataset.id.get_offset() is None:
+        return replace(one, tail=0, lacking=one.rows, count=one.rows, first="row 0", what="rows")
+    if layout == h5d.VIRTUAL and one.rows <= _MOST_ROWS:
+        return _unmapped(properties, one, dataset.size)
+    return one
+
+
+def _unmapped(properties: Any, one: Unwritten, size: int) -> Unwritten:
+    """Return how many rows of a virtual dataset no source maps; if each has some values, how many values none maps."""
+    rows, values = np.zeros(one.rows, np.bool_), 0
+    for number in range(properties.get_virtual_count()):
+        space = properties.get_virtual_vspace(number)
+        try:
+            low, high = space.get_select_bounds()
+        except (*DAMAGE, RuntimeError):
+            return one  # as many as there will be
+        rows[low[0] : high[0] + 1] = True
+        values += space.get_select_npoints()
+    if not rows.all():
+        return replace(one.of_grid(np.flatnonzero(rows), [one.rows], lambda cell: f"row {cell[0]}"), what="rows")
+    return replace(one, lacking=max(0, size - values), count=size, first="in row 0 or later", what="values")
 
 
 def open_file(path: Path) -> Any:

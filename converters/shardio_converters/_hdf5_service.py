@@ -1,12 +1,14 @@
 """Functions that read HDF5 files for the converter. The helper process runs them: damage may hold or crash it."""
 
+import dataclasses
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from shardio.containers.hdf5_service import open_file  # with the module, so that no time limit includes h5py's import
 
 from ._hdf5_columns import Contents
-from ._hdf5_reader import encode_rows, read_rows, reader_in_process, reading, take
+from ._hdf5_reader import encode_rows, read_rows, reader_in_process, reading, take, unwritten
 
 
 def walk(path: str, inode: Sequence[int], external_links: bool) -> Iterator[bytes]:
@@ -16,10 +18,13 @@ def walk(path: str, inode: Sequence[int], external_links: bool) -> Iterator[byte
 
 
 def open_datasets(path: str, inode: Sequence[int], names: Sequence[str], external_links: bool) -> Iterator[bytes]:
-    """Open datasets of a file, to see that it comes to an end; yield nothing."""
+    """Open datasets of a file, to see that it comes to an end; yield as JSON how much of each was never written."""
+    found = {}
     for name in names:
-        reader_in_process(take(open_file(path, inode), name, Path(path), external_links), name)
-    yield from ()
+        dataset = take(open_file(path, inode), name, Path(path), external_links)
+        reader_in_process(dataset, name)
+        found[name] = dataclasses.asdict(unwritten(dataset, name))
+    yield json.dumps(found).encode()
 
 
 def block(

@@ -14,6 +14,7 @@ from shardio.foreign.files import Sort, order_hints, order_key
 from shardio.foreign.names import printable
 from shardio.format import cf
 from shardio.format.fields import as_ragged
+from shardio.format.unwritten import Unwritten
 from shardio.source import describe_field, label_as_int64
 
 from ._coordinates import (
@@ -52,11 +53,13 @@ class FileContents(Protocol):
         columns: all columns by name, also those that cannot be taken.
         scales: by path of a column, the paths of the coordinates of its axes, that of the rows first; "" for none.
         stored: by path, the columns of numbers with one axis.
+        hints: what is to be told of it.
     """
 
     path: Path
     group: str
     scales: Mapping[str, Sequence[str]]
+    hints: Sequence[str]
 
     @property
     def columns(self) -> Mapping[str, Any]: ...
@@ -87,8 +90,11 @@ class FileContents(Protocol):
     def opens(self, columns: Iterable[Any]) -> FillingReader:
         """Open the file to read columns; SourceError if that fails."""
 
-    def check(self, columns: Sequence[Any]) -> None:
-        """Raise SourceError if these columns cannot be read."""
+    def check(self, columns: Sequence[Any]) -> Mapping[str, Unwritten]:
+        """Return, by path, what of these columns was never written, as far as opening tells.
+
+        Raises SourceError if they cannot be read.
+        """
 
 
 @final
@@ -146,6 +152,7 @@ class FoundSeries:
         groups: the group of each sample, if samples are groups; `columns` are then those of each group.
         joined: for each of `files` the others that are joined to it; () if none are.
         axes: what the axes of the fields are called.
+        unwritten: see `Source.unwritten`.
         remarks, hints: see `Source`.
     """
 
@@ -155,6 +162,7 @@ class FoundSeries:
     groups: tuple[str, ...]
     joined: tuple[tuple[Path, ...], ...]
     axes: Mapping[str, Sequence[str | None]]
+    unwritten: tuple[Unwritten, ...]
     remarks: tuple[str, ...]
     hints: tuple[str, ...]
 
@@ -186,7 +194,7 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
     first, *others = each
     if options.join and options.fields is not None:
         choose_fields(options.fields, available, printable(first.paths[0]))
-    rounded = [hint for one in each for hint in one.rounded] + (check_joined(each) if options.join else [])
+    told = [hint for one in each for hint in one.told] + (check_joined(each) if options.join else [])
     in_file = merged(each)
     columns = tuple(
         {name: replace(each[number].each[at][name], file=number) for name, number in in_file.items()}
@@ -209,12 +217,13 @@ def read_series(found: Iterable[FileContents], options: SeriesOptions) -> FoundS
         *order_hints(groups or first.paths, options.what),
         *series_hints(first.coordinates),
         *(unused if options.decode_cf else ()),  # no option would give these an effect
-        *shortened(rounded, "coordinates differ so"),
+        *shortened(told, f"hints on {options.what} or their coordinates"),
     )
     joined = tuple(zip(*(one.paths for one in others), strict=True))
     files = Counter(first.paths)
     counts = list(files.values()) if groups else first.counts
-    return FoundSeries(tuple(files), columns, counts, groups, joined, axes, remarks, hints)
+    unwritten = tuple(lack for one in each for lack in one.unwritten)
+    return FoundSeries(tuple(files), columns, counts, groups, joined, axes, unwritten, remarks, hints)
 
 
 def sample_groups(names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -278,7 +287,7 @@ class _Group:
     ) -> None:
         self.path, self.group, self._file, self._outside, self._checks = file.path, group, file, outside, checks
         self.columns = {name: replace(file.columns[whole], path=name) for name, whole in names.items()}
-        self.elsewhere = file.elsewhere
+        self.elsewhere, self.hints = file.elsewhere, file.hints if checks else ()
 
     def default_columns(self) -> Mapping[str, Any]:
         return {name: column for name, column in self.columns.items() if not column.problem}
@@ -296,9 +305,10 @@ class _Group:
         found, remark = self._file.described(within(self.group, column), decode_cf)
         return replace(found, path=column.path), remark
 
-    def check(self, columns: Sequence[Any]) -> None:
-        if self._checks:
-            self._file.check([within(self.group, column) for column in columns])
+    def check(self, columns: Sequence[Any]) -> Mapping[str, Unwritten]:
+        inside = {column.path: within(self.group, column) for column in columns}
+        lacking = self._file.check(list(inside.values())) if self._checks else {}
+        return {path: lacking[column.path] for path, column in inside.items() if column.path in lacking}
 
 
 def within(group: str, column: Any) -> Any:
@@ -321,7 +331,8 @@ class _Series:
         grouped: the remark that groups of the first file may be samples; "" if they are none, or the user has decided.
         coordinates: those of each file, if they are compared.
         lost, no_effect: why columns are left out, by name, and remarks on attributes without effect, by path.
-        rounded: hints on coordinates that differ by rounding.
+        told: hints on files, and on coordinates that differ by rounding.
+        unwritten: see `FoundSeries`.
     """
 
     def __init__(self, options: SeriesOptions) -> None:
@@ -337,7 +348,8 @@ class _Series:
         self.coordinates: list[Coordinates] = []
         self.lost: dict[str, str] = {}
         self.no_effect: dict[str, str] = {}
-        self.rounded: list[str] = []
+        self.told: list[str] = []
+        self.unwritten: list[Unwritten] = []
 
     @property
     def columns(self) -> Mapping[str, Any]:
@@ -405,14 +417,18 @@ class _Series:
         self.paths.append(contents.path)
         self.groups.append(contents.group)
         self.counts.append(next(iter(found.values())).shape[0])
-        contents.check(list(found.values()))
+        self.told += contents.hints
+        lacking, number = contents.check(list(found.values())), len(self.paths) - 1
+        for name, column in found.items():
+            one = lacking.get(column.path) or Unwritten("", "", self.counts[-1])
+            self.unwritten.append(replace(one, name=name, file=printable(contents.path.name), number=number))
         if options.compared and not options.whole:
             scales = [contents.scales.get(column.path, ())[:1] for column in found.values()]
             rows = [scale[0] for scale in scales if scale and scale[0]]
             there = read_coordinates(contents.path, _decoded(contents), contents.stored, rows, contents.opens)
             if self.coordinates and not options.ragged:
                 grid = of_other_axes(contents.scales, found.values())
-                self.rounded += self.coordinates[0].check_same(there, grid, f"{rule} on their grid")
+                self.told += self.coordinates[0].check_same(there, grid, f"{rule} on their grid")
             self.coordinates.append(there)
 
     def _choose(self, contents: FileContents) -> dict[str, str]:

@@ -4,6 +4,7 @@ The format is described at https://support.hdfgroup.org/documentation/hdf5/lates
 """
 
 import contextlib
+import json
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,15 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.containers.hdf5_library import DAMAGE
-from shardio.errors import ConfigError, SourceError
+from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.foreign.files import Sort, other_files, within_folders
 from shardio.foreign.formats import find_hdf5, is_netcdf3
 from shardio.foreign.names import Paths, printable
 from shardio.format import cf
 from shardio.format.fields import listed_ragged
+from shardio.format.unwritten import MissingChunks, Unwritten
 from shardio.source import Hdf5Names, Places, Sample, check_index
 
 from ._fields import (
+    evenly_spaced,
     measure,
     remark_on_packing,
     with_attributes,
@@ -37,6 +40,8 @@ from ._series import SampleOf, SeriesOptions, read_series, within
 from ._source_base import ColumnSource, JoinedReaders, OneOpenFile
 
 _ROWS_PER_BYTE = 1 << 17  # gzip compresses a thousand zeros to a byte, zstd many more
+_SAMPLED = 8  # rows to look for values that were never written
+_NETCDF_FILL = 9.969209968386869e36  # NC_FILL_FLOAT and NC_FILL_DOUBLE
 _FEW_ROWS = 1 << 24  # rows that may occupy no bytes in the file: of chunks that were never written
 
 
@@ -52,6 +57,7 @@ def hdf5(
     ragged: str | Collection[str] | None = None,
     sample: SampleOf | None = None,
     files: str | None = None,
+    missing_chunks: MissingChunks | None = None,
 ) -> "Hdf5":
     """HDF5 files, and NetCDF files of any version: datasets whose rows, along the first axis, are the samples.
 
@@ -93,6 +99,10 @@ def hdf5(
             in demo_0/actions and demo_1/actions; fields have the names within the group. By default, rows; a note tells
             if the files look otherwise.
         files: a pattern for the names of the files to take from a directory, such as "train-*". Without it: all.
+        missing_chunks: what to make of chunks that are not there. fill: their values are the fill value. refuse: an
+            error. By default they are fill values, and a note says how many. It is a remark, which `strict`
+            makes an error, where something speaks for a loss: an array has none of its chunks, no field has any from
+            some row on, or chunks have names that the metadata do not give them; an array of such alone is refused.
 
     Example:
         shardio convert hdf5 train.h5 data/train --fields image=data/images,label=data/labels
@@ -121,7 +131,17 @@ def hdf5(
     remarks = (*other_files(src, paths, "HDF5 files"), *found.remarks)
     (columns,), starts, axes = found.columns, found.starts(), found.axes
     hints = (*found.hints, *(_reversed_axes(columns) if is_matlab(paths[0]) else ()))
-    how = external_links, read_timeout, remarks, hints, found.joined, axes, found.groups
+    how = (
+        external_links,
+        read_timeout,
+        remarks,
+        hints,
+        found.joined,
+        axes,
+        found.groups,
+        found.unwritten,
+        missing_chunks,
+    )
     return Hdf5(found.files, columns, starts, *how).measured()
 
 
@@ -155,6 +175,7 @@ class _Contents:
         self.scales: Mapping[str, Sequence[str]] = self._found.scales
         self.default_columns, self.all_columns = self._found.default_columns, self._found.all_columns
         self.left_out = self._found.left_out
+        self.hints: Sequence[str] = ()
 
     @property
     def columns(self) -> Mapping[str, Column]:
@@ -185,15 +206,18 @@ class _Contents:
     def opens(self, columns: Iterable[Column]) -> Reader | ClassicReader:
         return _open(self.path, columns, self._external_links, self._read_timeout)
 
-    def check(self, columns: Sequence[Column]) -> None:
+    def check(self, columns: Sequence[Column]) -> Mapping[str, Unwritten]:
         """Fail now if a filter is missing, or a file has no room for so many rows, whose sizes could exhaust memory."""
         rows, size = columns[0].shape[0], self.path.stat().st_size
         if rows > _FEW_ROWS + _ROWS_PER_BYTE * size and not self._external_links:
             raise SourceError(f"{printable(self.path)} claims {rows} rows, more than its {size} bytes have room for")
+        found: Any = {}
         if isinstance(self._found, Contents):
             names, links = datasets_of(columns), self._external_links
-            try_in_helper(self.path, self._read_timeout, "open_datasets", names=names, external_links=links)
+            told = try_in_helper(self.path, self._read_timeout, "open_datasets", names=names, external_links=links)
+            found = json.loads(told[0]) if told else {}
         self.opens(columns).close()
+        return {name: Unwritten(**one) for name, one in found.items()}
 
 
 @final
@@ -210,6 +234,8 @@ class Hdf5(ColumnSource):
         joined: for each of `files` the others that are joined to it; () if none are.
         axes: what the axes of the columns are called, by field.
         groups: the group of each sample, if samples are groups.
+        absent: what was never written.
+        missing_chunks: see `Source`.
     """
 
     files: tuple[Path, ...] = field()
@@ -222,6 +248,8 @@ class Hdf5(ColumnSource):
     joined: tuple[tuple[Path, ...], ...] = ()
     axes: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
+    absent: tuple[Unwritten, ...] = ()
+    missing_chunks: MissingChunks | None = None
     source = "hdf5"
 
     @property
@@ -273,6 +301,31 @@ class Hdf5(ColumnSource):
         readers = self._readers.get(number)
         packed = {name: readers.of(c).packing().get(c.path) for name, c in self.columns.items() if c.decoded}
         return {name: attributes for name, attributes in packed.items() if attributes is not None}
+
+    def unwritten(self, *, tables: bool) -> Sequence[Unwritten]:
+        return (*self.absent, *self._unwritten_netcdf())
+
+    def _unwritten_netcdf(self) -> Iterator[Unwritten]:
+        """Yield the decoded fields of which some rows hold what netCDF takes for numbers that were never written.
+
+        No attribute says so of that value, so that it stays, as xarray leaves it.
+        """
+        rows = evenly_spaced(self._count, _SAMPLED)
+        for name, column in self.columns.items():
+            if not column.decoded or column.field.dtype not in ("float32", "float64"):
+                continue
+            fill = np.dtype(column.field.dtype).type(_NETCDF_FILL)
+            held = list[int]()
+            for row in rows:
+                with contextlib.suppress(BadSample):
+                    held += [row] if (np.asarray(self._value(column, row, alone=True)) == fill).any() else []
+            if held:
+                number = bisect_right(self.starts, held[0]) - 1
+                first, file = f"row {held[0] - int(self.starts[number])}", self.files[number].name
+                yield Unwritten(
+                    name, file, self._count, number, lacking=len(held), count=len(rows), first=first, fill=str(fill),
+                    what="rows looked at",
+                )  # fmt: skip
 
     @property
     def classes(self) -> Sequence[str]:

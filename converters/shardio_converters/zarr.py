@@ -13,7 +13,7 @@ import struct
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 
 from shardio.containers.zarr import array_rows, check_understood
 from shardio.containers.zarr_index import ENTRY, IndexedArray, ZarrIndex
-from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array, units_of_dates
+from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array, of_chunks, units_of_dates
 from shardio.errors import BadSample, ConfigError, Message, Option, ShardCorrupt, SourceError
 from shardio.foreign.files import Sort, part_remarks, within_folders
 from shardio.foreign.names import Paths, printable
-from shardio.foreign.zarr import FoundArray, find_stores, open_store
+from shardio.foreign.zarr import FoundArray, ZarrStore, find_stores, open_store
 from shardio.format import cf
 from shardio.format.limits import MAX_VALUE_BYTES
+from shardio.format.unwritten import MissingChunks, Unwritten
 from shardio.source import (
     Field,
     Sample,
@@ -41,6 +42,7 @@ from shardio.source import (
     local_path,
 )
 from shardio.system.regular_files import check_regular
+from shardio.system.units import counted
 
 from ._fields import (
     array_field,
@@ -78,6 +80,7 @@ def zarr(
     join: bool = False,
     sample: SampleOf | None = None,
     files: str | None = None,
+    missing_chunks: MissingChunks | None = None,
 ) -> "Zarr":
     """A Zarr array or group, of format 2 or 3: the rows along the first axis are the samples.
 
@@ -85,10 +88,9 @@ def zarr(
     (quote it), whose arrays must have the same names and rows; coordinates of other axes than the samples', arrays of
     one axis with its name, must be equal. A lone array becomes the field `array`; in a group,
     every array becomes a field: numbers become scalars or arrays, datetime64 seconds since 1970 (float64, in which
-    NaT is NaN), strings text, raw values of fixed size bytes, and
-    values of varying length bytes, or images if they begin like one. Missing chunks hold the fill value, as Zarr
-    defines. Left out, and named in a note, are arrays of pickled objects, because unpickling can run any code, of
-    durations and structures, in codecs that are not installed, and without rows, and links in a store.
+    NaT is NaN), strings text, raw values of fixed size bytes, and values of varying length bytes, or images if they
+    begin like one. Left out, and named in a note, are arrays of pickled objects, because unpickling can run any code,
+    of durations and structures, in codecs that are not installed, and without rows, and links in a store.
 
     Args:
         src: the directory or the zip file; a folder of stores, or a pattern.
@@ -108,6 +110,10 @@ def zarr(
             demo_1/actions; fields have the names within the group. By default, rows; a note tells if the stores look
             otherwise.
         files: a pattern for the names of the stores to take from a directory, such as "train-*". Without it: all.
+        missing_chunks: what to make of chunks that are not there. fill: their values are the fill value. refuse: an
+            error. By default they are fill values, and a note says how many. It is a remark, which `strict`
+            makes an error, where something speaks for a loss: an array has none of its chunks, no field has any from
+            some row on, or chunks have names that the metadata do not give them; an array of such alone is refused.
 
     Example:
         shardio convert zarr train.zarr data/train --fields image=images,label=labels
@@ -141,7 +147,7 @@ def zarr(
         *_pyramid_hints(found.columns[0]),
         *([Message(told, ", ".join(map(repr, masked)))] if masked else []),
     )
-    made = found.files, found.columns, found.starts(), remarks, hints, found.joined, found.groups
+    made = found.files, found.columns, found.starts(), remarks, hints, found.joined, found.groups, missing_chunks
     return Zarr(*made).measured()
 
 
@@ -209,6 +215,7 @@ class Zarr(ColumnSource):
         starts: the number of each store's first sample, followed by the number of samples, `[stores + 1]`.
         joined: for each of `files` the others that are joined to it; () if none are.
         groups: the group of each sample, if samples are groups.
+        missing_chunks: see `Source`.
     """
 
     files: tuple[Path, ...] = field()
@@ -218,6 +225,7 @@ class Zarr(ColumnSource):
     hints: tuple[str, ...] = ()
     joined: tuple[tuple[Path, ...], ...] = ()
     groups: tuple[str, ...] = ()
+    missing_chunks: MissingChunks | None = None
     source = "zarr"
 
     @property
@@ -269,9 +277,42 @@ class Zarr(ColumnSource):
                     column.path or "array",
                 )
             packing = None if column.decoding is None else cf.to_json(column.attributes or {})
-            entries = stores[column.file].entries(column.path, column.layout) if listed else np.empty(0, ENTRY)
+            entries = self._entries(stores[column.file], column) if listed else np.empty(0, ENTRY)
             arrays[name] = IndexedArray(column.path, column.metadata, column.axis, packing, entries, column.file)
         return ZarrIndex(arrays, zipped=stores[0].zipped, joined=tuple(store.zipped for store in stores[1:]))
+
+    @cached_property
+    def _listed(self) -> dict[tuple[Path, str], NDArray[Any]]:
+        """What there is of the chunks of each array that was listed: listing takes longer than all else of indexing."""
+        return {}
+
+    def _entries(self, store: ZarrStore, column: _Column) -> NDArray[Any]:
+        key = store.root, column.path
+        if key not in self._listed and column.layout is not None:
+            self._listed[key] = store.entries(column.path, column.layout)
+        return self._listed[key]
+
+    def unwritten(self, *, tables: bool) -> Sequence[Unwritten]:
+        return list(self._unwritten(tables))
+
+    def _unwritten(self, tables: bool) -> Iterator[Unwritten]:
+        for number, columns in enumerate(self.stores):
+            stores = [open_store(root) for root in (self.files[number], *(self.joined[number] if self.joined else ()))]
+            for name, column in columns.items():
+                store, layout = stores[column.file], column.layout
+                one = Unwritten(name, printable(store.root.name), column.shape[0], number)
+                if layout is None:
+                    yield one
+                    continue
+                entries = self._entries(store, column)
+                found = of_chunks(one, layout, column.axis, entries["number"])
+                if found.lacking:
+                    found = replace(found, misnamed=_misnamed(store, column.path, layout))
+                yield found
+                if layout.shard is not None and tables:
+                    rows = array_rows(store.chunks(column.path), column.path, layout, column.axis, entries)
+                    chunks: Any = rows.chunks
+                    yield of_chunks(one, layout, column.axis, chunks.inner_written(), inner=True)
 
     def measured(self) -> "Zarr":
         first = {name: self._measured(column) for name, column in self.columns.items()}
@@ -453,6 +494,7 @@ class _Contents:
         columns: all arrays by path; a store that is one is called `array`. Those without rows have no shape.
         stored: by path, the arrays of numbers with one axis, whichever that is.
         scales: by path of an array, those of the coordinates of its axes, that of the samples first; "" for none.
+        hints: what its attributes say is missing.
     """
 
     group = ""
@@ -475,6 +517,7 @@ class _Contents:
                 found[array.path or "array"] = _column(array, reader, whole)
         finally:
             reader.close()
+        self.hints: Sequence[str] = _hints(store)
         stated = {column.path: column.attributes or {} for column in found.values()}
         for bounds, times in cf.inherit_units(stated).items():
             attributes = cf.with_units_of(stated[bounds], stated[times])
@@ -520,8 +563,9 @@ class _Contents:
     def opens(self, columns: Iterable["_Column"]) -> _Reader:
         return _Reader(self.path, columns)
 
-    def check(self, columns: Sequence["_Column"]) -> None:
-        """There is nothing to check before values are read."""
+    def check(self, columns: Sequence["_Column"]) -> Mapping[str, Unwritten]:
+        """There is nothing to check before chunks are listed."""
+        return {}
 
     def _scale(self, column: "_Column", axis: str | None) -> str:
         """Return the path of the coordinate of an axis: the array of its name beside the column."""
@@ -534,6 +578,23 @@ def _masks_zeros(column: "_Column") -> bool:
     """Whether xarray takes the fill value of an array of format 2 for missing values, which is 0, zarr's default."""
     metadata, fill = column.metadata or {}, (column.attributes or {}).get("_FillValue")
     return metadata.get("zarr_format") == 2 and fill is not None and fill == metadata.get("fill_value") == 0
+
+
+def _hints(store: ZarrStore) -> list[str]:
+    """A hint on the dates without data that anemoi's stores name."""
+    missing = store.attributes().get("missing_dates")
+    if not isinstance(missing, list) or not missing:
+        return []
+    told = "{}: its attribute missing_dates names {} without data, which are samples; the first is {}"
+    return [told.format(printable(store.root), counted(len(missing), "date"), printable(str(missing[0])[:80]))]
+
+
+def _misnamed(store: ZarrStore, path: str, layout: ArrayLayout) -> str:
+    """A chunk of an array under a name that other metadata would give it; "" if there is none."""
+    for other in layout.otherwise_named():
+        if len(found := store.entries(path, other)):
+            return other.key(list(map(int, np.unravel_index(int(found["number"][0]), layout.grid))))
+    return ""
 
 
 def _is_lone(column: "_Column") -> bool:

@@ -19,8 +19,8 @@ OPTIONS = options_of(
     adopt_files,
     {
         "": (
-            "fields optional mask key format axis decode_cf stack join sample checksums workers dask resume overwrite "
-            "on_error max_bad report strict sort files"
+            "fields optional mask key format axis decode_cf stack join sample missing_chunks checksums workers dask "
+            "resume overwrite on_error max_bad report strict sort files"
         ),
     },
     {"report": Shown(kind=Path | None), "workers": WORKERS},

@@ -407,8 +407,40 @@ class ZarrChunks:
             raise Damaged(f"does not end within {most} bytes")
         return np.frombuffer(content, np.uint8)
 
+    def inner_written(self) -> NDArray[np.int64]:
+        """Return the numbers of the inner chunks that shards have, in C order, ascending; of a damaged shard all."""
+        shard, shape = self.layout.shard, self.layout.shape
+        if shard is None or self.entries is None:
+            return np.empty(0, np.int64)
+        grid = tuple(-(-side // chunk) for side, chunk in zip(shape, self.layout.chunk, strict=True))
+        found = [np.empty(0, np.int64)]
+        for number in self.entries["number"].tolist():
+            named = tuple(map(int, np.unravel_index(number, self.named)))
+            places = np.arange(math.prod(shard.grid))
+            with contextlib.suppress(Damaged, OSError, ShardCorrupt), self._found(named, 0) as there:
+                if there is not None:
+                    table = np.ndarray((len(places), 2), "<u8", self._table(named, there))
+                    places = places[(table != _ABSENT).any(axis=1)]
+            cells = np.stack(np.unravel_index(places, shard.grid)) + np.multiply(named, shard.grid)[:, None]
+            cells = cells[:, (cells < np.array(grid)[:, None]).all(axis=0)]
+            found.append(np.ravel_multi_index(tuple(cells), grid))
+        return np.sort(np.concatenate(found))
+
     def _inner(self, named: tuple[int, ...], cell: tuple[int, ...], found: Found) -> tuple[int, int] | None:
         """Return the offset in a shard, and the bytes, of an inner chunk; None if it was never written."""
+        index, number = self._table(named, found), 0
+        places = dict(zip(self.axes, cell, strict=True))
+        for axis, size in enumerate(self.layout.shard.grid if self.layout.shard else ()):
+            number = number * size + places[axis] % size
+        offset, size = np.ndarray(2, "<u8", index, 16 * number).tolist()
+        if offset == size == _ABSENT:
+            return None
+        if offset > found.size or size > found.size - offset:
+            raise Damaged(f"has {found.size} bytes, and the index of the shard names {size} at {offset}")
+        return offset, size
+
+    def _table(self, named: tuple[int, ...], found: Found) -> Bytes:
+        """Return the index of a shard: the offset and the bytes of each inner chunk."""
         shard = self.layout.shard
         if shard is None or found.deflated:
             raise Damaged("is a shard that is deflated: store the members of the zip as they are")
@@ -429,17 +461,7 @@ class ZarrChunks:
                 )
             return content
 
-        index = CHUNKS.get(self.kept, ("index", named), make) if CHUNKS.holds(shard.index_bytes) else make()
-        number = 0
-        places = dict(zip(self.axes, cell, strict=True))
-        for axis, size in enumerate(shard.grid):
-            number = number * size + places[axis] % size
-        offset, size = np.ndarray(2, "<u8", index, 16 * number).tolist()
-        if offset == size == _ABSENT:
-            return None
-        if offset > found.size or size > found.size - offset:
-            raise Damaged(f"has {found.size} bytes, and the index of the shard names {size} at {offset}")
-        return offset, size
+        return CHUNKS.get(self.kept, ("index", named), make) if CHUNKS.holds(shard.index_bytes) else make()
 
 
 def array_rows(files: ChunkFiles, name: str, layout: ArrayLayout, axis: int, entries: Table | None) -> ChunkedRows:

@@ -8,13 +8,15 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..format.limits import MAX_VALUE_BYTES
+from ..format.unwritten import Unwritten
 
 Codec = tuple[str, Mapping[str, Any]]
 """The name of a codec, and its settings."""
@@ -106,6 +108,14 @@ class ArrayLayout:
         """Return the name of a chunk, or of a shard, by its place in the grid."""
         return self.prefix + (self.separator.join(map(str, cell)) or ("" if self.prefix else "0"))
 
+    def otherwise_named(self) -> Iterator["ArrayLayout"]:
+        """Yield the layouts whose chunks have the names that other metadata would give these."""
+        origin = [0] * len(self.shape)
+        for prefix, separator in (("", "."), ("", "/"), ("c/", "/"), ("c.", ".")):
+            other = replace(self, prefix=prefix, separator=separator)
+            if other.key(origin) != self.key(origin):
+                yield other
+
     def number(self, key: str) -> int | None:
         """Return the place of a chunk in the grid, as one number in C order; None if no chunk has this name."""
         if not key.startswith(self.prefix):
@@ -132,6 +142,23 @@ def of_array(metadata: Mapping[str, Any]) -> ArrayLayout:
     if math.prod(layout.chunk) * layout.dtype.itemsize > MAX_VALUE_BYTES:
         raise Impossible(f"has chunks {list(layout.chunk)} of {layout.dtype}, more than {MAX_VALUE_BYTES} bytes")
     return layout
+
+
+def of_chunks(
+    one: Unwritten, layout: ArrayLayout, axis: int, numbers: NDArray[np.int64], *, inner: bool = False
+) -> Unwritten:
+    """Return `one` with the counts of an array's named chunks, or of the `inner` ones of shards, by their numbers."""
+    sides = zip(layout.shape, layout.chunk, strict=True)
+    grid = tuple(-(-side // chunk) for side, chunk in sides) if inner else layout.grid
+    step = layout.chunk[axis] * (layout.shard.grid[axis] if layout.shard and not inner else 1)
+
+    def key(place: Sequence[int]) -> str:
+        if not inner or layout.shard is None:
+            return layout.key(place)
+        return f"{list(place)} in {layout.key([at // per for at, per in zip(place, layout.shard.grid, strict=True)])}"
+
+    what = "chunks of shards" if inner else "shards" if layout.shard else "chunks"
+    return replace(one, fill=str(layout.fill), what=what).of_grid(numbers, grid, key, axis, step)
 
 
 def units_of_dates(metadata: Mapping[str, Any]) -> str | None:
@@ -178,10 +205,10 @@ def _of_format_3(metadata: Mapping[str, Any]) -> ArrayLayout:
     if metadata.get("storage_transformers"):
         raise NotUnderstood("has storage transformers")
     shape = _sizes(metadata["shape"], 0)
-    stored = "int64" if units_of_dates(metadata) else metadata["data_type"]
+    stored: Any = "int64" if units_of_dates(metadata) else metadata["data_type"]
     if not isinstance(stored, str) or stored not in _TYPES:
         raise NotUnderstood(f"holds {stored!r}, which is no number")
-    dtype = np.dtype(stored)
+    dtype: Any = np.dtype(stored)
     name, settings = _named(metadata["chunk_grid"])
     if name != "regular":
         raise NotUnderstood(f"has a chunk grid {name!r}")

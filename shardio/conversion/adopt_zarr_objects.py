@@ -15,12 +15,13 @@ import numpy as np
 import xxhash
 
 from ..containers import zarr_index
-from ..containers.zarr_metadata import ArrayLayout, of_array
+from ..containers.zarr_metadata import ArrayLayout, of_array, of_chunks
 from ..errors import ConfigError, ObjectNotFound, ShardCorrupt, SourceError
 from ..foreign.files import Sort, expanded, order_key
 from ..foreign.formats import FoundFiles
 from ..foreign.zarr import DESCRIBING, METADATA, SIGNS, entries_of
 from ..format import checksums
+from ..format.unwritten import Unwritten
 from ..output.own_files import stem_of
 from ..output.records import Record
 from ..output.store import StoreOutput
@@ -116,6 +117,20 @@ class ZarrAdoption:
             self._copy_metadata(name)
         with naming(temporary, folder):
             self.source = make_source(FoundFiles("zarr", tuple(temporary / name for name in self.names), ()))
+
+    def unwritten(self) -> list[Unwritten]:
+        """Return what is not there of the chunks of each field, see `Source.unwritten`."""
+        adoption: Any = adoption_of(self.source)
+        found = []
+        for number, store in enumerate(self.names):
+            rows = int(adoption.starts[number + 1] - adoption.starts[number])
+            arrays = adoption.index(number, listed=False).arrays
+            layouts = {array.path: of_array(array.metadata) for array in arrays.values()}
+            chunks = self._chunks(store, layouts)
+            for name, array in arrays.items():
+                one = Unwritten(name, store, rows, number)
+                found.append(of_chunks(one, layouts[array.path], array.axis, chunks[array.path]["number"]))
+        return found
 
     def run(self, options: PackOptions) -> WrittenDataset:
         """Write the indexes, and then the manifest; raises what `pack` raises."""

@@ -37,7 +37,7 @@ from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource
 from .growing import Growing
 from .image_counts import pair_remarks, rotated_notes, total
-from .notes import check_strict, hints, remarks_of
+from .notes import check_strict, hints, remarks_of, unwritten_chunks
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .reencode import DAMAGED, FRAMES, FROM, OTHER_CODING, Recompress, ReencodeOptions
 from .restart_hint import restart_hint
@@ -332,8 +332,9 @@ def convert(
     shared = {"on_error": on_error, "optional": optional_fields, "ragged": listed_names(ragged)}
     samples = stacked(_source(source, converter, converter_options, shared, classes), stacks)
     image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
-    remarks = remarks_of(samples, strict=strict)
-    found_notes = (*remarks, *hints(samples, image_fields, squeezed_fields, masks))
+    lacking, sparse = unwritten_chunks(samples.unwritten(tables=True), samples.missing_chunks)
+    remarks = remarks_of(samples, lacking, strict=strict)
+    found_notes = (*remarks, *sparse, *hints(samples, image_fields, squeezed_fields, masks))
     follows = samples.plain_values
     wanted_container = container or kept_container(samples)
     raw = RawImages(resize, keep_alpha) if store_pixels else None
@@ -349,7 +350,7 @@ def convert(
     else:
         container, container_note = choose_container(samples, wanted_container, follows=follows)
         found_notes += () if container_note is None else (container_note,)
-    announce(found_notes, remarks, tell, world)
+    announce(found_notes, (*remarks, *sparse), tell, world)
     folder = place.path if isinstance(place.path, Path) else None
     skip_report = None if report is None or world.rank or dry_run else Path(report)
     if skip_report is not None:

@@ -15,6 +15,7 @@ from ..foreign.files import Sort, order_hints, part_remark, within_folder
 from ..foreign.formats import WORDS, FoundFiles, find_by_content, named_kind
 from ..foreign.names import printable
 from ..format.fields import listed_names
+from ..format.unwritten import MissingChunks
 from ..order.world import World
 from ..stores import open_store
 from ..stores.url import as_url
@@ -51,6 +52,7 @@ def index(
     stack: str | Stacks | None = None,
     join: bool = False,
     sample: Literal["file", "group", "row"] | None = None,
+    missing_chunks: MissingChunks | None = None,
     checksums: bool = False,
     workers: int | None = 1,
     dask: str | None = None,
@@ -100,6 +102,9 @@ def index(
             the others, then the second, and so on. The coordinates that they share must be equal.
         sample: of HDF5 files: what a sample is: a row, all that a file holds, or all in one of its groups; `shardio
             convert hdf5 --help` says more. By default, a row; a note tells if the files look otherwise.
+        missing_chunks: of HDF5 files and Zarr stores: what to make of chunks that are not there. fill: their values are
+            the fill value. refuse: an error. By default fill values, and a note says how many; see `shardio convert
+            zarr --help`.
         checksums: of Zarr stores: read all samples, for their checksums. Without it no chunk is read, but for the
             coordinates of several stores, which are compared: the dataset's digest is of metadata and of the chunks'
             names, sizes and times, samples are not verified, and a chunk that is lost or written anew later is a bad
@@ -133,6 +138,7 @@ def index(
         "decode_cf": decode_cf or None,
         "join": join or None,
         "sample": sample,
+        "missing_chunks": missing_chunks,
     }
     masks = listed_names(mask)
     listed = [paths] if isinstance(paths, (str, os.PathLike)) else paths
@@ -182,10 +188,12 @@ def index(
                 adoption = ZarrAdoption(store, zarr, folder, make_source, **made_of)
             else:
                 adoption = ObjectAdoption(listing, objects, format, make_source, **made_of)
+            absent = adoption.unwritten() if isinstance(adoption, ZarrAdoption) else ()
+            lacking, sparse = unwritten_chunks(absent, missing_chunks)
             told = part_remark(folder, adoption.names) if in_folder else ()
-            remarks = remarks_of(adoption.source, (*adoption.remarks, *told), strict=strict)
-            notes = (*remarks, *order_hints(adoption.names, "objects"))
-            announce(notes, remarks, tell, World())
+            remarks = remarks_of(adoption.source, (*adoption.remarks, *told, *lacking), strict=strict)
+            notes = (*remarks, *sparse, *order_hints(adoption.names, "objects"))
+            announce(notes, (*remarks, *sparse), tell, World())
             made = Conversion({"": adoption.run(options)}, adoption.source.fields, notes)
         place = None
     elif folder is not None or objects:
@@ -201,17 +209,14 @@ def index(
             raise ConfigError(rule, printable(found.paths[0]), WORDS[found.kind])
         source, world, place = _source(found, choices, on_error, sort), world or World(), local_path(out)
         source = stacked(source, stacks)
-        remarks = remarks_of(source, found.remarks, strict=strict)
-        hints = () if world.rank else chunk_hints(source)
+        lacking, sparse = unwritten_chunks(source.unwritten(tables=checksums), missing_chunks)
+        remarks = remarks_of(source, (*found.remarks, *lacking), strict=strict)
+        hints = (*sparse, *(() if world.rank else chunk_hints(source)))
         notes = (*remarks, *hints, *source.hints)
         announce(notes, (*remarks, *hints), tell, world)
         count = cpus.share(world.local_size) if workers is None else workers
         work = {"workers": count, "dask": dask, "world": world, **shared}
         dataset = adopt(source, place, strict=strict, masks=masks, checksums=checksums, **work)
-        if found.kind == "zarr" and not world.rank:
-            lacking = unwritten_chunks([place / name for name in dataset.manifest.shards.names])
-            announce(lacking, lacking, tell, world)
-            notes = (*notes, *lacking)
         made = Conversion({"": dataset}, masked(source, masks).fields, notes)
     if report is not None and not (world or World()).rank:
         write_report(Path(report), place, [("", sample) for sample in made.skipped])

@@ -3,19 +3,15 @@
 import contextlib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ..containers import hdf5, zarr_index
+from ..containers import hdf5
 from ..containers.hdf5_chunks import CHUNKS
 from ..containers.hdf5_index import Layout
 from ..containers.zarr import ZarrReader
-from ..containers.zarr_metadata import ArrayLayout, of_array
-from ..errors import Message, MissingDependency, Option, ShardCorrupt, SourceError
+from ..errors import ConfigError, Message, MissingDependency, Option, ShardCorrupt, SourceError
 from ..format import images
 from ..format.fields import Field, describe
+from ..format.unwritten import Unwritten
 from ..output.shard_writer import Encoded
 from .runners import portable_errors
 from .source import Hdf5Names, Source, ZarrIndexes, joined_to
@@ -115,26 +111,53 @@ def _first_reader(
     return hdf5.Hdf5Reader(source.files[0], fields, layout, joined_to(source, 0))
 
 
-def unwritten_chunks(stores: Sequence[Path]) -> list[str]:
-    """Return a note for each field of which indexed Zarr stores lack chunks, whose values are then the fill value."""
-    counts: dict[str, tuple[int, int]] = {}
-    first: dict[str, str] = {}
-    for store in stores:
-        for name, array in zarr_index.read(store).arrays.items():
-            layout = of_array(array.metadata)
-            count, there = math.prod(layout.grid), len(array.chunks)
-            lacking, known = counts.get(name, (0, 0))
-            counts[name] = lacking + count - there, known + count
-            if there < count and name not in first:
-                key = _first_lacking(layout, np.asarray(array.chunks["number"]))
-                first[name] = f"the first is {key} of {store.name}: their values are the fill value, {layout.fill}"
-    return [f"field {n!r}: {counts[n][0]} of {counts[n][1]} chunks are not there, {told}" for n, told in first.items()]
+def unwritten_chunks(found: Sequence[Unwritten], chosen: str | None) -> tuple[list[str], list[str]]:
+    """Return remarks and hints on chunks that are not there, for each field of which some are not.
+
+    Files may leave out what is all fill values, so this is a hint. It is a remark where something speaks for a loss: an
+    array has none of its chunks, no field has chunks from some row on, or there are chunks under other names.
+
+    Args:
+        found: what is known of each field in each file.
+        chosen: `Source.missing_chunks`.
+
+    Raises SourceError if an array has chunks under other names alone, or with `"refuse"`.
+    """
+    remarks, hints = list[str](), list[str]()
+    if chosen not in (None, "fill", "refuse"):
+        raise ConfigError("{missing_chunks} must be fill or refuse, got {!r}", chosen)
+    if chosen == "fill":
+        return remarks, hints
+    tails: dict[int, int] = {}  # by file, from which row on no field has chunks; -1 if one has
+    for one in found:
+        before = tails.setdefault(one.number, one.tail)
+        tails[one.number] = max(before, one.tail) if min(before, one.tail) >= 0 else -1
+    fields: dict[tuple[str, str], list[Unwritten]] = {}
+    for one in found:
+        if one.lacking:
+            fields.setdefault((one.name, one.what), []).append(one)
+    known = {key: sum(one.count for one in found if (one.name, one.what) == key) for key in fields}
+    for (name, what), parts in fields.items():
+        first, lacking = parts[0], sum(part.lacking for part in parts)
+        template = "field {!r}: {} of {} {} are not there, the first is {} of {}: their values are the fill value, {}"
+        told = Message(template, name, lacking, known[name, what], what, first.first, first.file, first.fill)
+        loss = next(filter(None, (_sign_of_loss(part, tails[part.number]) for part in parts)), "")
+        alone = next((part for part in parts if part.misnamed and part.lacking == part.count), None)
+        if chosen is not None or alone:
+            advice = "" if chosen else "; correct its metadata, or take fill values by {missing_chunks:fill}"
+            raise SourceError("{}{}" + advice, told, loss)
+        way = "; {missing_chunks:fill} takes these, {missing_chunks:refuse} none"
+        (remarks if loss else hints).append(Message("{}{}" + way, told, loss))
+    return remarks, hints
 
 
-def _first_lacking(layout: ArrayLayout, numbers: NDArray[np.int64]) -> str:
-    differ = np.flatnonzero(numbers != np.arange(len(numbers)))
-    number = int(differ[0]) if len(differ) else len(numbers)
-    return layout.key(list(map(int, np.unravel_index(number, layout.grid))) if layout.grid else [])
+def _sign_of_loss(one: Unwritten, tail: int) -> str:
+    """Return what speaks for chunks that were lost, not left out as fill values, in words; "" if nothing does."""
+    if one.misnamed:
+        return f"; {one.file} has chunks under other names, such as {one.misnamed}"
+    if one.lacking == one.count:
+        return f"; {one.file} has none"
+    return f"; in {one.file} no field has any from row {tail} on" if tail >= 0 else ""
 
 
 def remarks_of(source: Source, others: Sequence[str] = (), *, strict: bool) -> list[str]:

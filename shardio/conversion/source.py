@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ..containers.zarr_index import ZarrIndex
 from ..errors import BadSample, ConfigError, DatasetError, SourceError
 from ..format.fields import Field
+from ..format.unwritten import Unwritten
 from ..output.shard_writer import Encoded
 from ..system.did_you_mean import did_you_mean
 from ..system.types import Indices, Sample
@@ -47,6 +48,7 @@ class Source:
         threads: whether threads of one process may use copies of it at the same time.
         plain_values: whether conversion takes the container that fits the samples, unless the user names one.
         tally: what the source counts of the samples that it makes; None if it counts nothing.
+        missing_chunks: what the user wants of chunks that are not there, `"fill"` or `"refuse"`; None for no choice.
     """
 
     remarks: Sequence[str] = ()
@@ -56,6 +58,7 @@ class Source:
     threads: bool = False
     plain_values: bool = False
     tally: Tally | None = None
+    missing_chunks: str | None = None
 
     if TYPE_CHECKING:  # without defaults: attributes or properties
 
@@ -81,6 +84,13 @@ class Source:
         Raises SourceError with the reason, if only these files cannot be read in place.
         """
         return None
+
+    def unwritten(self, *, tables: bool) -> Sequence[Unwritten]:
+        """For each field and file, what is not there, in whose place fill values are read; () where nothing is known.
+
+        It lists names, and reads the tables of shards with `tables`; it reads no values but those of a few rows.
+        """
+        return ()
 
     def sizes(self) -> NDArray[np.int64]:
         """The approximate bytes of each sample, int64 `[n]`, by which shards are cut. It reads no samples."""
@@ -125,11 +135,14 @@ class Source:
         return None
 
 
-DESCRIBING = ("metadata", "changes", "dimensions", "remarks", "hints", "files", "joined", "threads", "plain_values")
+DESCRIBING = (
+    "metadata", "changes", "dimensions", "remarks", "hints", "files", "joined", "threads", "plain_values",
+    "missing_chunks",
+)  # fmt: skip
 """The members that a `WrappedSource` passes on."""
-YIELDING = ("fields", "sizes", "block", "column", "holds", "encoded", "adoption", "tally")
+YIELDING = ("fields", "sizes", "unwritten", "block", "column", "holds", "encoded", "adoption", "tally")
 """The members that depend on the samples: a `WrappedSource` has the defaults of `Source`, and passes on `sizes`, which
-are estimates. A subclass that changes no such value overrides them."""
+are estimates, and `unwritten`, which is of the files. A subclass that changes no such value overrides them."""
 
 
 class WrappedSource(Source):
@@ -142,6 +155,7 @@ class WrappedSource(Source):
         self.remarks, self.hints = source.remarks, source.hints
         self.files, self.joined = source.files, source.joined
         self.threads, self.plain_values = source.threads, source.plain_values
+        self.missing_chunks = source.missing_chunks
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -154,6 +168,9 @@ class WrappedSource(Source):
     @property
     def dimensions(self) -> Mapping[str, Sequence[str | None]]:
         return self.source.dimensions
+
+    def unwritten(self, *, tables: bool) -> Sequence[Unwritten]:
+        return self.source.unwritten(tables=tables)
 
     def sizes(self) -> NDArray[np.int64]:
         return self.source.sizes()

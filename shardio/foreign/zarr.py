@@ -8,7 +8,7 @@ import glob
 import os
 import struct
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +76,9 @@ class ZarrStore(Protocol):
     def arrays(self) -> list[FoundArray]:
         """Return the arrays, sorted by their paths; SourceError for metadata that cannot be read."""
 
+    def attributes(self) -> Metadata:
+        """Return the attributes of its root."""
+
     def chunks(self, path: str) -> ChunkFiles:
         """Return where the chunks of an array are; ShardCorrupt if it is gone."""
 
@@ -140,6 +143,13 @@ class FolderStore:
         with _reading(self.root):
             self.links.clear()
             return sorted(self._find(self.root, "", 0), key=lambda found: found.path)
+
+    def attributes(self) -> Metadata:
+        def read(name: str) -> bytes | None:
+            file = self.root / name
+            return strict_json.read_bytes(file) if file.exists() else None
+
+        return _attributes(self.root, read)
 
     def chunks(self, path: str) -> ChunkFiles:
         return FolderChunks(self.root, path)
@@ -215,6 +225,16 @@ class ZipStore:
             found = [self._array(opened, path) for path in sorted(paths)]
         return [one for one in found if one is not None]
 
+    def attributes(self) -> Metadata:
+        def read(name: str) -> bytes | None:
+            if (info := self._members.get(name)) is None:
+                return None
+            strict_json.check_size(info.file_size)
+            with self._opened() as opened:
+                return opened.read(info)
+
+        return _attributes(self.root, read)
+
     def chunks(self, path: str) -> ChunkFiles:
         return PackedChunks(self._file)
 
@@ -280,6 +300,17 @@ def _array(path: str, metadata: Sequence[tuple[str, bytes]], attributes: tuple[s
     if attributes is not None and any(one.get("zarr_format") == 2 for one in arrays):
         own = _object(*attributes)
     return FoundArray(path, arrays, own if isinstance(own, dict) else {})
+
+
+def _attributes(root: Path, read: Callable[[str], bytes | None]) -> Metadata:
+    """Return the attributes of a store's root, which `read` reads the files of; those of format 2 have their own."""
+    with _reading(root):
+        for name in (".zattrs", "zarr.json"):
+            if (data := read(name)) is not None:
+                found = _object(f"{printable(root)}, {name}", data)
+                own = found if name == ".zattrs" else found.get("attributes")
+                return own if isinstance(own, dict) else {}
+    return {}
 
 
 def _object(place: str, data: bytes) -> Metadata:

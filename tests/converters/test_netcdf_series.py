@@ -235,7 +235,7 @@ def test_grids_that_differ_by_rounding_are_the_same(tmp_path: Path) -> None:
     (told,) = (note for note in made.notes if "rounding" in note)
     assert told.startswith(f"values of 'lat' differ by up to {np.abs(fine - fine.astype('f4')).max():.3g} between")
     write(tmp_path / "2.nc", "a", range(4), day=2, lat=fine + 1e-5)
-    with pytest.raises(SourceError, match="on their grid: value 0 of 'lat' is 10.00001"):
+    with pytest.raises(SourceError, match=r"on their grid: value 0 of 'lat' is 10\.00001"):
         shardio.index(paths, tmp_path / "other", fields="a", decode_cf=True)
 
 

@@ -17,7 +17,7 @@ from shardio.containers.base import Blocks
 from shardio.errors import ShardCorrupt
 from shardio.format.pieces import PIECE
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*chunks are not there")
+pytestmark = pytest.mark.filterwarnings("ignore:.* are not there")
 
 ROWS, SHAPE, CHUNK = 24, (2, 90, 120), (4, 1, 45, 60)
 LAYOUTS: dict[str, dict[str, Any]] = {
