@@ -110,7 +110,7 @@ def hdf5(
         shardio convert hdf5 train.h5 data/photos --fields image=data/images --as-image image
         shardio convert hdf5 "months/*.nc" data/months --fields t2m,time --decode-cf --to hdf5
         shardio convert hdf5 era5 data/wind --join --fields time --stack wind=u10,v10 --to hdf5
-        shardio convert hdf5 runs data/runs --external-links
+        shardio convert hdf5 runs data/runs --external-links --missing-chunks fill
         shardio convert hdf5 runs data/waves --fields wave=data/waves --ragged wave
         shardio convert hdf5 runs data/scans --sample file --files '*.h5'
         shardio convert hdf5 damaged.h5 data/rest --read-timeout 10 --on-error skip

@@ -119,7 +119,7 @@ def zarr(
         shardio convert zarr train.zarr data/train --fields image=images,label=labels
         shardio convert zarr train.zarr.zip data/train
         shardio convert zarr era5.zarr data/era5 --fields t2m,time --decode-cf --to hdf5
-        shardio convert zarr era5.zarr data/times --axis time
+        shardio convert zarr era5.zarr data/times --axis time --missing-chunks fill
         shardio convert zarr "wind/*.zarr" data/wind --join --axis time --stack wind=u10,v10 --to hdf5
         shardio convert zarr train.zarr data/whole --sample file
         shardio convert zarr train.zarr data/half --to hdf5 --dtype float16 --compress gzip
@@ -304,15 +304,15 @@ class Zarr(ColumnSource):
                 if layout is None:
                     yield one
                     continue
-                entries = self._entries(store, column)
-                found = of_chunks(one, layout, column.axis, entries["number"])
+                there = store.there(column.path, layout) if tables else self._entries(store, column)["number"]
+                found = of_chunks(one, layout, column.axis, there)
                 if found.lacking:
                     found = replace(found, misnamed=_misnamed(store, column.path, layout))
                 yield found
                 if layout.shard is not None and tables:
-                    rows = array_rows(store.chunks(column.path), column.path, layout, column.axis, entries)
-                    chunks: Any = rows.chunks
-                    yield of_chunks(one, layout, column.axis, chunks.inner_written(), inner=True)
+                    entries = store.live_entries(column.path, layout)
+                    rows: Any = array_rows(store.chunks(column.path), column.path, layout, column.axis, entries)
+                    yield of_chunks(one, layout, column.axis, rows.chunks.inner_written(there), inner=True)
 
     def measured(self) -> "Zarr":
         first = {name: self._measured(column) for name, column in self.columns.items()}

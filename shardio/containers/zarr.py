@@ -407,14 +407,14 @@ class ZarrChunks:
             raise Damaged(f"does not end within {most} bytes")
         return np.frombuffer(content, np.uint8)
 
-    def inner_written(self) -> NDArray[np.int64]:
-        """Return the numbers of the inner chunks that shards have, in C order, ascending; of a damaged shard all."""
+    def inner_written(self, shards: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers in C order of the inner chunks that these shards have, ascending; of a damaged one all."""
         shard, shape = self.layout.shard, self.layout.shape
-        if shard is None or self.entries is None:
+        if shard is None:
             return np.empty(0, np.int64)
         grid = tuple(-(-side // chunk) for side, chunk in zip(shape, self.layout.chunk, strict=True))
         found = [np.empty(0, np.int64)]
-        for number in self.entries["number"].tolist():
+        for number in shards.tolist():
             named = tuple(map(int, np.unravel_index(number, self.named)))
             places = np.arange(math.prod(shard.grid))
             with contextlib.suppress(Damaged, OSError, ShardCorrupt), self._found(named, 0) as there:

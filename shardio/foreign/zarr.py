@@ -5,12 +5,14 @@ Nothing in a store runs, and no link in it is followed. Metadata are JSON; what 
 """
 
 import glob
+import math
 import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
 
@@ -38,6 +40,7 @@ _LOCAL_HEADER = struct.Struct("<6xHH4xIIIHH")
 """Before the name of a member of a zip: flags, method, CRC-32, bytes packed, unpacked, of the name and of more."""
 _STATED_LATER, _UTF_8, _IN_EXTRA = 1 << 3, 1 << 11, (1 << 32) - 1
 _HIGHEST = 1 << 62
+_MOST_LOOKUPS = 1 << 20  # of an array of more chunks the folder is listed, as most may not be there
 
 Metadata: TypeAlias = Mapping[str, Any]
 
@@ -84,6 +87,9 @@ class ZarrStore(Protocol):
 
     def entries(self, path: str, layout: ArrayLayout) -> NDArray[Any]:
         """Return what there is of an array's chunks, without reading any: see `IndexedArray.chunks`."""
+
+    def there(self, path: str, layout: ArrayLayout) -> NDArray[np.int64]:
+        """Return the numbers of the chunks that there are, ascending, in a fraction of the time of `entries`."""
 
     def live_entries(self, path: str, layout: ArrayLayout) -> NDArray[Any] | None:
         """Return what finding chunks needs where there is no index: see `ZarrChunks.entries`."""
@@ -170,6 +176,17 @@ class FolderStore:
                 found.append((number, status.st_size, status.st_mtime_ns))
         return entries_of(found, ENTRY)
 
+    def there(self, path: str, layout: ArrayLayout) -> NDArray[np.int64]:
+        if math.prod(layout.grid) > _MOST_LOOKUPS:
+            return np.asarray(self.entries(path, layout)["number"])
+        with _reading(self.root):
+            folder = os.open(self.root / path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            cells = product(*map(range, layout.grid))
+            return np.flatnonzero([os.access(layout.key(cell), os.F_OK, dir_fd=folder) for cell in cells])
+        finally:
+            os.close(folder)
+
     def live_entries(self, path: str, layout: ArrayLayout) -> NDArray[Any] | None:
         return None
 
@@ -253,6 +270,9 @@ class ZipStore:
         return entries_of(found, SUMMED_ENTRY)
 
     live_entries = entries
+
+    def there(self, path: str, layout: ArrayLayout) -> NDArray[np.int64]:
+        return np.asarray(self.entries(path, layout)["number"])
 
     def _begin(self, info: zipfile.ZipInfo) -> int:
         """Return where the content of a member begins: its local header is as long as it states itself."""

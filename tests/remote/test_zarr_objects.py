@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import shardio
 from shardio.cli import app
 from shardio.conversion import indexing
-from shardio.errors import ConfigError, ShardCorrupt, SourceError
+from shardio.errors import ConfigError, ShardCorrupt, SourceError, SourceWarning
 from shardio.format.pieces import PIECE
 from shardio.stores import RemoteStore, RetryingStore, open_store
 from shardio.stores.base import ObjectInfo
@@ -218,7 +218,10 @@ def test_metadata_and_chunks_written_later(s3: S3Server, tmp_path: Path) -> None
     grouped(tmp_path / "d/a.zarr")
     (tmp_path / "d/a.zarr/x/c/3/0/0").unlink()
     url = upload(s3, tmp_path / "d", "s3://zarrs/later")
-    shardio.index(f"{url}/a.zarr", url, axis="time", store_options=s3.options)
+    with pytest.raises(SourceError, match="field 'x': 1 of 48 chunks are not there, the first is c/3/0/0 of a"):
+        shardio.index(f"{url}/a.zarr", url, axis="time", store_options=s3.options, missing_chunks="refuse")
+    with pytest.warns(SourceWarning, match="field 'x': 1 of 48 chunks are not there, the first is c/3/0/0 of a"):
+        shardio.index(f"{url}/a.zarr", url, axis="time", store_options=s3.options)
     store, far = open_store(as_url(url), s3.options), opened(s3, url, tmp_path / "cache")
     assert not shardio.verify(far).problems
     assert not column(far, [6])[0, :45, :60].any()
