@@ -517,7 +517,11 @@ class _Contents:
                 found[array.path or "array"] = _column(array, reader, whole)
         finally:
             reader.close()
-        self.hints: Sequence[str] = _hints(store)
+        stated_by_root = store.attributes()
+        self.hints: Sequence[str] = _hints(root, stated_by_root)
+        for name, axes in {} if whole else _axes_of_resolutions(stated_by_root).items():
+            if name in found and not found[name].dimensions and len(axes) == len(found[name].shape):
+                found[name] = replace(found[name], dimensions=axes)
         stated = {column.path: column.attributes or {} for column in found.values()}
         for bounds, times in cf.inherit_units(stated).items():
             attributes = cf.with_units_of(stated[bounds], stated[times])
@@ -580,13 +584,23 @@ def _masks_zeros(column: "_Column") -> bool:
     return metadata.get("zarr_format") == 2 and fill is not None and fill == metadata.get("fill_value") == 0
 
 
-def _hints(store: ZarrStore) -> list[str]:
+def _axes_of_resolutions(attributes: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The names of the axes of the arrays that OME-Zarr calls resolutions of an image, by path."""
+    found: dict[str, tuple[str, ...]] = {}
+    with suppress(TypeError, LookupError, AttributeError):
+        for image in attributes.get("ome", attributes).get("multiscales", ()):
+            axes = tuple(str(axis["name"] if isinstance(axis, dict) else axis) for axis in image["axes"])
+            found |= {str(level["path"]): axes for level in image["datasets"]}
+    return found
+
+
+def _hints(root: Path, attributes: Mapping[str, Any]) -> list[str]:
     """A hint on the dates without data that anemoi's stores name."""
-    missing = store.attributes().get("missing_dates")
+    missing = attributes.get("missing_dates")
     if not isinstance(missing, list) or not missing:
         return []
     told = "{}: its attribute missing_dates names {} without data, which are samples; the first is {}"
-    return [told.format(printable(store.root), counted(len(missing), "date"), printable(str(missing[0])[:80]))]
+    return [told.format(printable(root), counted(len(missing), "date"), printable(str(missing[0])[:80]))]
 
 
 def _misnamed(store: ZarrStore, path: str, layout: ArrayLayout) -> str:

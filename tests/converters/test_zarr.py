@@ -166,6 +166,11 @@ class TestOtherStores:
         (hint,) = zarr(tmp_path / "a").hints
         assert str(hint) == "the arrays look like one image in several resolutions; fields='image=0' takes the finest"
         assert not zarr(tmp_path / "a", fields="image=0").hints
+        group = library.open_group(tmp_path / "a", mode="r+")
+        levels = [{"path": str(n)} for n in range(3)]
+        group.attrs["multiscales"] = [{"axes": [{"name": name} for name in "zyx"], "datasets": levels}]
+        assert zarr(tmp_path / "a", fields="image=0", axis="x").fields["image"].shape == (3, 16)
+        assert zarr(tmp_path / "a", fields="image=0").dimensions == {"image": ("z", "y", "x")}
 
     def test_an_icechunk_repository(self, tmp_path: Path) -> None:
         """An Icechunk repository, which holds no arrays of Zarr, is called one."""
