@@ -69,6 +69,7 @@ class Column:
         decoded: whether its numbers are decoded by the attributes that each file has of its dataset, see `format.cf`.
         units_from: the path of the times whose bounds it holds, and whose units and calendar it has; empty for its own.
         file: the number, from 1, of the joined file that it is in; 0 for the file itself.
+        axis: the axis of the dataset that the samples are along, which is the first one of `shape`.
         whole: whether the dataset is one row: a sample is a file or a group, and the shape begins with an axis of 1.
     """
 
@@ -83,11 +84,12 @@ class Column:
     decoded: bool = False
     units_from: str = ""
     file: int = 0
+    axis: int = 0
     whole: bool = False
 
     def form(self) -> tuple[Any, ...]:
         """What the columns of a field have in common in all files, besides its kind, dtype and shape."""
-        return (self.path, self.members, self.ragged, self.classes, self.units_from)
+        return (self.path, self.members, self.ragged, self.classes, self.units_from, self.axis)
 
 
 @final

@@ -135,6 +135,7 @@ class Reader:
         self._datasets: dict[str, Any] = {}
         self._heads: dict[str, list[str]] = {}  # the members to read of each compound dataset
         self._means: dict[str, int] = {}
+        self._axes: dict[str, int] = {}
         self._in_process: dict[str, Callable[[int, int], NDArray[Any]]] = {}
         self._packed: dict[str, tuple[dict[str, Any], cf.Decoding]] = {}  # attributes of datasets that are decoded
         self._file = open_file(path)
@@ -160,7 +161,8 @@ class Reader:
         for name in datasets_of([column]):
             if name in self._datasets:  # of another member
                 continue
-            self._datasets[name] = take(self._file, name, self._path, self._external_links)
+            dataset = take(self._file, name, self._path, self._external_links)
+            self._datasets[name], self._axes[name] = along(dataset, column.axis), column.axis
             if (read := reader_in_process(self._datasets[name], name)) is not None:
                 self._in_process[name] = read
         if column.decoded:
@@ -277,6 +279,7 @@ class Reader:
                 heads=self._heads.get(path, []),
                 start=start,
                 stop=stop,
+                axis=self._axes[path],
                 external_links=self._external_links,
             )
         except Unreadable as error:
@@ -291,6 +294,30 @@ class Reader:
             start = start // chunk * chunk
             stop = start + chunk
         return path, start, stop
+
+
+@final
+class _Moved:
+    """A dataset whose rows are along another axis than its first."""
+
+    def __init__(self, dataset: Any, axis: int) -> None:
+        self._dataset, self._axis = dataset, axis
+        self.attrs, self.id, self.dtype, self.file = dataset.attrs, dataset.id, dataset.dtype, dataset.file
+        self.shape = _first(dataset.shape, axis)
+        self.chunks = None if dataset.chunks is None else _first(dataset.chunks, axis)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        found = self._dataset[(*[slice(None)] * self._axis, rows)]
+        return np.ascontiguousarray(np.moveaxis(found, self._axis, 0))
+
+
+def along(dataset: Any, axis: int) -> Any:
+    """Return a dataset whose rows are along an axis."""
+    return _Moved(dataset, axis) if axis else dataset
+
+
+def _first(sizes: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return (sizes[axis], *sizes[:axis], *sizes[axis + 1 :])
 
 
 def _member(values: Any, column: Column) -> Any:
@@ -311,7 +338,7 @@ def reader_in_process(dataset: Any, name: str) -> Callable[[int, int], NDArray[A
     None if libhdf5 would have to find chunks, undo filters or convert values, other than in contiguous numbers.
     """
     field = array_field(dataset.dtype, dataset.shape[1:])
-    if field is None or not is_raw(dataset, field):
+    if field is None or isinstance(dataset, _Moved) or not is_raw(dataset, field):
         return None
     h5d, properties = importlib.import_module("h5py").h5d, dataset.id.get_create_plist()
     if properties.get_layout() == h5d.CONTIGUOUS and not properties.get_external_count():

@@ -8,7 +8,7 @@ from pathlib import Path
 from shardio.containers.hdf5_service import open_file  # with the module, so that no time limit includes h5py's import
 
 from ._hdf5_columns import Contents
-from ._hdf5_reader import encode_rows, read_rows, reader_in_process, reading, take, unwritten
+from ._hdf5_reader import along, encode_rows, read_rows, reader_in_process, reading, take, unwritten
 
 
 def walk(path: str, inode: Sequence[int], external_links: bool) -> Iterator[bytes]:
@@ -28,13 +28,20 @@ def open_datasets(path: str, inode: Sequence[int], names: Sequence[str], externa
 
 
 def block(
-    path: str, inode: Sequence[int], name: str, heads: Sequence[str], start: int, stop: int, external_links: bool
+    path: str,
+    inode: Sequence[int],
+    name: str,
+    heads: Sequence[str],
+    start: int,
+    stop: int,
+    axis: int,
+    external_links: bool,
 ) -> Iterator[bytes | memoryview]:
-    """Yield rows of the dataset at `name`, as `encode_rows` does; of a compound dataset only the members `heads`.
+    """Yield rows along an axis of the dataset at `name`, as `encode_rows` does; of a compound one the members `heads`.
 
     Raises BadSample if they cannot be read.
     """
     with reading():
-        dataset = take(open_file(path, inode), name, Path(path), external_links)
+        dataset = along(take(open_file(path, inode), name, Path(path), external_links), axis)
         rows = read_rows(dataset, heads, start, stop)
     yield from encode_rows(rows)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardio.containers.hdf5_library import DAMAGE
-from shardio.errors import BadSample, ConfigError, SourceError
+from shardio.errors import BadSample, ConfigError, Option, SourceError
 from shardio.foreign.files import Sort, other_files, within_folders
 from shardio.foreign.formats import find_hdf5, is_netcdf3
 from shardio.foreign.names import Paths, printable
@@ -27,6 +27,7 @@ from shardio.format.unwritten import MissingChunks, Unwritten
 from shardio.source import Hdf5Names, Places, Sample, check_index
 
 from ._fields import (
+    array_field,
     evenly_spaced,
     measure,
     remark_on_packing,
@@ -49,6 +50,7 @@ def hdf5(
     src: Paths,
     *,
     fields: str | Mapping[str, str] | None = None,
+    axis: str | None = None,
     decode_cf: bool = False,
     external_links: bool = False,
     read_timeout: float = 60.0,
@@ -79,6 +81,8 @@ def hdf5(
         src: the file, the directory or the pattern; in Python also a list of these.
         fields: the datasets to take, with names for their fields, as in "image=data/images,label"; a member of a
             compound dataset is "table/name". Without it: all datasets, which must have the same number of rows.
+        axis: the axis that the samples are along, by the name of its dimension scale, such as time; or by its number,
+            from 0 on. It becomes the first one. Datasets that lack it are left out.
         decode_cf: apply the attributes of netCDF that each file has, as xarray does: scale_factor, add_offset,
             _FillValue, missing_value and _Unsigned; numbers outside of valid_min, valid_max or valid_range become NaN,
             and times seconds since 1970, float64. Without it numbers stay as they are stored; files that differ in such
@@ -109,6 +113,7 @@ def hdf5(
         shardio convert hdf5 train.h5 data/half --to hdf5 --dtype float16 --allow-rounding --compress gzip
         shardio convert hdf5 train.h5 data/photos --fields image=data/images --as-image image
         shardio convert hdf5 "months/*.nc" data/months --fields t2m,time --decode-cf --to hdf5
+        shardio convert hdf5 last.h5 data/last --axis 2 --to hdf5
         shardio convert hdf5 era5 data/wind --join --fields time --stack wind=u10,v10 --to hdf5
         shardio convert hdf5 runs data/runs --external-links --missing-chunks fill
         shardio convert hdf5 runs data/waves --fields wave=data/waves --ragged wave
@@ -125,8 +130,11 @@ def hdf5(
         raise ConfigError("{read_timeout} must be a number of seconds above 0, got {!r}", read_timeout)
     src = within_folders(src, files)
     paths = find_hdf5(src, sort)
+    sample = "row" if sample is None and axis is not None else sample
     options = SeriesOptions(fields, decode_cf, join, listed_ragged(ragged), sample=sample, sort=sort)
-    contents = (_Contents(path, external_links, read_timeout, options.whole) for path in paths)
+    if options.whole and axis is not None:
+        raise ConfigError("{axis} is that of rows: it does not go with {}", Option("sample", sample))
+    contents = (_Contents(path, external_links, read_timeout, options.whole, axis) for path in paths)
     found = read_series(contents, options)
     remarks = (*other_files(src, paths, "HDF5 files"), *found.remarks)
     (columns,), starts, axes = found.columns, found.starts(), found.axes
@@ -163,7 +171,7 @@ class _Contents:
 
     group = ""
 
-    def __init__(self, path: Path, external_links: bool, read_timeout: float, whole: bool) -> None:
+    def __init__(self, path: Path, external_links: bool, read_timeout: float, whole: bool, axis: str | None) -> None:
         self.path, self._external_links, self._read_timeout = path, external_links, read_timeout
         self._found: Contents | ClassicContents
         if is_netcdf3(path):
@@ -172,7 +180,17 @@ class _Contents:
             try_in_helper(path, read_timeout, "walk", external_links=external_links)
             with contextlib.closing(open_file(path)) as file, source_errors(path, *DAMAGE):
                 self._found = Contents(file, path, external_links, whole)
-        self.scales: Mapping[str, Sequence[str]] = self._found.scales
+        scales, found = self._found.scales, self._found.columns
+        if axis is not None and isinstance(self._found, ClassicContents):
+            raise SourceError(
+                "{}: {axis} is for NetCDF-4 and HDF5: `nccopy -k nc4` makes such a file of one of NetCDF-3", path
+            )
+        if axis is not None:
+            self._found.columns = {name: _along(one, scales.get(one.path, ()), axis) for name, one in found.items()}
+            for one in self._found.columns.values():
+                if one.axis and (names := scales[one.path]):
+                    scales[one.path] = (names[one.axis], *names[: one.axis], *names[one.axis + 1 :])
+        self.scales: Mapping[str, Sequence[str]] = scales
         self.default_columns, self.all_columns = self._found.default_columns, self._found.all_columns
         self.left_out = self._found.left_out
         self.hints: Sequence[str] = ()
@@ -217,7 +235,23 @@ class _Contents:
             told = try_in_helper(self.path, self._read_timeout, "open_datasets", names=names, external_links=links)
             found = json.loads(told[0]) if told else {}
         self.opens(columns).close()
-        return {name: Unwritten(**one) for name, one in found.items()}
+        moved = {column.path for column in columns if column.axis}  # of which these are no rows
+        return {name: Unwritten(**one) for name, one in found.items() if name not in moved}
+
+
+def _along(column: Column, scales: Sequence[str], axis: str) -> Column:
+    """A column whose samples are along another axis; one with a problem if it has no such axis."""
+    names = [scale.rpartition("/")[2] for scale in scales]
+    place = names.index(axis) if axis in names else int(axis) if axis.isdecimal() else -1
+    if column.problem or not place:
+        return column
+    if not 0 < place < len(column.shape):
+        return replace(column, problem=f"it has no axis {axis!r}")
+    shape = (column.shape[place], *column.shape[:place], *column.shape[place + 1 :])
+    field = array_field(np.dtype(column.field.dtype), shape[1:]) if column.field.kind == "array" else None
+    if field is None or column.members or column.ragged:
+        return replace(column, problem="only arrays of numbers are read along another axis than the first")
+    return replace(column, shape=shape, field=field, axis=place)
 
 
 @final
@@ -276,6 +310,10 @@ class Hdf5(ColumnSource):
         if members:
             name = "/".join([members[0].path, *members[0].members])
             raise SourceError(f"{printable(self.files[0])}: {name!r} is a member of records, not a dataset: convert it")
+        if moved := next((column.path for column in self.columns.values() if column.axis), None):
+            raise SourceError(
+                f"{printable(self.files[0])}: {moved!r} is read along another axis than its first: convert it"
+            )
         if classic := next(filter(is_netcdf3, self.files), None):
             raise SourceError(f"{printable(classic)} is a NetCDF-3 file, which cannot be read in place: convert it")
         names = {name: column.path for name, column in self.columns.items()}
@@ -289,7 +327,8 @@ class Hdf5(ColumnSource):
         columns = self.columns.values()
         made = {"decode_cf": any(column.decoded for column in columns), "join": bool(self.joined)}
         whole = {"sample": "group" if self.groups else "file"} if any(column.whole for column in columns) else {}
-        return {name: True for name, value in made.items() if value} | whole
+        axes = {name: column.axis for name, column in self.columns.items() if column.axis}
+        return {name: True for name, value in made.items() if value} | whole | ({"axes": axes} if axes else {})
 
     def _spans(self, index: int) -> Mapping[str, tuple[int, int]]:
         arrays = {name: column for name, column in self.columns.items() if column.field.kind != "scalar"}

@@ -15,6 +15,7 @@ import pytest
 from _datasets import packed
 from _sources import COUNT, PICTURES, WORDS, numbers
 
+import shardio
 from shardio.errors import BadSample, ConfigError, SourceError
 from shardio.format.fields import Field
 from shardio.system import helper_process
@@ -546,3 +547,24 @@ class TestBlocks:
             source[index]
         assert counted == [(low, low + 1000) for low in range(0, 4000, 1000)]
         assert rows_at_once(1 << 20, (100, 1024), (9999, 1 << 20)) == 16  # not whole bands
+
+
+class TestAxis:
+    @pytest.mark.parametrize("chunks", [None, (2, 3, 4)])
+    @pytest.mark.parametrize("axis", ["time", "2"])
+    def test_samples_along_another_axis(self, tmp_path: Path, axis: str, chunks: Any) -> None:
+        """Rows are along the axis of a dimension scale, or of a number; datasets that lack it are left out."""
+        data = np.random.default_rng(0).random((4, 5, 12), np.float32)
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("t2m", data=data, chunks=chunks, compression=None if chunks is None else "gzip")
+            for number, (name, size) in enumerate({"lat": 4, "lon": 5, "time": 12}.items()):
+                file[name] = np.arange(size, dtype="f8")
+                file[name].make_scale(name)
+                file["t2m"].dims[number].attach_scale(file[name])
+        source = hdf5(tmp_path / "a.h5", axis=axis, fields=None if axis == "time" else "t2m")
+        samples = [{"t2m": data[..., n], "time": float(n)} for n in range(12)]
+        check_source(source, [{name: one[name] for name in source.fields} for one in samples], tmp_path / "out")
+        if axis == "time":
+            assert {remark.partition(":")[2] for remark in source.remarks} == {" it has no axis 'time'"}
+        with pytest.raises(SourceError, match="'t2m' is read along another axis than its first: convert it"):
+            shardio.index(tmp_path / "a.h5", tmp_path / "index", axis=axis, fields="t2m")
