@@ -116,6 +116,8 @@ def arrayfolder(
         shardio convert arrayfolder "plates/*.tif" data/plates --field image --no-label
         shardio convert arrayfolder ct data/slices --no-label --no-series --dtype float16
         shardio convert arrayfolder "plates/*.fits" data/plates --hdu 1
+        shardio convert arrayfolder "plates/*.tif" data/rescaled --rescale
+        shardio convert arrayfolder ct data/labels --no-label --round --dtype uint8
         shardio convert arrayfolder trials data/trials --variable eeg --ragged array
         shardio convert arrayfolder scans.csv data/listed --root scans --classes auto
         shardio convert arrayfolder pairs.csv data/pairs --path image=scan,mask=mask --orientation RAS
@@ -328,15 +330,15 @@ def _unapplied(found: Iterable[OpenedArray]) -> str:
 def _labels_off(found: Iterable[OpenedArray], wanted: bool | None) -> float | None:
     """How far from whole numbers the labels in some of these arrays are; None if they are no labels."""
     those = [one for one in found if one.dtype.kind == "f" and (wanted or one.scaled)] if wanted is not False else []
-    most = 0.0 if those else None
+    most, some = 0.0, False  # a mask may be empty
     for number in evenly_spaced(len(those), _READ):
         with suppress(BadSample):
             values = those[number].values()
             off = off_whole(values)
-            if off == math.inf or not np.rint(values).any():
+            if off == math.inf:
                 return None
-            most = max(most or 0.0, off)
-    return most
+            most, some = max(most, off), some or bool(np.rint(values).any())
+    return most if some else None
 
 
 def _axes_remarks(opened: Mapping[str, Mapping[int, tuple[str, OpenedArray]]], hints: dict[str, None]) -> list[str]:

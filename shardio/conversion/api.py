@@ -36,7 +36,7 @@ from . import source as sources
 from .container_choice import choose_container, kept_container
 from .dataset_source import DatasetSource
 from .growing import Growing
-from .image_counts import pair_remarks, rotated_notes, total
+from .image_counts import deep_notes, pair_remarks, rotated_notes, total
 from .notes import check_strict, hints, remarks_of, unwritten_chunks
 from .pack import OnError, PackOptions, WrittenDataset, pack
 from .reencode import DAMAGED, FRAMES, FROM, OTHER_CODING, Recompress, ReencodeOptions
@@ -334,7 +334,7 @@ def convert(
     image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
     lacking, sparse = unwritten_chunks(samples.unwritten(tables=True), samples.missing_chunks)
     remarks = remarks_of(samples, lacking, strict=strict)
-    found_notes = (*remarks, *sparse, *hints(samples, image_fields, squeezed_fields, masks))
+    found_notes = (*remarks, *sparse, *hints(samples, image_fields, squeezed_fields))
     follows = samples.plain_values
     wanted_container = container or kept_container(samples)
     raw = RawImages(resize, keep_alpha) if store_pixels else None
@@ -392,11 +392,10 @@ def convert(
             skip_report, folder, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
         )
     counts = total(made.counts for made in datasets.values())
-    of_images = [
-        *pair_remarks(counts),
-        *rotated_notes(counts, samples.metadata["source"], Message("{orient:True} stores them upright, ")),
-    ]
-    last_notes = [*_last_notes(datasets.values(), samples.fields), *of_images]
+    advice, pixels = Message("{orient:True} stores them upright, "), raw is not None
+    turned = rotated_notes(counts, samples.metadata["source"], advice, pixels=pixels)
+    of_images = [*pair_remarks(counts), *turned]
+    last_notes = [*_last_notes(datasets.values(), samples.fields), *deep_notes(counts), *of_images]
     announce(last_notes, of_images, tell, world)
     return Conversion(datasets, samples.fields, (*found_notes, *last_notes))
 

@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from ..errors import Message
+from ..errors import Message, Option
 from ..format.fields import Field
-from ..format.images import orientation
+from ..format.images import is_deep, orientation
 from ..output.shard_writer import Encoded
 from ..system.units import counted
 
-ROTATED = "rotated by a tag"
+ROTATED, DEEP = "rotated by a tag", "of 16 bits: "
 SIZE, TURN, TAG = "pairs: size", "pairs: turn", "pairs: tag"
 """How an image and its mask differ: in size, by a quarter turn alone, in their orientation tags."""
 
@@ -21,12 +21,15 @@ _WORDS = {
 
 
 def count(sample: Encoded, fields: Mapping[str, Field], counts: Counter[str]) -> None:
-    """Count a sample's images that a tag rotates or mirrors, and its masks that differ from its only image."""
+    """Count a sample's images that a tag rotates, those of 16 bits, and its masks that differ from its only image."""
     sizes = sample.image_shapes
     tags = {name: orientation(sample.stored[name]) for name in sizes}
     if rotated := sum(tag != 1 for tag in tags.values()):
         counts[ROTATED] += rotated
     masks = [name for name in sizes if fields[name].role == "mask"]
+    for name in sizes:
+        if name not in masks and is_deep(sample.stored[name]):
+            counts[DEEP + name] += 1
     if not masks or len(sizes) != len(masks) + 1:
         return
     image = next(name for name in sizes if name not in masks)
@@ -41,12 +44,32 @@ def pair_remarks(counts: Mapping[str, int]) -> list[str]:
     return [Message("among images and their masks are " + "; ".join(["{}"] * len(told)), *told)] if told else []
 
 
-def rotated_notes(counts: Mapping[str, int], source: str, advice: str = "") -> list[str]:
-    """Return a note if an orientation tag rotates some images of a source; `advice` says what to do here."""
+def deep_notes(counts: Mapping[str, int]) -> list[str]:
+    """Return a note for each field with images of 16 bits, which are counted by `DEEP` and the field."""
+    told = (
+        "field {!r} holds {} of 16 bits, of which a Loader takes 8 as Pillow does: levels of grey are cut off at 255, "
+        "colours lose their lower bits; {} keeps the numbers of masks, and `shardio convert arrayfolder` keeps all "
+        "bits, as arrays"
+    )
+    deep = {key.removeprefix(DEEP): count for key, count in counts.items() if key.startswith(DEEP)}
+    return [Message(told, name, counted(count, "PNG"), Option("mask", [name])) for name, count in deep.items()]
+
+
+def rotated_notes(counts: Mapping[str, int], source: str, advice: str = "", *, pixels: bool = False) -> list[str]:
+    """Return a note if an orientation tag rotates some images of a source; `advice` says what to do here.
+
+    Args:
+        counts: counts of images.
+        source: the converter's name.
+        advice: what to do here.
+        pixels: whether pixels are stored, without the tag.
+    """
     if not (count := counts.get(ROTATED, 0)):
         return []
     others = "datasets does not" if source == "huggingface" else "torchvision does"
     told = "an EXIF tag rotates or mirrors {}, which a Loader ignores, as {}: {}Loader(orient=True) turns them"
+    if pixels:
+        told = "an EXIF tag rotates or mirrors {}, and pixels have no tag: {orient:True} stores them upright"
     return [Message(told, counted(count, "image"), others, advice)]
 
 

@@ -9,15 +9,10 @@ from ..containers.hdf5_chunks import CHUNKS
 from ..containers.hdf5_index import Layout
 from ..containers.zarr import ZarrReader
 from ..errors import ConfigError, Message, MissingDependency, Option, ShardCorrupt, SourceError
-from ..format import images
 from ..format.fields import Field, describe
 from ..format.unwritten import Unwritten
-from ..output.shard_writer import Encoded
-from .runners import portable_errors
 from .source import Hdf5Names, Source, ZarrIndexes, joined_to
-from .tasks import some_encoded
 
-_LOOKED_AT = 24  # samples
 _SMALLEST_SIDE = 16
 """Arrays with a shorter side hardly hold pixels."""
 _FEW_TIMES = 4
@@ -25,26 +20,14 @@ _FEW_TIMES = 4
 _MOST_BLOCKS = 16  # in a window, as is the loader's default
 
 
-def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], masks: Collection[str]) -> list[str]:
+def hints(source: Source, as_image: Collection[str], squeeze: Collection[str]) -> list[str]:
     """Return the source's own hints, and those on fields of unfit kinds.
 
     Args:
         source: the source to convert.
-        as_image, squeeze, masks: the fields that the user has already named in these options.
+        as_image, squeeze: the fields that the user has already named in these options.
     """
     found = [*source.hints]
-    found += [
-        Message(
-            "field {!r} holds PNGs of 16 bits, {} of {} looked at, of which a Loader takes 8 as Pillow does: levels of "
-            "grey are cut off at 255, colours lose their lower bits; {} keeps the numbers of masks, and `shardio "
-            "convert arrayfolder` keeps all bits, as arrays",
-            name,
-            *counts,
-            Option("mask", [name]),
-        )
-        for name, counts in _deep_images(source).items()
-        if name not in masks and counts[0]
-    ]
     for name, field in source.fields.items():
         single = field.kind == "array" and field.fixed and math.prod(field.row_shape) == 1
         if name == "label" and single and name not in squeeze:
@@ -54,18 +37,6 @@ def hints(source: Source, as_image: Collection[str], squeeze: Collection[str], m
             told = "field {!r} is {}; if its values are pixels, {} stores images"
             found.append(Message(told, name, describe(field), Option("as_image", [name])))
     return found
-
-
-def _deep_images(source: Source) -> dict[str, tuple[int, int]]:
-    """Return, by field, how many images of some samples are PNGs of 16 bits, as masks are meant to be, and how many."""
-    names = [name for name, field in source.fields.items() if field.kind == "image" and field.role != "mask"]
-    if not names or not len(source.sizes()):
-        return {}
-    with portable_errors():  # bad samples are reported when they are written
-        some = some_encoded(source, range(len(source.sizes())), _LOOKED_AT)
-        samples = [one.stored for one in some if isinstance(one, Encoded)]
-    found = {name: [images.is_deep(of[name]) for of in samples if of[name] is not None] for name in names}
-    return {name: (sum(deep), len(deep)) for name, deep in found.items()}
 
 
 def chunk_hints(source: Source) -> list[str]:

@@ -20,6 +20,7 @@ from ..output.shard_writer import encode
 from ..system.types import Indices, Sample
 from ..transforms.validation import as_pair
 from ..views.expression import Condition
+from .image_counts import ROTATED
 from .masks import as_mask, check_names
 from .reencode import ReencodeOptions, as_pixels, png
 from .source import Source, Tally, WrappedSource
@@ -328,6 +329,8 @@ class TransformedSource(WrappedSource):
             pixels = image_decoding.decode(data, 4, most) if alpha else image_decoding.decode_as(field, data, most)
             if self._images.orient:
                 pixels = turned(pixels, TURNS[orientation(value)])
+            else:
+                self.tally.counts[ROTATED] += orientation(value) != 1
         if mask and pixels.size and int(pixels.max()) > _LARGEST_BYTE:
             raise BadSample("{store_pixels} stores numbers of a mask up to {}, got {}", _LARGEST_BYTE, pixels.max())
         pixels = pixels.astype(np.uint8, copy=False)

@@ -423,25 +423,19 @@ def _webp_metadata(data: bytes) -> tuple[bytes, bytes]:
 def _exif_orientation(exif: bytes) -> int | None:
     """The value of tag 0x0112 in the first directory of Exif data; None without it, 0 if it is no number."""
     tiff = exif.removeprefix(_EXIF).removeprefix(_EXIF)  # some writers repeat it
-    try:
-        return _tiff_orientation(tiff)
-    except struct.error:  # it ends before the tag
-        return None
-
-
-def _tiff_orientation(tiff: bytes) -> int | None:
     order = {b"II": "<", b"MM": ">"}.get(tiff[:2])
     if order is None or tiff[2:4] not in (b"*\0", b"\0*"):
         return None
-    (directory,) = struct.unpack_from(order + "I", tiff, 4)
-    (entries,) = struct.unpack_from(order + "H", tiff, directory)
-    for entry in range(directory + 2, directory + 2 + 12 * entries, 12):
-        tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
-        if tag == 0x0112 and count:
-            if (number := _TIFF_NUMBERS.get(kind)) is None:
-                return 0
-            at = entry + 8
-            if count * struct.calcsize(order + number) > 4:
-                (at,) = struct.unpack_from(order + "I", tiff, at)
-            return int(struct.unpack_from(order + number, tiff, at)[0])
+    with contextlib.suppress(struct.error):  # it ends before the tag
+        (directory,) = struct.unpack_from(order + "I", tiff, 4)
+        (entries,) = struct.unpack_from(order + "H", tiff, directory)
+        for entry in range(directory + 2, directory + 2 + 12 * entries, 12):
+            tag, kind, count = struct.unpack_from(order + "HHI", tiff, entry)
+            if tag == 0x0112 and count:
+                if (number := _TIFF_NUMBERS.get(kind)) is None:
+                    return 0
+                at = entry + 8
+                if count * struct.calcsize(order + number) > 4:
+                    (at,) = struct.unpack_from(order + "I", tiff, at)
+                return int(struct.unpack_from(order + number, tiff, at)[0])
     return None

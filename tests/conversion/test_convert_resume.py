@@ -158,7 +158,7 @@ def test_resume_of_what_is_whole_does_nothing(photo_folder: Path, whole: dict[st
     before, source = place.all(), Photos(photo_folder)
     place.convert(source, resume=True)
     assert place.all() == before
-    assert len(source.read) == 10  # eight for the fingerprint of the source, two for the hints
+    assert len(source.read) == 9  # eight for the fingerprint of the source, one for the hint on photos
 
 
 def test_an_old_dataset_stays_until_the_new_one_is_whole(photo_folder: Path, place: Place) -> None:

@@ -58,6 +58,13 @@ def test_python_tells_of_them(photos: Path, tmp_path: Path) -> None:
     assert not shardio.convert(photos, tmp_path / "upright", converter="imagefolder", orient=True).notes
 
 
+def test_pixels_lose_the_tag(photos: Path, tmp_path: Path) -> None:
+    """Pixels that are stored without their files lose the tag, which is told."""
+    options: Any = {"converter": "imagefolder", "store_pixels": True, "resize": (30, 50)}
+    with pytest.warns(SourceWarning, match="8 images, and pixels have no tag: orient=True stores them upright"):
+        shardio.convert(photos, tmp_path / "out", **options)
+
+
 def test_hugging_face_turns_them(photos: Path, tmp_path: Path) -> None:
     """The note of `convert huggingface` says that `datasets` itself turns such images."""
     datasets = pytest.importorskip("datasets")

@@ -137,7 +137,7 @@ class TestNifti:
                 image.to_filename(tmp_path / folder / f"{number}.nii")
             return tmp_path / folder
 
-        both = write("labels", labels, labels[::-1])
+        both = write("labels", labels, labels[::-1], 0 * labels)
         (remark,) = arrayfolder(both).remarks
         assert "whole numbers but for up to 3.1e-05, as scaled labels: round=True rounds them" in remark
         assert not arrayfolder(both, round=False).remarks
