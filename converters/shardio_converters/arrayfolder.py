@@ -117,7 +117,7 @@ def arrayfolder(
         shardio convert arrayfolder ct data/slices --no-label --no-series --dtype float16
         shardio convert arrayfolder "plates/*.fits" data/plates --hdu 1
         shardio convert arrayfolder "plates/*.tif" data/rescaled --rescale
-        shardio convert arrayfolder ct data/labels --no-label --round --dtype uint8
+        shardio convert arrayfolder ct data/labels --no-label --round
         shardio convert arrayfolder trials data/trials --variable eeg --ragged array
         shardio convert arrayfolder scans.csv data/listed --root scans --classes auto
         shardio convert arrayfolder pairs.csv data/pairs --path image=scan,mask=mask --orientation RAS
