@@ -76,7 +76,7 @@ class TestZarr(ReaderContract):
             made[...] = values.reshape(shape)
         self.place(store, path)
         source: Any = find("zarr")(path)
-        found = source.zarr_index(0)
+        found = source.adoption.index(0)
         sums = {CHECKSUM: np.array([2**64 - 1 - row for row in range(count)], np.uint64)}
         zarr_index.write(Directory(path.parent), path.name, replace(found, columns=sums))
         return path
