@@ -296,7 +296,7 @@ class TestAsStored:
     def test_attributes_are_kept(self, make: Callable[..., Path], tmp_path: Path) -> None:
         """What numbers mean stays in the manifest, where NaN is text, and `info` shows it."""
         attributes = self.ATTRIBUTES | ({"_FillValue": "AAAAAAAA+H8="} if make is write_zarr else {})  # as xarray does
-        path = make(tmp_path / "a.h5", attributes, np.zeros(3, f4))
+        path = make(tmp_path / "a.h5", attributes, np.ones(3, f4))
         converter = "hdf5" if make is write else "zarr"
         with pytest.raises(SourceError, match=r"scale_factor=0\.5 are not applied"):
             shardio.convert(path, tmp_path / "strict", converter=converter, strict=True)
