@@ -27,6 +27,7 @@ _SIZE_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEQUENTIAL = (0xC0, 0xC1)
 _SCAN = 0xDAFF  # the marker of a scan, as a little-endian number
 _BARE_MARKERS = frozenset(range(0xD0, 0xD9)) | {0x01}
+_MOST_STRAY = 32  # bytes between two segments of a JPEG: more are taken for a segment that damage has erased
 _ONE_NUMBER = (0, 3)  # the colour types of PNG whose pixels are one number each: grey levels, and palette indices
 _PNG_COLOURS = {2: "RGB colours", 4: "grey levels and alpha", 6: "RGB colours and alpha"}
 _EXIF, _XMP = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
@@ -155,7 +156,9 @@ def check_pixels(data: Buffer, most: int, region: tuple[int, int] | None = None)
 def _jpeg(data: bytes, whole: bool) -> ImageInfo:
     position, size, several = 2, None, False
     while True:
-        position = _next_marker(data, position)
+        before, position = position, _next_marker(data, position)
+        if len(data[before:position].strip(b"\xff")) > _MOST_STRAY:
+            raise BadSample(f"the jpeg image is corrupt: no marker at byte {before}")
         marker = data[position + 1]
         if marker == 0xD9:
             raise BadSample("the jpeg image holds no pixels: it ends before any scan")

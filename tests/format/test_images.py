@@ -160,6 +160,13 @@ def test_stray_bytes_between_segments_of_a_jpeg(stray: bytes) -> None:
         assert np.array_equal(batch["image"][0], np.asarray(Image.open(io.BytesIO(odd)).convert("RGB")))
 
 
+def test_an_erased_segment_of_a_jpeg_is_damage() -> None:
+    """Zeros instead of the first segments are no stray bytes, although markers follow."""
+    data = jpeg(40, 50)
+    with pytest.raises(BadSample, match="the jpeg image is corrupt: no marker at byte 2"):
+        probe(data[:3] + bytes(40) + data[43:])
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
