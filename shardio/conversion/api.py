@@ -393,7 +393,7 @@ def convert(
         )
     counts = total(made.counts for made in datasets.values())
     advice, pixels = Message("{orient:True} stores them upright, "), raw is not None
-    turned = rotated_notes(counts, samples.metadata["source"], advice, pixels=pixels)
+    turned = rotated_notes(counts, samples.metadata.get("source", ""), advice, pixels=pixels)
     of_images = [*pair_remarks(counts), *turned]
     last_notes = [*_last_notes(datasets.values(), samples.fields), *deep_notes(counts), *of_images]
     announce(last_notes, of_images, tell, world)
