@@ -296,11 +296,17 @@ class Zarr(ColumnSource):
         return list(self._unwritten(tables))
 
     def _unwritten(self, tables: bool) -> Iterator[Unwritten]:
-        for number, columns in enumerate(self.stores):
-            stores = [open_store(root) for root in (self.files[number], *(self.joined[number] if self.joined else ()))]
-            for name, column in columns.items():
+        before, stores = -1, list[ZarrStore]()
+        for sample, columns in enumerate(self.stores):
+            number = bisect_right(self.starts, sample) - 1 if self.groups else sample
+            if number != before:
+                roots = (self.files[number], *(self.joined[number] if self.joined else ()))
+                before, stores = number, [open_store(root) for root in roots]
+            for name, given in columns.items():
+                column = within(self.groups[sample], given) if self.groups else given
                 store, layout = stores[column.file], column.layout
-                one = Unwritten(name, printable(store.root.name), column.shape[0], number)
+                rows_in_store = column.shape[0] if layout is None or not column.whole else (*layout.shape, 1)[0]
+                one = Unwritten(name, printable(store.root.name), rows_in_store, number)
                 if layout is None:
                     yield one
                     continue

@@ -95,6 +95,7 @@ def test_they_are_stored_upright(photos: Path, tmp_path: Path, options: dict[str
         assert np.abs(np.asarray(made).astype(int) - np.asarray(upright)).max() <= (0 if options else 12)
 
 
+@pytest.mark.filterwarnings("ignore::shardio.SourceWarning")
 def test_shrinking_turns_all_or_none(tmp_path: Path) -> None:
     """Photos that shrink lie as those do that are small already, and as their masks do."""
     rows = [{"image": rotated(6), "mask": rotated(1, "PNG")}, {"image": rotated(6), "mask": rotated(6, "PNG")}]

@@ -358,11 +358,12 @@ class TestKinds:
     """The first file or cell does not decide alone what a column holds."""
 
     def test_a_first_file_that_is_no_image(self, tmp_path: Path) -> None:
-        """Among images, a GIF or a text is a bad sample, wherever it is; alone, GIFs are bytes."""
+        """Among images, a PDF or a text is a bad sample, wherever it is; alone, PDFs are bytes."""
         pictures(tmp_path)
         (tmp_path / "a.gif").write_bytes(b"GIF89a" + bytes(60))
+        (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7" + bytes(60))
         (tmp_path / "a.txt").write_text("words")
-        for first in ("a.gif", "a.txt"):
+        for first in ("a.pdf", "a.txt"):
             source = filelist(table(tmp_path / "list.csv", [("path",), (first,), *((name,) for name in PICTURES)]))
             assert source[1]["image"] == PICTURES["a.jpg"]
             with pytest.raises(BadSample, match=f"{first}: not a JPEG, PNG, WebP or BMP image"):

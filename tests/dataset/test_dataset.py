@@ -404,7 +404,7 @@ def _tar(path: Path) -> None:
         ("d/.converting/plan.json", Path.touch, "d", "run the same command with --resume"),
         ("d/shard-000000.tar", Path.touch, "d", "`shardio repair {}` saves what its shards hold"),
         ("d/notes.txt", Path.touch, "d", "it holds no shards"),
-        ("d/train/cat/1.jpg", Path.touch, "d", "it holds no shards, but folders: train"),
+        ("d/train/cat/1.jpg", Path.touch, "d", "it holds folders of images in train"),
         ("d/b/0.npy", Path.touch, "d", "it holds NumPy files in b: `shardio convert numpy {}/b OUT` makes a dataset"),
         ("more/a.tar.zst", Path.touch, "more", "compressed tar files: `shardio convert webdataset {} OUT`"),
         ("list.csv", Path.touch, "list.csv", "is a directory with shardio.json; this file is of another kind"),
