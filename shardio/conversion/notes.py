@@ -144,7 +144,8 @@ def remarks_of(source: Source, others: Sequence[str] = (), *, strict: bool) -> l
 def check_strict(remarks: Sequence[str], *, strict: bool) -> None:
     """Raise SourceError if there are remarks on what is left out or renamed, with `strict`."""
     if strict and remarks:
-        raise SourceError("{strict} allows nothing to be left out or renamed: {}", "; ".join(remarks))
+        told = Message("; ".join(["{}"] * len(remarks)), *remarks)
+        raise SourceError("{strict} allows nothing to be left out or renamed: {}", told)
 
 
 def _looks_like_pixels(field: Field) -> bool:
