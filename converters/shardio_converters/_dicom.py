@@ -116,7 +116,7 @@ def _rescaling(head: Any, dose: bool) -> list[tuple[float, float]]:
 
 
 def _of_frames(head: Any, name: str) -> list[Any]:
-    """What an enhanced file states of each frame, in the frame's group or in that of all; None where it is neither."""
+    """Return the value that an enhanced file states of each frame, in its group or in that of all; None without one."""
     shared = head.get("SharedFunctionalGroupsSequence") or [None]
     each = head.get("PerFrameFunctionalGroupsSequence") or [None] * int(head.get("NumberOfFrames") or 1)
     groups = [

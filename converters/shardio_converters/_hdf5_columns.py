@@ -88,7 +88,7 @@ class Column:
     whole: bool = False
 
     def form(self) -> tuple[Any, ...]:
-        """What the columns of a field have in common in all files, besides its kind, dtype and shape."""
+        """Return the attributes that a field's columns share in all files, besides kind, dtype and shape."""
         return (self.path, self.members, self.ragged, self.classes, self.units_from, self.axis)
 
 

@@ -38,7 +38,7 @@ from ._fields import (
 )
 
 SampleOf: TypeAlias = Literal["file", "group", "row"]
-"""What a sample is: all that a file or a store holds, or all in one of its groups, or a row of its arrays."""
+"""A sample is all that a file or a store holds, or all in one of its groups, or a row of its arrays."""
 
 _MANY_GROUPS = 8  # that hold the same names: more are hardly fields
 _DEEPEST = 16  # groups within groups that are looked at
@@ -76,7 +76,7 @@ class FileContents(Protocol):
         """Why columns are left out when none are chosen, by name."""
 
     def elsewhere(self) -> str:
-        """What is in other files, which are not read, in words that follow the file's name; "" for nothing."""
+        """Name the data in other files, which are not read, in words that follow the file's name; "" for none."""
 
     def axes(self, column: Any) -> Sequence[str | None]:
         """The names of a column's axes, that of the rows first; () if it has none."""
@@ -490,7 +490,7 @@ class _Series:
 
 
 def _form(column: Any) -> tuple[Any, ...]:
-    """What the columns of a field have in common in all files."""
+    """Return the attributes that a field's columns share in all files."""
     return (replace(column.field, attributes=None), *column.form())
 
 

@@ -318,7 +318,7 @@ def _with_fields(source: ArrayFolder, lacked: Collection[str]) -> ArrayFolder:
 
 
 def _unapplied(found: Iterable[OpenedArray]) -> str:
-    """What the headers of arrays state that is not applied, with its values; "" for nothing."""
+    """Name the statements of headers that are not applied, with their values; "" for none."""
     values: dict[str, dict[str, None]] = {}
     for one in found:
         for name, value in one.unapplied.items():

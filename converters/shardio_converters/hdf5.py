@@ -389,7 +389,7 @@ class Hdf5(ColumnSource):
         return self._at(column, index, lambda reader, one, row: reader.value(one, row, alone=alone))
 
     def _at(self, column: Column, index: int, read: Callable[[Any, Column, int], Any]) -> Any:
-        """What `read(reader, column, row)` returns for sample `index`."""
+        """Return `read(reader, column, row)` for sample `index`."""
         number = bisect_right(self.starts, index) - 1
         reader, row = self._readers.get(number).of(column), index - int(self.starts[number])
         return read(reader, within(self.groups[index], column), 0) if self.groups else read(reader, column, row)

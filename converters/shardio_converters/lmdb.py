@@ -219,7 +219,7 @@ def parse_datum(record: bytes) -> Datum:
 @final
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What the entries are.
+    """The kind of the entries.
 
     Attributes:
         integers: whether keys are integers in native order.

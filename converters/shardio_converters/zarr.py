@@ -200,7 +200,7 @@ class _Column:
         return units_of_dates(self.metadata or {}) is not None
 
     def form(self) -> tuple[Any, ...]:
-        """What the columns of a field have in common in all stores, besides its kind, dtype and shape: nothing."""
+        """Return (): columns of a field share only its kind, dtype and shape in all stores."""
         return ()
 
 
@@ -283,7 +283,7 @@ class Zarr(ColumnSource):
 
     @cached_property
     def _listed(self) -> dict[tuple[Path, str], NDArray[Any]]:
-        """What there is of the chunks of each array that was listed: listing takes longer than all else of indexing."""
+        """The chunks of each array that was listed, kept: listing takes longer than all else of indexing."""
         return {}
 
     def _entries(self, store: ZarrStore, column: _Column) -> NDArray[Any]:
