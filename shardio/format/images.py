@@ -127,7 +127,8 @@ def check_mask(data: Buffer) -> None:
 
 def is_deep(data: Buffer) -> bool:
     """Return whether an image file is a PNG of 16 bits per channel."""
-    return sniff(data) == "png" and bytes(data[24:25]) == b"\x10"
+    head = bytes(data[:25])
+    return head.startswith(b"\x89PNG") and head[24:] == b"\x10"
 
 
 def check_pixels(data: Buffer, most: int, region: tuple[int, int] | None = None) -> None:
