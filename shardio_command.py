@@ -1,4 +1,4 @@
-"""What `shardio` runs. It is no part of the package, whose import takes a good part of a second.
+"""The entry point of the command `shardio`. It is outside of the package, whose import takes a good part of a second.
 
 An interrupt has to end the command then as it does later.
 """

@@ -120,7 +120,7 @@ def with_fixed(source: S, names: Collection[str]) -> S:
         read: Callable[[int], Any] = partial(_only_value, alone)
         ((_, first), *_) = readable(rows, read, f"list of the field {name!r}")
         columns[name] = replace(columns[name], field=replace(columns[name].field, shape=first.shape))
-    return replace(source, columns=columns)  # type: ignore[type-var]
+    return replace(source, columns=columns)  # type: ignore[type-var]  # a dataclass
 
 
 def _only_value(source: Any, row: int) -> Any:

@@ -36,7 +36,7 @@ ENTRY = np.dtype([("number", "<i8"), ("size", "<i8"), ("state", "<i8")])
 """An entry of the index, 24 bytes per chunk. A deflated member of a zip has a size of -1 minus its bytes."""
 
 SUMMED_ENTRY = np.dtype([*ENTRY.descr, ("crc", "<i8")])
-"""What a zip file says of a chunk, with its CRC-32, which samples are compared with while the index is made."""
+"""An entry of a chunk in a zip file, with the CRC-32 that is compared while the index is made."""
 
 _FORMAT, _VERSION = "shardio zarr index", 1
 _MOST_JSON = 1 << 28

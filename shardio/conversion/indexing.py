@@ -175,7 +175,7 @@ def index(
                     f"{url}: no Zarr store of objects; a zip file of one is adopted on a local disk: copy it there"
                 )
         threads = min(MOST_THREADS, cpus.usable()) if workers is None else workers
-        options = PackOptions(workers=threads, threads=True, **shared)
+        options = PackOptions(workers=threads, threads=True, strict=strict, **shared)
         remove_abandoned_folders(TEMPORARY)
         with temporary_folder(TEMPORARY) as temporary:
             made_of: dict[str, Any] = {"temporary": temporary, "overwrite": overwrite or resume, "sort": sort}

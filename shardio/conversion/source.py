@@ -94,7 +94,7 @@ class Source:
 
     def sizes(self) -> NDArray[np.int64]:
         """The approximate bytes of each sample, int64 `[n]`, by which shards are cut. It reads no samples."""
-        raise NotImplementedError
+        raise NotImplementedError  # each source has sizes and samples of its own
 
     def __getitem__(self, index: int) -> Sample:
         """Sample `index`, from 0 to n-1, mostly requested in ascending order, and by one thread at a time.

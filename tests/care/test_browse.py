@@ -492,7 +492,7 @@ def test_filters_and_classes(data: shardio.Dataset) -> None:
 
 
 def test_a_page_shows_a_thousand_classes() -> None:
-    """Of a hundred thousand classes a page has a part, and leads to the others."""
+    """A page shows a part of a hundred thousand classes, and leads to the others."""
     names = [f"class {number}" for number in range(100_000)]
     samples = [{"label": number} for number in (0, 99_999)]
     data = shardio.from_samples(samples, {"label": "int64"}, metadata={"classes": names})

@@ -134,7 +134,7 @@ def test_an_interrupt_during_an_import(
 
 
 def test_the_end_of_a_command_collects_nothing() -> None:
-    """What nothing refers to any more is left to the system: looking for it would take a rank with torch a second."""
+    """The end of a command collects no garbage: that would take a rank with torch a second."""
     code = """
 import gc, sys
 class Cycle:

@@ -1,4 +1,4 @@
-"""What arrays in files lack is counted and said by everything that reads them, and `missing_chunks` decides."""
+"""Conversions and `index` count chunks and rows that are missing; `missing_chunks` decides about them."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -151,7 +151,7 @@ def test_chunks_under_other_names_alone(how: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_chunks_within_shards(zipped: bool, tmp_path: Path) -> None:
-    """What a shard lacks is told by what reads it: `convert` and `index` with checksums, and not by listing alone."""
+    """`convert`, and `index` with checksums, tell of chunks missing within a shard; listing alone does not."""
     group = zarr.open_group(tmp_path / "a.zarr", mode="w")
     data = VALUES.copy()
     data[6:8] = 0

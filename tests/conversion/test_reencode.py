@@ -542,7 +542,7 @@ def test_formats_that_are_not_stored(kind: str, mode: str, format: str) -> None:
 
 
 def test_frames_tags_and_limits_of_other_formats() -> None:
-    """Of several frames the first is taken, a tag stays a tag, a mask keeps its numbers, and limits hold."""
+    """The first of several frames is taken, a tag stays a tag, a mask keeps its numbers, and limits hold."""
     counts = Counter[str]()
     frames = [Image.new("L", (8, 8), n * 50) for n in range(3)]
     file = io.BytesIO()

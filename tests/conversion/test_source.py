@@ -70,7 +70,7 @@ def test_every_member_describes_or_yields() -> None:
 
 @pytest.mark.parametrize("wrapper", wrappers(), ids=lambda wrapper: type(wrapper).__name__)
 def test_wrappers_pass_on_what_describes(wrapper: WrappedSource) -> None:
-    """What describes a source is that of what it wraps; a wrapper may add to it, and takes nothing away."""
+    """A wrapper passes on what describes its source; it may add to that, and takes nothing away."""
     for name in DESCRIBING:
         own, wrapped = getattr(wrapper, name), getattr(Full(), name)
         assert own == wrapped or set(wrapped) <= set(own), name

@@ -1,4 +1,4 @@
-"""What counts as a sample of HDF5, NetCDF and Zarr: a row, a file or a group; what looks otherwise is told."""
+"""A sample of HDF5, NetCDF and Zarr is a row, a file or a group; a remark tells of files that look otherwise."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -201,7 +201,7 @@ class TestZarr:
 
     @pytest.mark.parametrize("options", [{"axis": "0"}, {"join": True}])
     def test_options_of_rows(self, tmp_path: Path, options: Any) -> None:
-        """What is about rows does not go with samples that are none."""
+        """Options about rows do not go with samples that are files or groups."""
         with pytest.raises(ConfigError, match="does not go with sample='file'"):
             zarr(write_zarr(tmp_path / "a.zarr", {"x": np.zeros((2, 2))}), sample="file", **options)
         with pytest.raises(ConfigError, match="sample must be one of file, group, row, got 'store'"):
@@ -222,7 +222,7 @@ SUSPECTS: list[tuple[str, Callable[[Path], Path], str]] = [
 def test_what_looks_like_samples_is_told(
     tmp_path: Path, what: str, make: Callable[[Path], Path], converter: str
 ) -> None:
-    """What looks like samples is a remark, and an error with `strict`; either value of `sample` ends it."""
+    """Files or groups that look like samples are a remark, and an error with `strict`; either `sample` ends it."""
     (tmp_path / "in").mkdir()
     made, read = make(tmp_path / "in"), {"hdf5": hdf5, "zarr": zarr}[converter]
     (remark,) = [one for one in read(made).remarks if "sample=" in one]

@@ -419,7 +419,7 @@ def test_boxes_that_stay_with_their_image_are_not_told(name: str, transforms: An
 
 @pytest.mark.filterwarnings("ignore:fields 'image' and 'other' hold the same bytes:shardio.PairingWarning")
 def test_boxes_beside_two_images_are_not_told() -> None:
-    """Of two images nobody knows which one the boxes lie on."""
+    """With two images, no warning comes: nobody knows which one the boxes lie on."""
     list(load(boxed("boxes", other=jpeg(16, 16)), transforms={"image": [RANDOM_CROP], "other": [RANDOM_CROP]}))
 
 

@@ -19,7 +19,7 @@ def warns_of_global_draws(function: Callable[_P, T]) -> Callable[_P, T]:
     """Return a function that calls `function`, and warns if it draws from torch's global generator; for one call."""
 
     def looks(*args: _P.args, **kwargs: _P.kwargs) -> T:
-        mode = _Draws()  # type: ignore[no-untyped-call]
+        mode = _Draws()  # type: ignore[no-untyped-call]  # torch has no hints
         with mode:
             result = function(*args, **kwargs)
         if mode.line is not None:
