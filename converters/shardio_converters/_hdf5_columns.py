@@ -9,7 +9,7 @@ import importlib
 import math
 import os
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -38,13 +38,16 @@ def _is_hidden(name: str) -> bool:
     return name.startswith((CHECKSUM, shape_column(""), length_column(""), present_column("")))
 
 
-NOT_OF_ROWS = "it is the coordinate of an axis that is not the rows"
+def other_coordinates(scales: Mapping[str, Sequence[str]], columns: Container[str]) -> dict[str, str]:
+    """Return the columns that are coordinates of other axes than the rows, with the reason to leave each one out.
 
-
-def other_coordinates(scales: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return the coordinates of other axes than the first one of any dataset, by those of each dataset's axes."""
+    Args:
+        scales: the coordinates of each dataset's axes.
+        columns: the names of the columns.
+    """
     first = {axes[0] for axes in scales.values() if len(axes) > 1}
-    return {scale for axes in scales.values() for scale in axes[1:]} - first
+    others = dict.fromkeys(scale for axes in scales.values() for scale in axes[1:] if scale not in first)
+    return {name: "it is the coordinate of an axis that is not the rows" for name in others if name in columns}
 
 
 def is_matlab(path: Path) -> bool:
@@ -139,11 +142,11 @@ class Contents:
 
         Coordinates of other axes than the rows, such as latitudes, are left out.
         """
-        others = other_coordinates(self.scales)
+        others = other_coordinates(self.scales, self.columns)
         return {n: c for n, c in self.columns.items() if not c.problem and not _is_hidden(n) and n not in others}
 
     def left_out(self) -> dict[str, str]:
-        others = dict.fromkeys(other_coordinates(self.scales) & self.columns.keys(), NOT_OF_ROWS)
+        others = other_coordinates(self.scales, self.columns)
         return others | {name: c.problem for name, c in self.columns.items() if c.problem and not _is_hidden(name)}
 
     def all_columns(self) -> dict[str, Column]:

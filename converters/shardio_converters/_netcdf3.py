@@ -22,7 +22,7 @@ from shardio.source import Field
 
 from ._fields import array_field, sample_value, unheld
 from ._files import source_errors
-from ._hdf5_columns import NOT_OF_ROWS, Column, other_coordinates
+from ._hdf5_columns import Column, other_coordinates
 from ._source_base import BlockCache, rows_at_once
 
 _TYPES = dict(enumerate(("i1", "S1", ">i2", ">i4", ">f4", ">f8", "u1", ">u2", ">u4", ">i8", ">u8"), 1))
@@ -91,11 +91,11 @@ class ClassicContents:
         return ""
 
     def default_columns(self) -> dict[str, Column]:
-        others = other_coordinates(self.scales)
+        others = other_coordinates(self.scales, self.columns)
         return {name: column for name, column in self.columns.items() if not column.problem and name not in others}
 
     def left_out(self) -> dict[str, str]:
-        others = dict.fromkeys(other_coordinates(self.scales) & self.columns.keys(), NOT_OF_ROWS)
+        others = other_coordinates(self.scales, self.columns)
         return others | {name: column.problem for name, column in self.columns.items() if column.problem}
 
     def all_columns(self) -> dict[str, Column]:
