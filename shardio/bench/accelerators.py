@@ -29,7 +29,7 @@ class Accelerator:
         name: its name, such as `resnet50-h100`.
         batch_size: samples per step.
         step_seconds: the time that it computes per step.
-        pass_mark: the utilisation from which on the input counts as fast enough, 0 to 1.
+        pass_mark: the utilisation at which the input counts as fast enough, 0 to 1.
         sample_bytes: the mean stored size of the workload's samples; None if any will do.
         follows: the release of the benchmark, and the divisions that it takes results for; `what-if` workloads are for
             planning. None for a step of any length.
@@ -76,7 +76,7 @@ def accelerator(name: str) -> Accelerator:
 
 
 def utilisation(ended: NDArray[np.float64], epochs: NDArray[np.int64], step_seconds: float) -> float | None:
-    """Return the share of the time in which an accelerator computed, 0 to 1; None if no epoch has two steps.
+    """Return the fraction of time that an accelerator computed, 0 to 1; None if no epoch has two steps.
 
     As in the MLPerf Storage benchmark, the first step of each epoch does not count.
 

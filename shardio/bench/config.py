@@ -24,7 +24,7 @@ class BenchConfig:
             a dataset that has no 256 for each rank.
         epochs: whole epochs to measure, after one to three that warm up.
         seconds: measure so many seconds instead of whole epochs.
-        warmup: seconds before those of `seconds`; 0 leaves out the warm-up of `epochs`, too.
+        warmup: seconds before `seconds` begin; 0 also leaves out the warm-up of `epochs`.
         ranks: number of processes, each with its own loader.
         barrier: whether ranks wait for each other after each step, as for an allreduce.
         transforms: what becomes of images: none, train (random crop and flip), evaluate (centre crop), or your own as
@@ -41,7 +41,7 @@ class BenchConfig:
         emulate: stand in for a model on an accelerator, by MLPerf Storage v3.0 (mlcommons/storage ce28a98); the result
             is MLPerf-style. Closed and open workloads are unet3d-b200, retinanet-b200 and retinanet-mi355; the others
             are what-if.
-        step_time: seconds of computation to simulate per step. With `emulate`, in place of that accelerator's.
+        step_time: seconds of computation to simulate per step. With `emulate`, replaces that accelerator's.
         seed: seed of the order and the crops.
         engine: what decodes and transforms images.
         device: device to deliver batches on, such as cuda. Each step then waits until its batch has arrived.

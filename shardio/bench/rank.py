@@ -47,7 +47,7 @@ class RankRecord:
         steps: all steps, those of the warm-up included, STEP [steps].
         counted_from: the first step that counts.
         stats: those of the Loader while steps counted.
-        settings: the working threads and the batches made ahead, with the time from which on, float64 [changes, 3].
+        settings: each change's number of working threads and batches made ahead, with its time, float64 [changes, 3].
         cpu_seconds: seconds that the rank's processes spent on a processor while steps counted.
         ceiling: seconds per step with one batch that is delivered again and again; None if the steps do nothing.
         bad: the indices of bad samples.
@@ -166,7 +166,7 @@ def compute_until(moment: float) -> None:
 
 
 def measure_rank(config: BenchConfig, rank: int, meeting: Meeting, pipe: "Connection[Any, Any]") -> None:
-    """Measure one rank, in its own process. Rank 0 tells now and then how far it is; each sends a `RankRecord`."""
+    """Measure one rank, in its own process. Rank 0 reports its progress; each rank sends a `RankRecord`."""
     pipe.send(_Rank(config, rank, meeting, pipe).run())
 
 
@@ -250,7 +250,7 @@ class _Rank:
             self._turns.stop_after.value = step
 
     def _is_last(self, now: float) -> bool:
-        """Begin to count if it is time to, and tell how far this is; return whether this step was the last."""
+        """Begin to count if it is time to, and report progress; return whether this step was the last."""
         steps = len(self._steps)
         if self._turns.counted_from.value == steps and self._counted_from == NEVER:
             self._count_from(steps)

@@ -58,7 +58,7 @@ class Meeting:
 
     Attributes:
         barrier: where they wait for each other.
-        counted_from: the step from which on steps count, once it is known.
+        counted_from: the first step that counts, once it is known.
         stop_after: the last step, once it is known.
     """
 
@@ -126,7 +126,7 @@ class RankProcesses:
         """Return an answer of each rank, in rank order.
 
         Args:
-            seconds: how long they need for it, beside what ranks wait for each other.
+            seconds: how long they need for it, without the time that ranks wait for each other.
             progress: called with the share of the work that is done, each time the first rank sends it.
 
         Raises the first error that a rank sends; ShardioError if one died, PipelineStalled if none sends anything.

@@ -96,7 +96,7 @@ class StageTimes:
     Attributes:
         seconds: by stage, while steps counted.
         cpu_seconds: the part on a processor.
-        idle: the time in which workers had nothing to do, or no room for more batches.
+        idle: the time that workers had nothing to do, or no room for more batches.
     """
 
     seconds: dict[str, float]
@@ -111,7 +111,7 @@ class BenchResult:
     Attributes:
         config: what was measured.
         sample_bytes: the mean stored size of the dataset's samples.
-        samples_per_second: per rank, that of the slowest rank, for which an allreduce would wait.
+        samples_per_second: per rank, of the slowest rank: an allreduce waits for it.
         samples_per_second_in_all: of all ranks together.
         rates: that of the slowest rank in each part of the measurement in turn: an epoch, or a fifth of the seconds.
         starved: the share of the time that ranks waited for input, their mean.
@@ -170,7 +170,7 @@ class BenchResult:
 
     @property
     def enough_steps(self) -> bool:
-        """Whether the parts hold enough steps to tell how the rate varies; fewer show where bursts of batches fell."""
+        """Whether the parts hold enough steps to show how the rate varies; fewer show where bursts of batches fell."""
         return self.config.seconds is None or all(line.equal_steps >= PARTS * ENOUGH_STEPS for line in self.timelines)
 
     def to_json(self) -> dict[str, Any]:

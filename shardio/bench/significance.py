@@ -20,7 +20,7 @@ class Comparison:
     """A comparison of the rate of B to that of A.
 
     Attributes:
-        finding: whether B is faster or slower beyond the noise, or the same as far as can be told.
+        finding: whether B is faster or slower beyond the noise, or indistinguishable from A.
         ratio: the rate of B divided by that of A.
         low, high: the range of ratios that the measurements allow.
         p: the probability of such a difference, or a larger one, between equal rates.
@@ -41,7 +41,7 @@ class Comparison:
 
 
 def compare_pairs(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Comparison:
-    """Compare rates that were measured in turns, a[i] beside b[i].
+    """Compare rates that were measured in turns, a[i] right before or after b[i].
 
     This is Wilcoxon's signed-rank test on the logarithms of the ratios (Wilcoxon 1945), with its exact distribution and
     the range that belongs to it (Hodges and Lehmann 1963). It needs no normal distribution: single values may be far

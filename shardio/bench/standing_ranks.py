@@ -50,7 +50,7 @@ class Turn:
 
     @property
     def utilisation(self) -> float:
-        """The share of the time in which the accelerator computed, the first steps of epochs included."""
+        """The fraction of time that the accelerator computed, the first steps of epochs included."""
         return min(1.0, self.step_seconds / self.seconds_per_step)
 
 

@@ -137,7 +137,7 @@ def limit_text(limit: Limit) -> str:
 
 
 def storage_text(result: BenchResult, rates: StorageRates) -> str:
-    """Return the rates of plain reads beside the loader's as text."""
+    """Return the rates of plain reads and of the loader as text."""
     loader = sum(rank.bytes_per_second for rank in result.ranks)
     way = "past the page cache" if rates.direct else "after dropping the page cache"
     return (

@@ -42,7 +42,7 @@ class Figures:
     Attributes:
         starved: the share of the time that ranks waited for input, mean over ranks.
         on_device: the part of that wait, 0 to 1, which was for copies and engines for whole batches.
-        own: for each rank, the seconds per step in which it did not wait for others at the barrier.
+        own: for each rank, the seconds per step that it did not wait for others at the barrier.
         waits: for each rank, the seconds per step that it waited for input.
         workers: threads, or worker processes, of all ranks.
         most_workers: those that their Loaders began with, before the tuner found that fewer are as fast.
@@ -50,11 +50,11 @@ class Figures:
         seconds: the time that was measured.
         stages: the workers' seconds by stage.
         cpu: the part of them on a processor, by stage.
-        used: the seconds on a processor of all threads of all ranks, those of the training loops too.
+        used: the processor seconds of all threads of all ranks, including the training loops.
         delay: seconds that threads were ready to run and waited for a processor, all ranks together.
         others_busy: the share of the processors' time that other processes used.
         disk_share: the share of the stored bytes that came from storage rather than the page cache.
-        at_epoch_start: the part of the wait, 0 to 1, in which ranks waited for the first batch of an epoch.
+        at_epoch_start: the fraction of the wait, 0 to 1, that ranks waited for the first batch of an epoch.
         prefetch: the batches made ahead.
         isolate: whether workers are processes.
         engine: the engine's name.
@@ -95,7 +95,7 @@ class Figures:
 
     @property
     def may_wait_for_lock(self) -> bool:
-        """Whether threads share an interpreter's lock, beside processors that have nothing to do."""
+        """Whether threads share an interpreter's lock while processors are idle."""
         most = max(self.workers, self.most_workers)
         return not self.isolate and most > len(self.own) and self.has_free_processors
 
@@ -213,7 +213,7 @@ def _neighbours(f: Figures) -> Verdict | None:
 def _without_neighbours(f: Figures) -> Figures:
     """Return the time of the workers' stages without their waits for processors that other processes use.
 
-    While a thread waits for one and holds the interpreter's lock, the other threads of its rank wait, too.
+    While a thread waits for one and holds the interpreter's lock, the other threads of its rank also wait.
     """
     off_cpu = {stage: spent - f.cpu.get(stage, 0.0) for stage, spent in f.stages.items()}
     together = 1 if f.isolate else max(1, f.workers // len(f.own))
@@ -279,7 +279,7 @@ def _storage(f: Figures, busy: float) -> Verdict | None:
 
 
 def _threads(f: Figures, share: Mapping[str, float], busy: float) -> Verdict | None:
-    """Too few workers that compute, beside processors that have nothing to do."""
+    """Too few workers that compute, while processors are idle."""
     on_cpu = sum(f.cpu.values())
     if f.workers >= f.cores or not f.has_free_processors or on_cpu + f.delay < ON_CPU * busy:
         return None
@@ -294,7 +294,7 @@ def _threads(f: Figures, share: Mapping[str, float], busy: float) -> Verdict | N
 
 
 def _lock(f: Figures, busy: float) -> Verdict | None:
-    """Workers that wait in stages that neither read nor sleep, beside processors that have nothing to do."""
+    """Workers that wait in stages that neither read nor sleep, while processors are idle."""
     spent = sum(seconds for stage, seconds in f.stages.items() if stage not in WAITING_STAGES)
     on_cpu = sum(seconds for stage, seconds in f.cpu.items() if stage not in WAITING_STAGES)
     waits = spent - on_cpu - f.delay  # at least: some of the delay was in other stages

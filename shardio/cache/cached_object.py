@@ -77,7 +77,7 @@ class PieceTable:
     def make(folder: Directory, name: str, above: Directory, size: int) -> None:
         """Make the table of an object of `size` bytes, by way of a file `above`: a killed process leaves none or all.
 
-        Its space is taken at once, because a page of a mapped file for which a full disk has none ends the process.
+        Its space is taken at once, because the process ends where a full disk has no room for a page of a mapped file.
         """
         above.unlink(_UNFINISHED)
         descriptor = above.open(_UNFINISHED, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -149,7 +149,7 @@ def _offsets(count: int) -> list[int]:
 
 @final
 class CachedObject:
-    """An object of which the cache has pieces.
+    """An object whose pieces the cache holds.
 
     Args:
         folder: the folder of its file.

@@ -421,13 +421,13 @@ def _verdicts(file: RemoteFile, data: memoryview, first: int, stop: int) -> Iter
 
 
 def _in_cache(file: RemoteFile, first: int, stop: int) -> memoryview:
-    """Return what the cache's file holds in the place of adjacent pieces."""
+    """Return the bytes that the cache's file holds for adjacent pieces."""
     start, end = file.span(first, stop)
     return memoryview(os.pread(file.cached.file, end - start, start))
 
 
 def _is_there(file: RemoteFile, first: int, stop: int) -> bool:
-    """Return whether the cache has the pieces all the same, which only their checksums can tell."""
+    """Return whether the cache has the pieces all the same, by their checksums."""
     return file.is_whole is not None and all(_verdicts(file, _in_cache(file, first, stop), first, stop))
 
 

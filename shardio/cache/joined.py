@@ -1,4 +1,4 @@
-"""Objects that a cache keeps as one: they lie one after the other in its file, each from a multiple of a piece on.
+"""Objects that a cache keeps as one file: one after the other, each beginning at a multiple of a piece.
 
 So a store of a million small objects takes one file and one table of the cache, and not a million of them.
 """
@@ -62,5 +62,5 @@ class JoinedObjects:
 
 
 def first_pieces(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first piece of each of some objects that lie in one file, and where the last one ends."""
+    """Return the first piece of each of some objects in one file, and the piece after the last one."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(-(-sizes // PIECE))])

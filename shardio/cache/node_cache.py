@@ -18,7 +18,7 @@ A process that is killed leaves its files as it saw them, but a machine that sto
 disk that their table calls present. So pieces of an earlier boot count as absent: those that have a checksum are
 compared with it and stay, the others are fetched again.
 
-What changes a cache runs on threads other than the main one, where no signal handler can raise in its middle.
+Changes to a cache run on threads other than the main one, so that no signal handler can raise in the middle of one.
 """
 
 import errno
@@ -183,7 +183,7 @@ class NodeCache:
         self._join()
 
     def make_folders(self) -> None:
-        """Make the folders of the cache, those that somebody removed, too."""
+        """Make the folders of the cache, also where somebody removed them."""
         with refusing_links():
             self._leases, self._tables, self._files = (
                 self._directory.make(name, exist_ok=True) for name in ("leases", "tables", "files")

@@ -88,7 +88,7 @@ def no_part(error: ConfigError) -> CacheError:
 
 @contextmanager
 def refusing_links() -> Iterator[None]:
-    """Have what a `Directory` refuses below the folder of a cache end in the error of `no_part`."""
+    """Raise the error of `no_part` for whatever a `Directory` refuses below the folder of a cache."""
     try:
         yield
     except ConfigError as error:

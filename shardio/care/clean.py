@@ -52,7 +52,7 @@ def clean(
 ) -> Cleaned:
     """Remove what shardio wrote at a dataset's place and its manifest does not name.
 
-    That is what killed writers left: in a folder the hidden folders and temporary files in which they worked, in a
+    These are the leftovers of killed writers: in a folder their hidden folders and temporary files, in a
     store their shards and records; and in a store the shards of datasets that were replaced. They are known by the
     names that shardio alone gives. Nothing else is removed, and nothing below: a split is a dataset of its own.
 
@@ -61,7 +61,7 @@ def clean(
     Args:
         path: the dataset's directory, or its URL, such as `s3://bucket/photos`; there need be no dataset yet.
         dry_run: remove nothing.
-        older_than: the age from which on something is removed, such as `"24h"`, `"30m"` or `"7d"`. A conversion that
+        older_than: the least age of what is removed, such as `"24h"`, `"30m"` or `"7d"`. A conversion that
             wrote something later keeps all that it wrote.
         everything: remove also what is younger. In a store, which has no locks, this ends conversions that are running,
             and loaders that read a dataset replaced of late.

@@ -89,7 +89,7 @@ def decode(field: Field, stored: bytes) -> Any:
 
 
 def concerns_data(error: BaseException) -> bool:
-    """Return whether an error tells something of a dataset, and not of this process or the network."""
+    """Return whether an error is about a dataset, and not about this process or the network."""
     return is_bad_sample(error) and not isinstance(error, (AccessDenied, StoreUnavailable))
 
 

@@ -169,7 +169,7 @@ def kept_conversion(described: manifest.Manifest) -> dict[str, Any]:
 
 
 def _names(described: manifest.Manifest) -> dict[str, str] | None:
-    """Return the names in the files of the fields but the keys of tars, if the manifest tells them; see `Places`."""
+    """Return the fields' names in the files, without the keys of tars, if the manifest states them; see `Places`."""
     names, fields = described.conversion.get("names"), described.fields.keys()
     if not isinstance(names, dict) or {n.partition("/")[0] for n in names} not in (fields, fields - {"key"}):
         return None

@@ -72,7 +72,7 @@ class Repair:
 
     Attributes:
         manifest: the manifest of the repaired dataset.
-        shards: each shard of which something was repaired or lost; the others are as they were.
+        shards: each shard in which something was repaired or lost; the others are as they were.
         notes: what was repaired or lost of the dataset as a whole.
         same: whether the digest equals that of the old manifest; None if there was none.
     """

@@ -64,7 +64,7 @@ class Verification:
         shards: the number of shards that were checked.
         samples: the number of samples that were read, and whose own checksum was computed; 0 unless `deep`.
         found: the problems, in the order of the shards; empty for an intact dataset.
-        unchecked: whether samples have no checksums, so that nothing tells whether their values are what they were.
+        unchecked: whether samples have no checksums, so that changed values can't be noticed.
     """
 
     shards: int

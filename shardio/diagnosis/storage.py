@@ -32,7 +32,7 @@ _WORTH = 1.5  # times as fast
 
 
 def storage(dataset: str, access: StoreAccess = _DEFAULTS) -> list[Finding]:
-    """Return a dataset's size, and the file system that it lies on, or its store; and whether a cache of the node pays.
+    """Return a dataset's size, and its file system or store; and whether a cache of the node pays.
 
     Its manifest is read, and some of its shards to time it: the beginning of one in a store, random parts of a few in a
     folder.
@@ -168,7 +168,7 @@ def _store(url: Url, loaded: manifest.Manifest, access: StoreAccess) -> Finding:
 
 
 def _cache(loaded: manifest.Manifest, access: StoreAccess) -> Finding:
-    """Return where the cache of this node lies, or would lie, and whether the dataset fits into it."""
+    """Return the folder of this node's cache, existing or not, and whether the dataset fits into it."""
     advice = "name a folder on a local disk by --cache, or --cache /dev/shm for memory"
     try:
         folder = private_place(given_folder(access.cache))

@@ -21,7 +21,7 @@ from .orientation import Orientations
 def are_plain_jpegs(encoded: Sequence[Buffer], sizes: Sizes) -> NDArray[np.bool_]:
     """Return which files are complete 8-bit JPEGs, grey or YCbCr, of these heights and widths, bool [n].
 
-    Without the compiled part, RGB and 12-bit JPEGs count as plain, too.
+    Without the compiled part, RGB and 12-bit JPEGs also count as plain.
 
     Args:
         encoded: the image files.

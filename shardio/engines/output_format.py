@@ -22,7 +22,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class OutputFormat:
-    """The dtype and layout in which a field's images are delivered.
+    """The dtype and layout of a field's delivered images.
 
     Attributes:
         recipe: the field's transforms.

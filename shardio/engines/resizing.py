@@ -13,7 +13,7 @@ from .fused_images import FusedImages
 
 
 def cropped(pixels: NDArray[np.uint8], box: list[int]) -> NDArray[np.uint8]:
-    """Crop to a box (top, left, height, width), black outside of the image. A view if the box lies inside."""
+    """Crop to a box (top, left, height, width), black outside of the image. A view if the box is inside."""
     top, left, height, width = box
     inside = pixels[max(top, 0) : max(top + height, 0), max(left, 0) : max(left + width, 0)]
     if inside.shape[:2] == (height, width):

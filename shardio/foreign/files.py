@@ -152,7 +152,7 @@ def check_uncompressed(file: File) -> None:
 
 
 def unreadable(path: Path, error: OSError) -> SourceError:
-    """Return the error to raise if the operating system refuses to read a file."""
+    """Return the error to raise if the operating system can't read a file."""
     return SourceError(f"{printable(path)} cannot be read: {reason(error)}")
 
 
@@ -323,7 +323,7 @@ def other_files(src: Paths, taken: Collection[Path], description: str) -> tuple[
 
 
 def left_out_files(folder: str | Path, others: Sequence[Path], description: str) -> str:
-    """Return the remark that a directory holds other files beside those of the kind that is taken from it."""
+    """Return the remark that a directory also holds files of other kinds than the one that is taken from it."""
     names = ", ".join(printable(path.name) for path in others[:_LISTED]) + (", ..." if len(others) > _LISTED else "")
     return f"left out {counted(len(others), 'file')} beside the {description} in {printable(folder)}: {names}"
 

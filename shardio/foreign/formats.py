@@ -160,7 +160,7 @@ def _kind(head: bytes) -> str | None:
 
 
 def named_kind(name: str) -> str | None:
-    """Return the format that a file's name tells; None for other names."""
+    """Return the format that a file's name stands for; None for other names."""
     if name.lower().endswith(tar.SUFFIXES):
         return "webdataset"
     if name.lower().endswith(_HDF5_SUFFIXES):

@@ -97,7 +97,7 @@ class ValueLocations:
         return bisect_right(self.starts, index) - 1
 
     def probes(self) -> Indices:
-        """Return the numbers of the records from which fields are inferred: the first 100 and the last."""
+        """Return the numbers of the records that fields are inferred from: the first 100 and the last."""
         return np.unique(np.append(np.arange(min(100, len(self))), len(self) - 1))
 
 

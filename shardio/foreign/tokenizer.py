@@ -97,7 +97,7 @@ class TextEncoder:
         return np.array([*ids, *end], self.dtype)
 
     def _of_text(self, text: str) -> list[int]:
-        """Return the tokens that the model makes of a text; none if it refuses it."""
+        """Return the model's tokens for a text; none if the model refuses it."""
         try:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         except Exception:  # noqa: BLE001  # the library raises no other type

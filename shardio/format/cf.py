@@ -55,15 +55,15 @@ _DATE = re.compile(
 @final
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """The rule by which the stored numbers of one variable of one file become values; made by `decoding`.
+    """The rule that turns the stored numbers of one variable of one file into values; made by `decoding`.
 
     Attributes:
         stored: the dtype of the numbers in the file, in native byte order.
         viewed: the integer dtype as which their bytes are read.
-        compared: the dtype in which they are compared with `fills`.
+        compared: the dtype for comparing them with `fills`.
         fills: the numbers that become NaN.
         low, high: smaller and larger numbers become NaN; None for no bound.
-        scaled: the dtype in which they are scaled.
+        scaled: the dtype for scaling them.
         scale, offset: the factor, and what is added then; None for none.
         time: (factor, divisor, reference) of times, of which factor or divisor is 1: seconds since 1970 are
             `number * factor / divisor + reference`; None for other values.
@@ -227,7 +227,7 @@ def changes(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
 @final
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An attribute by which equal numbers of two fields mean different values.
+    """An attribute that gives equal numbers of two fields different values.
 
     Attributes:
         name: the attribute.
@@ -395,7 +395,7 @@ def _fills(attributes: Mapping[str, Any], stored: np.dtype[Any], ignored: list[s
 def _viewed(
     attributes: Mapping[str, Any], stored: np.dtype[Any], fills: list[Any], ignored: list[str]
 ) -> tuple[np.dtype[Any], list[Any]]:
-    """Return the dtype that `_Unsigned` makes of whole numbers, and the fill values as numbers of that dtype."""
+    """Return the dtype that `_Unsigned` makes of integers, and the fill values as numbers of that dtype."""
     unsigned, fill = attributes.get("_Unsigned"), attributes.get("_FillValue")
     if unsigned is not None and stored.kind == "f":
         ignored.append(f"_Unsigned={unsigned!r} is for whole numbers and has no effect on {stored}")
@@ -463,7 +463,7 @@ def _single(name: str, value: Any) -> Any:
 
 
 def _float_for(dtype: np.dtype[Any], scale: Any, offset: Any) -> np.dtype[Any]:
-    """Return the dtype in which packed numbers are scaled, as xarray chooses it."""
+    """Return the dtype for scaling packed numbers, as xarray chooses it."""
     given = [np.dtype(type(number)) for number in (scale, offset) if number is not None]
     if len(given) == 2 and given[0] == given[1] and given[0] in (np.float32, np.float64):
         return np.dtype(np.float64) if dtype.itemsize == 4 and dtype.kind in "iu" else given[0]

@@ -1,4 +1,4 @@
-"""Coordinates of rows, such as times: whether their numbers are fine enough to tell steps from gaps."""
+"""Coordinates of rows, such as times: whether their numbers are fine enough to distinguish steps from gaps."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ def usual_step(steps: NDArray[np.float64]) -> float:
 
 
 def resolution(values: NDArray[Any]) -> float:
-    """Return how far apart the numbers of a dtype are near the largest value; 0 of whole numbers."""
+    """Return how far apart the numbers of a dtype are near the largest value; 0 for integers."""
     finite = np.abs(values[np.isfinite(values)]) if values.dtype.kind == "f" else values[:0]
     return float(np.spacing(finite.max())) if len(finite) else 0.0
 
 
 def is_too_coarse(steps: NDArray[np.float64], apart: float) -> bool:
-    """Return whether a step that rounding made of the usual one looks like a gap: 2 in place of 1.2, or 3 of 2.5.
+    """Return whether a usual step, once rounded, looks like a gap: 2 instead of 1.2, or 3 instead of 2.5.
 
     Args:
         steps: the steps, finite.

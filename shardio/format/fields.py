@@ -160,7 +160,7 @@ class Field:
     def length_of(self, stored: Buffer) -> int:
         """Return how many entries a stored value has, from its size or its header; 0 for the blank of a missing one.
 
-        Raises ValueError if its bytes are no whole number of entries, or begin no list.
+        Raises ValueError if its bytes aren't a multiple of an entry's, or begin no list.
         """
         if self.kind != "images":
             return len(self.entries(stored))
@@ -190,7 +190,7 @@ class Field:
     def entries(self, stored: Buffer) -> NDArray[Any]:
         """Return a ragged field's value as a view of its stored bytes.
 
-        Raises ValueError if these are not a whole number of entries.
+        Raises ValueError if these aren't a multiple of an entry's bytes.
         """
         if len(stored) % self.entry_bytes:
             raise ValueError(f"{len(stored)} bytes are no whole number of entries of {self.entry_bytes} bytes")
@@ -233,7 +233,7 @@ class Field:
         return info
 
     def check_images(self, stored: Buffer, check: Callable[[bytes], object]) -> None:
-        """Call `check` for each image file of a stored list; its BadSample tells which one is bad."""
+        """Call `check` for each image file of a stored list; its BadSample says which one is bad."""
         for number, file in enumerate(self.decode(stored)):
             try:
                 check(file)
@@ -357,7 +357,7 @@ def is_ragged(shape: Shape | None) -> bool:
 
 
 def _fits(shape: tuple[int, ...], expected: Shape | None) -> bool:
-    """Return whether a shape is the one expected, in which None stands for any length; without one, any shape is."""
+    """Return whether a shape fits the expected one, where None is any length; every shape fits if none is expected."""
     if expected is None or shape == expected:
         return True
     return len(shape) == len(expected) and all(e in (None, n) for n, e in zip(shape, expected, strict=True))

@@ -96,7 +96,7 @@ class FileTable:
         dtype: the dtype of a row, which may be an array or a structure.
         count: the number of rows.
         start: the offset of the first row in the file.
-        stride: bytes from one row to the next; None if they lie end to end.
+        stride: bytes from one row to the next; None if rows are contiguous.
 
     Raises ValueError if the table is not within the file.
     """

@@ -185,7 +185,7 @@ def _jpeg(data: bytes, whole: bool) -> ImageInfo:
 
 
 def _check_scans(data: bytes, position: int) -> None:
-    """Raise BadSample for a JPEG of more than MOST_SCANS scans, the first of which begins at `position`."""
+    """Raise BadSample for a JPEG of more than MOST_SCANS scans; the first begins at `position`."""
     words = (np.frombuffer(data, "<u2", (len(data) - first) // 2, first) for first in (0, 1) if len(data) > first)
     if sum(np.count_nonzero(each == _SCAN) for each in words) <= MOST_SCANS:  # a tenth of the price
         return
@@ -346,7 +346,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def orientation(data: Buffer) -> int:
-    """Return the orientation by which viewers rotate or mirror an image: 1 (upright) to 8.
+    """Return an image's orientation, which tells viewers to rotate or flip it: 1 (upright) to 8.
 
     It is the one that `PIL.ImageOps.exif_transpose` applies: of the Exif data, else of XMP. An absent or damaged one
     counts as 1.

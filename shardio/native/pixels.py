@@ -35,7 +35,7 @@ def look_up(pixels: NDArray[np.uint8], tables: NDArray[Any], out: NDArray[Any], 
         pixels: uint8 [n, height, width, channels] of 1 or 3 channels.
         tables: what each channel's 256 values become, of 2 or 4 bytes: [channels, 256].
         out: receives the results, [n, channels, height, width] with `planes`, otherwise of the shape of `pixels`.
-        planes: whether the results of one channel lie together.
+        planes: whether the results of one channel are contiguous.
 
     Returns False, and does nothing, if there is no compiled part, or if `out` is not C-contiguous; the others must be.
     """

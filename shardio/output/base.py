@@ -6,7 +6,7 @@
       plans, run        -> Run: other ranks, and processes that carry out tasks, take part in it
       leftovers         what killed and replaced writers left there
 
-What a place holds never passes for a dataset before `publish`, however its writers end.
+An unfinished place never passes for a dataset before `publish`, however its writers end.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -44,7 +44,7 @@ class Leftovers:
     """Files or objects that shardio alone writes and no manifest names, by names from the dataset's place on.
 
     Attributes:
-        removable: what can go, in the order in which it goes.
+        removable: what can be removed, in order.
         kept: what may belong to a writer that is at work.
         state: what the manifest was, so that removing sees whether it has changed.
     """
@@ -110,13 +110,13 @@ class Run(Protocol):
         """State that a rank works as long as the `with` block runs, and then how it ended."""
 
     def others(self, size: int) -> Callable[[], tuple[Collection[int], Mapping[int, RankState]]]:
-        """Return a function by which the first rank of `size` looks what the others have done.
+        """Return a function that the first rank of `size` calls to see what the others have done.
 
         It returns the numbers of the shards that have records, and what each rank that has begun has stated.
         """
 
     def leader(self) -> Callable[[], RankState | None]:
-        """Return a function by which another rank looks at the first one; it returns None if that has not begun."""
+        """Return a function that another rank calls to see the first one; it returns None if that has not begun."""
 
 
 class Lead(Protocol):

@@ -89,7 +89,7 @@ def remove_journal(final: Directory) -> bool:
 
 
 def remove_retired(final: Directory, name: str) -> None:
-    """Remove a journal that was put away; its lock, by which the next conversion knows it for one, goes last."""
+    """Remove a journal that was put away; its lock goes last, as the next conversion knows a journal by it."""
     folder = final.directory(name)
     for entry in folder.names():
         if entry != LOCK:
@@ -108,7 +108,7 @@ def _entry(final: Directory, name: str) -> ObjectInfo:
 
 
 def identity(final: Directory) -> tuple[int, int] | None:
-    """Return what tells a directory's manifest from another one, None without a manifest."""
+    """Return what identifies a directory's manifest; None without a manifest."""
     if final.kind(manifest.FILE_NAME) is None:
         return None
     status = final.place(manifest.FILE_NAME).lstat()

@@ -63,7 +63,7 @@ def first_line(text: bytes) -> bytes:
 
 
 def holder() -> str:
-    """Return the text by which this process says that it holds a lock."""
+    """Return the text that says which process holds a lock: this one."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 

@@ -1,6 +1,6 @@
 """The files in a dataset's directory that shardio wrote itself, and the objects in a store that have its names.
 
-Only these are ever replaced or removed. In a store they are, beside the manifest:
+Only these are ever replaced or removed. In a store they are the manifest and
 
 photos/shard-000012-1a2b3c4d.tar        a shard, and its other files beside it; 1a2b3c4d is the writer's own name
 photos/shardio.shards-<checksum>.npy    only with more than 10,000 shards: their columns

@@ -1,4 +1,4 @@
-"""The notes of a conversion: its plan, and a record of each finished shard, which tells resume what is there."""
+"""The notes of a conversion: its plan, and a record of each finished shard, so that resume knows what is there."""
 
 import json
 import re
@@ -62,7 +62,7 @@ class Record:
         skipped: the samples that were left out of it.
         counts: by words for them, numbers of its images, see `conversion.image_counts`.
         objects: in a store, the shard's objects as they were written.
-        rounded: by field, the most by which a cast has changed a number.
+        rounded: by field, the largest change that a cast has made to a number.
         entries: by ragged field, the number of entries of all its values.
     """
 
@@ -182,7 +182,7 @@ def appends_the_same(conversion: Mapping[str, Any], plan: Mapping[str, Any]) -> 
 
 
 def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the keys in which two plans differ."""
+    """Yield the keys whose values differ in two plans."""
     unknown = _ADDED - found.keys()
     for key in sorted({*found, *wanted} - {"job", "run", "begun", "replaces"} - unknown):
         if not _agree(found.get(key), wanted.get(key)):

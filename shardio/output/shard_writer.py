@@ -268,7 +268,7 @@ def describe(
         adopted: whether the shards are files of other programs.
         unchecked: whether their samples have no checksums.
         conversion: JSON values on how a conversion made the dataset.
-        has_sums: whether the checksums of its pieces are beside each shard.
+        has_sums: whether each shard has a file with the checksums of its pieces.
         after: the dataset that the shards are added to, if there is one.
     """
     shards: list[WrittenShard] = []

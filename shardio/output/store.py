@@ -274,7 +274,7 @@ class StoreOutput:
             raise self.overtaken() from error
 
     def overtaken(self) -> ObjectChanged:
-        """Return the error of a writer that finds another one's manifest."""
+        """Return the error of a writer that finds the manifest of another writer."""
         return ObjectChanged(
             f"{self.url / manifest.FILE_NAME}: another writer has changed it since this one began, and its dataset "
             "stays; shardio clean removes, after a day, what this one wrote"
@@ -581,7 +581,7 @@ def _listener() -> Callable[[int, str | None], str]:
 
 
 def _object_of(rank: int) -> str:
-    """Return the name of the object by which a rank says that it works."""
+    """Return the name of the object that says that a rank is at work."""
     return f"rank-{rank:05d}"
 
 

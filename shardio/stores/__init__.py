@@ -20,5 +20,5 @@ def open_store(url: Url, options: Mapping[str, str] = MappingProxyType({})) -> R
 
 
 def open_folder(folder: Path) -> RetryingStore:
-    """Return the files of a folder as a store that is only read. What fails for a while is tried again."""
+    """Return the files of a folder as a read-only store that retries errors that may pass."""
     return RetryingStore(FolderStore(folder), seconds=FOLDER_SECONDS)

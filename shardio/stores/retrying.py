@@ -127,7 +127,7 @@ class RetryingStore:
 
 
 def _after(tries: int, seconds: float, error: StoreError) -> StoreError:
-    """Return an error that tells how often a request was tried."""
+    """Return an error that says how often a request was tried."""
     if tries == 1:
         return error
     return type(error)(f"{error} (tried {tries} times in {seconds:.0f} s)")

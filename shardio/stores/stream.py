@@ -59,7 +59,7 @@ def checksum_of(store: Store, names: list[str]) -> tuple[list[int], str]:
 
 
 def read_unharmed(store: Store, name: str) -> bytes:
-    """Read a whole object until two reads agree, as it has no checksum by which damage on the way is found.
+    """Read a whole object until two reads agree, as it has no checksum that would show damage on the way.
 
     Raises:
         StoreError: it cannot be had, or no two of `TRIES` reads agree.

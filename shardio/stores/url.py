@@ -1,4 +1,4 @@
-"""URLs of stores, told apart from local paths: `s3://bucket/photos`."""
+"""URLs of stores, such as `s3://bucket/photos`, and how they differ from local paths."""
 
 import os
 import re

@@ -4,7 +4,7 @@ Python runs signal handlers in the main thread, between any two instructions. Wh
 does, three things go wrong: a finalizer swallows the exception; a Condition, and with it an Event, may stay locked for
 ever; and `Thread.start` and `Thread.join` wait for those. So what a training loop calls uses only C's own locks and
 `queue.SimpleQueue`, which a signal leaves intact, and has everything else done here. The finalizers of what a loop
-drops run here, too; a file, which a dataset closes when it is dropped, needs no such care.
+drops run here as well; a file, which a dataset closes when it is dropped, needs no such care.
 """
 
 import _thread

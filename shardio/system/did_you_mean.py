@@ -98,7 +98,7 @@ def did_you_mean(word: str, use: Asked, known: Collection[str] = (), cutoff: flo
     Args:
         word: the word.
         use: what it is used for.
-        known: the names that there are, one of which may be misspelled.
+        known: the names that exist; one of them may be misspelled.
         cutoff: how alike a misspelled one must be, 0 to 1.
     """
     near = _BY_WORD[use].get(word) or next(iter(difflib.get_close_matches(word[:40], known, 1, cutoff)), "")
@@ -195,7 +195,7 @@ def has_class_folders(folder: Path) -> bool:
 
 
 def _inner_kinds(folder: Path, names: Iterable[str]) -> tuple[list[str], dict[str, _Files]]:
-    """Return the folders in a folder, and of which kind of files those are that hold some."""
+    """Return the folders in a folder, with the kind of files that each of them holds."""
     folders = sorted(name for name in names if not name.startswith(".") and (folder / name).is_dir())
     return folders, {name: kind for name in folders[:_MOST_ENTRIES] if (kind := _kind_of(_entries(folder / name)))}
 
@@ -244,7 +244,7 @@ def for_paths(paths: Sequence[str | os.PathLike[str]], manifest_name: str) -> st
 
 
 def to_convert(paths: Iterable[Path]) -> str:
-    """Return the end of a message on files that can only be converted, told by their names; "" if none can."""
+    """Return the end of a message on files that can only be converted, by their names; "" if none can."""
     for path in paths:
         kind = _kind_of(_entries(path) if path.is_dir() else [path.name])
         if kind and kind.command != _INDEX and (kind is not _IMAGES or path.is_dir()):  # it takes folders

@@ -70,7 +70,7 @@ class Directory:
         return self.directory(name)
 
     def status(self) -> os.stat_result:
-        """Return the status of the directory that is held, whatever lies at `path` now."""
+        """Return the status of the directory that is held, whatever is at `path` now."""
         return os.fstat(self._descriptor)
 
     def close_to_others(self) -> None:

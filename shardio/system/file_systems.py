@@ -1,4 +1,4 @@
-"""The file system that a path lies on: its type, its block size, and how far the kernel reads ahead."""
+"""The file system of a path: its type, its block size, and how far the kernel reads ahead."""
 
 import os
 import re
@@ -26,7 +26,7 @@ class FileSystem:
         type: the kernel's name for its type, such as ext4 or nfs4.
         source: what is mounted: a device, or a server and its directory.
         mount_point: where it is mounted.
-        network: whether its data lie on other machines. What is mounted by FUSE counts as such, unless known as local.
+        network: whether its data are on other machines. What is mounted by FUSE counts as such, unless known as local.
         block_size: the preferred size of a read in bytes.
         free, total: bytes.
         read_ahead: bytes that the kernel reads ahead, or None if it does not say.
@@ -43,7 +43,7 @@ class FileSystem:
 
 
 def file_system(path: Path) -> FileSystem:
-    """Return the file system that `path` lies on; raise OSError if the path does not exist."""
+    """Return the file system of `path`; raise OSError if the path does not exist."""
     real = path.resolve(strict=True)
     device, mount_point, kind, source = _mount(real)
     usage = os.statvfs(real)

@@ -1,4 +1,4 @@
-"""Paths that users give: URLs are refused, because `Path` would make local folders of them."""
+"""Paths that users give. A URL is an error, because `Path` would make a local folder of it."""
 
 import os
 import re

@@ -38,7 +38,7 @@ Share: TypeAlias = Annotated[float, Range(0, 1)]
 
 
 def whole_number(value: int, name: str) -> int:
-    """Return `value` as an int; raise ConfigError unless it is a whole number of any integer type, up to 1,024 bits."""
+    """Return `value` as an int; raise ConfigError unless it is an integer of any type, up to 1,024 bits."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -99,7 +99,7 @@ class ReaderContract:
                     assert isinstance(column, list)
 
     def test_out(self, reader: Reader) -> None:
-        """`read` fills `out` in place and touches nothing beside it."""
+        """`read` fills `out` in place and touches nothing around it."""
         rows = np.array([9, 2, 3, 4, 9])
         for name, field in with_hidden(self.fields).items():
             if field.fixed:

@@ -25,7 +25,7 @@ def check_source(given: Any, expected: Sequence[Sample], folder: Path, **fields:
     Args:
         given: the source that a converter returned.
         expected: its samples, in order.
-        folder: an empty directory, in which this function writes datasets.
+        folder: an empty directory; this function writes datasets into it.
         fields: the definitions that some of its fields must have, as `shardio.create` takes them.
     """
     assert len(expected)

@@ -33,7 +33,7 @@ class TrainConfig:
         val: the validation set, given alike. By default, nothing is validated.
         classes: what validation labels mean where `val` has other classes than `train`. `"union"`: number classes by
             name; those of `train` keep their numbers, the others follow, and the model has an output for each.
-            `"ignore"`: take labels as they are. By default, such a `val` is refused.
+            `"ignore"`: take labels as they are. By default, such a `val` is an error.
         output: directory for checkpoints and logs; all ranks must share it.
         epochs: epochs to train.
         batch_size: samples per rank and step.
@@ -63,11 +63,11 @@ class TrainConfig:
         bucket_mb: MiB of gradients per allreduce (DDP's bucket).
         hook: DDP's communication hook, which compresses gradients before they are sent.
         powersgd_rank: rank of PowerSGD's approximation (Vogels et al. 2019, arXiv:1905.13727).
-        powersgd_start: step from which PowerSGD approximates gradients.
+        powersgd_start: first step that approximates gradients by PowerSGD.
         local_sgd_period: local SGD: steps that each rank takes on its own between averages of the weights. Excludes
             `hook`.
-        local_sgd_start: step from which local SGD begins (post-local SGD).
-        measure_noise_scale: measure the gradient noise scale, which tells how large a batch may be; needs two ranks or
+        local_sgd_start: first step of local SGD (post-local SGD).
+        measure_noise_scale: measure the gradient noise scale, which bounds the useful batch size; needs two ranks or
             more.
         seed: seed of weights, order and augmentation.
         task: what to learn: classification of images, or regression of numbers from volumes.
@@ -86,9 +86,9 @@ class TrainConfig:
             another sample in its place, leave it out of validation, and list it in `bad.jsonl` in `output`.
         max_bad: with `on_bad_sample="replace"`: bad samples allowed per rank and epoch, a count, or below 1 a share.
         resume: checkpoint to resume from: its path; or auto for the newest intact one in `output`, or a new run if
-            there is none, so you can always pass it. By default, an `output` that holds a run is refused.
+            there is none, so you can always pass it. By default, an `output` that holds a run is an error.
         checkpoint_every_steps: steps between checkpoints; one is also written after each epoch.
-        keep_checkpoints: number of last checkpoints to keep, beside the best one.
+        keep_checkpoints: number of last checkpoints to keep, besides the best one.
         log_every: seconds between lines of progress if the output is not a terminal.
         metrics_every_steps: steps between lines of `metrics.jsonl`, and between checks for slow ranks.
         monitor_seconds: seconds between lines about each rank's input in `input.jsonl`. By default, there are none. See

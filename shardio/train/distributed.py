@@ -222,7 +222,7 @@ def _place(job: Job) -> str:
 def _reason(error: BaseException) -> str:
     """Return the first sentence of an error of torch.distributed, without the line of C++ that it begins with.
 
-    NCCL's errors tell their cause at the end.
+    NCCL's errors name their cause at the end.
     """
     text = _GLOO_LOST.sub("", str(error))
     first = re.split(r"\. |\n", text, maxsplit=1)[0].rstrip(".")
@@ -236,7 +236,7 @@ def init_method(environ: Mapping[str, str]) -> str:
     MASTER_ADDR and MASTER_PORT, which torchrun sets, come first. Without them `srun`'s variables suffice, and those of
     Open MPI's `mpirun` where all ranks are on one node.
 
-    Raises ConfigError if the variables do not tell where rank 0 is.
+    Raises ConfigError if the variables don't say where rank 0 is.
     """
     address, port = environ.get("MASTER_ADDR"), environ.get("MASTER_PORT")
     if address and port:

@@ -128,7 +128,7 @@ class VolumeRegression:
         return (values - means) / deviations
 
     def describe(self) -> dict[str, Any]:
-        """Return what must be the same on resuming; it also tells how to use the model elsewhere."""
+        """Return what must be the same on resuming; it also says how to use the model elsewhere."""
         names = ("means", "deviations", "input_means", "input_deviations")
         return {"channels": self.channels, **{name: list(getattr(self, name)) for name in names}}
 
