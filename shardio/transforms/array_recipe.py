@@ -33,11 +33,11 @@ from .random_generator import RandomGenerator
 
 @dataclass(frozen=True, slots=True)
 class ArrayConversion:
-    """The conversion of arrays to floats, or of whole numbers to int64.
+    """The conversion of arrays to floats, or of integers to int64.
 
     Attributes:
-        dtype: the dtype of the results, to which floats are rounded after they were computed in float32.
-        moments: the mean, which is subtracted, and the standard deviation, by which the difference is divided: float32,
+        dtype: the dtype of the results; floats are computed in float32 and then rounded to it.
+        moments: the mean to subtract, and the standard deviation to divide the difference by: float32,
             of a shape that broadcasts over the arrays. None leaves values as they are.
     """
 
@@ -69,8 +69,8 @@ class Filling:
     Attributes:
         fill: the numbers to put there, of a shape that broadcasts over the arrays; float32 where the conversion gives
             floats, which are rounded later, else of the dtype of the results.
-        missing: the numbers that stand for no value beside NaN, of the stored dtype, [n].
-        mask: whether to tell where values were missing.
+        missing: the numbers that mark a missing value, besides NaN, of the stored dtype, [n].
+        mask: whether to deliver where values were missing.
     """
 
     fill: NDArray[Any]
@@ -256,7 +256,7 @@ class ArrayRecipe:
 
     @property
     def offset(self) -> int | None:
-        """The place of the transform of which is told where it begins in stored arrays; ArrayCuts alone precede it."""
+        """The position of the transform whose offset in stored arrays is delivered; only ArrayCuts precede it."""
         return next((place for place, each in enumerate(self.transforms) if _tells_offset(each)), None)
 
     @property
@@ -331,7 +331,7 @@ def _tells_offset(transform: ArrayTransform) -> bool:
 def _check_offset(
     transform: ArrayTransform, position: int, before: Sequence[ArrayTransform], shape: Shape | None
 ) -> None:
-    """Raise ConfigError if a transform is to tell where it begins in arrays of this shape, and cannot."""
+    """Raise ConfigError if a transform is to deliver its offset in arrays of this shape, and cannot."""
     if not _tells_offset(transform):
         return
     what = f"transform {position}: {type(transform).__name__} with offset=True"

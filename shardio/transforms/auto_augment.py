@@ -52,7 +52,7 @@ class TrivialAugmentWide:
         check_interpolation(self.interpolation, ("nearest", "bilinear"))
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[SizePreservingStep, ...]:
-        """Return a step for each operation but identity, restricted to the images for which it was chosen."""
+        """Return a step for each operation but identity, restricted to the images that drew it."""
         random = generator.uniform(3)
         strength = np.floor(random[:, 1] * 31) / 30
         signed = np.where(random[:, 2] < 0.5, strength, -strength)
@@ -94,7 +94,7 @@ class RandAugment:
             raise ConfigError(f"magnitude must be from 0 to {self.num_magnitude_bins - 1}, got {self.magnitude}")
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[SizePreservingStep, ...]:
-        """Return steps for all operations, `num_ops` times, restricted to the images for which each was chosen."""
+        """Return steps for all operations, `num_ops` times, restricted to the images that drew each."""
         random = generator.uniform(2 * self.num_ops)
         strength = np.full(len(sizes), self.magnitude / (self.num_magnitude_bins - 1))
         translation = sizes.astype(np.float64) * 150 / 331

@@ -83,7 +83,7 @@ class RandomChoice:
         object.__setattr__(self, "transforms", _as_children(self.transforms, "RandomChoice"))
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[SizePreservingStep, ...]:
-        """Return the steps of each transform, restricted to the images for which it was chosen."""
+        """Return the steps of each transform, restricted to the images that drew it."""
         chosen = np.floor(generator.uniform(1)[:, 0] * len(self.transforms))
         return tuple(
             restrict(step, chosen == number)

@@ -1,4 +1,4 @@
-"""Fusion of steps: crops, resizes and flips as one region, resized once, of which a window is kept and perhaps flipped.
+"""Fusion of steps: crops, resizes and flips become one region that is resized once, then cropped and perhaps flipped.
 
 RandomResizedCrop and flip, Resize and CenterCrop, CenterCrop alone and other usual lists have this form, which an
 engine carries out in one pass.
@@ -24,7 +24,7 @@ class FusedSteps:
         resized: height and width that the region is resized to, int32 [B, 2].
         windows: top and left of the kept window in the resized region, int32 [B, 2]. It is black beyond that.
         results: height and width of the windows, int32 [B, 2].
-        flips: whether to mirror the window left to right, bool [B].
+        flips: whether to flip the window left to right, bool [B].
         interpolation, antialias: how to resize, see `steps.Scale`.
     """
 
@@ -47,7 +47,7 @@ class FusedSteps:
 
     @property
     def inside(self) -> bool:
-        """Whether all windows lie within the resized regions."""
+        """Whether all windows are within the resized regions."""
         return bool((self.windows >= 0).all() and (self.windows + self.results <= self.resized).all())
 
 

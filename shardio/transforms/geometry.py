@@ -71,7 +71,7 @@ def random_sides(
 
     Args:
         pixels: the images' areas in pixels, [B, 1].
-        random: uniform random numbers, of which the first twenty columns are used, [B, 20 or more].
+        random: uniform random numbers, [B, 20 or more]; only the first twenty columns are used.
         scale: (min, max) of the box's area as a fraction of the image's.
         ratio: (min, max) of the first side over the second.
     """
@@ -179,7 +179,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class RandomHorizontalFlip:
-    """Mirror an image left to right with probability `p`.
+    """Flip an image left to right with probability `p`.
 
     Args:
         p: the probability, in [0, 1].
@@ -217,7 +217,7 @@ class RandomCrop:
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", as_pair(self.size, "size"))
         if not isinstance(self.padding, int) or self.padding < 0:
-            raise ConfigError(f"padding must be a whole number of at least 0, got {self.padding!r}")
+            raise ConfigError(f"padding must be an integer of at least 0, got {self.padding!r}")
 
     def steps(self, sizes: Sizes, generator: RandomGenerator) -> tuple[Step, ...]:
         size = np.full_like(sizes, self.size)

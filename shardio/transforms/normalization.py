@@ -1,4 +1,4 @@
-"""Conversions, the last transforms but RandomErasing: ToFloat and Normalize to floats, ToInt64 of whole numbers.
+"""Conversions, the last transforms but RandomErasing: ToFloat and Normalize to floats, ToInt64 for integers.
 
 FillMissing, which goes with them, may stand anywhere before them.
 """
@@ -61,21 +61,21 @@ class ToFloat:
 class Normalize:
     """Convert to floats by `(x - mean) / std`, per channel, or per channel and level.
 
-    Of images, uint8 [B, H, W, C], x is the pixel divided by 255, and the result is [B, C, H, W]: `mean` and `std` are
-    on the scale of 0 to 1, as torchvision's are. Of arrays, whose first axis is the channels, x is the stored number,
-    and the shape stays. No ToFloat is needed before it. Each operation is rounded to float32, on a device too.
+    For images, uint8 [B, H, W, C], x is the pixel divided by 255, and the result is [B, C, H, W]: `mean` and `std` are
+    on the scale of 0 to 1, as torchvision's are. For arrays, whose first axis is the channels, x is the stored number,
+    and the shape stays. You need no ToFloat before it. Each operation is rounded to float32, also on a device.
 
     Args:
-        mean: one number per channel, or one for all channels; for images in [-1, 1]. Of arrays with more leading axes,
-            such as variables and levels [C, L, H, W], also one for each of their places: nested sequences or an array
-            of shape [C, L], or [C, 1] or [1, L].
+        mean: one number per channel, or one for all channels; for images in [-1, 1]. Arrays with more leading axes,
+            such as variables and levels [C, L, H, W], may have one for each position along them: nested sequences or
+            an array of shape [C, L], or [C, 1] or [1, L].
         std: likewise, above 0; for images at most 10.
         dtype: as for ToFloat. None, the default, takes the dtype of a ToFloat directly before it, else float32.
 
     Raises:
         ConfigError: if a number is out of range or the dtype is unknown. The loader raises it for another number of
-            channels or levels, for numbers that differ along an axis that a transform before it cuts, reverses or turns
-            at random, for images if `mean` or `std` is on the scale of 0 to 255, and for arrays of complex numbers.
+            channels or levels, for numbers that differ along an axis that a transform before it crops, flips or
+            rotates at random, for images if `mean` or `std` is on the scale of 0 to 255, and for complex numbers.
     """
 
     mean: Numbers
@@ -92,17 +92,17 @@ class Normalize:
 
 @dataclass(frozen=True, slots=True)
 class FillMissing:
-    """Put a number in the place of each missing one: of NaN, and of the numbers that `missing` names.
+    """Replace missing values, NaN and the numbers in `missing`, by a number.
 
-    It is for arrays, and may stand anywhere before ToFloat, Normalize and ToInt64: crops, flips and turns before or
-    after it change nothing. Values are filled before they are normalized, in the pass that converts them.
+    FillMissing is for arrays and goes anywhere before ToFloat, Normalize and ToInt64: its order among crops, flips and
+    rotations doesn't matter. Values are filled before they are normalized, in the pass that converts them.
 
     Args:
-        value: the number to put there: one for all, or as for `Normalize`, one per channel, or per channel and level.
-            `"mean"` is the mean of the list's Normalize, which makes 0 of it.
-        mask: whether to deliver `NAME_missing` too, bool of the shape of the values: True where one was missing. What
-            PadTo adds, and a sample without the field, or masked, is False.
-        missing: a number, or several, that stand for no value, such as -9999; whole numbers need one.
+        value: the replacement: one number, or as for `Normalize`, one per channel, or per channel and level. `"mean"`
+            takes the mean of the list's Normalize, so that missing values become 0.
+        mask: whether to also deliver `NAME_missing`, bool in the shape of the values: True where one was missing. It
+            is False in PadTo's padding, and for a sample that lacks the field or is masked.
+        missing: a number, or several, that mark a missing value, such as -9999; fields of integers need one.
 
     Raises:
         ConfigError: if an argument is none of these. The loader raises it for other fields, for a `value` or `missing`
@@ -130,10 +130,10 @@ class FillMissing:
 
 @dataclass(frozen=True, slots=True)
 class ToInt64:
-    """Convert whole numbers to int64, which torch's embeddings, losses and indexing take.
+    """Convert integers to int64, which torch's embeddings, losses and indexing take.
 
-    It is for arrays of one shape, arrays of several, and scalars, of any integer dtype, and comes last. Values do not
-    change: a uint64 that int64 cannot hold makes its sample a bad one.
+    ToInt64 is for arrays of one or several shapes and for scalars, of any integer dtype, and comes last. Values don't
+    change: a uint64 that int64 can't hold makes a bad sample.
 
     Raises:
         ConfigError: the loader raises it for images, floats, complex numbers and booleans.
@@ -197,7 +197,7 @@ def along_axes(what: str, numbers: Numbers, shape: Sequence[int | None], why: st
 
 
 def _as_floats(value: object, name: str) -> tuple[Any, ...]:
-    """Return a number, or several, nested or not, as finite floats, of which float32 holds an approximation."""
+    """Return a number, or several, nested or not, as finite floats that float32 can approximate."""
     try:
         numbers = np.atleast_1d(np.asarray(value, np.float64))
     except (TypeError, ValueError):

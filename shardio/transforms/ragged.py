@@ -1,4 +1,4 @@
-"""Transforms that join values of several lengths in a batch, padded or end to end, and that make tokens of texts."""
+"""Transforms that batch values of several lengths, padded or end to end, and that tokenize strings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ End: TypeAlias = Literal["end", "start"]
 class PadTo:
     """Make one tensor `[B, L, ...]` of values of several lengths, and `NAME_length`, int64 [B], of their lengths.
 
-    It is for fields whose first axis has any length, such as `("float32", (None, 12))`, and comes last. A missing or
+    PadTo is for fields whose first axis has any length, such as `("float32", (None, 12))`, and comes last. A missing or
     masked value has length 0.
 
     Args:
@@ -34,7 +34,7 @@ class PadTo:
             unless `cut` says what to do with it.
         multiple_of: L is rounded up to a multiple of this.
         value: the padding: a number that the dtype of the values holds.
-        side: where the padding goes, `"right"` (behind the values) or `"left"`.
+        side: where the padding goes, `"right"` (after the values) or `"left"`.
         cut: which end of a value longer than `length` to cut off, `"end"` or `"start"`.
 
     Raises:
@@ -65,7 +65,7 @@ class PadTo:
         return None if self.length is None else self.padded(self.length)
 
     def padded(self, longest: int) -> int:
-        """Return L for values of which the longest has this length."""
+        """Return L for values whose longest has this length."""
         return -(-longest // self.multiple_of) * self.multiple_of
 
 

@@ -198,7 +198,7 @@ class Recipe:
 def _filtered(
     transform: SizeChangingTransform | SizePreservingTransform, usual: Interpolation
 ) -> SizeChangingTransform | SizePreservingTransform:
-    """Return the transform; a resize for which no filter was given gets the usual one."""
+    """Return the transform; a resize without a filter gets the usual one."""
     if isinstance(transform, Resize | RandomResizedCrop) and transform.interpolation is None:
         return replace(transform, interpolation=usual)
     return transform

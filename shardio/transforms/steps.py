@@ -151,7 +151,7 @@ class Equalize:
 class Sharpen:
     """Blend the image with a smooth one, as `Blend` does, by factors float32 [B]: 0 is smooth, above 1 sharper.
 
-    A smooth pixel is the rounded mean of 3 x 3 pixels in which the center counts five times. Those on an edge stay.
+    A smooth pixel is the rounded mean of 3 x 3 pixels whose center counts five times. Those on an edge stay.
     """
 
     mask: Mask

@@ -19,7 +19,7 @@ def as_pair(value: int | Sequence[int], name: str) -> tuple[int, int]:
 
 
 def at_least_one(value: int, name: str) -> int:
-    """Return a whole number of at least 1 as an int."""
+    """Return an integer of at least 1 as an int."""
     number = whole_number(value, name)
     if number < 1:
         raise ConfigError(f"{name} must be at least 1, got {value!r}")
