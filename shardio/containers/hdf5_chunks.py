@@ -28,7 +28,8 @@ from ..system.forks import reset_in_children
 from ..system.types import Rows
 from ._hdf5_codecs import Bytes, Damaged, address
 from ._hdf5_filters import FilterPipeline, pipeline_of
-from .base import Blocks, check_value_bytes
+from .base import Blocks, Extent, check_value_bytes
+from .field_reader import ChunkSpan, FieldReader
 from .file_spans import NO_BYTES, FileSpans, of_blocks, touched
 from .files import RawFile, as_rows
 from .row_locator import within
@@ -45,22 +46,6 @@ MOST_BYTES = 256 << 20
 """The bytes of chunks that a process keeps at most."""
 
 _RARE = 4  # with four times as many bytes as are kept, a row in random order finds its chunk once in four times
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ChunkSpan:
-    """The cost of reading one row of a dataset whose chunks hold several rows.
-
-    Attributes:
-        rows: the rows of a chunk.
-        size: the bytes of all chunks that hold parts of one row.
-        kept: whether the process keeps them for the next rows.
-    """
-
-    rows: int
-    size: int
-    kept: bool
 
 
 class _Slot:
@@ -358,7 +343,7 @@ class FileChunks:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkedRows:
+class ChunkedRows(FieldReader):
     """A chunked dataset `[n, *shape]`, read chunk by chunk, each chunk once per call.
 
     Chunks of which a call needs some rows only are kept for the next calls.
@@ -371,6 +356,7 @@ class ChunkedRows:
         stored: the element type as it is stored, of either byte order.
         fill: the value of chunks that were never written.
         kept: the number by which `CHUNKS` knows the dataset.
+        count: the number of rows.
         order: for each axis of `chunk`, its place in a stored chunk; None if the axes are stored in this order.
     """
 
@@ -381,18 +367,21 @@ class ChunkedRows:
     stored: np.dtype[Any]
     fill: Any
     kept: int
+    count: int
     order: tuple[int, ...] | None = None
 
+    def __len__(self) -> int:
+        return self.count
+
     @property
-    def span(self) -> ChunkSpan | None:
-        """Return the chunk that reading one row decompresses; None if it decompresses the row alone."""
+    def chunk_span(self) -> ChunkSpan | None:
         if self.chunk[0] == 1 or (self.chunk[1:] == self.field.row_shape and self.chunks.is_raw):
             return None
         size = math.prod(self.chunks.grid[1:]) * self.chunks.size
         return ChunkSpan(self.chunk[0], size, CHUNKS.holds(self.chunks.size))
 
-    def spans(self, rows: Rows, blocks: Blocks | None) -> FileSpans | None:
-        """Return the bytes of the file that reading rows, or blocks of them, takes; None if chunks are in no file."""
+    def spans(self, rows: Rows, extent: Extent | None) -> FileSpans | None:
+        blocks = extent if isinstance(extent, Blocks) else None
         chunks, shape = self.chunks, self.field.row_shape
         if not isinstance(chunks, FileChunks) or self.chunk[1:] != shape or not chunks.is_raw:
             return chunks.spans(touched(rows, self.chunk, chunks.grid, blocks))
@@ -402,8 +391,8 @@ class ChunkedRows:
             return of_blocks(offsets[there], shape, self.stored.itemsize, blocks[there])
         return offsets[there], np.full(int(there.sum()), self.field.row_bytes)
 
-    def tables(self, rows: Rows, blocks: Blocks | None) -> FileSpans:
-        """Return the bytes of the file that `spans` itself reads, see `Reader.tables`."""
+    def tables(self, rows: Rows, extent: Extent | None) -> FileSpans:
+        blocks = extent if isinstance(extent, Blocks) else None
         return self.chunks.tables(touched(rows, self.chunk, self.chunks.grid, blocks))
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
@@ -680,7 +669,7 @@ def chunked_rows(dataset: Any, file: RawFile, name: str, field: Field) -> Chunke
     fill = np.asarray(dataset.fillvalue, field.row_dtype)
     chunks = FileChunks(file, name, *table)
     kept = CHUNKS.number_of(file, math.prod(chunks.grid) * pipeline.size)
-    return ChunkedRows(chunks, name, field, dataset.chunks, dataset.dtype, fill, kept)
+    return ChunkedRows(chunks, name, field, dataset.chunks, dataset.dtype, fill, kept, len(dataset))
 
 
 def block_parts(ordered: Rows, block: int) -> list[slice]:

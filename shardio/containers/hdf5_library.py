@@ -18,7 +18,8 @@ from ..system import helper_process, portable
 from ..system.types import Rows
 from . import files
 from .base import Blocks, check_value_bytes
-from .hdf5_chunks import ChunkSpan, block_parts
+from .field_reader import ChunkSpan, FieldReader
+from .hdf5_chunks import block_parts
 
 SERVICE = "shardio.containers.hdf5_service"
 """The module that the helper process runs."""
@@ -106,21 +107,21 @@ _FAILED: dict[tuple[int, ...], dict[Hashable, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryRows:
+class LibraryRows(FieldReader):
     """A dataset of fixed rows, which h5py decodes and converts to the field's dtype. Each call reads a block once."""
 
     library: LibraryFile
     name: str
     field: Field
     block: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
 
     @property
-    def span(self) -> ChunkSpan | None:
-        """Return the chunk that reading one row decompresses; None if it decompresses the row alone."""
+    def chunk_span(self) -> ChunkSpan | None:
         return ChunkSpan(self.block, self.block * self.field.row_bytes, False) if self.block > 1 else None
-
-    def spans(self, rows: Rows, extent: object) -> None:
-        """Return None: libhdf5 may read any bytes of the file."""
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
         """Fill `out` [n, *shape] with the rows.
@@ -158,16 +159,17 @@ class LibraryRows:
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryValues:
+class LibraryValues(FieldReader):
     """Values that differ in size: a dataset of strings or of variable-length uint8, or a group of data and offsets."""
 
     library: LibraryFile
     name: str
+    count: int
 
-    def spans(self, rows: Rows, extent: object) -> None:
-        """Return None: libhdf5 may read any bytes of the file."""
+    def __len__(self) -> int:
+        return self.count
 
-    def read(self, rows: Rows, most: int) -> list[bytes]:
+    def read_values(self, rows: Rows, most: int) -> list[bytes]:
         """Return the bytes of each row.
 
         Raises:
@@ -199,7 +201,7 @@ def library_rows(dataset: Any, library: LibraryFile, name: str, field: Field) ->
     if dataset.dtype.kind not in "biufc" or not np.can_cast(dataset.dtype, field.row_dtype, "same_kind"):
         raise ShardCorrupt(f"{library.path}, field {name!r}: expected {field.dtype}, got {dataset.dtype}")
     check_filters(dataset, library.path, name)
-    return LibraryRows(library, name, field, dataset.chunks[0] if dataset.chunks else 1)
+    return LibraryRows(library, name, field, dataset.chunks[0] if dataset.chunks else 1, len(dataset))
 
 
 def library_values(parts: Sequence[Any], library: LibraryFile, name: str) -> LibraryValues:
@@ -223,7 +225,7 @@ def library_values(parts: Sequence[Any], library: LibraryFile, name: str) -> Lib
             )
     for part in parts:
         check_filters(part, library.path, name)
-    return LibraryValues(library, name)
+    return LibraryValues(library, name, len(parts[-1]) - (len(parts) > 1))
 
 
 def resolve(file: Any, name: str, path: Path) -> Any:

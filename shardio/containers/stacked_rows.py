@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Rows
-from .base import Blocks
+from .base import Blocks, Extent
+from .field_reader import ChunkSpan, FieldReader
 from .file_spans import NO_BYTES, FileSpans
+from .row_locator import RowLocator, StackedLocators
 
 
 def of_variable(name: str, number: int) -> str:
@@ -39,7 +41,9 @@ def with_variables(path: Path, fields: Mapping[str, Field], stacks: Mapping[str,
     return stored | {one: _field_of_variable(fields[name]) for name, found in stacks.items() for one in found}
 
 
-def stack_readers(readers: dict[str, Any], fields: Mapping[str, Field], stacks: Mapping[str, Sequence[str]]) -> None:
+def stack_readers(
+    readers: dict[str, FieldReader], fields: Mapping[str, Field], stacks: Mapping[str, Sequence[str]]
+) -> None:
     """Put the readers of stacks in the place of those of their variables, which `readers` has by name."""
     for name, found in stacks.items():
         readers[name] = StackedRows(tuple(readers.pop(one) for one in found), len(fields[name].row_shape))
@@ -53,7 +57,7 @@ def _field_of_variable(stack: Field) -> Field:
 
 @final
 @dataclass(frozen=True, slots=True)
-class StackedRows:
+class StackedRows(FieldReader):
     """Rows [variables, *shape] of a field, whose variables have readers of their own, of fixed rows [*shape].
 
     Attributes:
@@ -61,16 +65,18 @@ class StackedRows:
         axes: the axes of a row, that of variables among them.
     """
 
-    variables: tuple[Any, ...]
+    variables: tuple[FieldReader, ...]
     axes: int
 
+    def __len__(self) -> int:
+        return len(self.variables[0])
+
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        """Fill `out` [n, variables, *shape] with the rows; raise what the readers raise."""
         for number, variable in enumerate(self.variables):
             variable.read(rows, out[:, number], most)
 
     def read_blocks(self, rows: Rows, blocks: Blocks, out: NDArray[Any], most: int) -> None:
-        """Fill `out` with blocks of the rows, of which no variable is read in vain; raise what the readers raise."""
+        # No variable is read in vain.
         for number, (variable, places, inner) in enumerate(self._touched(rows, blocks)):
             if not len(places):
                 continue
@@ -82,18 +88,31 @@ class StackedRows:
             first = blocks.begins[places, 0] if len(blocks.size) == self.axes else 0
             out[places, number - first] = found
 
-    def spans(self, rows: Rows, blocks: Blocks | None) -> FileSpans | None:
-        """Return the bytes that reading takes, see `Reader.spans`."""
-        found = [variable.spans(rows[places], inner) for variable, places, inner in self._touched(rows, blocks)]
-        return None if any(spans is None for spans in found) else _together(found)
+    def spans(self, rows: Rows, extent: Extent | None) -> FileSpans | None:
+        found = [variable.spans(rows[places], inner) for variable, places, inner in self._touched(rows, extent)]
+        known = [spans for spans in found if spans is not None]
+        return _together(known) if len(known) == len(found) else None
 
-    def tables(self, rows: Rows, blocks: Blocks | None) -> FileSpans:
-        """Return the bytes that `spans` itself reads, see `Reader.tables`."""
-        touched = self._touched(rows, blocks)
+    def tables(self, rows: Rows, extent: Extent | None) -> FileSpans:
+        touched = self._touched(rows, extent)
         return _together([variable.tables(rows[places], inner) for variable, places, inner in touched])
 
-    def _touched(self, rows: Rows, blocks: Blocks | None) -> Iterator[tuple[Any, NDArray[np.int64], Blocks | None]]:
+    def locator(self) -> RowLocator | None:
+        found = [locator for variable in self.variables if (locator := variable.locator()) is not None]
+        return StackedLocators(tuple(found)) if len(found) == len(self.variables) else None
+
+    @property
+    def chunk_span(self) -> ChunkSpan | None:
+        spans = [span for variable in self.variables if (span := variable.chunk_span) is not None]
+        if not spans:
+            return None
+        return ChunkSpan(max(s.rows for s in spans), sum(s.size for s in spans), all(s.kept for s in spans))
+
+    def _touched(
+        self, rows: Rows, extent: Extent | None
+    ) -> Iterator[tuple[FieldReader, NDArray[np.int64], Blocks | None]]:
         """Yield each variable with the places in `rows` of those that it is read of, and blocks of these."""
+        blocks = extent if isinstance(extent, Blocks) else None
         everywhere = np.arange(len(rows))
         for number, variable in enumerate(self.variables):
             if blocks is None or len(blocks.size) < self.axes:

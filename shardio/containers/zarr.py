@@ -35,14 +35,15 @@ from ..system.types import Rows
 from . import _zarr_codecs, zarr_index
 from ._hdf5_codecs import Bytes, Damaged
 from ._hdf5_filters import FilterPipeline
-from .base import Container, Extent, OpenedShard
+from .array_shard import ArrayReader, ArrayShard
+from .base import Container, OpenedShard
+from .field_reader import ColumnRows, DecodedRows, FieldReader, decoding_of
 from .file_spans import NO_BYTES, FileSpans
 from .files import RawFile, RawFolder
-from .hdf5 import DecodedRows, OpenShard, RowsReader, SomeRows
 from .hdf5_chunks import CHUNKS, ChunkedRows, Located
 from .joined import joined_files, joined_name
 from .runs import REQUESTED
-from .stacked_rows import stack_readers, stacks_among, with_variables
+from .stacked_rows import stacks_among, with_variables
 from .zarr_index import IndexedArray, ZarrIndex
 from .zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array
 
@@ -479,25 +480,24 @@ def array_rows(files: ChunkFiles, name: str, layout: ArrayLayout, axis: int, ent
     kept = CHUNKS.number_of(files.owner, math.prod(layout.shape) * layout.dtype.itemsize)
     order = tuple(layout.order[a] for a in axes)
     chunks = ZarrChunks(files, name, layout, axes, pipeline, entries, kept, layout.grid)
-    return ChunkedRows(
-        chunks, name, field, chunk, layout.dtype, layout.fill, kept, None if order == (*range(len(order)),) else order
-    )
+    in_order = order == (*range(len(order)),)
+    count, fill = layout.shape[axis], layout.fill
+    return ChunkedRows(chunks, name, field, chunk, layout.dtype, fill, kept, count, None if in_order else order)
 
 
-def field_rows(rows: ChunkedRows, field: Field, how: cf.Decoding | None) -> Any:
-    """Return the reader of a field: of an array's rows, decoded if `how` says so, or as other numbers.
+def _field_rows(rows: ChunkedRows, field: Field, packing: Mapping[str, Any] | None) -> FieldReader:
+    """Return the reader of a field: of an array's rows, decoded by `packing`, or as other numbers.
 
     Raises ValueError if the field is of other values than these.
     """
     stored = rows.field.row_dtype
     if field.row_shape != rows.field.row_shape:
         raise ValueError(f"expected rows of {field.row_shape}, the array has {rows.field.row_shape}")
-    if how is None and field.row_dtype == stored:
+    if packing is not None:
+        return DecodedRows(rows, rows.field, decoding_of(packing, stored, field))
+    if field.row_dtype == stored:
         return rows
-    how = how or replace(cf.decoding({}, stored), scaled=field.row_dtype)
-    if how.dtype != field.row_dtype:
-        raise ValueError(f"expected {field.dtype}, its attributes give {how.dtype}")
-    return DecodedRows(rows, rows.field, how)
+    return DecodedRows(rows, rows.field, replace(cf.decoding({}, stored), scaled=field.row_dtype))
 
 
 def check_understood(layout: ArrayLayout) -> None:
@@ -506,7 +506,7 @@ def check_understood(layout: ArrayLayout) -> None:
 
 
 @final
-class ZarrReader(RowsReader):
+class ZarrReader(ArrayReader):
     """A `Reader` of the store at `path`, which is a link to it or the store itself.
 
     Args:
@@ -529,11 +529,7 @@ class ZarrReader(RowsReader):
         self._index, self._joined, self._in_cache = index, tuple(joined), in_cache
         super().__init__(path, fields)
 
-    def tables(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans:
-        found: FileSpans = self._shard().readers[field].tables(rows, extent)
-        return found
-
-    def _open(self) -> OpenShard:
+    def _open(self) -> ArrayShard:
         index = self._index or zarr_index.read(self._path)
         joined = self._joined if self._index else _joined(self._path, index)
         if self._in_cache:
@@ -546,31 +542,20 @@ class ZarrReader(RowsReader):
         else:
             states = zip((self._path, *joined), (index.zipped, *index.joined), strict=True)
             stores = [(place, _opened_zip(place, state)) for place, state in states]
-        readers: dict[str, Any] = {}
-        counts: dict[str, int] = {}
         fields = {name: field for name, field in self._fields.items() if name != CHECKSUM}
-        stacks = stacks_among(fields, index.arrays)
-        for name, field in with_variables(self._path, fields, stacks).items():
-            readers[name], counts[name] = self._open_field(name, field, index, stores)
-        if (taken := index.columns.get(zarr_index.ROWS)) is not None:
-            rows = np.asarray(taken)
-            if len(rows) and not 0 <= rows.min() <= rows.max() < min(counts.values(), default=0):
-                raise ShardCorrupt(f"{self._path}: its index names rows that are not in {counts}")
-            readers = {name: SomeRows(reader, taken) for name, reader in readers.items()}
-            counts = dict.fromkeys(counts, len(taken))
-        stack_readers(readers, fields, stacks)
+        beside: dict[str, FieldReader] = {}
         if CHECKSUM in self._fields:
             if (column := index.columns.get(CHECKSUM)) is None:
                 raise ShardCorrupt(f"{self._path}: its index has no checksums of samples")
-            readers[CHECKSUM], counts[CHECKSUM] = _Column(column), len(column)
-        if len(set(counts.values())) > 1:
-            raise ShardCorrupt(f"{self._path}: fields differ in their number of samples: {counts}")
-        return OpenShard(next(iter(counts.values()), 0), readers, {})
+            beside[CHECKSUM] = ColumnRows(column)
+        stacks = stacks_among(fields, index.arrays)
+        stored = with_variables(self._path, fields, stacks)
+        readers = {name: self._open_field(name, field, index, stores) for name, field in stored.items()}
+        return ArrayShard.of(self._path, fields, stacks, readers, beside, index.columns.get(zarr_index.ROWS))
 
     def _open_field(
         self, name: str, field: Field, index: ZarrIndex, stores: Sequence[tuple[Path, RawFile | None]]
-    ) -> tuple[Any, int]:
-        """Return the reader of a field, and its number of rows."""
+    ) -> FieldReader:
         if (array := index.arrays.get(name)) is None:
             raise ShardCorrupt(f"{self._path}: its index has no field {name!r}")
         root, packed = stores[array.file]
@@ -580,27 +565,9 @@ class ZarrReader(RowsReader):
                 raise NotUnderstood(f"has no axis {array.axis}")
             files = FolderChunks(root, array.path) if packed is None else PackedChunks(packed)
             rows = array_rows(files, array.path, layout, array.axis, array.chunks)
-            packing = array.packing
-            how = None if packing is None else cf.decoding(cf.from_json(packing), rows.field.row_dtype)
-            return field_rows(rows, field, how), layout.shape[array.axis]
+            return _field_rows(rows, field, array.packing)
         except (ValueError, TypeError, AttributeError, SourceError) as error:
             raise ShardCorrupt(f"{self._path}, field {name!r}: {error}") from error
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column of an index."""
-
-    values: Table
-
-    def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        out[...] = self.values.take(rows)
-
-    def spans(self, rows: Rows, extent: Extent | None) -> FileSpans:
-        return NO_BYTES
-
-    tables = spans
 
 
 @final

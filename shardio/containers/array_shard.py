@@ -1,0 +1,118 @@
+"""Shards of arrays in files of other programs: their fields put together, and a base of readers of them."""
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ShardCorrupt
+from ..format.fields import Field
+from ..format.file_table import Table
+from ..format.limits import MAX_VALUE_BYTES
+from ..system.types import Column, Rows
+from .base import Blocks, Extent, check_out
+from .field_reader import ChunkSpan, FieldReader, SomeRows
+from .file_spans import NO_BYTES, FileSpans
+from .files import BaseReader, check_request
+from .row_locator import RowLocator
+from .stacked_rows import stack_readers
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayShard:
+    """An open shard.
+
+    Attributes:
+        count: its number of samples.
+        readers: the readers of its fields.
+        locators: where rows are, of the fields for which that says all.
+        beside: the fields that the index beside the file holds.
+    """
+
+    count: int
+    readers: Mapping[str, FieldReader]
+    locators: Mapping[str, RowLocator]
+    beside: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        path: Path,
+        fields: Mapping[str, Field],
+        stacks: Mapping[str, Sequence[str]],
+        readers: Mapping[str, FieldReader],
+        beside: Mapping[str, FieldReader],
+        taken: Table | None,
+    ) -> "ArrayShard":
+        """Put a shard together.
+
+        Args:
+            path: the shard, for messages.
+            fields: its fields.
+            stacks: what the variables of its stacks are called, by field.
+            readers: the readers of what is in files: of each field, or of each variable of a stack.
+            beside: the readers of the fields that the index beside the shard holds.
+            taken: the rows in files that are the samples, int64 [samples]; None for all.
+
+        Raises ShardCorrupt for rows that are not in a file, or fields of several lengths.
+        """
+        if taken is not None:
+            rows = np.asarray(taken)
+            least, most = (int(rows.min()), int(rows.max())) if len(rows) else (0, -1)
+            for name, reader in readers.items():
+                if not 0 <= least <= most + 1 <= len(reader):
+                    raise ShardCorrupt(f"{path}, field {name!r}: has {len(reader)} rows, and its index names others")
+            readers = {name: SomeRows(reader, taken) for name, reader in readers.items()}
+        found = {**beside, **readers}
+        counts = {name: len(reader) for name, reader in found.items()}
+        if len(set(counts.values())) > 1:
+            raise ShardCorrupt(f"{path}: fields differ in their number of samples: {counts}")
+        stack_readers(found, fields, stacks)
+        locators = {name: locator for name, reader in found.items() if (locator := reader.locator()) is not None}
+        return cls(next(iter(counts.values()), 0), found, locators, frozenset(beside))
+
+
+class ArrayReader(BaseReader[ArrayShard], ABC):
+    """A base of readers that read each field by a `FieldReader`."""
+
+    def __len__(self) -> int:
+        return self._shard().count
+
+    def read(self, rows: Rows, field: str, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES) -> Column:
+        shard = self._shard()
+        rows, kind = check_request(rows, field, out, self._fields, shard.count, self._path)
+        reader = shard.readers[field]
+        if not kind.fixed:
+            return reader.read_values(rows, most)
+        out = check_out(out, len(rows), kind)
+        if out.size:
+            reader.read(rows, out, most)
+        return out
+
+    def read_blocks(
+        self, rows: Rows, field: str, blocks: Blocks, out: NDArray[Any] | None = None, *, most: int = MAX_VALUE_BYTES
+    ) -> NDArray[Any]:
+        rows, _, out = self._check_blocks(rows, field, blocks, out)
+        if out.size:
+            self._shard().readers[field].read_blocks(rows, blocks, out, most)
+        return out
+
+    def locator(self, field: str) -> RowLocator | None:
+        # None for arrays that are chunked, filtered or of another byte order.
+        return self._shard().locators.get(field)
+
+    def spans(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans | None:
+        shard = self._shard()
+        return NO_BYTES if field in shard.beside else shard.readers[field].spans(rows, extent)
+
+    def tables(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans:
+        return self._shard().readers[field].tables(rows, extent)
+
+    def chunk_spans(self) -> Mapping[str, ChunkSpan]:
+        """Return the chunk that reading one row decompresses, for each field whose chunks hold several rows."""
+        spans = {name: reader.chunk_span for name, reader in self._shard().readers.items()}
+        return {name: span for name, span in spans.items() if span is not None}

@@ -1,0 +1,172 @@
+"""Fields of an HDF5 file: where h5py says that their datasets are, and the readers for them there."""
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ..errors import ShardCorrupt
+from ..format import cf
+from ..format.fields import Field
+from ..format.file_table import FileTable
+from . import hdf5_index
+from .contiguous_rows import ContiguousRows, ContiguousValues
+from .field_reader import DecodedRows, FieldReader, decoding_of
+from .files import RawFile, open_hdf5, open_hdf5_stream
+from .hdf5_chunks import chunk_table, chunked_rows
+from .hdf5_index import Layout
+from .hdf5_library import LibraryFile, library_rows, library_values, resolve
+from .row_locator import MAPPED_ROW
+from .stacked_rows import stacks_among, with_variables
+
+
+def open_fields(path: Path, fields: Mapping[str, Field], layout: Layout) -> dict[str, FieldReader]:
+    """Return the readers of a file's fields.
+
+    Raises:
+        ShardCorrupt: the file lacks a field, has another one, or is cut short or damaged.
+        MissingDependency: a filter of a dataset is not installed.
+    """
+    file, library, readers = RawFile(path), LibraryFile(path), dict[str, FieldReader]()
+    try:
+        with open_hdf5(path) as opened:
+            for name, field in fields.items():
+                dataset_name = layout.names.get(name, name)
+                dataset = resolve(opened, dataset_name, path)
+                if dataset is None and name == hdf5_index.ROWS:
+                    continue  # no row is left out
+                if dataset is None:
+                    raise ShardCorrupt(f"{path}: has no field {dataset_name!r}")
+                if field.fixed:
+                    packed = layout.packing.get(name)
+                    stored, how = (field, None) if packed is None else _stored(packed, field, dataset)
+                    reader = _open_rows(dataset, file, library, dataset_name, stored)
+                    readers[name] = reader if how is None else DecodedRows(reader, stored, how)
+                else:
+                    data, offsets = (resolve(opened, f"{dataset_name}/{part}", path) for part in ("data", "offsets"))
+                    readers[name] = _open_values(dataset, data, offsets, file, library, dataset_name, field)
+    except (OSError, LookupError, RuntimeError, ValueError, TypeError, ArithmeticError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # an error of the system, such as too many open files; libhdf5's own have no number
+        raise ShardCorrupt(f"{path}: cut short or damaged: {error}") from error
+    return readers
+
+
+def _stored(packing: Mapping[str, Any], field: Field, dataset: Any) -> tuple[Field, cf.Decoding]:
+    """Return the field of a dataset's numbers as they are stored, and how they become those of `field`.
+
+    Raises what `decoding_of` raises.
+    """
+    how = decoding_of(packing, np.dtype(dataset.dtype), field)
+    return replace(field, dtype=how.stored.name), how
+
+
+def _open_rows(dataset: Any, file: RawFile, library: LibraryFile, name: str, field: Field) -> FieldReader:
+    shape = getattr(dataset, "shape", None)
+    if not shape or shape[1:] != field.row_shape:
+        expected = ", ".join(map(str, ("n", *field.row_shape)))
+        raise ShardCorrupt(f"{file.path}, field {name!r}: expected a dataset of shape ({expected}), got {shape}")
+    if is_raw(dataset, field):
+        if dataset.chunks is not None:
+            if (chunked := chunked_rows(dataset, file, name, field)) is not None:
+                return chunked
+            return library_rows(dataset, library, name, field)
+        base = data_offset(dataset, file, name)
+        if base is not None:
+            small = 0 < field.row_bytes <= MAPPED_ROW
+            row = np.dtype((np.uint8, (field.row_bytes,)))
+            table = FileTable(file, row, len(dataset), base) if small else None
+            return ContiguousRows(file, name, field, base, len(dataset), table, dataset.dtype.byteorder == ">")
+    return library_rows(dataset, library, name, field)
+
+
+def _open_values(
+    stored: Any,
+    data: Any,
+    offsets: Any,
+    file: RawFile,
+    library: LibraryFile,
+    name: str,
+    field: Field,
+) -> FieldReader:
+    """Return the reader of a dataset, or else of a group's `data` and `offsets`."""
+    if hasattr(stored, "shape") and not field.ragged:
+        return library_values([stored], library, name)
+    dtype, entry_shape = (field.row_dtype, field.entry_shape) if field.ragged else (np.dtype(np.uint8), ())
+    whole = getattr(data, "ndim", 0) >= 1 and getattr(offsets, "ndim", 0) == 1 and len(offsets) > 0
+    if (
+        not whole
+        or data.shape[1:] != entry_shape
+        or data.dtype.newbyteorder("<") != dtype
+        or offsets.dtype.kind not in "iu"
+    ):
+        expected = f"{dtype} [{', '.join(map(str, ('entries' if field.ragged else 'bytes', *entry_shape)))}]"
+        raise ShardCorrupt(f"{file.path}, field {name!r}: expected data as {expected} and offsets as int64 [n + 1]")
+    base, start = data_offset(data, file, name), data_offset(offsets, file, name)
+    raw = data.dtype.byteorder != ">" and is_raw(data, field) if field.ragged else True
+    if base is None or start is None or offsets.dtype != np.dtype("<i8") or not raw:
+        return library_values([data, offsets], library, name)
+    table, unit = FileTable(file, np.dtype("<i8"), len(offsets), start), field.entry_bytes if field.ragged else 1
+    return ContiguousValues(file, name, base, len(data), table, unit, field.ragged)
+
+
+def have_spans(file: BinaryIO, path: Path, fields: Mapping[str, Field], layout: Layout) -> bool:
+    """Return whether readers of all fields know where their rows are in a file, and read all that tells them.
+
+    Args:
+        file: the file.
+        path, fields, layout: as those of `open_shard`; no file is joined.
+
+    Raises what h5py raises for a file that it cannot read.
+    """
+    size = file.seek(0, os.SEEK_END)
+    with open_hdf5_stream(file) as opened:
+        for name, field in with_variables(path, fields, stacks_among(fields, layout.names)).items():
+            dataset_name, stored = layout.names.get(name, name), field
+            if (packed := layout.packing.get(name)) is not None:
+                stored, _ = _stored(packed, field, resolve(opened, dataset_name, path))
+            if not _has_spans(opened, dataset_name, stored, size):
+                return False
+    return True
+
+
+def _has_spans(opened: Any, name: str, field: Field, size: int) -> bool:
+    """Return whether a reader of a field knows where its rows are in a file of `size` bytes.
+
+    Reads what tells it that: the table of chunks, and the offsets of values that differ in size.
+    """
+    parts = [name] if field.fixed else [f"{name}/data", f"{name}/offsets"]
+    datasets = [resolve(opened, part, Path(name)) for part in parts]
+    if field.fixed and getattr(datasets[0], "chunks", None) is not None:
+        return is_raw(datasets[0], field) and chunk_table(datasets[0], size) is not None
+    if any(getattr(dataset, "chunks", ()) is not None for dataset in datasets):
+        return False
+    if not field.fixed:
+        datasets[1][...]
+    return not (field.fixed or field.ragged) or is_raw(datasets[0], field)
+
+
+def is_raw(dataset: Any, field: Field) -> bool:
+    """Return whether the bytes in the file are those of the field, but for the byte order."""
+    h5py = importlib.import_module("h5py")
+    same = dataset.dtype.newbyteorder("<") == field.row_dtype
+    return same and bool(dataset.id.get_type() == h5py.h5t.py_create(dataset.dtype, logical=True))
+
+
+def data_offset(dataset: Any, file: RawFile, name: str) -> int | None:
+    """The offset in the file of a contiguous dataset's bytes; None unless all are in this file, in one piece."""
+    h5d = importlib.import_module("h5py").h5d
+    properties = dataset.id.get_create_plist()
+    if properties.get_layout() != h5d.CONTIGUOUS or properties.get_external_count():
+        return None
+    base = dataset.id.get_offset()
+    size = dataset.size * dataset.id.get_type().get_size()
+    if base is None:
+        return None if size else 0
+    if base + size > file.size:
+        raise ShardCorrupt(f"{file.path}, field {name!r}: ends at byte {base + size} of {file.size}")
+    return int(base)
