@@ -14,8 +14,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from shardio.containers.chunked_rows import ChunkedRows
 from shardio.containers.files import RawFile, open_hdf5
-from shardio.containers.hdf5_chunks import ChunkedRows, chunked_rows
+from shardio.containers.hdf5_chunks import chunked_rows
 from shardio.containers.hdf5_fields import data_offset, is_raw
 from shardio.containers.hdf5_library import DAMAGE, LibraryFile, Unreadable, missing_filter, resolve
 from shardio.errors import BadSample, DatasetError, ShardCorrupt, SourceError

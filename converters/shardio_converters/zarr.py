@@ -23,7 +23,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from shardio.containers.zarr import array_rows, check_understood
+from shardio.containers.zarr_chunks import array_rows, check_understood
 from shardio.containers.zarr_index import ENTRY, IndexedArray, ZarrIndex
 from shardio.containers.zarr_metadata import ArrayLayout, Impossible, NotUnderstood, of_array, of_chunks, units_of_dates
 from shardio.errors import BadSample, ConfigError, Message, Option, ShardCorrupt, SourceError

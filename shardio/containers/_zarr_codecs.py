@@ -15,9 +15,9 @@ import numpy as np
 
 from ..errors import MissingDependency
 from ..native.chunks import Kind, Step
-from . import _hdf5_codecs as codecs
-from ._hdf5_codecs import Bytes, Damaged, Undo, WithStep
-from ._hdf5_filters import FilterPipeline
+from . import chunk_codecs as codecs
+from .chunk_codecs import Bytes, Damaged, Undo, WithStep
+from .chunk_filters import FilterPipeline
 from .zarr_metadata import Codec, NotUnderstood
 
 _CHECKSUM_BYTES = 4

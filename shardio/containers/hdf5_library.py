@@ -18,8 +18,8 @@ from ..system import helper_process, portable
 from ..system.types import Rows
 from . import files
 from .base import Blocks, check_value_bytes
+from .chunked_rows import block_parts
 from .field_reader import ChunkSpan, FieldReader
-from .hdf5_chunks import block_parts
 
 SERVICE = "shardio.containers.hdf5_service"
 """The module that the helper process runs."""

@@ -5,7 +5,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from ..containers import hdf5
-from ..containers.hdf5_chunks import CHUNKS
+from ..containers.chunk_cache import CHUNKS
 from ..containers.hdf5_index import Layout
 from ..containers.zarr import ZarrReader
 from ..errors import ConfigError, Message, MissingDependency, Option, ShardCorrupt, SourceError

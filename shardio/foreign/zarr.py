@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..containers.files import RawFile
-from ..containers.zarr import ChunkFiles, FolderChunks, PackedChunks
+from ..containers.zarr_files import ChunkFiles, FolderChunks, PackedChunks
 from ..containers.zarr_index import ENTRY, SUMMED_ENTRY
 from ..containers.zarr_metadata import ArrayLayout
 from ..errors import ShardCorrupt, SourceError

@@ -1,7 +1,7 @@
 /* Reads compressed chunks of arrays, undoes their filters and cuts parts out of them, many in one call.
  *
  * The functions that decompress are those of libraries that Python has loaded. Each step here has a twin in
- * _hdf5_codecs.py or _zarr_codecs.py, which the caller asks where a chunk fails: it succeeds where this does not know
+ * chunk_codecs.py or _zarr_codecs.py, which the caller asks where a chunk fails: it succeeds where this does not know
  * better, or names what is wrong. */
 #define _GNU_SOURCE
 #include "status.h"

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 import shardio
 from shardio import World, native
-from shardio.containers import hdf5_chunks
-from shardio.containers._hdf5_filters import FilterPipeline
+from shardio.containers import chunked_rows, hdf5_chunks
 from shardio.containers.base import Blocks
-from shardio.containers.hdf5_chunks import ChunkCache
+from shardio.containers.chunk_cache import ChunkCache
+from shardio.containers.chunk_filters import FilterPipeline
 from shardio.errors import ShardCorrupt
 from shardio.native.chunks import SIZE
 
@@ -52,11 +52,17 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return counted
 
 
+def use(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have readers keep their chunks in another cache."""
+    for module in (chunked_rows, hdf5_chunks):
+        monkeypatch.setattr(module, "CHUNKS", cache)
+
+
 @pytest.fixture
 def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChunkCache]:
     """A cache of this test alone, with room for five chunks."""
     cache = ChunkCache(5 * CHUNK)
-    monkeypatch.setattr(hdf5_chunks, "CHUNKS", cache)
+    use(cache, monkeypatch)
     yield cache
     assert 0 <= cache.used <= cache.most
 
@@ -211,7 +217,7 @@ def test_an_epoch_of_a_loader(
     for path, part in zip(paths, np.split(values, files), strict=True):
         adopt(path, part, chunks=(8, 1500), compression="gzip", shuffle=True).close()
     shardio.index(paths, tmp_path / "adopted")
-    monkeypatch.setattr(hdf5_chunks, "CHUNKS", ChunkCache(12 * 8 * values[0].nbytes))
+    use(ChunkCache(12 * 8 * values[0].nbytes), monkeypatch)
     made.clear()
     loader = shardio.Loader(tmp_path / "adopted", 5, threads=3, world=World(), seed=1, tail="pad", **options)
     for batch in loader:

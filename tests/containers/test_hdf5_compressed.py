@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from shardio import containers, native
-from shardio.containers import _hdf5_codecs
-from shardio.containers._hdf5_codecs import fletcher32, undo_shuffle
+from shardio.containers import chunk_codecs
+from shardio.containers.chunk_codecs import fletcher32, undo_shuffle
 from shardio.errors import ShardCorrupt
 from shardio.format.fields import Field
 from shardio.system import helper_process
@@ -192,8 +192,8 @@ def test_more_bytes_than_a_chunk_has(tmp_path: Path, options: dict[str, Any], bo
 @pytest.mark.parametrize("how", ["gzip, shuffle", "zstd"])
 def test_without_compiled_code(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the libraries lack the functions, h5py decompresses."""
-    real = _hdf5_codecs.function
-    monkeypatch.setattr(_hdf5_codecs, "function", lambda library, name, *types: real(library, "no_such", *types))
+    real = chunk_codecs.function
+    monkeypatch.setattr(chunk_codecs, "function", lambda library, name, *types: real(library, "no_such", *types))
     values = values_of("u2")
     reader = adopt(tmp_path / "x.h5", values, chunks=(4, 17, 9), **COMPRESSIONS[how])
     assert is_left_to_h5py(reader)

@@ -28,7 +28,7 @@ from zarr import codecs
 import shardio
 from shardio.care.repair import repair
 from shardio.containers import zarr_index
-from shardio.containers.hdf5_chunks import CHUNKS
+from shardio.containers.chunk_cache import CHUNKS
 from shardio.conversion.source import find
 from shardio.errors import BadSample, ConfigError, ShardCorrupt, SourceError, SourceWarning
 from shardio.native import rows as compiled

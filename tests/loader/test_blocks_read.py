@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import transforms as T
-from shardio.containers.hdf5_chunks import CHUNKS
+from shardio.containers.chunk_cache import CHUNKS
 from shardio.containers.runs import REQUESTED
 
 SHAPE = (2, 40, 48)

@@ -1,4 +1,4 @@
-"""Filters of HDF5, each undone without the GIL and without libhdf5's lock.
+"""Codecs of chunks: filters of HDF5, most of which Zarr has as well, each undone without the GIL and libhdf5's lock.
 
 Compiled code of h5py and hdf5plugin is called directly, but not at the filters' entry points. Those report failures to
 libhdf5, which does not support that from outside its lock; that of blosc holds a lock of its own while it decompresses,
