@@ -14,10 +14,10 @@ from ..format.fields import Field
 from ..format.file_table import Table
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
-from .base import Blocks, Extent, check_out
+from .extents import NO_BYTES, Blocks, Extent, FileSpans
 from .field_reader import ChunkSpan, FieldReader, SomeRows
-from .file_spans import NO_BYTES, FileSpans
 from .files import BaseReader, check_request
+from .out_arrays import check_out
 from .row_locator import RowLocator
 from .stacked_rows import stack_readers
 

@@ -4,116 +4,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, Protocol, TypeAlias, final
+from typing import Any, BinaryIO, Protocol, final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.joined import JoinedObjects
-from ..errors import BadSample, ConfigError, Option
+from ..errors import ConfigError, Option
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..stores.base import Store
 from ..stores.url import Url
-from ..system import allocation
 from ..system.types import Column, Rows
 from ._writing import Writer
-from .row_locator import RowLocator, Scratch
-from .runs import Runs, block_runs
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """A block of each of n rows of a fixed field, along the last k axes of the rows; of the axes before them, all.
-
-    Attributes:
-        begins: where the blocks begin, int64 [n, k].
-        size: how long each is along these axes, k lengths of at least 1.
-    """
-
-    begins: NDArray[np.int64]
-    size: tuple[int, ...]
-
-    def __getitem__(self, rows: slice | NDArray[Any]) -> "Blocks":
-        return Blocks(self.begins[rows], self.size)
-
-    def shape(self, row_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of the blocks of rows of this shape."""
-        return (*row_shape[: len(row_shape) - len(self.size)], *self.size)
-
-    def along(self, row_shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """Return where the blocks begin along all axes of rows of this shape, int64 [n, axes]."""
-        leading = np.zeros((len(self.begins), len(row_shape) - len(self.size)), np.int64)
-        return np.concatenate([leading, self.begins], axis=1)
-
-    def runs(self, field: Field) -> Runs:
-        """Return the runs of bytes of the blocks within rows of a fixed field."""
-        shape = field.row_shape
-        return block_runs(shape, self.along(shape), self.shape(shape), field.row_dtype.itemsize)
-
-    def place(self, number: int) -> Any:
-        """Return what takes a block from its row, `row[blocks.place(number)]`."""
-        begins = self.begins[number].tolist()
-        return (..., *(slice(begin, begin + size) for begin, size in zip(begins, self.size, strict=True)))
-
-    def within(self, other: object) -> bool:
-        """Return whether who has fetched another extent has these blocks."""
-        if isinstance(other, Several):
-            return any(self.within(one) for one in other.blocks)
-        return isinstance(other, Blocks) and other.size == self.size and np.array_equal(other.begins, self.begins)
-
-    def cut(self, rows: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
-        """Copy the blocks of rows, `[n, *shape]`, to `out`, `[n, *blocks.shape(shape)]`, and return it."""
-        for number, row in enumerate(rows):
-            out[number] = row[self.place(number)]
-        return out
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Entries:
-    """Some entries of each of n values of a ragged field: from `begins` to `ends`, int64 [n] each."""
-
-    begins: NDArray[np.int64]
-    ends: NDArray[np.int64]
-
-    def __getitem__(self, rows: NDArray[Any]) -> "Entries":
-        return Entries(self.begins[rows], self.ends[rows])
-
-    def within(self, other: object) -> bool:
-        """Return whether who has fetched another extent has these entries."""
-        if not isinstance(other, Entries):
-            return False
-        return bool(((self.begins >= other.begins) & (self.ends <= other.ends) | (self.ends <= self.begins)).all())
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Several:
-    """Several blocks of each of n rows of a fixed field, as each of its names has blocks of its own."""
-
-    blocks: tuple[Blocks, ...]
-
-    def __getitem__(self, rows: NDArray[Any]) -> "Several":
-        return Several(tuple(one[rows] for one in self.blocks))
-
-    def within(self, other: object) -> bool:
-        """Return whether who has fetched another extent has these blocks."""
-        return all(one.within(other) for one in self.blocks)
-
-
-Extent: TypeAlias = Blocks | Entries | Several
-"""The part that is read of each value: blocks of arrays, or entries of ragged ones. No reader takes `Several`."""
-
-
-def each_extent(extent: Extent | None) -> tuple[Extent | None, ...]:
-    """Return the blocks of an extent one by one; None stands for whole values."""
-    return extent.blocks if isinstance(extent, Several) else (extent,)
-
-
-NO_BLOCKS: Mapping[str, Extent] = MappingProxyType({})
-"""No field of which blocks, or entries, are enough."""
+from .extents import Blocks, Extent, FileSpans
+from .row_locator import RowLocator
 
 
 class Reader(Protocol):
@@ -155,18 +59,14 @@ class Reader(Protocol):
         Returns `out`, or an array like it. Raises what `read` raises, and ValueError for blocks that are not in rows.
         """
 
-    def spans(
-        self, rows: Rows, field: str, extent: Extent | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    def spans(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans | None:
         """Return which bytes of the shard's own file it takes to read a field of some rows, or an extent of each.
 
         Returns:
             Their offsets and sizes, int64 [m] each, in any order; None if that may be any bytes of the file.
         """
 
-    def tables(
-        self, rows: Rows, field: str, extent: Extent | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def tables(self, rows: Rows, field: str, extent: Extent | None = None) -> FileSpans:
         """Return which bytes of the file `spans` itself reads for this, and reading too: tables of where the rest is.
 
         Returns their offsets and sizes, as `spans` does.
@@ -309,65 +209,3 @@ class Container:
             ShardCorrupt: the shard is missing, cut short or damaged.
         """
         return None
-
-
-def check_value_bytes(claimed: int, most: int, place: str) -> None:
-    """Raise BadSample if a value, at `place`, claims more bytes than `most`."""
-    if claimed > most:
-        raise BadSample(f"{place}: {claimed} bytes are claimed, max_value_bytes allows {most}")
-
-
-def check_out(out: NDArray[Any] | None, count: int, field: Field) -> NDArray[Any]:
-    """Return `out` if it fits `count` rows of a fixed field, or a new array.
-
-    Raises ValueError if it does not fit, MemoryError if there is not enough for a new one.
-    """
-    shape = (count, *field.row_shape)
-    return allocation.empty(shape, field.row_dtype) if out is None else _fitting(out, shape, field)
-
-
-def check_blocks(blocks: Blocks, out: NDArray[Any] | None, count: int, field: Field) -> NDArray[Any]:
-    """Return `out` if it fits blocks of `count` rows of a fixed field, or a new array.
-
-    Raises ValueError if it does not fit, or if blocks are not within the rows; MemoryError if there is not enough.
-    """
-    axes, begins = len(blocks.size), blocks.begins
-    if not 1 <= axes <= len(field.row_shape) or begins.shape != (count, axes) or min(blocks.size) < 1:
-        raise ValueError(
-            f"blocks must be begins [{count}, k] and k sizes of at least 1, of rows of shape {field.row_shape}, "
-            f"got begins {begins.shape} and sizes {blocks.size}"
-        )
-    room = np.array(field.row_shape[-axes:], np.int64) - blocks.size
-    for number in np.flatnonzero(((begins < 0) | (begins > room)).any(axis=1))[:1].tolist():
-        raise ValueError(f"a block of {blocks.size} at {begins[number].tolist()} is not in rows of {field.row_shape}")
-    shape = (count, *blocks.shape(field.row_shape))
-    return allocation.empty(shape, field.row_dtype) if out is None else _fitting(out, shape, field)
-
-
-def cut_rows(
-    read: Callable[[Rows, NDArray[Any]], object], rows: Rows, blocks: Blocks, field: Field, out: NDArray[Any]
-) -> None:
-    """Fill `out` with blocks of rows of a fixed field, which `read` reads whole, into an array: one at a time."""
-    whole, held = allocation.empty((1, *field.row_shape), field.row_dtype), None
-    for number in np.argsort(rows, kind="stable").tolist():
-        if rows[number] != held:
-            read(rows[number : number + 1], whole)
-            held = rows[number]
-        out[number] = whole[0][blocks.place(number)]
-
-
-def part_memory(out: NDArray[Any] | None, count: int, field: Field, scratch: Scratch | None) -> NDArray[Any]:
-    """Return `out` if it fits `count` entries of a ragged field, or memory for them, of `scratch` if there is one.
-
-    Raises ValueError if it does not fit, MemoryError if there is not enough for a new one.
-    """
-    shape = (count, *field.entry_shape)
-    if out is None and scratch is not None:
-        return scratch.take(count * field.entry_bytes).view(field.row_dtype).reshape(shape)
-    return allocation.empty(shape, field.row_dtype) if out is None else _fitting(out, shape, field)
-
-
-def _fitting(out: NDArray[Any], shape: tuple[int, ...], field: Field) -> NDArray[Any]:
-    if out.shape != shape or out.dtype != field.row_dtype or not out.flags.c_contiguous:
-        raise ValueError(f"out must be C-contiguous, {shape} of {field.row_dtype}, got {out.shape} of {out.dtype}")
-    return out

@@ -15,14 +15,13 @@ from ..format.fields import Field
 from ..native import chunks as compiled
 from ..native.chunks import DATA, END, SIZE
 from ..system.types import Rows
-from .base import Blocks, Extent, check_value_bytes
 from .chunk_cache import CHUNKS
 from .chunk_codecs import Bytes, address
 from .chunk_filters import FilterPipeline
+from .extents import NO_BYTES, Blocks, Extent, FileSpans, of_blocks, touched
 from .field_reader import ChunkSpan, FieldReader
-from .file_spans import NO_BYTES, FileSpans, of_blocks, touched
-from .files import as_rows
-from .runs import REQUESTED
+from .out_arrays import as_rows, check_value_bytes
+from .requested import REQUESTED
 
 _COPIED_BYTES = 4096
 """Parts of rows of at least this size are copied one by one, because fancy indexing makes a copy of its own first."""

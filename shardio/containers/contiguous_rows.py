@@ -10,10 +10,10 @@ from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..format.file_table import FileTable
 from ..system.types import Rows
-from .base import Blocks, Entries, Extent, cut_rows
+from .extents import Blocks, Entries, Extent, FileSpans, of_blocks, of_entries
 from .field_reader import FieldReader
-from .file_spans import FileSpans, of_blocks, of_entries
-from .files import RawFile, as_rows
+from .files import RawFile
+from .out_arrays import as_rows, cut_rows
 from .row_locator import FileRows, MemoryRows, RowLocator, SpanTable, not_mapped, within
 
 

@@ -14,8 +14,7 @@ from ..format.fields import Field
 from ..format.file_table import Table
 from ..system import allocation
 from ..system.types import Rows
-from .base import Blocks, Extent
-from .file_spans import NO_BYTES, FileSpans
+from .extents import NO_BYTES, Blocks, Extent, FileSpans
 from .row_locator import RowLocator
 
 

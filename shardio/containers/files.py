@@ -27,11 +27,11 @@ from ..native import rows as compiled
 from ..system import allocation, portable
 from ..system.regular_files import check_regular, open_regular
 from ..system.types import Column, Rows
-from . import row_locator
-from .base import Blocks, Entries, Extent, check_blocks, check_value_bytes, cut_rows
-from .file_spans import NO_BYTES, FileSpans, of_blocks, of_entries
+from . import located_rows
+from .extents import NO_BYTES, Blocks, Entries, Extent, FileSpans, of_blocks, of_entries
+from .out_arrays import check_blocks, check_value_bytes, cut_rows
+from .requested import REQUESTED
 from .row_locator import NOT_MAPPED, FileMap, RowLocator, within
-from .runs import REQUESTED
 
 T = TypeVar("T")
 
@@ -348,7 +348,7 @@ class BaseReader(ABC, Generic[T]):
         locator, kind = self.locator(field), self._fields[field]
         if locator is None or native.library() is None:
             return None
-        found = row_locator.file_spans(locator, rows, kind.row_bytes if kind.fixed else 0)
+        found = located_rows.file_spans(locator, rows, kind.row_bytes if kind.fixed else 0)
         if found is None:
             return NO_BYTES  # reading says what is wrong
         if isinstance(extent, Entries):
@@ -438,10 +438,3 @@ def check_request(
     if len(outside := rows[(rows < 0) | (rows >= count)]):
         raise IndexError(f"{path}: row must be in [0, {count}), got {outside[0]}")
     return rows, field
-
-
-def as_rows(out: NDArray[Any], field: Field) -> NDArray[np.uint8]:
-    """Return a view of `out`, `[n, *shape]` whose rows are contiguous, as uint8 [n, row bytes]."""
-    if out.flags.c_contiguous:
-        return out.reshape(-1).view(np.uint8).reshape(len(out), field.row_bytes)
-    return out.reshape(len(out), -1).view(np.uint8)  # a view: only the rows are apart, as in a stack

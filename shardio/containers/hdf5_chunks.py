@@ -23,10 +23,10 @@ from .chunk_cache import CHUNKS
 from .chunk_codecs import Bytes, Damaged
 from .chunk_filters import FilterPipeline
 from .chunked_rows import ChunkedRows, Located, StoredChunks
-from .file_spans import FileSpans
+from .extents import FileSpans
 from .files import RawFile
+from .requested import REQUESTED
 from .row_locator import within
-from .runs import REQUESTED
 
 
 @final

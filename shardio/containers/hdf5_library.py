@@ -17,9 +17,10 @@ from ..format.fields import Field
 from ..system import helper_process, portable
 from ..system.types import Rows
 from . import files
-from .base import Blocks, check_value_bytes
 from .chunked_rows import block_parts
+from .extents import Blocks
 from .field_reader import ChunkSpan, FieldReader
+from .out_arrays import check_value_bytes
 
 SERVICE = "shardio.containers.hdf5_service"
 """The module that the helper process runs."""

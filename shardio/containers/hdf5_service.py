@@ -22,10 +22,10 @@ from ..format.pieces import pieces_of
 from ..system.seekable import Seekable
 from . import files, hdf5_index
 from ._hdf5_writer import FIELDS_ATTRIBUTE
-from .base import check_value_bytes
 from .hdf5 import open_shard
 from .hdf5_fields import have_spans
 from .hdf5_library import DAMAGE, check_filters, resolve
+from .out_arrays import check_value_bytes
 from .row_locator import within
 
 _MOST_OPEN = 64

@@ -16,8 +16,9 @@ from ..format.file_table import FileTable
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows
 from . import side_index
-from .base import Container, OpenedShard, check_out
-from .files import BaseReader, RawFile, as_rows, check_request
+from .base import Container, OpenedShard
+from .files import BaseReader, RawFile, check_request
+from .out_arrays import as_rows, check_out
 from .row_locator import MemoryRows, RowLocator, SpanTable, not_mapped
 
 

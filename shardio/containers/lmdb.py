@@ -30,11 +30,12 @@ from ..format.limits import MAX_VALUE_BYTES
 from ..native import rows as compiled
 from ..system import portable
 from ..system.types import Column, Rows, Stored
-from . import row_locator
+from . import located_rows
 from ._writing import Writer, fields_text, parse_fields, size_of
-from .base import Container, check_out
-from .files import BaseReader, RawFile, as_rows, check_request
+from .base import Container
+from .files import BaseReader, RawFile, check_request
 from .lmdb_pages import Pages
+from .out_arrays import as_rows, check_out
 from .row_locator import LmdbKeys, MemoryRows, RowLocator, not_mapped
 
 _SHARD_KEY = b"\xff" * 8
@@ -226,7 +227,7 @@ class LmdbReader(BaseReader[_Shard]):
         """Return the offset and size of each value, int64 [n] each."""
         locator = shard.locators.get(field)
         try:
-            spans = None if locator is None else row_locator.locate(locator, rows)
+            spans = None if locator is None else located_rows.locate(locator, rows)
         except compiled.MappedFileLost as error:
             raise ShardCorrupt(f"{self._path}: cut short while it was open, or its storage failed") from error
         if spans is not None:

@@ -13,8 +13,9 @@ from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.types import Column, Rows, Stored
 from ._writing import Writer
-from .base import Container, check_out, check_value_bytes
+from .base import Container
 from .files import BaseReader, check_request
+from .out_arrays import check_out, check_value_bytes
 from .row_locator import MemoryRows, RowLocator
 
 

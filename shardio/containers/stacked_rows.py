@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..system.types import Rows
-from .base import Blocks, Extent
+from .extents import NO_BYTES, Blocks, Extent, FileSpans
 from .field_reader import ChunkSpan, FieldReader
-from .file_spans import NO_BYTES, FileSpans
 from .row_locator import RowLocator, StackedLocators
 
 

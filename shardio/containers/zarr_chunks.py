@@ -22,8 +22,8 @@ from .chunk_cache import CHUNKS
 from .chunk_codecs import Bytes, Damaged
 from .chunk_filters import FilterPipeline
 from .chunked_rows import ChunkedRows, Located, StoredChunks
-from .file_spans import NO_BYTES, FileSpans
-from .runs import REQUESTED
+from .extents import NO_BYTES, FileSpans
+from .requested import REQUESTED
 from .zarr_files import ChunkFiles, Found
 from .zarr_metadata import ArrayLayout, Impossible
 

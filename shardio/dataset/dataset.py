@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from .. import containers, native
 from ..cache.fetcher import FetchCounts, Fetcher
 from ..cache.location import open_cache
-from ..containers import memory, row_locator
+from ..containers import located_rows, memory
 from ..containers.base import Reader
 from ..errors import ConfigError, DatasetError, ManifestError, ShardCorrupt
 from ..format import checksums, manifest
@@ -169,7 +169,7 @@ class Dataset(BaseDataset):
                 # A shard that can't be opened is reported where its samples are read.
                 with contextlib.suppress(ShardCorrupt, OSError, MappedFileLost):
                     if (locator := self.reader(shard).locator(name)) is not None:
-                        row_locator.read_ahead(locator, start, stop)
+                        located_rows.read_ahead(locator, start, stop)
 
     @property
     def fetched(self) -> FetchCounts:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import Extent
+from ..containers.extents import Extent
 from ..errors import ShardioError
 from ..order.plan import Order, PlanSlice, Schedule
 from ..system import background

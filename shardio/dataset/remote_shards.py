@@ -19,8 +19,8 @@ from ..cache.cached_object import PRESENT, CachedObject
 from ..cache.fetcher import FetchCounts, Fetcher, RemoteFile, Wanted
 from ..cache.node_cache import Hold, Kept, NodeCache
 from ..containers import piece_sums, side_index
-from ..containers.base import Extent, OpenedShard, Reader, each_extent
-from ..containers.file_spans import NO_BYTES, FileSpans
+from ..containers.base import OpenedShard, Reader
+from ..containers.extents import NO_BYTES, Extent, FileSpans, each_extent
 from ..containers.row_locator import within
 from ..errors import CacheWarning, ConfigError, DatasetError, Message, ObjectNotFound, ShardCorrupt
 from ..format import manifest

@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 
 from .. import native
 from ..cache.node_cache import Hold
-from ..containers import row_locator
-from ..containers.base import NO_BLOCKS, Blocks, Entries, Extent, Reader, check_blocks, check_out, part_memory
-from ..containers.row_locator import LocatedRows, PackedValues, Scratch
+from ..containers import located_rows
+from ..containers.base import Reader
+from ..containers.extents import NO_BLOCKS, Blocks, Entries, Extent
+from ..containers.located_rows import LocatedRows
+from ..containers.out_arrays import check_blocks, check_out, part_memory
+from ..containers.packed_values import PackedValues, Scratch
+from ..containers.row_locator import RowLocator
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import Field, describe, length_column
 from ..native.rows import MappedFileLost
@@ -158,7 +162,7 @@ class Selection:
         with self._naming_lost_shards(name):
             if (located := self._locate(name)) is not None:
                 out = array.reshape(-1).view(np.uint8)
-                if row_locator.read_runs(located, field.row_bytes, blocks.runs(field), out):
+                if located_rows.read_runs(located, field.row_bytes, blocks.runs(field), out):
                     return
         for number, places in self._groups():
             reader, rows = self._shards[number], self._rows[places]
@@ -170,7 +174,7 @@ class Selection:
     def values(self, name: str, scratch: Scratch | None = None) -> Sequence[Buffer]:
         """Read the stored bytes of any other field (images, text, ...) of all samples, in the order asked for.
 
-        With `scratch` they may be `row_locator.PackedValues`: views of it, valid until it is used again.
+        With `scratch` they may be `PackedValues`: views of it, valid until it is used again.
         """
         if self._field(name).fixed:
             raise ConfigError(f"all values of field {name!r} have one size; read it with column()")
@@ -205,7 +209,7 @@ class Selection:
                 if (located := self._locate(name)) is not None:
                     lengths, unit = self.column(length_column(name)), field.entry_bytes
                     parts = np.ascontiguousarray(begins, np.int64), np.ascontiguousarray(ends, np.int64)
-                    read = row_locator.read_parts(located, lengths, *parts, unit, self._most, memory)
+                    read = located_rows.read_parts(located, lengths, *parts, unit, self._most, memory)
                     if read is not None:
                         return read
             values = [field.entries(value) for value in self.values(name)]
@@ -240,7 +244,7 @@ class Selection:
     def _read_values(self, name: str, scratch: Scratch | None) -> Sequence[Buffer]:
         with self._naming_lost_shards(name):
             if (located := self._locate(name)) is not None:
-                packed = row_locator.read_values(located, scratch or Scratch(), self._most)
+                packed = located_rows.read_values(located, scratch or Scratch(), self._most)
                 if packed is not None:
                     return packed if scratch is not None else [bytes(value) for value in packed]
         if len(self._numbers) == 1:
@@ -265,7 +269,7 @@ class Selection:
             reader, rows = self._shards[number], self._rows[places]
             locator = reader.locator(name) if native.library() is not None else None
             try:
-                known = None if locator is None else row_locator.value_sizes(locator, rows)
+                known = None if locator is None else located_rows.value_sizes(locator, rows)
             except MappedFileLost as error:
                 raise _cut_short(self._shards.path(number), name) from error
             sizes[places] = _measured(reader, rows, name) if known is None else known
@@ -297,7 +301,7 @@ class Selection:
         with self._naming_lost_shards(name):
             located = self._locate(name)
             out = array.reshape(-1).view(np.uint8).reshape(len(array), -1)
-            return located is not None and row_locator.read_fixed(located, out)
+            return located is not None and located_rows.read_fixed(located, out)
 
     @contextmanager
     def _naming_lost_shards(self, name: str) -> Iterator[None]:
@@ -317,9 +321,9 @@ class Selection:
                 locator = locators[self._numbers.index(number)]
                 alone = LocatedRows.of([locator], np.zeros(len(rows), np.int64), rows)
                 if field.fixed:
-                    row_locator.read_fixed(alone, np.empty((len(rows), field.row_bytes), np.uint8))
+                    located_rows.read_fixed(alone, np.empty((len(rows), field.row_bytes), np.uint8))
                 else:
-                    row_locator.read_values(alone, Scratch(), self._most)
+                    located_rows.read_values(alone, Scratch(), self._most)
             except MappedFileLost:
                 yield number
 
@@ -330,7 +334,7 @@ class Selection:
         locators = self._locators(name)
         return LocatedRows.of(locators, self._which, self._rows) if locators else None
 
-    def _locators(self, name: str) -> list[row_locator.RowLocator] | None:
+    def _locators(self, name: str) -> list[RowLocator] | None:
         """Return a locator of the field for each shard; None if one call cannot read all shards."""
         if native.library() is None or self._readers is None:
             return None

@@ -12,7 +12,8 @@ from .. import containers
 from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
 from ..containers import piece_sums
-from ..containers.base import Extent, Reader
+from ..containers.base import Reader
+from ..containers.extents import Extent
 from ..errors import DatasetError, ShardCorrupt
 from ..format import manifest
 from ..format.fields import CHECKSUM_BYTES, Field

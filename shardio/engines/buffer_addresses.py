@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..containers.row_locator import PackedValues
+from ..containers.packed_values import PackedValues
 from ..system.types import Buffer
 
 

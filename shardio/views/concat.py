@@ -15,8 +15,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import NO_BLOCKS, Blocks, Extent, check_blocks, check_out, part_memory
-from ..containers.row_locator import Scratch
+from ..containers.extents import NO_BLOCKS, Blocks, Extent
+from ..containers.out_arrays import check_blocks, check_out, part_memory
+from ..containers.packed_values import Scratch
 from ..errors import ConfigError
 from ..format import cf
 from ..format.fields import Field, describe, describe_fields

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeGuard, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..containers.row_locator import Scratch
+from ..containers.packed_values import Scratch
 from ..errors import ConfigError
 from ..format.fields import Field, present_column
 from ..system.types import Buffer

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
-from ..containers.base import NO_BLOCKS, Blocks, Extent
-from ..containers.row_locator import PackedValues, Scratch
+from ..containers.extents import NO_BLOCKS, Blocks, Extent
+from ..containers.packed_values import PackedValues, Scratch
 from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import NO_BLOCKS, Blocks, Entries, Extent, check_blocks, check_out, part_memory
-from ..containers.row_locator import Scratch
+from ..containers.extents import NO_BLOCKS, Blocks, Entries, Extent
+from ..containers.out_arrays import check_blocks, check_out, part_memory
+from ..containers.packed_values import Scratch
 from ..errors import BadSample, ConfigError
 from ..format.fields import CHECKSUM, Field, content_columns, describe, describe_fields, length_column
 from ..format.limits import MAX_VALUE_BYTES

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ..containers.row_locator import PackedValues
+from ..containers.packed_values import PackedValues
 from ..system.types import Buffer
 
 _WIDTHS = (8, 4, 2, 1)

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cache.node_cache import Hold
-from ..containers.base import NO_BLOCKS, Blocks, Extent, Several, check_blocks, check_out, each_extent
-from ..containers.row_locator import Scratch
+from ..containers.extents import NO_BLOCKS, Blocks, Extent, Several, each_extent
+from ..containers.out_arrays import check_blocks, check_out
+from ..containers.packed_values import Scratch
 from ..errors import ConfigError
 from ..format import coordinates
 from ..format.fields import CHECKSUM, Field, content_columns, describe, present_column

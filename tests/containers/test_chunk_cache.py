@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 import shardio
 from shardio import World, native
 from shardio.containers import chunked_rows, hdf5_chunks
-from shardio.containers.base import Blocks
 from shardio.containers.chunk_cache import ChunkCache
 from shardio.containers.chunk_filters import FilterPipeline
+from shardio.containers.extents import Blocks
 from shardio.errors import ShardCorrupt
 from shardio.native.chunks import SIZE
 

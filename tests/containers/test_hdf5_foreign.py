@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 import shardio
 from shardio import containers
-from shardio.containers.base import Blocks
 from shardio.containers.chunk_codecs import fletcher32
+from shardio.containers.extents import Blocks
 from shardio.errors import MissingDependency, ShardCorrupt
 from shardio.format.fields import Field, as_fields
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import shardio
 from shardio import containers
-from shardio.containers import row_locator
+from shardio.containers.packed_values import Scratch
 from shardio.errors import ShardCorrupt
 from shardio.format.fields import as_fields
 
@@ -128,7 +128,7 @@ def deliveries(path: Path, name: str) -> set[bytes | None]:
     ways: list[Callable[[NDArray[np.int64]], Any]] = [
         lambda rows: dataset.reader(0).read(rows, name),  # the container's own
         lambda rows: dataset.selection(rows).stored(name),  # many rows of many shards in one compiled call
-        lambda rows: dataset.selection(rows).stored(name, None, row_locator.Scratch()),  # the same, as a loader does
+        lambda rows: dataset.selection(rows).stored(name, None, Scratch()),  # the same, as a loader does
         lambda rows: dataset.read(rows, [name])[name],
     ]
     found: set[bytes | None] = set()

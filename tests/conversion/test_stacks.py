@@ -17,7 +17,7 @@ import shardio
 from shardio import native
 from shardio.care.repair import repair
 from shardio.containers import hdf5_index
-from shardio.containers.base import Blocks
+from shardio.containers.extents import Blocks
 from shardio.containers.stacked_rows import StackedRows
 from shardio.conversion.stacks import listed_stacks
 from shardio.errors import ConfigError, ShardCorrupt

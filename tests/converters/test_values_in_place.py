@@ -19,7 +19,7 @@ from zarr import codecs
 
 import shardio
 from shardio import native
-from shardio.containers.base import Blocks
+from shardio.containers.extents import Blocks
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::shardio.SourceWarning", "ignore:Numcodecs codecs", "ignore:Consolidated"

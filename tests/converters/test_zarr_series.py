@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import shardio
-from shardio.containers.base import Blocks
+from shardio.containers.extents import Blocks
 from shardio.errors import ConfigError, ShardCorrupt, SourceError
 from shardio_converters.zarr import zarr as converter
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import shardio
 from shardio import native
-from shardio.containers.base import Blocks
+from shardio.containers.extents import Blocks
 from shardio.errors import ConfigError
 from shardio.views.readable import ReadableDataset
 

@@ -13,7 +13,7 @@ from _datasets import load
 from numpy.typing import NDArray
 
 import shardio
-from shardio.containers.base import Blocks
+from shardio.containers.extents import Blocks
 from shardio.errors import ShardCorrupt
 from shardio.format.pieces import PIECE
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 import shardio
 from shardio.care import rebuilt_index
 from shardio.care.verify import verify
-from shardio.containers.row_locator import Scratch
+from shardio.containers.packed_values import Scratch
 from shardio.errors import BadSample, ConfigError, ShardCorrupt
 from shardio.format.fields import describe, length_column
 from shardio.system.directory import Directory

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio.containers import hdf5
-from shardio.containers.base import Blocks
+from shardio.containers.extents import Blocks
 from shardio.conversion.indexing import index
 from shardio.errors import ObjectChanged, StoreError
 from shardio.format.pieces import PIECE

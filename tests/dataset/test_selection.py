@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import shardio
 from shardio import native
-from shardio.containers import row_locator
+from shardio.containers.packed_values import Scratch
 from shardio.errors import ConfigError, ShardCorrupt
 from shardio.format.fields import CHECKSUM, length_column, shape_column
 from shardio.testing.samples import FIELDS, sample
@@ -44,7 +44,7 @@ def everything(dataset: shardio.Dataset, indices: list[int]) -> dict[str, Any]:
     """All fields of some samples, values as bytes."""
     found = dataset.selection(np.array(indices, np.int64))
     columns: dict[str, Any] = {name: found.column(name).tolist() for name in COLUMNS}
-    memory = row_locator.Scratch()
+    memory = Scratch()
     return columns | {name: list(map(bytes, found.values(name, memory))) for name in VALUES}
 
 
@@ -60,7 +60,7 @@ def test_parts_of_a_selection(dataset: shardio.Dataset, located: bool) -> None:
         for name in COLUMNS:
             np.testing.assert_array_equal(part.column(name), alone.column(name))
         for name in VALUES:
-            assert [*map(bytes, part.values(name, row_locator.Scratch()))] == [*map(bytes, alone.values(name))]
+            assert [*map(bytes, part.values(name, Scratch()))] == [*map(bytes, alone.values(name))]
         for name in RAGGED:
             lengths = alone.column(length_column(name))
             np.testing.assert_array_equal(
@@ -108,7 +108,7 @@ def test_parts_of_ragged_values(
         assert found.parts(name, begins, ends, room[1:-1]) is not None
         np.testing.assert_array_equal(room[1:-1], expected)
         assert not room[[0, -1]].any()
-        np.testing.assert_array_equal(found.parts(name, begins, ends, scratch=row_locator.Scratch()), expected)
+        np.testing.assert_array_equal(found.parts(name, begins, ends, scratch=Scratch()), expected)
         assert found.column(length_column(name)).tolist() == list(map(len, values))
 
 
@@ -159,6 +159,6 @@ def test_a_shard_cut_while_open_is_named(tmp_path: Path, container: str, name: s
         file.truncate(size // 4096 * 4096 // 2)
         with pytest.raises(ShardCorrupt, match=rf"{shard.name}.*'{name}', row \d+"):
             opened.selection(everyone).column(name) if field.fixed else opened.selection(everyone).values(
-                name, row_locator.Scratch()
+                name, Scratch()
             )
         file.truncate(size)  # restore the file behind the mapped pages

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import shardio
 from shardio import transforms as T
 from shardio.containers.chunk_cache import CHUNKS
-from shardio.containers.runs import REQUESTED
+from shardio.containers.requested import REQUESTED
 
 SHAPE = (2, 40, 48)
 FIELDS = {

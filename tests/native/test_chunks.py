@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardio import containers, native
 from shardio.containers import Reader
-from shardio.containers.base import Blocks
+from shardio.containers.extents import Blocks
 from shardio.errors import ShardCorrupt
 from shardio.format.fields import Field
 

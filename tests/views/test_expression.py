@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from shardio.containers.row_locator import PackedValues
+from shardio.containers.packed_values import PackedValues
 from shardio.errors import ConfigError
 from shardio.format.fields import Field
 from shardio.views.expression import Expression

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...containers.base import Blocks
+from ...containers.extents import Blocks
 from ...errors import BadSample, ConfigError
 from ...format.fields import Field, length_column
 from ...system import helper_process

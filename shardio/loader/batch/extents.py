@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...containers.base import Blocks, Entries, Extent, Several
+from ...containers.extents import Blocks, Entries, Extent, Several
 from ...format.fields import length_column
 from ...transforms.arrays import ArrayWindow
 from ...views.readable import SelectedSamples

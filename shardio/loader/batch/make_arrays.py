@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ...containers.row_locator import PackedValues
+from ...containers.packed_values import PackedValues
 from ...engines.array_transforms import delivered_dtype, first_overflow, transform_arrays, transform_each
 from ...errors import BadSample, ConfigError
 from ...format.fields import length_column

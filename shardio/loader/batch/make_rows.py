@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...containers.row_locator import PackedValues
+from ...containers.packed_values import PackedValues
 from ...engines.cpu import BadImage, make_images
 from ...engines.jpeg_headers import are_plain_jpegs, orientations_of
 from ...engines.orientation import upright_sizes

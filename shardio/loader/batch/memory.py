@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...containers.row_locator import Scratch
+from ...containers.packed_values import Scratch
 from ...system import allocation, background
 from ...system.background import Departures, call_when_gone
 

@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...containers.base import Blocks
+from ...containers.extents import Blocks
 from ...order.permutation import derive, splitmix64
 from ...transforms import ArrayRecipe, RandomGenerator, RandomWindow
 from ...transforms.arrays import ArrayCrop, ArrayWindow, Move, Shapes

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from ...containers.row_locator import Scratch
+from ...containers.packed_values import Scratch
 from ...format.fields import presence
 from ...order.plan import Order, PlanSlice
 from ...system.timing import StageClock

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...cache.fetcher import FetchCounts
-from ...containers.base import Extent
+from ...containers.extents import Extent
 from ...dataset.fetch_ahead import FetchAhead
 from ...order.plan import Order, Schedule
 from ...system.timing import StageClock
