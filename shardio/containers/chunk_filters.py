@@ -19,7 +19,11 @@ _KEPT_BYTES = 32 << 20
 """Buffers of up to this size stay with their thread; for larger chunks an allocation costs little in comparison."""
 
 
-_local = threading.local()
+class _Local(threading.local):
+    buffers: Buffers | None = None
+
+
+_local = _Local()
 
 
 @final
@@ -45,7 +49,7 @@ class FilterPipeline:
     def buffers(self, size: int) -> Buffers:
         """Return this thread's buffers for a chunk of `size` bytes in the file. The thread's next chunk reuses them."""
         size = max(size, self.largest())
-        kept: Buffers | None = getattr(_local, "buffers", None)
+        kept = _local.buffers
         if kept is not None and len(kept[0]) >= size:
             return kept
         buffers = np.empty(size, np.uint8), np.empty(size, np.uint8)

@@ -1,13 +1,13 @@
-"""Where the chunks of an HDF5 dataset are in its file, read without libhdf5.
+"""Where the chunks of an HDF5 dataset are in its file, and by which filters, read without libhdf5.
 
-Source: HDF5 File Format Specification, "The Data Layout Message".
+Source: HDF5 File Format Specification, "The Data Layout Message" and "The Filter Pipeline Message".
 """
 
 import contextlib
 import importlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -18,9 +18,9 @@ from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..native.chunks import END, FILE, MASK, OFFSET, SIZE
 from ..system.types import Rows
-from ._hdf5_filters import pipeline_of
+from . import chunk_codecs as codecs
 from .chunk_cache import CHUNKS
-from .chunk_codecs import Bytes, Damaged
+from .chunk_codecs import Bytes, Damaged, Undo
 from .chunk_filters import FilterPipeline
 from .chunked_rows import ChunkedRows, Located, StoredChunks
 from .extents import FileSpans
@@ -151,6 +151,38 @@ class FileChunks(StoredChunks):
         return True
 
 
+_FILTERS: dict[int, tuple[str, Callable[[tuple[int, ...]], Undo | None]]] = {
+    1: ("deflate", codecs.undo_gzip),
+    2: ("shuffle", lambda values: codecs.undo_shuffle(values[0] if values else 0)),
+    3: ("fletcher32", lambda _: codecs.undo_fletcher32),
+    307: ("bzip2", lambda _: codecs.undo_bzip2),
+    32000: ("lzf", codecs.undo_lzf),
+    32001: ("blosc", codecs.undo_blosc),
+    32004: ("lz4", codecs.undo_lz4),
+    32008: ("bitshuffle", codecs.undo_bitshuffle),
+    32015: ("zstd", codecs.undo_zstd),
+    32026: ("blosc2", codecs.undo_blosc2),
+}
+"""By HDF5's number of a filter: its name, and a function of its settings that returns what undoes it."""
+
+
+def _pipeline_of(dataset: Any, size: int) -> FilterPipeline | None:
+    """Return the filters of an h5py dataset with chunks of `size` bytes; None if only libhdf5 can undo one of them."""
+    properties = dataset.id.get_create_plist()
+    filters = []
+    for i in range(properties.get_nfilters()):
+        code, _, values, _ = properties.get_filter(i)
+        name, make = _FILTERS.get(code, ("", None))
+        try:
+            undo = None if make is None else make(values)
+        except (ImportError, OSError, AttributeError):
+            return None  # its library is not installed, built for another machine, or without the functions
+        if undo is None:
+            return None
+        filters.append((name, undo))
+    return FilterPipeline(tuple(filters), size)
+
+
 class ChunkTable(NamedTuple):
     """Where the chunks of a dataset are, as attributes of `FileChunks`."""
 
@@ -166,7 +198,7 @@ def chunk_table(dataset: Any, file_size: int) -> ChunkTable | None:
     None if only libhdf5 can undo its filters, or if most chunks were never written: a table of all, which a header of a
     few bytes may claim any number of, is no longer than the file.
     """
-    pipeline = pipeline_of(dataset, math.prod(dataset.chunks) * dataset.dtype.itemsize)
+    pipeline = _pipeline_of(dataset, math.prod(dataset.chunks) * dataset.dtype.itemsize)
     grid = tuple(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
     if pipeline is None or math.prod(grid) > file_size:
         return None

@@ -66,7 +66,7 @@ def _stored(packing: Mapping[str, Any], field: Field, dataset: Any) -> tuple[Fie
 
 
 def _open_rows(dataset: Any, file: RawFile, library: LibraryFile, name: str, field: Field) -> FieldReader:
-    shape = getattr(dataset, "shape", None)
+    shape = _shape(dataset)
     if not shape or shape[1:] != field.row_shape:
         expected = ", ".join(map(str, ("n", *field.row_shape)))
         raise ShardCorrupt(f"{file.path}, field {name!r}: expected a dataset of shape ({expected}), got {shape}")
@@ -84,6 +84,11 @@ def _open_rows(dataset: Any, file: RawFile, library: LibraryFile, name: str, fie
     return library_rows(dataset, library, name, field)
 
 
+def _shape(node: Any) -> tuple[int, ...] | None:
+    """Return the shape of a dataset; None for a group, nothing, or a dataset of no space."""
+    return node.shape if isinstance(node, importlib.import_module("h5py").Dataset) else None
+
+
 def _open_values(
     stored: Any,
     data: Any,
@@ -94,12 +99,15 @@ def _open_values(
     field: Field,
 ) -> FieldReader:
     """Return the reader of a dataset, or else of a group's `data` and `offsets`."""
-    if hasattr(stored, "shape") and not field.ragged:
+    if _shape(stored) is not None and not field.ragged:
         return library_values([stored], library, name)
     dtype, entry_shape = (field.row_dtype, field.entry_shape) if field.ragged else (np.dtype(np.uint8), ())
-    whole = getattr(data, "ndim", 0) >= 1 and getattr(offsets, "ndim", 0) == 1 and len(offsets) > 0
+    entries, bounds = _shape(data), _shape(offsets)
     if (
-        not whole
+        not entries
+        or not bounds
+        or len(bounds) != 1
+        or not bounds[0]
         or data.shape[1:] != entry_shape
         or data.dtype.newbyteorder("<") != dtype
         or offsets.dtype.kind not in "iu"
@@ -141,9 +149,11 @@ def _has_spans(opened: Any, name: str, field: Field, size: int) -> bool:
     """
     parts = [name] if field.fixed else [f"{name}/data", f"{name}/offsets"]
     datasets = [resolve(opened, part, Path(name)) for part in parts]
-    if field.fixed and getattr(datasets[0], "chunks", None) is not None:
+    if any(_shape(dataset) is None for dataset in datasets):
+        return False
+    if field.fixed and datasets[0].chunks is not None:
         return is_raw(datasets[0], field) and chunk_table(datasets[0], size) is not None
-    if any(getattr(dataset, "chunks", ()) is not None for dataset in datasets):
+    if any(dataset.chunks is not None for dataset in datasets):
         return False
     if not field.fixed:
         datasets[1][...]

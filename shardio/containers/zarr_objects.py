@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,9 +115,7 @@ def changes_in_folder(root: Path, array: IndexedArray) -> Iterator[str]:
     """Yield what has changed of an array in a folder since it was indexed, without reading its chunks."""
     files, layout = FolderChunks(root, array.path), of_array(array.metadata)
     name = array.path or "array"
-    metadata = files.metadata(_metadata_of(array))
-    if json.dumps(metadata, sort_keys=True) != json.dumps(array.metadata, sort_keys=True):
-        yield f"field {name!r}: its metadata are not those that were indexed"
+    yield from _metadata_changes(array, files.metadata(_metadata_of(array)))
     for entry in chain.from_iterable(parts(array.chunks)):
         key = layout.key(list(map(int, np.unravel_index(int(entry["number"]), layout.grid))))
         try:
@@ -134,7 +132,9 @@ def changes_in_folder(root: Path, array: IndexedArray) -> Iterator[str]:
 def changes_in_store(url: Url, index: ZarrIndex, store: Store) -> list[str]:
     """Return what has changed of a store in a bucket since it was indexed, by its metadata and a listing."""
     objects, listed = ChunkObjects(url, index), {info.name: info for info in store.list(url.path)}
-    wrong = [told for array in index.arrays.values() for told in _metadata_changes(url, array, store, listed)]
+    wrong = list[str]()
+    for array in index.arrays.values():
+        wrong += _metadata_changes(array, _stored_metadata(url, array, store, listed))
     for number in range(len(objects.sizes)):
         try:
             objects.check(number, listed.pop(objects.name(number), None))
@@ -143,16 +143,20 @@ def changes_in_store(url: Url, index: ZarrIndex, store: Store) -> list[str]:
     return [*wrong, *_new_chunks(url, index, listed)]
 
 
-def _metadata_changes(url: Url, array: IndexedArray, store: Store, listed: Mapping[str, ObjectInfo]) -> Iterator[str]:
+def _metadata_changes(array: IndexedArray, metadata: Any) -> Iterator[str]:
+    if json.dumps(metadata, sort_keys=True) != json.dumps(array.metadata, sort_keys=True):
+        yield f"field {array.path or 'array'!r}: its metadata are not those that were indexed"
+
+
+def _stored_metadata(url: Url, array: IndexedArray, store: Store, listed: Mapping[str, ObjectInfo]) -> Any:
+    """Return the JSON value of an array's metadata in a bucket; None if there is none."""
     name = _metadata_of(array)
     place = (url / array.path / name if array.path else url / name).path
     try:
         strict_json.check_size(listed[place].size)
-        metadata = strict_json.parse(bytes(store.read(place).data), foreign=True, nan=True)
+        return strict_json.parse(bytes(store.read(place).data), foreign=True, nan=True)
     except (KeyError, ValueError):
-        metadata = None
-    if json.dumps(metadata, sort_keys=True) != json.dumps(array.metadata, sort_keys=True):
-        yield f"field {array.path or 'array'!r}: its metadata are not those that were indexed"
+        return None
 
 
 def _new_chunks(url: Url, index: ZarrIndex, listed: Mapping[str, ObjectInfo]) -> Iterator[str]:
