@@ -50,6 +50,7 @@ class ZarrChunks(StoredChunks):
             there then holds the fill value, as Zarr defines.
         kept: the number by which `CHUNKS` knows the array.
         named: `layout.grid`, which takes a while to compute, and each chunk asks for.
+        inner: the chunks of a shard along each axis of a cell; 1 each without shards.
     """
 
     files: ChunkFiles
@@ -60,6 +61,7 @@ class ZarrChunks(StoredChunks):
     entries: Table | None
     kept: int
     named: tuple[int, ...]
+    inner: tuple[int, ...]
 
     @property
     def place(self) -> str:
@@ -199,16 +201,15 @@ class ZarrChunks(StoredChunks):
 
     def _places(self, cells: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places in the store's grid of the named chunks that hold cells, int64 [n, axes]."""
-        place = np.empty_like(cells)
-        for column, axis in enumerate(self.axes):
-            place[:, axis] = cells[:, column] // (self.layout.shard.grid[axis] if self.layout.shard else 1)
-        return place
+        places = np.empty_like(cells)
+        places[:, self.axes] = cells // self.inner
+        return places
 
     def _named(self, cell: tuple[int, ...]) -> tuple[int, ...]:
         """Return the place in the store's grid of the named chunk that holds a cell."""
         place = [0] * len(cell)
-        for number, axis in zip(cell, self.axes, strict=True):
-            place[axis] = number // (self.layout.shard.grid[axis] if self.layout.shard else 1)
+        for number, axis, inner in zip(cell, self.axes, self.inner, strict=True):
+            place[axis] = number // inner
         return tuple(place)
 
     def _entry(self, named: tuple[int, ...]) -> Any:
@@ -354,7 +355,8 @@ def array_rows(files: ChunkFiles, name: str, layout: ArrayLayout, axis: int, ent
     pipeline = _zarr_codecs.pipeline(layout.codecs, math.prod(layout.chunk) * layout.dtype.itemsize)
     kept = CHUNKS.number_of(files.owner, math.prod(layout.shape) * layout.dtype.itemsize)
     order = tuple(layout.order[a] for a in axes)
-    chunks = ZarrChunks(files, name, layout, axes, pipeline, entries, kept, layout.grid)
+    inner = tuple(layout.shard.grid[a] if layout.shard else 1 for a in axes)
+    chunks = ZarrChunks(files, name, layout, axes, pipeline, entries, kept, layout.grid, inner)
     in_order = order == (*range(len(order)),)
     count, fill = layout.shape[axis], layout.fill
     return ChunkedRows(chunks, name, field, chunk, layout.dtype, fill, kept, count, None if in_order else order)
