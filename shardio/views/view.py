@@ -613,7 +613,7 @@ class Windows(Derived):
         return super().shard_means * self.starts.length
 
     def __repr__(self) -> str:
-        left_out = ", ".join(self.base.fields.keys() - self._fields.keys())
+        left_out = ", ".join(name for name in self.base.fields if name not in self._fields)
         without = f" without {left_out}, whose values differ in size" if left_out else ""
         return f"<Windows {_short(self.starts.description())}: {len(self)} of {self.base.base!r}{without}>"
 
