@@ -112,15 +112,6 @@ class Dataset(BaseDataset):
         shards, size = self.manifest.shards, format_size(int(self.manifest.shards.bytes.sum()))
         return f"{len(self):,} samples in {len(shards):,} {self.manifest.container} shards, {size}"
 
-    @property
-    def id_columns(self) -> Mapping[str, tuple[str, ...]]:
-        """The columns of numbers that identify a sample in a batch: only its `index`."""
-        return {"index": ()}
-
-    def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
-        """Return the columns of `id_columns` for some samples, int64 [n] each."""
-        return {"index": indices}
-
     def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Dataset:
         """Return the dataset with other labels: by field, the new number of each class, and what names them."""
         dataset, digest, before = copy.copy(self), self.digest, self._renumbered

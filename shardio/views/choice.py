@@ -1,99 +1,139 @@
-"""The choices that a view can make of a dataset: a slice, samples by number, those for which a condition holds."""
+"""The choices that a view can make of a dataset: a slice, samples by number, those for which a condition holds.
+
+Other kinds are beside what they choose: weights in `weighing.py`, windows in `window_starts.py`, rows of documents in
+`row_choice.py`.
+"""
 
 import operator
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Self, TypeAlias, final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError
-from ..format.file_table import Table, checksum_of
+from ..errors import ConfigError, ManifestError
+from ..format.file_table import Table, checksum_of, parts
 from ..system.types import Indices
 from .columns import AT_ONCE, categories, in_parts
 from .expression import Condition, Expression
 from .index_map import IndexMap, NumberMap, RangeMap, of_mask
 from .readable import ReadableDataset
-from .split import split_by
+from .split import parse_split, split_by
 
 _FAR = 1 << 62
+_Bound: TypeAlias = Annotated[int, msgspec.Meta(ge=-_FAR, le=_FAR)] | None
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
+Number: TypeAlias = int | float  # float alone lets SystemError through with msgspec before 0.22, for 10**400
+Arrays: TypeAlias = Callable[[str, str, int], Table]
+"""Returns a saved array by its checksum, dtype and length; see `SavedView.array`."""
 _TEXTS_AT_ONCE = 1 << 14  # samples whose texts one thread reads together
 
 
-class Choice(Protocol):
-    """The choice that a view makes of its dataset. It can be written down, and gives the same index map anywhere."""
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A choice that a view makes of its dataset: a value that makes the same of it anywhere.
 
-    def index_map(self, base: ReadableDataset) -> IndexMap:
-        """Return which sample of `base` each of the view's samples is."""
+    Its description is JSON values by name, whose first name says which kind of choice it is.
+    """
+
+    def made(self, base: ReadableDataset) -> Any:
+        """Return what the choice makes of a dataset, in which the view looks its samples up."""
+        raise NotImplementedError
 
     def description(self) -> dict[str, Any]:
         """Return the choice as JSON values; an array is given by its checksum."""
+        described: dict[str, Any] = msgspec.to_builtins(self)
+        return described
 
-    def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
+    @property
+    def arrays(self) -> Sequence[Table]:
+        """The arrays that the description gives by their checksums."""
+        return ()
+
+    @classmethod
+    def restored(cls, described: Mapping[str, Any], base: ReadableDataset, arrays: Arrays) -> Self:
+        """Return the choice from a dataset that a description says; ValidationError if it says none."""
+        return msgspec.convert(described, cls)
+
+    def depends_on(self, base: ReadableDataset) -> dict[str, Any]:
+        """Return what else the choice depends on that the digest of a dataset doesn't tell, as JSON values."""
+        return {}
+
+    def in_earlier(self, made: Any, samples: int) -> int | None:
         """Return how many samples the same choice makes of the first `samples` of the dataset.
 
-        None unless these come first in the view, which `chosen` maps.
+        None unless these come first in the view, which looks its samples up in `made`.
         """
+        return None
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Choice, frozen=True, rename={"bounds": "slice"}):
     """`dataset[start:stop:step]`."""
 
-    start: int | None
-    stop: int | None
-    step: int | None
+    bounds: tuple[_Bound, _Bound, _Bound]
 
     @classmethod
     def of(cls, given: slice) -> "Slice":
         """Return a slice in Python's integers, no farther out than any dataset reaches; ConfigError for others."""
         try:
-            bounds = [
+            start, stop, step = (
                 None if bound is None else max(-_FAR, min(operator.index(bound), _FAR))
                 for bound in (given.start, given.stop, given.step)
-            ]
+            )
         except TypeError as error:
             raise ConfigError(f"not a slice of samples: {given}: {error}") from error
-        return cls(*bounds)
+        return cls((start, stop, step))
 
-    def index_map(self, base: ReadableDataset) -> IndexMap:
+    def made(self, base: ReadableDataset) -> IndexMap:
         try:
-            return RangeMap(range(len(base))[slice(self.start, self.stop, self.step)])
+            return RangeMap(range(len(base))[slice(*self.bounds)])
         except ValueError as error:
-            raise ConfigError(f"not a slice of samples: [{self.start}:{self.stop}:{self.step}]: {error}") from error
+            told = ":".join(map(str, self.bounds))
+            raise ConfigError(f"not a slice of samples: [{told}]: {error}") from error
 
-    def description(self) -> dict[str, Any]:
-        return {"slice": [self.start, self.stop, self.step]}
+    def in_earlier(self, made: IndexMap, samples: int) -> int | None:
+        before = range(samples)[slice(*self.bounds)]
+        first = made(np.arange(min(1, len(made))))
+        begins_alike = not len(before) or (len(before) <= len(made) and before.start == first[0])
+        return len(before) if begins_alike and before.step == (self.bounds[2] or 1) else None
 
-    def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
-        before = range(samples)[slice(self.start, self.stop, self.step)]
-        first = chosen(np.arange(min(1, len(chosen))))
-        begins_alike = not len(before) or (len(before) <= len(chosen) and before.start == first[0])
-        return len(before) if begins_alike and before.step == (self.step or 1) else None
+
+class _SelectNode(msgspec.Struct, forbid_unknown_fields=True):
+    select: str
+    count: Count
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class Select:
+class Select(Choice, frozen=True, eq=False):
     """Samples by their numbers, int64 [n], in any order."""
 
     numbers: Table
 
-    def index_map(self, base: ReadableDataset) -> IndexMap:
+    def made(self, base: ReadableDataset) -> IndexMap:
         return NumberMap(self.numbers)
 
     def description(self) -> dict[str, Any]:
         return {"select": checksum_of(self.numbers), "count": len(self.numbers)}
 
-    def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
-        return len(self.numbers) if chosen.leading(samples) == len(self.numbers) else None
+    @property
+    def arrays(self) -> Sequence[Table]:
+        return (self.numbers,)
+
+    @classmethod
+    def restored(cls, described: Mapping[str, Any], base: ReadableDataset, arrays: Arrays) -> Self:
+        node = msgspec.convert(described, _SelectNode)
+        numbers = arrays(node.select, "<i8", node.count)
+        if any(part.min() < 0 or part.max() >= len(base) for part in parts(numbers)):
+            raise ManifestError(f"select must have numbers in [0, {len(base)})")
+        return cls(numbers)
+
+    def in_earlier(self, made: IndexMap, samples: int) -> int | None:
+        return len(self.numbers) if made.leading(samples) == len(self.numbers) else None
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(Choice, frozen=True, rename={"condition": "where"}):
     """The samples for which a condition holds, in their order."""
 
     condition: str
@@ -114,28 +154,34 @@ class Where:
 
         return in_parts(holds, len(base), _TEXTS_AT_ONCE if condition.texts else AT_ONCE, first)
 
-    def index_map(self, base: ReadableDataset) -> IndexMap:
+    def made(self, base: ReadableDataset) -> IndexMap:
         return of_mask(self.masks(base))
 
-    def description(self) -> dict[str, Any]:
-        return {"where": self.condition}
+    def depends_on(self, base: ReadableDataset) -> dict[str, Any]:
+        names = self.bound(base).class_numbers
+        return {"classes": names} if names else {}
 
-    def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
-        return chosen.leading(samples)
+    def in_earlier(self, made: IndexMap, samples: int) -> int | None:
+        return made.leading(samples)
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Choice, frozen=True, rename={"shares": "split"}):
     """One part of a split: see `BaseDataset.split`."""
 
-    shares: Mapping[str, float]
+    shares: dict[str, Number]
     part: str
     by: str | None
     group: str | None
     seed: int
 
-    def index_map(self, base: ReadableDataset) -> IndexMap:
+    def __post_init__(self) -> None:
+        shares = parse_split(self.shares)
+        if self.part not in shares:
+            raise ConfigError(f"part must be one of {', '.join(shares)}, got {self.part!r}")
+        msgspec.structs.force_setattr(self, "shares", shares)
+
+    def made(self, base: ReadableDataset) -> IndexMap:
         return self.index_maps(base)[self.part]
 
     def index_maps(self, base: ReadableDataset) -> dict[str, IndexMap]:
@@ -151,11 +197,3 @@ class Part:
             mask[numbers] = True
             maps[name] = of_mask([mask])
         return maps
-
-    def description(self) -> dict[str, Any]:
-        return {
-            "split": dict(self.shares), "part": self.part, "by": self.by, "group": self.group, "seed": self.seed,
-        }  # fmt: skip
-
-    def in_earlier(self, chosen: IndexMap, samples: int) -> int | None:
-        return None  # more samples are split otherwise

@@ -22,10 +22,10 @@ from ..errors import ConfigError
 from ..format import cf
 from ..format.fields import Field, describe, describe_fields
 from ..format.limits import MAX_VALUE_BYTES
-from ..system.types import Buffer, Column, Indices
+from ..system.types import Buffer, Indices
 from . import saved
 from .classes import Classes, alike, named_field
-from .readable import Location, ReadableDataset, SelectedSamples
+from .readable import Part, ReadableDataset, SelectedSamples
 from .view import BaseDataset
 
 
@@ -145,8 +145,9 @@ class Concat(BaseDataset):
 
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         """Locate samples, as `Dataset.selection` does."""
-        split = self._split(self._checked(indices))
-        parts = [(self._datasets[source].selection(local, max_value_bytes), rows) for source, local, rows in split]
+        parts = []
+        for part in self.parts(self._checked(indices)):
+            parts.append((self._datasets[part.source].selection(part.indices, max_value_bytes), part.rows))
         return JoinedSelection(self.field, len(indices), parts)
 
     def field(self, name: str) -> Field:
@@ -158,67 +159,17 @@ class Concat(BaseDataset):
             raise ConfigError(f"{self.path}: no field {name!r}; there are {', '.join(self._fields)}")
         return found or self._datasets[0].field(name)
 
-    def check(
-        self,
-        indices: Indices,
-        stored: Mapping[str, Column | Sequence[Buffer]],
-        max_value_bytes: int = MAX_VALUE_BYTES,
-    ) -> None:
-        for source, local, rows in self._split(indices):
-            part = {n: c[rows] if isinstance(c, np.ndarray) else [c[row] for row in rows] for n, c in stored.items()}
-            self._datasets[source].check(local, part, max_value_bytes)
-
-    def read_ahead(self, run: range, fields: Iterable[str]) -> None:
-        """Ask storage for samples ahead, as `Dataset.read_ahead` does; they may belong to several sources."""
-        for source, dataset in enumerate(self._datasets):
-            first, end = int(self._starts[source]), int(self._starts[source + 1])
-            low, high = max(run.start, first), min(run.stop, end)
-            if low < high:
-                dataset.read_ahead(range(low - first, high - first), fields)
-
-    def warn_of_small_cache(self, window: int) -> None:
-        for dataset in self._datasets:
-            dataset.warn_of_small_cache(window)
-
-    def refetch(self, index: int) -> bool:
-        source, local = self._source_and_index(index)
-        return self._datasets[source].refetch(local)
-
     @property
     def below(self) -> Sequence[ReadableDataset]:
         """The sources."""
         return self._datasets
 
-    def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
-        """Return the places of samples' shards in `shard_means`, int64 [n], counted through the sources."""
-        firsts = np.cumsum([0, *(len(dataset.shard_means) for dataset in self._datasets)])
-        shards = np.empty(len(indices), np.int64)
-        for source, local, rows in self._split(indices):
-            shards[rows] = firsts[source] + self._datasets[source].shard_numbers(local)
-        return shards
-
-    def shard_of(self, index: int) -> str:
-        """Return the name of a sample's shard as `source/shard`, without reading a file."""
-        source, local = self._source_and_index(index)
-        return f"{self.sources[source]}/{self._datasets[source].shard_of(local)}"
-
-    def locate(self, index: int) -> Location:
-        """Return the place of a sample, with its shard as `source/shard`."""
-        source, local = self._source_and_index(index)
-        location = self._datasets[source].locate(local)
-        return replace(location, shard=f"{self.sources[source]}/{location.shard}", index=index)
-
-    def _source_and_index(self, index: int) -> tuple[int, int]:
-        """Return the number of a sample's source, and the sample's index in it."""
-        source = int(self.source_of(np.array([index]))[0])
-        return source, index - int(self._starts[source])
-
-    def _split(self, indices: Indices) -> Iterator[tuple[int, Indices, NDArray[np.int64]]]:
-        """Yield for each source in `indices`: its number, its samples' indices there, and their rows in `indices`."""
+    def parts(self, indices: Indices) -> Iterator[Part]:
+        """Yield for each source the samples that are its own."""
         sources = self.source_of(indices)
         for source in np.unique(sources).tolist():
             rows = np.flatnonzero(sources == source)
-            yield source, indices[rows] - self._starts[source], rows
+            yield Part(source, f"{self.sources[source]}/", indices[rows] - self._starts[source], rows)
 
 
 @final

@@ -1,13 +1,14 @@
-"""A dataset that a loader reads, as protocols: samples by number, from one dataset or several."""
+"""The base of datasets and views: samples by number, read from one dataset or several, and where they lie."""
 
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,10 @@ from ..cache.fetcher import FetchCounts
 from ..cache.node_cache import Hold
 from ..containers.extents import NO_BLOCKS, Blocks, Extent
 from ..containers.packed_values import PackedValues, Scratch
-from ..errors import ShardCorrupt
-from ..format.fields import Field
+from ..errors import ConfigError, ShardCorrupt
+from ..format.fields import Field, presence, present_column
 from ..format.limits import MAX_VALUE_BYTES
-from ..order.plan import Order, Shuffle
+from ..order.plan import Order, Plan, Shuffle
 from ..stores.url import Url
 from ..system import npy
 from ..system.types import Buffer, Column, Indices
@@ -119,44 +120,77 @@ class SelectedSamples(Protocol):
         """
 
 
-class ReadableDataset(Protocol):
-    """The interface that `Loader` needs of a dataset. A `Dataset` has it, and so does every view.
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """The samples of one dataset from which samples of a view are read.
+
+    Attributes:
+        source: the place of the dataset in `below`.
+        label: what its shards' names begin with, in the view.
+        indices: the numbers of the samples there, int64 [n].
+        rows: which of the view's samples each is, counted in the order asked for, int64 [n], ascending.
+    """
+
+    source: int
+    label: str
+    indices: Indices
+    rows: NDArray[np.int64]
+
+
+class ReadableDataset(ABC):
+    """The base of datasets and views: samples by number, which a Loader reads.
 
     A dataset's order (`plan`) names the samples of an epoch by their numbers, and the other methods take these. Where
     the order draws samples anew in each epoch, as that of a weighted view does, they are numbers in what it draws from.
 
+    A view says by `parts` from which samples of the datasets below it each of its own is read. That decides where they
+    lie, how they are checked, and what is fetched; a `Dataset`, which is at the bottom, has methods of its own for it.
+
     Attributes:
         path: the name of the dataset in messages.
-        fields: the fields of every sample, by name.
-        metadata: JSON values that tell of the samples, such as the names of classes.
-        digest: a hash of the content.
-        earlier: the digests of the datasets of which this one is an extension, with their numbers of samples, which
-            come first here and are the same.
-        numbers: the number of samples that have numbers, which are in [0, numbers).
-        id_columns: the columns of numbers that identify a sample in a batch, by name. Each comes with the names that
-            its numbers stand for (the sources of a mixture), or with () if its numbers have no names.
     """
 
     path: Path | Url
+    orders_itself = False  # whether `plan` draws samples in a way of its own
 
     @property
-    def fields(self) -> Mapping[str, Field]: ...
+    @abstractmethod
+    def fields(self) -> Mapping[str, Field]:
+        """The fields of every sample, by name."""
 
     @property
-    def metadata(self) -> Mapping[str, Any]: ...
+    @abstractmethod
+    def metadata(self) -> Mapping[str, Any]:
+        """JSON values that tell of the samples, such as the names of classes."""
 
     @property
-    def digest(self) -> str: ...
+    @abstractmethod
+    def digest(self) -> str:
+        """A hash of the content."""
 
     @property
-    def earlier(self) -> Mapping[str, int]: ...
+    @abstractmethod
+    def earlier(self) -> Mapping[str, int]:
+        """The digests of the datasets of which this one is an extension, with their numbers of samples.
+
+        Their samples come first here, and are the same.
+        """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of samples in an epoch."""
 
     @property
-    def numbers(self) -> int: ...
+    def numbers(self) -> int:
+        """The number of samples that have numbers: as many as there are, unless an order draws from them."""
+        return len(self)
 
+    @abstractmethod
     def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Self:
         """Return the dataset with other labels: by field, the new number of each class, and what names them."""
 
+    @abstractmethod
     def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
         """Return what this is, down to stored datasets, as JSON values; see `views/saved.py`.
 
@@ -164,37 +198,88 @@ class ReadableDataset(Protocol):
         for renumbered labels, which belong to the whole that renumbers them.
         """
 
+    @abstractmethod
     def field(self, name: str) -> Field:
         """Return the field or hidden column called `name`; raise ConfigError, which says why, if there is none."""
 
-    @property
-    def orders_itself(self) -> bool:
-        """Whether `plan` draws samples in a way of its own, as that of a weighted view does."""
-
-    @property
-    def id_columns(self) -> Mapping[str, tuple[str, ...]]: ...
-
-    def __len__(self) -> int:
-        """Return the number of samples in an epoch."""
-
-    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
-        """Return the order of the samples in epoch 0."""
-
-    def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
-        """Return the columns of `id_columns` for some samples, int64 [n] each."""
-
-    def origin(self, indices: Sequence[int] | Indices) -> Indices:
-        """Return the numbers that samples have in the dataset at the bottom of a stack of views, int64 [n]."""
-
-    @property
-    def adopted(self) -> bool:
-        """Whether all shards are source files that `shardio index` adopted, so that `shard_numbers` tells the files."""
-
+    @abstractmethod
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         """Locate samples, int64 [n] in [0, numbers), repeats allowed, to read any of their fields; IndexError outside.
 
         Reading raises BadSample for a value of more bytes than `max_value_bytes`, see `Limits`.
         """
+
+    @property
+    def below(self) -> Sequence[ReadableDataset]:
+        """The datasets that this one reads; none of a `Dataset`, which is at the bottom."""
+        return ()
+
+    def parts(self, indices: Indices) -> Iterable[Part]:
+        """Return the samples below from which samples are read; of one that is made of several, the first."""
+        return ()
+
+    def needed(self, indices: Indices) -> Iterable[tuple[int, Indices]]:
+        """Return all samples that samples are made of: places of datasets in `below`, with numbers there, int64 [n]."""
+        return ((part.source, part.indices) for part in self.parts(indices))
+
+    @property
+    def id_columns(self) -> Mapping[str, tuple[str, ...]]:
+        """The columns of numbers that identify a sample in a batch, by name.
+
+        Each comes with the names that its numbers stand for (the sources of a mixture), or with () if its numbers have
+        no names.
+        """
+        return {"index": ()}
+
+    def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
+        """Return the columns of `id_columns` for some samples, int64 [n] each."""
+        return {"index": indices}
+
+    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
+        """Return the order of the samples in epoch 0."""
+        if not len(self):
+            raise ConfigError(f"there must be at least one sample to load, {self!r} has none")
+        return Plan(len(self), seed, 0, shuffle, block, window)
+
+    def origin(self, indices: Sequence[int] | Indices) -> Indices:
+        """Return the numbers, int64 [n], that samples have in the dataset at the bottom of a stack of views.
+
+        Raises IndexError for a number outside.
+        """
+        return self._checked(whole_numbers(indices))
+
+    def read(self, indices: Sequence[int] | Indices, fields: Iterable[str] | None = None) -> dict[str, Any]:
+        """Read many samples, in the order asked for.
+
+        Args:
+            indices: sample numbers in [0, N); repeats are allowed.
+            fields: the fields to read; None reads all.
+
+        Returns:
+            For each field an array `[n, *shape]` of scalars or arrays of one shape, else a list of n values. Of an
+            optional field a list has None where a sample lacks the value; an array has zeros there, and beside it is
+            a bool column, called `NAME_present`.
+
+        Raises IndexError, ConfigError for an unknown field, ShardCorrupt.
+        """
+        if isinstance(fields, str):
+            raise ConfigError(f"fields must be a list of names, as in [{fields!r}], got {fields!r}")
+        if isinstance(indices, slice):
+            raise ConfigError(f"indices must be whole numbers, got a slice: give {range(*indices.indices(len(self)))}")
+        rows = whole_numbers(indices)
+        selection = self.selection(rows)
+        result: dict[str, Any] = {}
+        for name in self.fields if fields is None else fields:
+            field = self.field(name)
+            present = selection.column(present_column(name)) if field.optional else None
+            if field.fixed:
+                result[name] = selection.column(name)
+                if present is not None:
+                    result[name][~present] = 0  # what a class may be renumbered from
+                    result[presence(name)] = present
+            else:
+                result[name] = decoded(self, name, selection.values(name), rows, present)
+        return result
 
     def check(
         self,
@@ -206,40 +291,92 @@ class ReadableDataset(Protocol):
 
         `stored` holds the fields that the caller has read already.
         """
+        for part in self.parts(indices):
+            known = stored
+            if len(part.rows) < len(indices):
+                known = {name: _taken(each, part.rows) for name, each in stored.items()}
+            self.below[part.source].check(part.indices, known, max_value_bytes)
 
     def read_ahead(self, run: range, fields: Iterable[str]) -> None:
         """Ask storage for a run of neighbouring samples, at least one, and do not wait for them."""
+        names = list(fields)
+        for source, indices in self.needed(np.arange(run.start, run.stop, run.step)):
+            numbers = np.unique(indices)
+            firsts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
+            sizes = np.diff(firsts, append=len(numbers))
+            for first, size in zip(numbers[firsts].tolist(), sizes.tolist(), strict=True):
+                self.below[source].read_ahead(range(first, first + size), names)
+
+    def refetch(self, index: int) -> bool:
+        """Fetch a damaged sample from its store again; return whether reading it again is worth while."""
+        needed = [(source, number) for source, own in self.needed(np.array([index])) for number in own.tolist()]
+        again = [self.below[source].refetch(number) for source, number in needed]
+        return any(again)
+
+    def warn_of_small_cache(self, window: int) -> None:
+        """Warn if the cache of the node has no room for `window` samples of each dataset in a store."""
+        for dataset in self.below:
+            dataset.warn_of_small_cache(window)
+
+    @property
+    def adopted(self) -> bool:
+        """Whether all shards are source files that `shardio index` adopted, so that `shard_numbers` tells the files."""
+        return bool(self.below) and all(dataset.adopted for dataset in self.below)
 
     @property
     def fetched(self) -> FetchCounts:
         """The bytes that this process has fetched from stores until now, and in how many requests."""
+        return sum((dataset.fetched for dataset in self.below), FetchCounts())
 
     @property
     def in_store(self) -> bool:
         """Whether any shards are in a store, where nothing but shardio reads them."""
-
-    def refetch(self, index: int) -> bool:
-        """Fetch a damaged sample from its store again; return whether reading it again is worth while."""
-
-    def warn_of_small_cache(self, window: int) -> None:
-        """Warn if the cache of the node has no room for `window` samples of each dataset in a store."""
-
-    @property
-    def below(self) -> Sequence[ReadableDataset]:
-        """The datasets that this one reads; none of a `Dataset`, which is at the bottom."""
+        return any(dataset.in_store for dataset in self.below)
 
     @property
     def shard_means(self) -> NDArray[np.float64]:
         """The mean of the stored bytes of a sample, of each shard of all datasets at the bottom, float64 [shards]."""
+        return np.concatenate([dataset.shard_means for dataset in self.below])
 
     def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
         """Return the place of each sample's shard in `shard_means`, int64 [n], without reading a file."""
+        shards = np.empty(len(indices), np.int64)
+        for part in self.parts(indices):
+            before = sum(len(dataset.shard_means) for dataset in self.below[: part.source])
+            shards[part.rows] = before + self.below[part.source].shard_numbers(part.indices)
+        return shards
 
     def shard_of(self, index: int) -> str:
-        """Return the name of a sample's shard, without reading a file."""
+        """Return the name of a sample's shard, without reading a file; that of a source's as `source/shard`."""
+        (part,) = self.parts(np.array([index]))
+        return f"{part.label}{self.below[part.source].shard_of(int(part.indices[0]))}"
 
     def locate(self, index: int) -> Location:
         """Return the place of a sample: its shard, row and key, which are also its text for messages."""
+        (part,) = self.parts(np.array([index]))
+        location = self.below[part.source].locate(int(part.indices[0]))
+        return replace(location, shard=f"{part.label}{location.shard}", index=index)
+
+    def _checked(self, indices: Indices) -> Indices:
+        """Return numbers of samples; raise IndexError if one is outside of [0, numbers)."""
+        if len(indices) and (indices.min() < 0 or indices.max() >= self.numbers):
+            wrong = indices[(indices < 0) | (indices >= self.numbers)][0]
+            raise IndexError(f"{self.path}: index must be in [0, {self.numbers}), got {wrong}")
+        return indices
+
+
+def _taken(column: Column | Sequence[Buffer], rows: NDArray[np.int64]) -> Column | Sequence[Buffer]:
+    return column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows]
+
+
+def whole_numbers(given: Any) -> Indices:
+    """Return whole numbers as int64 [n]; raise ConfigError for others."""
+    asked = np.asarray(given)
+    if asked.size and asked.dtype.kind not in "iu":
+        raise ConfigError(f"indices must be whole numbers, got {asked.dtype}")
+    if asked.dtype == np.uint64 and asked.size and asked.max() > np.iinfo(np.int64).max:
+        raise IndexError(f"no sample has the number {asked.max()}")
+    return asked.astype(np.int64).reshape(-1)
 
 
 def decoded(

@@ -17,15 +17,14 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Protocol, final
+from typing import Any, Literal, final
 
 import msgspec
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, ManifestError, Message
-from ..format.file_table import FileTable, Table, TableFile, checksum_of
+from ..format.file_table import Table, TableFile, checksum_of
 from ..format.manifest import FILE_NAME
 from ..system import npy, strict_json
 from ..system.directory import Directory
@@ -39,21 +38,6 @@ _MOST_BYTES = 1 << 20
 _LONGEST_NAME = 200  # bytes; the names of its arrays and of unfinished files are longer, and have at most 255
 _DEEPEST = 64  # nodes from the last choice down to a dataset
 _CHECKSUM = r"[0-9a-f]{32}"
-
-
-class _Described(Protocol):
-    """A choice or a weighing: a dataclass that can be written down."""
-
-    def description(self) -> dict[str, Any]: ...
-
-
-def described(choice: _Described, base: ReadableDataset, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the description of a choice from a dataset; see `ReadableDataset.description`."""
-    for field in dataclasses.fields(choice):  # type: ignore[arg-type]  # all choices are dataclasses
-        if isinstance(value := getattr(choice, field.name), np.ndarray | FileTable):
-            stored = np.ascontiguousarray(value)
-            arrays[xxhash.xxh3_128_hexdigest(stored.data)] = stored
-    return {**choice.description(), "of": base.description(arrays)}
 
 
 def renumbered(view: object) -> ConfigError:

@@ -1,7 +1,7 @@
 """Rows of one length made of documents: cut from all of them end to end, or packed with whole ones.
 
 A document is the value of a ragged field. `views/documents.py` and `views/packed_table.py` decide which pieces of
-documents a row has; this module reads them, and makes the fields of rows.
+documents a row has, as `views/row_choice.py` asks for; this module reads them.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import copy
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from numbers import Real
-from typing import Annotated, Any, TypeAlias, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,99 +20,17 @@ from ..containers.extents import NO_BLOCKS, Blocks, Entries, Extent
 from ..containers.out_arrays import check_blocks, check_out, part_memory
 from ..containers.packed_values import Scratch
 from ..errors import BadSample, ConfigError
-from ..format.fields import CHECKSUM, Field, content_columns, describe, describe_fields, length_column
+from ..format.fields import CHECKSUM, Field, content_columns, length_column
 from ..format.limits import MAX_VALUE_BYTES
-from ..system.rules import Range, check_fields
-from ..system.types import Buffer
-from .documents import Pieces, RowLayout, ring
-from .packed_table import packed_table
-from .readable import ReadableDataset, SelectedSamples
+from ..order.plan import Order, Shuffle
+from ..order.ring import RingPlan
+from ..system.types import Buffer, Indices
+from .derived import Grouped
+from .documents import Pieces, RowLayout
+from .readable import ReadableDataset, SelectedSamples, whole_numbers
+from .row_choice import Cut, RowChoice, row_fields
 
-_Length: TypeAlias = Annotated[int, Range(1, 1 << 31)]
 _memory = threading.local()  # of what is read before it is converted: fresh pages cost more than the copy
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RowChoice:
-    """How documents make rows: see `BaseDataset.cut` and `BaseDataset.packed`.
-
-    Attributes:
-        field: the ragged field that holds documents.
-        length: the entries of a row.
-        packed: whether rows hold whole documents; otherwise they are cut from the ring of all documents.
-        value: what fills up packed rows.
-        positions, documents, cu_seqlens: which further fields rows have.
-    """
-
-    field: str
-    length: _Length
-    packed: bool
-    value: float = 0
-    positions: bool = False
-    documents: bool = False
-    cu_seqlens: bool = False
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not isinstance(self.value, Real) or not abs(self.value) < 1 << 63:
-            raise ConfigError(f"value must be a number below 2^63, got {self.value!r}")
-        whole = int(self.value)
-        # Equal numbers of several types have one description, and so one digest.
-        object.__setattr__(self, "value", whole if whole == self.value else float(self.value))
-
-    def layout(self, base: ReadableDataset) -> RowLayout:
-        """Return which pieces of documents make which row."""
-        return (packed_table if self.packed else ring)(base, self.field, self.length)
-
-    def description(self) -> dict[str, Any]:
-        kind = {"packed": self.field, "value": self.value} if self.packed else {"cut": self.field}
-        columns = {name: getattr(self, name) for name in ("positions", "documents", "cu_seqlens")}
-        return {**kind, "length": self.length, **columns}
-
-    def fields(self, base: ReadableDataset) -> dict[str, Field]:
-        """Return the fields of rows; ConfigError unless the documents are values of a ragged field.
-
-        Also for a padding that the rows' dtype does not hold.
-        """
-        stored, name = base.field(self.field), self.field
-        if stored.window or not stored.ragged:
-            hint = {
-                "text": ": shardio convert text --tokenizer makes tokens of texts",
-                "json": f": to store lists as arrays, write them with fields={{{name!r}: ('uint16', (None,))}}",
-                "array": f": shardio reshard --ragged {name} lets the first axis have any length",
-            }.get("" if stored.window else stored.kind, "")
-            raise ConfigError(
-                f"{base.path}: rows are made of documents, values whose first axis has any length, such as "
-                f"('uint16', (None,)); {name!r} is {describe(stored)}{hint}; there are {describe_fields(base.fields)}"
-            )
-        small = stored.row_dtype.kind in "iu" and stored.row_dtype.itemsize <= 4
-        dtype = np.dtype(np.int64) if small else stored.row_dtype
-        shape = (self.length, *stored.entry_shape)
-        fields = {name: Field("array", dtype.name, shape, attributes=stored.attributes, window=True)}
-        if self.packed:
-            with np.errstate(all="ignore"):
-                held = np.asarray(self.value).astype(dtype)
-            if (held != self.value) if dtype.kind in "iub" else not np.isfinite(held):
-                raise ConfigError(f"value must be one that {dtype} holds, got {self.value!r}")
-            fields[f"{name}_length"] = Field("scalar", "int64")
-        if self.positions:
-            fields[f"{name}_position"] = Field("array", "int64", (self.length,))
-        if self.documents:
-            fields[f"{name}_document"] = Field("array", "int64", (self.length,))
-        if self.cu_seqlens:
-            fields[f"{name}_cu_seqlens"] = Field(
-                "array", "int32", (None,), role="segments", attributes={"row_length": self.length}
-            )
-        return fields
-
-
-def documents_of(pieces: Pieces, base: ReadableDataset, count: int, length: int) -> NDArray[np.int64]:
-    """Return the number, at the bottom of `base`, of each entry's document, int64 [count, length]; -1 in padding."""
-    found = np.full((count, length), -1)
-    within = np.arange(length) < pieces.lengths(count)[:, None]
-    found[within] = np.repeat(base.origin(pieces.documents), pieces.sizes)
-    return found
 
 
 @final
@@ -289,3 +205,100 @@ class RowSelection:
         if field.ragged:
             return np.bincount(self._segments()[0], minlength=self._count) * field.entry_bytes
         return np.full(self._count, field.row_bytes, np.int64)
+
+
+class DocumentRows(Grouped):
+    """Rows of one length, made of documents.
+
+    Attributes:
+        base: the dataset that has the documents.
+        choice: how they make rows.
+        path: the path of the dataset at the bottom.
+    """
+
+    choice: RowChoice
+    word = "row"
+
+    def __init__(self, base: ReadableDataset, choice: RowChoice) -> None:
+        super().__init__(base, choice, row_fields(choice, base))
+        self.orders_itself = isinstance(choice, Cut)  # each epoch cuts rows anew
+
+    @property
+    def _layout(self) -> RowLayout:
+        layout: RowLayout = self._decided()
+        return layout
+
+    def _in_base(self, indices: Indices) -> Indices:
+        """Return the first document of each row."""
+        pieces = self._layout.pieces(indices)
+        return pieces.documents[np.searchsorted(pieces.rows, np.arange(len(indices)))]
+
+    def members(self, indices: Indices) -> Indices:
+        return np.unique(self._layout.pieces(indices).documents)
+
+    def __len__(self) -> int:
+        return len(self._layout)
+
+    @property
+    def numbers(self) -> int:
+        """The number of rows that have numbers: of cut ones, as many as there are entries."""
+        return self._layout.numbers
+
+    @property
+    def padding(self) -> float:
+        """The share of the entries of all rows that are padding."""
+        return self._layout.padding
+
+    def field(self, name: str) -> Field:
+        if (found := self._fields.get(name)) is not None:
+            return found
+        if name in (length_column(own) for own, field in self._fields.items() if field.ragged):
+            return Field("scalar", "int64")
+        raise ConfigError(f"{self.path}: rows of documents have no field {name!r}; there are {', '.join(self._fields)}")
+
+    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
+        """Return the order of the rows in epoch 0."""
+        if not self.orders_itself or not len(self):
+            return super().plan(seed, shuffle, block, window)
+        return RingPlan(self.numbers, self.choice.length, seed, 0, shuffle, block, window)
+
+    def __repr__(self) -> str:
+        padding = " an epoch" if self.orders_itself else f", {self.padding:.2%} padding"
+        return f"<SequenceRows {self._told()}: {len(self)}{padding} of {self.base!r}>"
+
+    @property
+    def id_columns(self) -> Mapping[str, tuple[str, ...]]:
+        """The columns that identify a row in a batch: only its `index`."""
+        return {"index": ()}
+
+    def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
+        """Return the columns of `id_columns` for some rows, int64 [n] each."""
+        return {"index": indices}
+
+    def origin(self, indices: Sequence[int] | Indices) -> Indices:
+        """Return the number, in the dataset at the bottom, of each entry's document: int64 [n, length], -1 in padding.
+
+        Raises IndexError for a number outside.
+        """
+        rows = self._checked(whole_numbers(indices))
+        pieces, found = self._layout.pieces(rows), np.full((len(rows), self.choice.length), -1)
+        within = np.arange(self.choice.length) < pieces.lengths(len(rows))[:, None]
+        found[within] = np.repeat(self.base.origin(pieces.documents), pieces.sizes)
+        return found
+
+    @property
+    def shard_means(self) -> NDArray[np.float64]:
+        return np.full_like(super().shard_means, self._fields[self.choice.field].row_bytes)
+
+    def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
+        """Locate the pieces of documents in rows, as `Dataset.selection` does."""
+        pieces = self._layout.pieces(self._checked(indices))
+        return RowSelection(self.base, self.choice, self._fields, pieces, len(indices), max_value_bytes)
+
+    def read_ahead(self, run: range, fields: Iterable[str]) -> None:
+        """Ask storage for the documents of cut rows ahead. Those of packed ones lie apart: asking takes longer."""
+        if self.orders_itself:
+            super().read_ahead(run, [self.choice.field])
+
+    def warn_of_small_cache(self, window: int) -> None:
+        self.base.warn_of_small_cache(-(-len(self.base) * window // max(len(self), 1)))

@@ -16,7 +16,7 @@ _SPLIT = 2  # the purpose of the key, which differs from that of `--shuffle`
 _WHOLE = 1e-9  # as near is a share of some samples to a whole number of them
 
 
-def parse_split(given: str | Mapping[str, float]) -> Mapping[str, float]:
+def parse_split(given: str | Mapping[str, float]) -> dict[str, int | float]:
     """Return the shares of splits, given as such or in text as `train=0.9,val=0.1`; ConfigError for what breaks a rule.
 
     Each share is in (0, 1], and they add up to at most 1.

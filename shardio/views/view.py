@@ -1,45 +1,37 @@
-"""A view: rows of another dataset, chosen by an index map, read as that dataset is read.
+"""The methods of datasets that make views, and the views that they make.
 
-`BaseDataset` is what datasets and views have in common: samples by number, and the methods that make views.
+A view is rows of another dataset, chosen by an index map, and read as that dataset is read.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any, Self, final, overload
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
-from ..cache.fetcher import FetchCounts
-from ..errors import ConfigError, ShardCorrupt, SplitWarning
-from ..format.fields import Field, describe, length_column, presence, present_column
-from ..format.limits import MAX_VALUE_BYTES
-from ..order.plan import Order, Plan, Shuffle
-from ..order.ring import RingPlan
-from ..order.weighted import Points, WeightedPlan
+from ..errors import ConfigError, SplitWarning
+from ..format.fields import presence
+from ..order.plan import Order, Shuffle
+from ..order.weighted import WeightedPlan
 from ..system.rules import whole_number
-from ..system.shared_memory import is_sharing
-from ..system.types import Buffer, Column, Indices
+from ..system.types import Indices
 from . import saved
-from .choice import Choice, Part, Select, Slice, Where
+from .choice import Part, Select, Slice, Where
 from .classes import KEY, names_in
-from .documents import RowLayout
-from .index_map import IndexMap
-from .readable import Location, ReadableDataset, SelectedSamples, decoded
-from .sequence_rows import RowChoice, RowSelection, documents_of
+from .derived import Derived
+from .readable import ReadableDataset, whole_numbers
+from .row_choice import Cut, Packed
+from .sequence_rows import DocumentRows
 from .split import parse_split
-from .weighing import Balance, Weighing, Weights
-from .windows import ALL, FILE, Starts, WindowSelection, rows_to_check, usual_step, windowed
+from .weighing import Balance, Weights
+from .window_starts import ALL, FILE, Starts, usual_step
+from .windows import WindowRows
 
 _SHARE_TOLD = 0.01  # of all samples
-_MOST_SHOWN = 100  # characters of a description in repr
 
 
 class BaseDataset(ReadableDataset):
@@ -48,21 +40,9 @@ class BaseDataset(ReadableDataset):
     A view is a dataset: a Loader reads it, exactly and over any ranks, and resumes it. Views stack.
     """
 
-    orders_itself = False  # whether `plan` draws samples in a way of its own
-
-    @property
-    def below(self) -> Sequence[ReadableDataset]:
-        """The datasets that this one reads; none of a `Dataset`, which is at the bottom."""
-        return ()
-
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
         """Return this, as nothing changes what a dataset is."""
         return self
-
-    @property
-    def numbers(self) -> int:
-        """The number of samples that have numbers: as many as there are, unless an order draws from them."""
-        return len(self)
 
     @property
     def classes(self) -> list[str] | None:
@@ -81,39 +61,6 @@ class BaseDataset(ReadableDataset):
         from . import notebook  # loads Pillow
 
         return notebook.to_html(self, self._facts(), self.classes)
-
-    @property
-    def adopted(self) -> bool:
-        """Whether all shards are source files that `shardio index` adopted, so that `shard_numbers` tells the files."""
-        return bool(self.below) and all(dataset.adopted for dataset in self.below)
-
-    @property
-    def fetched(self) -> FetchCounts:
-        """The bytes that this process has fetched from stores until now, and in how many requests."""
-        return sum((dataset.fetched for dataset in self.below), FetchCounts())
-
-    @property
-    def in_store(self) -> bool:
-        """Whether any shards are in a store, where nothing but shardio reads them."""
-        return any(dataset.in_store for dataset in self.below)
-
-    @property
-    def shard_means(self) -> NDArray[np.float64]:
-        """The mean of the stored bytes of a sample, of each shard of all datasets at the bottom, float64 [shards]."""
-        return np.concatenate([dataset.shard_means for dataset in self.below])
-
-    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
-        """Return the order of the samples in epoch 0."""
-        if not len(self):
-            raise ConfigError(f"there must be at least one sample to load, {self!r} has none")
-        return Plan(len(self), seed, 0, shuffle, block, window)
-
-    def origin(self, indices: Sequence[int] | Indices) -> Indices:
-        """Return the numbers, int64 [n], that samples have in the dataset at the bottom of a stack of views.
-
-        Raises IndexError for a number outside.
-        """
-        return self._checked(whole_numbers(indices))
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
@@ -141,39 +88,6 @@ class BaseDataset(ReadableDataset):
             lacks = field.optional and not columns.get(presence(name), [True])[0]
             sample[name] = None if lacks else value.item() if field.kind == "scalar" else value
         return sample
-
-    def read(self, indices: Sequence[int] | Indices, fields: Iterable[str] | None = None) -> dict[str, Any]:
-        """Read many samples, in the order asked for.
-
-        Args:
-            indices: sample numbers in [0, N); repeats are allowed.
-            fields: the fields to read; None reads all.
-
-        Returns:
-            For each field an array `[n, *shape]` of scalars or arrays of one shape, else a list of n values. Of an
-            optional field a list has None where a sample lacks the value; an array has zeros there, and beside it is
-            a bool column, called `NAME_present`.
-
-        Raises IndexError, ConfigError for an unknown field, ShardCorrupt.
-        """
-        if isinstance(fields, str):
-            raise ConfigError(f"fields must be a list of names, as in [{fields!r}], got {fields!r}")
-        if isinstance(indices, slice):
-            raise ConfigError(f"indices must be whole numbers, got a slice: give {range(*indices.indices(len(self)))}")
-        rows = whole_numbers(indices)
-        selection = self.selection(rows)
-        result: dict[str, Any] = {}
-        for name in self.fields if fields is None else fields:
-            field = self.field(name)
-            present = selection.column(present_column(name)) if field.optional else None
-            if field.fixed:
-                result[name] = selection.column(name)
-                if present is not None:
-                    result[name][~present] = 0  # what a class may be renumbered from
-                    result[presence(name)] = present
-            else:
-                result[name] = decoded(self, name, selection.values(name), rows, present)
-        return result
 
     def where(self, condition: str) -> View:
         """Return the samples for which a condition holds, in their order.
@@ -238,7 +152,7 @@ class BaseDataset(ReadableDataset):
             within = FILE if contiguous is None else ALL
         starts = Starts(length, stride, step, within)
         if contiguous is not None:
-            starts = replace(starts, contiguous=(contiguous, usual_step(base, within, contiguous)))
+            starts = Starts(length, stride, step, within, (contiguous, usual_step(base, within, contiguous)))
         return Windows(base, starts)
 
     def cut(
@@ -266,7 +180,7 @@ class BaseDataset(ReadableDataset):
         Raises ConfigError for a field of another kind and a length below 1, ShardCorrupt for damaged lengths.
         """
         base = self._to_choose_from("cut")
-        return SequenceRows(base, RowChoice(field, length, False, 0, positions, documents, cu_seqlens))
+        return SequenceRows(base, Cut(field, length, positions, documents, cu_seqlens))
 
     def packed(
         self,
@@ -297,7 +211,7 @@ class BaseDataset(ReadableDataset):
         Raises what `cut` raises, and ConfigError for a value that the rows' dtype cannot hold.
         """
         base = self._to_choose_from("packed")
-        return SequenceRows(base, RowChoice(field, length, True, value, positions, documents, cu_seqlens))
+        return SequenceRows(base, Packed(field, value, length, positions, documents, cu_seqlens))
 
     def split(
         self,
@@ -323,8 +237,8 @@ class BaseDataset(ReadableDataset):
 
         Raises ConfigError for shares out of range, a field of another kind, and if a part would be empty.
         """
-        base, shares, seed = self._to_choose_from("split"), parse_split(shares), whole_number(seed, "seed")
-        choices = {name: Part(shares, name, by, group, seed) for name in shares}
+        base, checked, seed = self._to_choose_from("split"), parse_split(shares), whole_number(seed, "seed")
+        choices = {name: Part(checked, name, by, group, seed) for name in checked}
         maps = next(iter(choices.values())).index_maps(base)
         parts = {name: View(base, choice, maps[name]) for name, choice in choices.items()}
         for name, part in parts.items():
@@ -359,11 +273,11 @@ class BaseDataset(ReadableDataset):
         base = self._to_choose_from("weighted")
         count = None if samples is None else whole_number(samples, "samples")
         if isinstance(weights, str):
-            return Weighted(base, Weights(weights, None, count, replacement))
+            return Weighted(base, Weights(weights, count, replacement))
         # A copy, as the array may change later; in a type that `save` keeps, so that equal weights have one digest.
         given = np.asarray(weights)
         stored = np.dtype("f8") if given.dtype == np.longdouble else given.dtype.newbyteorder("<")
-        return Weighted(base, Weights(None, given.astype(stored), count, replacement))
+        return Weighted(base, Weights(given.astype(stored), count, replacement))
 
     def balanced(self, field: str, samples: int | None = None, *, replacement: bool = False) -> Weighted:
         """Return a view whose epochs hold each class equally often, and each sample of a class equally often.
@@ -403,115 +317,9 @@ class BaseDataset(ReadableDataset):
             )
         return self
 
-    def _checked(self, indices: Indices) -> Indices:
-        """Return numbers of samples; raise IndexError if one is outside of [0, numbers)."""
-        if len(indices) and (indices.min() < 0 or indices.max() >= self.numbers):
-            wrong = indices[(indices < 0) | (indices >= self.numbers)][0]
-            raise IndexError(f"{self.path}: index must be in [0, {self.numbers}), got {wrong}")
-        return indices
-
-
-def whole_numbers(given: Any) -> Indices:
-    """Return whole numbers as int64 [n]; raise ConfigError for others."""
-    asked = np.asarray(given)
-    if asked.size and asked.dtype.kind not in "iu":
-        raise ConfigError(f"indices must be whole numbers, got {asked.dtype}")
-    if asked.dtype == np.uint64 and asked.size and asked.max() > np.iinfo(np.int64).max:
-        raise IndexError(f"no sample has the number {asked.max()}")
-    return asked.astype(np.int64).reshape(-1)
-
-
-class Derived(BaseDataset):
-    """A dataset that reads another one.
-
-    Attributes:
-        base: the dataset that it reads.
-        path: the path of the dataset at the bottom.
-    """
-
-    def __init__(self, base: ReadableDataset) -> None:
-        self.base, self.path = base, base.path
-        self._chosen_from = base  # with the labels of which a choice is
-
-    def _described(self, choice: Choice | Weighing | RowChoice, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        if self.base is not self._chosen_from:
-            raise saved.renumbered(self)
-        return saved.described(choice, self.base, arrays)
-
-    @property
-    def below(self) -> Sequence[ReadableDataset]:
-        """The base."""
-        return (self.base,)
-
-    def _in_base(self, indices: Indices) -> Indices:
-        """Return the numbers of samples in the base."""
-        return indices
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        return self.base.fields
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self.base.metadata
-
-    def field(self, name: str) -> Field:
-        return self.base.field(name)
-
-    def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Self:
-        other = copy(self)
-        other.base = self.base.renumbered(labels, metadata)
-        return other
-
-    @property
-    def id_columns(self) -> Mapping[str, tuple[str, ...]]:
-        """The columns that identify a sample in a batch: its number here, and its source in a concatenation."""
-        return self.base.id_columns
-
-    def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
-        """Return the columns of `id_columns` for some samples, int64 [n] each."""
-        return {**self.base.sample_ids(self._in_base(indices)), "index": indices}
-
-    def origin(self, indices: Sequence[int] | Indices) -> Indices:
-        return self.base.origin(self._in_base(super().origin(indices)))
-
-    def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
-        return self.base.selection(self._in_base(self._checked(indices)), max_value_bytes)
-
-    def check(
-        self,
-        indices: Indices,
-        stored: Mapping[str, Column | Sequence[Buffer]],
-        max_value_bytes: int = MAX_VALUE_BYTES,
-    ) -> None:
-        self.base.check(self._in_base(indices), stored, max_value_bytes)
-
-    def read_ahead(self, run: range, fields: Iterable[str]) -> None:
-        """Ask storage for samples ahead, as `Dataset.read_ahead` does, run by run."""
-        _read_ahead(self.base, self._in_base(np.array(run)), list(fields))
-
-    def refetch(self, index: int) -> bool:
-        return self.base.refetch(self._base_number(index))
-
-    def warn_of_small_cache(self, window: int) -> None:
-        self.base.warn_of_small_cache(min(window, len(self)))
-
-    def shard_numbers(self, indices: Indices) -> NDArray[np.int64]:
-        return self.base.shard_numbers(self._in_base(indices))
-
-    def shard_of(self, index: int) -> str:
-        return self.base.shard_of(self._base_number(index))
-
-    def locate(self, index: int) -> Location:
-        """Return the place of a sample, under its number here."""
-        return replace(self.base.locate(self._base_number(index)), index=index)
-
-    def _base_number(self, index: int) -> int:
-        return int(self._in_base(np.array([index]))[0])
-
 
 @final
-class View(Derived):
+class View(Derived, BaseDataset):
     """Rows of another dataset: sample i of the view is the i-th that its choice makes.
 
     Attributes:
@@ -520,153 +328,30 @@ class View(Derived):
         path: the path of the dataset at the bottom.
     """
 
-    def __init__(self, base: ReadableDataset, choice: Choice, index_map: IndexMap | None = None) -> None:
-        super().__init__(base)
-        self.choice = choice
-        self._map: IndexMap | None = choice.index_map(base) if index_map is None else index_map
-
-    def _chosen(self) -> IndexMap:
-        if self._map is None:  # the view was unpickled elsewhere
-            self._map = self.choice.index_map(self._chosen_from)
-        return self._map
-
     def _in_base(self, indices: Indices) -> Indices:
-        return self._chosen()(indices)
-
-    @property
-    def digest(self) -> str:
-        """A hash of the choice and of the digest of what it chooses from."""
-        return self._digest(self.base.digest)
-
-    def _digest(self, base: str) -> str:
-        # Names of classes are no part of a dataset's digest, but what a condition chooses may depend on them.
-        names = self.choice.bound(self._chosen_from).class_numbers if isinstance(self.choice, Where) else {}
-        return digest_of(self.choice.description() | ({"classes": names} if names else {}), base)
-
-    @property
-    def earlier(self) -> Mapping[str, int]:
-        """The digests of the views that this choice makes of what the dataset grew from, with their lengths."""
-        found = {}
-        for digest, samples in self.base.earlier.items():
-            if (leading := self.choice.in_earlier(self._chosen(), samples)) is not None:
-                found[self._digest(digest)] = leading
-        return found
+        numbers: Indices = self._decided()(indices)
+        return numbers
 
     def __len__(self) -> int:
-        return len(self._chosen())
-
-    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        return self._described(self.choice, arrays)
+        return len(self._decided())
 
     def __repr__(self) -> str:
-        return f"<View {_short(self.choice.description())}: {len(self)} of {self.base!r}>"
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Processes that start here share the map; anywhere else the description is enough to make it again.
-        return self.__dict__ if is_sharing() else self.__dict__ | {"_map": None}
+        return f"<View {self._told()}: {len(self)} of {self.base!r}>"
 
 
 @final
-class Windows(Derived):
+class Windows(WindowRows, BaseDataset):
     """Windows of a dataset: each sample is several neighbouring rows of it; `dataset.windows` returns them.
 
     Attributes:
-        base: a view of the first row of each window.
-        starts: the choice of these rows, and which rows follow them.
+        base: the dataset that has the rows.
+        choice: the first row of each window, and which rows follow it.
         path: the path of the dataset at the bottom.
     """
 
-    base: View
-
-    def __init__(self, rows: ReadableDataset, starts: Starts) -> None:
-        self._fields = windowed(rows.fields, starts.length, rows.path)
-        self.starts = starts
-        super().__init__(View(rows, starts))
-
-    def _rows(self, indices: Indices) -> Indices:
-        """Return the rows of windows, int64 [n, length]."""
-        return self.starts.rows(self.base._in_base(indices))
-
-    @property
-    def digest(self) -> str:
-        """A hash of how windows are cut, and of the digest of the dataset that has the rows."""
-        return self.base.digest
-
-    @property
-    def earlier(self) -> Mapping[str, int]:
-        """The digests of the same windows of what the dataset grew from, with their numbers."""
-        return self.base.earlier
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """The fields of a window, arrays [length, *shape]."""
-        return self._fields
-
-    def __len__(self) -> int:
-        return len(self.base)
-
-    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        return self.base.description(arrays)
-
-    @property
-    def shard_means(self) -> NDArray[np.float64]:
-        return super().shard_means * self.starts.length
-
-    def __repr__(self) -> str:
-        left_out = ", ".join(name for name in self.base.fields if name not in self._fields)
-        without = f" without {left_out}, whose values differ in size" if left_out else ""
-        return f"<Windows {_short(self.starts.description())}: {len(self)} of {self.base.base!r}{without}>"
-
-    def field(self, name: str) -> Field:
-        if (found := self._fields.get(name)) is not None:
-            return found
-        stored = self.base.field(name)
-        if name in map(present_column, self._fields):
-            return stored
-        raise ConfigError(f"{self.path}: windows leave out {name!r}, whose values differ in size: {describe(stored)}")
-
-    def origin(self, indices: Sequence[int] | Indices) -> Indices:
-        """Return the numbers, int64 [n, length], that the rows of windows have in the dataset at the bottom."""
-        rows = self._rows(self._checked(whole_numbers(indices)))
-        return self.base.base.origin(rows.reshape(-1)).reshape(rows.shape)
-
-    def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
-        """Locate windows, as `Dataset.selection` does; rows that several of them hold are read once."""
-        return WindowSelection(self.base.base, self._fields, self._rows(self._checked(indices)), max_value_bytes)
-
-    def check(
-        self,
-        indices: Indices,
-        stored: Mapping[str, Column | Sequence[Buffer]],
-        max_value_bytes: int = MAX_VALUE_BYTES,
-    ) -> None:
-        """Compare the checksums of all rows, each once; the error names the window, too."""
-        rows = self._rows(indices)
-        try:
-            self.base.base.check(*rows_to_check(rows, self._fields, stored), max_value_bytes)
-        except ShardCorrupt:
-            for window, own in zip(indices.tolist(), rows, strict=True):
-                try:
-                    self.base.base.check(own, {}, max_value_bytes)
-                except ShardCorrupt as error:
-                    raise ShardCorrupt(f"window {window}: {error}") from error
-            raise
-
-    def read_ahead(self, run: range, fields: Iterable[str]) -> None:
-        """Ask storage for the rows of windows ahead, run by run, each row once."""
-        _read_ahead(self.base.base, np.unique(self._rows(np.array(run))), list(fields))
-
-    def refetch(self, index: int) -> bool:
-        again = [self.base.base.refetch(row) for row in self._rows(np.array([index]))[0].tolist()]
-        return any(again)
-
-    def warn_of_small_cache(self, window: int) -> None:
-        rows = min(window, len(self)) * min(self.starts.stride, self.starts.length)
-        self.base.base.warn_of_small_cache(min(rows, len(self.base.base)))
-
 
 @final
-class SequenceRows(Derived):
+class SequenceRows(DocumentRows, BaseDataset):
     """Rows of one length, made of documents; `dataset.cut` and `dataset.packed` return them.
 
     Attributes:
@@ -675,199 +360,33 @@ class SequenceRows(Derived):
         path: the path of the dataset at the bottom.
     """
 
-    def __init__(self, documents: ReadableDataset, choice: RowChoice) -> None:
-        self._fields = choice.fields(documents)
-        super().__init__(documents)
-        self.choice = choice
-        self._layout: RowLayout | None = choice.layout(documents)
-        self.orders_itself = not choice.packed  # each epoch cuts rows anew
-
-    def _made(self) -> RowLayout:
-        if self._layout is None:  # the view was unpickled elsewhere
-            self._layout = self.choice.layout(self._chosen_from)
-        return self._layout
-
-    def _in_base(self, indices: Indices) -> Indices:
-        """Return the first document of each row."""
-        pieces = self._made().pieces(indices)
-        return pieces.documents[np.searchsorted(pieces.rows, np.arange(len(indices)))]
-
-    def _documents(self, indices: Indices) -> Indices:
-        """Return the documents in some rows, each once, in ascending order."""
-        return np.unique(self._made().pieces(indices).documents)
-
-    def __len__(self) -> int:
-        return len(self._made())
-
-    @property
-    def numbers(self) -> int:
-        """The number of rows that have numbers: of cut ones, as many as there are entries."""
-        return self._made().numbers
-
-    @property
-    def padding(self) -> float:
-        """The share of the entries of all rows that are padding."""
-        return self._made().padding
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """The fields of rows."""
-        return self._fields
-
-    def field(self, name: str) -> Field:
-        if (found := self._fields.get(name)) is not None:
-            return found
-        if name in (length_column(own) for own, field in self._fields.items() if field.ragged):
-            return Field("scalar", "int64")
-        raise ConfigError(f"{self.path}: rows of documents have no field {name!r}; there are {', '.join(self._fields)}")
-
-    @property
-    def digest(self) -> str:
-        """A hash of how rows are made, and of the digest of the dataset that has the documents."""
-        return digest_of(self.choice.description(), self.base.digest)
-
-    @property
-    def earlier(self) -> Mapping[str, int]:
-        """An empty mapping, as more documents make other rows."""
-        return {}
-
-    def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
-        """Return the order of the rows in epoch 0."""
-        if self.choice.packed or not len(self):
-            return super().plan(seed, shuffle, block, window)
-        return RingPlan(self.numbers, self.choice.length, seed, 0, shuffle, block, window)
-
-    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        return self._described(self.choice, arrays)
-
-    def __repr__(self) -> str:
-        padding = f", {self.padding:.2%} padding" if self.choice.packed else " an epoch"
-        return f"<SequenceRows {_short(self.choice.description())}: {len(self)}{padding} of {self.base!r}>"
-
-    @property
-    def id_columns(self) -> Mapping[str, tuple[str, ...]]:
-        """The columns that identify a row in a batch: only its `index`."""
-        return {"index": ()}
-
-    def sample_ids(self, indices: Indices) -> Mapping[str, NDArray[np.int64]]:
-        """Return the columns of `id_columns` for some rows, int64 [n] each."""
-        return {"index": indices}
-
-    def origin(self, indices: Sequence[int] | Indices) -> Indices:
-        """Return the number, in the dataset at the bottom, of each entry's document: int64 [n, length], -1 in padding.
-
-        Raises IndexError for a number outside.
-        """
-        rows = self._checked(whole_numbers(indices))
-        return documents_of(self._made().pieces(rows), self.base, len(rows), self.choice.length)
-
-    @property
-    def shard_means(self) -> NDArray[np.float64]:
-        return np.full_like(super().shard_means, self._fields[self.choice.field].row_bytes)
-
-    def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
-        """Locate the pieces of documents in rows, as `Dataset.selection` does."""
-        pieces = self._made().pieces(self._checked(indices))
-        return RowSelection(self.base, self.choice, self._fields, pieces, len(indices), max_value_bytes)
-
-    def check(
-        self,
-        indices: Indices,
-        stored: Mapping[str, Column | Sequence[Buffer]],
-        max_value_bytes: int = MAX_VALUE_BYTES,
-    ) -> None:
-        """Compare the checksums of all documents in rows, each once; the error names the row, too."""
-        try:
-            self.base.check(self._documents(indices), {}, max_value_bytes)
-        except ShardCorrupt:
-            for row in indices.tolist():
-                try:
-                    self.base.check(self._documents(np.array([row])), {}, max_value_bytes)
-                except ShardCorrupt as error:
-                    raise ShardCorrupt(f"row {row}: {error}") from error
-            raise
-
-    def read_ahead(self, run: range, fields: Iterable[str]) -> None:
-        """Ask storage for the documents of cut rows ahead. Those of packed ones lie apart: asking takes longer."""
-        if not self.choice.packed:
-            _read_ahead(self.base, self._documents(np.array(run)), [self.choice.field])
-
-    def refetch(self, index: int) -> bool:
-        again = [self.base.refetch(document) for document in self._documents(np.array([index])).tolist()]
-        return any(again)
-
-    def warn_of_small_cache(self, window: int) -> None:
-        self.base.warn_of_small_cache(-(-len(self.base) * window // max(len(self), 1)))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ if is_sharing() else self.__dict__ | {"_layout": None}
-
 
 @final
-class Weighted(Derived):
+class Weighted(Derived, BaseDataset):
     """Samples of another dataset, which its order draws by weight; `BaseDataset.weighted` and `balanced` return it.
 
     The numbers of samples, as in `batch["index"]`, are those of the dataset that is weighed.
 
     Attributes:
         base: the dataset that is weighed.
-        weighing: the weights, the samples per epoch, and how they are drawn.
+        choice: the weights, the samples per epoch, and how they are drawn.
         path: the path of the dataset at the bottom.
     """
 
+    choice: Weights | Balance
     orders_itself = True
 
-    def __init__(self, base: ReadableDataset, weighing: Weighing) -> None:
-        super().__init__(base)
-        self.weighing = weighing
-        self._points: Points | None = weighing.points(base)
-
     def __len__(self) -> int:
-        return len(self.base) if self.weighing.samples is None else self.weighing.samples
-
-    def description(self, arrays: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        return self._described(self.weighing, arrays)
+        return len(self.base) if self.choice.samples is None else self.choice.samples
 
     def __repr__(self) -> str:
-        return f"<Weighted {_short(self.weighing.description())}: {len(self)} an epoch of {self.base!r}>"
+        return f"<Weighted {self._told()}: {len(self)} an epoch of {self.base!r}>"
 
     @property
     def numbers(self) -> int:
         """The number of samples that are weighed."""
         return len(self.base)
 
-    @property
-    def digest(self) -> str:
-        """A hash of the weights and of the digest of what is weighed."""
-        return digest_of(self.weighing.description(), self.base.digest)
-
-    @property
-    def earlier(self) -> Mapping[str, int]:
-        """Nothing: weights of other samples draw all samples otherwise."""
-        return {}
-
     def plan(self, seed: int, shuffle: Shuffle, block: int, window: int) -> Order:
         """Return the order of the samples in epoch 0."""
-        if self._points is None:  # the view was unpickled elsewhere
-            self._points = self.weighing.points(self._chosen_from)
-        return WeightedPlan(len(self), self._points, self.weighing.replacement, seed, 0, shuffle, block, window)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ if is_sharing() else self.__dict__ | {"_points": None}
-
-
-def _read_ahead(dataset: ReadableDataset, numbers: Indices, names: Sequence[str]) -> None:
-    """Ask storage for samples, int64 [n], run by run."""
-    starts = np.flatnonzero(np.diff(numbers, prepend=numbers[0] - 2) != 1)
-    for begin, size in zip(numbers[starts].tolist(), np.diff(starts, append=len(numbers)).tolist(), strict=True):
-        dataset.read_ahead(range(begin, begin + size), names)
-
-
-def digest_of(description: Mapping[str, Any], base: str) -> str:
-    """Return the digest of a view by its description and the digest of what it is of."""
-    return f"view:{xxhash.xxh3_128_hexdigest(json.dumps([description, base]).encode())}"
-
-
-def _short(description: Mapping[str, Any]) -> str:
-    told = json.dumps({name: value for name, value in description.items() if value not in (None, False)})
-    return told if len(told) <= _MOST_SHOWN else f"{told[:_MOST_SHOWN]}..."
+        return WeightedPlan(len(self), self._decided(), self.choice.replacement, seed, 0, shuffle, block, window)

@@ -1,15 +1,17 @@
 """Weights of samples, given or by class, as intervals from which an order draws (`order/weighted.py`)."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, Protocol, final
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError
 from ..format.file_table import Table, checksum_of
 from ..order.weighted import ClassPoints, Points, SamplePoints, distance_bits
+from .choice import Arrays, Choice, Count
 from .columns import categories, scalars
 from .readable import ReadableDataset
 from .split import narrow
@@ -18,71 +20,71 @@ _AT_ONCE = 1 << 20  # weights that are computed with together
 _NEAR = 2.0**-46  # relative; an expected count so near to a whole number is that number
 
 
-class Weighing(Protocol):
-    """How often samples come. It can be written down, and gives the same intervals wherever it is carried out.
+class _WeightsNode(msgspec.Struct, forbid_unknown_fields=True):
+    weighted: str | tuple[str, str]
+    samples: Count | None
+    replacement: bool
+
+
+@final
+class Weights(Choice, frozen=True, eq=False):
+    """A weight for each sample.
 
     Attributes:
+        weights: numbers that were given, [n]; or the name of a field of scalars that holds them.
         samples: samples per epoch; None stands for as many as are weighed.
         replacement: whether each is drawn independently.
     """
 
-    @property
-    def samples(self) -> int | None: ...
-
-    @property
-    def replacement(self) -> bool: ...
-
-    def points(self, base: ReadableDataset) -> Points:
-        """Return the intervals of the samples of `base`."""
-
-    def description(self) -> dict[str, Any]:
-        """Return the weighing as JSON values; an array is given by its checksum."""
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Weights:
-    """A weight for each sample: those of a field of scalars, or numbers that were given, [n]."""
-
-    field: str | None
-    given: Table | None
+    weights: str | Table
     samples: int | None
     replacement: bool
 
-    def points(self, base: ReadableDataset) -> Points:
-        weights: Table | None = self.given if self.field is None else scalars(base, self.field)
+    def made(self, base: ReadableDataset) -> Points:
+        weights = scalars(base, self.weights) if isinstance(self.weights, str) else self.weights
         count = check_samples(self.samples, base)
-        if weights is None or weights.shape != (len(base),) or weights.dtype.kind not in "biuf":
-            found = "none" if weights is None else f"{list(weights.shape)} of {weights.dtype}"
+        if weights.shape != (len(base),) or weights.dtype.kind not in "biuf":
+            found = f"{list(weights.shape)} of {weights.dtype}"
             raise ConfigError(f"weights must be {len(base)} numbers, one for each sample, got {found}")
         return SamplePoints(interval_ends(weights, count))
 
     def description(self) -> dict[str, Any]:
-        by: Any = self.field
-        if self.given is not None:
-            by = [checksum_of(self.given), self.given.dtype.str]
+        by: Any = self.weights
+        if not isinstance(by, str):
+            by = [checksum_of(by), by.dtype.str]
         return {"weighted": by, "samples": self.samples, "replacement": self.replacement}
+
+    @property
+    def arrays(self) -> Sequence[Table]:
+        return () if isinstance(self.weights, str) else (self.weights,)
+
+    @classmethod
+    def restored(cls, described: Mapping[str, Any], base: ReadableDataset, arrays: Arrays) -> Self:
+        node = msgspec.convert(described, _WeightsNode)
+        by = node.weighted if isinstance(node.weighted, str) else arrays(*node.weighted, len(base))
+        return cls(by, node.samples, node.replacement)
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Balance:
-    """The same weight for each class, and within a class for each sample."""
+class Balance(Choice, frozen=True, rename={"field": "balanced"}):
+    """The same weight for each class, and within a class for each sample.
+
+    Attributes:
+        field: the field whose values are the classes.
+        samples, replacement: see `Weights`.
+    """
 
     field: str
-    samples: int | None
+    samples: Count | None
     replacement: bool
 
-    def points(self, base: ReadableDataset) -> Points:
+    def made(self, base: ReadableDataset) -> Points:
         count = check_samples(self.samples, base)
         numbers, names = categories(base, self.field)
         order = np.argsort(narrow(numbers), kind="stable")
         members = order.astype(np.uint32) if len(order) <= np.iinfo(np.uint32).max else order
         firsts = np.cumsum([0, *np.bincount(numbers, minlength=len(names))])
         return ClassPoints(members, firsts, count << distance_bits(count))
-
-    def description(self) -> dict[str, Any]:
-        return {"balanced": self.field, "samples": self.samples, "replacement": self.replacement}
 
 
 def check_samples(samples: int | None, base: ReadableDataset) -> int:

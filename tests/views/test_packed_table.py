@@ -97,7 +97,7 @@ def test_a_document_takes_at_most_eight_bytes(dataset: Dataset) -> None:
     inode = table.stat().st_ino
     again = shardio.open(dataset.path).packed("tokens", 16)
     assert table.stat().st_ino == inode
-    assert rows_of(again._made()) == rows_of(rows._made())
+    assert rows_of(again._decided()) == rows_of(rows._decided())
     long = packed_table.made(_in_memory([19] * 5000), "tokens", 8)
     arrays = (long.documents, long.sizes, long.firsts.bits, long.long.bits, long.begun.bits)
     assert sum(array.nbytes for array in arrays) < 8 * 5000
@@ -118,7 +118,7 @@ def test_other_rows_have_tables_of_their_own(dataset: Dataset) -> None:
 def test_a_damaged_or_foreign_table_is_made_anew(dataset: Dataset) -> None:
     """Whatever stands in the file, rows are those of the documents, and the next process finds a table that fits."""
     path = Path(dataset.path)
-    expected = rows_of(dataset.packed("tokens", 16)._made())
+    expected = rows_of(dataset.packed("tokens", 16)._decided())
     (table,) = tables(path)
     good = table.read_bytes()
     dataset.packed("tokens", 17)
@@ -127,11 +127,11 @@ def test_a_damaged_or_foreign_table_is_made_anew(dataset: Dataset) -> None:
     for wrong in (b"", good[:half], good[:half] + b"\0" * (len(good) - half), other.read_bytes(), b"\x93NUMPY" * 99):
         table.unlink()
         table.write_bytes(wrong)
-        assert rows_of(dataset.packed("tokens", 16)._made()) == expected
+        assert rows_of(dataset.packed("tokens", 16)._decided()) == expected
         assert table.read_bytes() == good
     table.unlink()
     table.symlink_to(other)
-    assert rows_of(dataset.packed("tokens", 16)._made()) == expected
+    assert rows_of(dataset.packed("tokens", 16)._decided()) == expected
     assert not table.is_symlink()
 
 
@@ -206,37 +206,37 @@ def test_without_a_folder_to_write_to_the_cache_has_the_table(
     """A dataset that may not be written has its table in the cache's folder; without any, it is in memory."""
     may = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != Path(dataset.path) and may(path, mode))
-    expected = rows_of(dataset.packed("tokens", 16)._made())
+    expected = rows_of(dataset.packed("tokens", 16)._decided())
     assert not tables(Path(dataset.path))
     assert len(tables(tmp_path / "cache" / "packed")) == 1
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     shutil.rmtree(tmp_path / "cache")
-    assert rows_of(dataset.packed("tokens", 16)._made()) == expected
+    assert rows_of(dataset.packed("tokens", 16)._decided()) == expected
     assert not tables(tmp_path / "cache" / "packed")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has two users")
 def test_a_table_of_another_user(dataset: Dataset) -> None:
     """Where others may only add files to the folder of a dataset, a table that one of them made is not used."""
-    expected = rows_of(dataset.packed("tokens", 16)._made())
+    expected = rows_of(dataset.packed("tokens", 16)._decided())
     (path,) = tables(Path(dataset.path))
     os.chown(path, 65534, 65534)
     for mode, is_used in ((0o777, True), (0o1777, False)):  # by 0777 whoever made it may replace the dataset, too
         path.parent.chmod(mode)
-        assert rows_of(dataset.packed("tokens", 16)._made()) == expected
+        assert rows_of(dataset.packed("tokens", 16)._decided()) == expected
         assert path.stat().st_uid == (65534 if is_used else 0)
 
 
 def test_a_disk_without_room_keeps_the_table_in_memory(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that cannot be written is used all the same."""
-    expected = rows_of(dataset.packed("tokens", 16)._made())
+    expected = rows_of(dataset.packed("tokens", 16)._decided())
     tables(Path(dataset.path))[0].unlink()
 
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(packed_table, "_write", full)
-    assert rows_of(dataset.packed("tokens", 16)._made()) == expected
+    assert rows_of(dataset.packed("tokens", 16)._decided()) == expected
     assert not tables(Path(dataset.path))
 
 

@@ -83,7 +83,7 @@ def test_windows_are_those_of_numpy(
     assert windows.origin(range(len(windows))).tolist() == expected
     assert windows.read(range(len(windows)), ["n"])["n"].tolist() == expected
     for samples in range(len(rows) + 1):
-        assert windows.starts.in_earlier(windows.starts.index_map(made), samples) == sum(
+        assert windows.choice.in_earlier(windows.choice.made(made), samples) == sum(
             window[-1] < samples for window in expected
         )
 
