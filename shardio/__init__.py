@@ -78,6 +78,7 @@ from .transforms import Tokenize as Tokenize
 from .transforms import TrivialAugmentWide as TrivialAugmentWide
 from .views.concat import Concat as Concat
 from .views.mixture import Mixture as Mixture
+from .views.view import BaseDataset
 from .views.view import SequenceRows as SequenceRows
 from .views.view import View as View
 from .views.view import Weighted as Weighted
@@ -204,6 +205,15 @@ _LAZY = {
     "verify": "care.verify",
 }
 """Names whose modules load torch or h5py, by module: they load when they are first used."""
+
+
+def _as_html(dataset: BaseDataset) -> str:
+    from .care.notebook import to_html  # loads Pillow
+
+    return to_html(dataset)
+
+
+BaseDataset._as_html = _as_html
 
 
 def __getattr__(name: str) -> Any:

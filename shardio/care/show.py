@@ -26,6 +26,7 @@ from ..transforms import Transform
 from ..views.classes import KEY, names_in
 from ..views.readable import ReadableDataset
 from .sheet import Block, Card, sheet
+from .values import class_name, number_text
 
 MOST_BATCHES = 16
 """The batches, and so the ranks of one step, that a picture shows at most."""
@@ -286,15 +287,11 @@ def _label(label: Any, classes: Sequence[str], *, alone: bool) -> str:
     if isinstance(label, torch.Tensor) and label.ndim == 1 and label.is_floating_point():
         shares, numbers = label.topk(min(2, len(label)))
         pairs = zip(shares.tolist(), numbers.tolist(), strict=True)
-        return ", ".join(f"{_named(number, classes)} {share:.2f}" for share, number in pairs if share)
+        return ", ".join(f"{class_name(number, classes) or number} {share:.2f}" for share, number in pairs if share)
     number = label.item() if isinstance(label, torch.Tensor) and label.ndim == 0 else None
-    if isinstance(number, int) and 0 <= number < len(classes):
-        return classes[number]
+    if (known := class_name(number, classes)) is not None:
+        return known
     return f"{'' if alone else ' '}label {_words(label)}"
-
-
-def _named(number: int, classes: Sequence[str]) -> str:
-    return classes[number] if number < len(classes) else f"{number}"
 
 
 def _origin(batch: Batch, row: int, context: Context) -> list[str]:
@@ -311,13 +308,9 @@ def _words(value: Any) -> str:
     """Return numbers and texts as text, "" for what has none."""
     if isinstance(value, torch.Tensor):
         if value.ndim == 1 and len(value) <= _MOST_NUMBERS:
-            return f"[{', '.join(map(_number, value.tolist()))}]"
-        return _number(value.item()) if value.ndim == 0 else ""
+            return f"[{', '.join(number_text(each, 4) for each in value.tolist())}]"
+        return number_text(value.item(), 4) if value.ndim == 0 else ""
     return "" if value is None or isinstance(value, bytes) else str(value)
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float | complex) else f"{value}"
 
 
 def _picture(name: str, value: Any, context: Context) -> tuple[str, NDArray[Any]] | None:

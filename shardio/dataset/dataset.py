@@ -39,7 +39,7 @@ from ..output.shard_writer import ShardWriter, WrittenShard, describe
 from ..stores import open_folder, open_store
 from ..stores.url import Url, as_url
 from ..system.types import Buffer, Column, Indices, Sample
-from ..system.units import counted, format_size
+from ..system.units import counted
 from ..views import saved
 from ..views.readable import Location
 from ..views.view import BaseDataset
@@ -107,10 +107,6 @@ class Dataset(BaseDataset):
     def __repr__(self) -> str:
         kind = counted(len(self.manifest.shards), f"{self.manifest.container} shard")
         return f"<Dataset {self.path}: {len(self)} samples in {kind}, fields {', '.join(self.fields)}>"
-
-    def _facts(self) -> str:
-        shards, size = self.manifest.shards, format_size(int(self.manifest.shards.bytes.sum()))
-        return f"{len(self):,} samples in {len(shards):,} {self.manifest.container} shards, {size}"
 
     def renumbered(self, labels: Mapping[str, NDArray[np.int64]], metadata: Mapping[str, Any]) -> Dataset:
         """Return the dataset with other labels: by field, the new number of each class, and what names them."""

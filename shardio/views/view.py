@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, Self, final, overload
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,15 +52,11 @@ class BaseDataset(ReadableDataset):
         """
         return list(names_in(self.metadata.get(KEY))) or None
 
-    def _facts(self) -> str:
-        """Return what a notebook shows above the fields."""
-        return repr(self)
-
     def _repr_html_(self) -> str:
         """Return the fields and a few samples as HTML, which notebooks show. It reads at most four samples."""
-        from . import notebook  # loads Pillow
+        return type(self)._as_html(self)
 
-        return notebook.to_html(self, self._facts(), self.classes)
+    _as_html: ClassVar[Callable[[Any], str]]  # set by `shardio/__init__.py`: what draws values stands above datasets
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...

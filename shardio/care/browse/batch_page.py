@@ -14,7 +14,7 @@ from ..sheet import Card
 from .batches import Job, Shown, batch_of
 from .grid import pictured_field
 from .page import choice, error, framed, link, whole_number
-from .pictures import LARGEST, colored_levels, inline
+from .pictures import LARGEST, colored_levels, inline_png
 
 PER_PAGE = 24
 _WORDS = ("shuffle", "tail", "assign")
@@ -141,4 +141,4 @@ def _picture(card: Card, name: str, pixels: Any) -> str:
     every = -(-max(pixels.shape[:2]) // LARGEST)
     image = colored_levels(pixels[::every, ::every])
     words = f"{name}, {pixels.shape[0]} x {pixels.shape[1]}"
-    return f"<figure>{inline(image, name, 'made')}<figcaption>{escaped(words)}</figcaption></figure>"
+    return f"<figure>{inline_png(image, name, 'made')}<figcaption>{escaped(words)}</figcaption></figure>"

@@ -28,9 +28,9 @@ from ...system.rules import Count, check_fields
 from ...system.timing import StageClock
 from ...transforms import Transform
 from ...views.readable import ReadableDataset
-from ...views.thumbnail import MOST_PIXELS
 from ..sheet import Card
 from ..show import Context, cards_of
+from ..values import MOST_PIXELS
 
 MOST_GLOBAL = 1 << 22  # samples of a step of all ranks, whose places are looked up
 _MOST_BYTES = 1 << 24  # of an array of one sample

@@ -13,8 +13,9 @@ from ...format.fields import Field
 from ...system.html import escaped
 from ...views.classes import names_by_field
 from ...views.readable import ReadableDataset
+from ..values import class_name, missing, number_text, stored_value
 from .page import choice, error, framed, hidden, link, whole_number
-from .pictures import missing, picturable
+from .pictures import picturable
 from .scan import Chosen, Counts, Scan, Scans
 
 PER_PAGE = 60
@@ -199,13 +200,11 @@ def _value(dataset: ReadableDataset, name: str, number: int, classes: Sequence[s
         field = dataset.field(name)
         if missing(dataset, name, number):
             return f'<i class="soft">{escaped(name)}: none</i>'
-        selection = dataset.selection(np.array([number]), _MOST_TEXT)
+        stored = stored_value(dataset, name, number, _MOST_TEXT)
         if field.fixed:
-            value = selection.column(name)[0].item()
-            if isinstance(value, int) and 0 <= value < len(classes):
-                return f"<b><bdi>{escaped(classes[value], _CAPTION)}</bdi></b>"
-            return f"{escaped(name)} {escaped(f'{value:.6g}' if isinstance(value, float) else value)}"
-        (stored,) = selection.values(name)
+            if (known := class_name(stored.item(), classes)) is not None:
+                return f"<b><bdi>{escaped(known, _CAPTION)}</bdi></b>"
+            return f"{escaped(name)} {escaped(number_text(stored.item()))}"
         text = bytes(stored[: 8 * _CAPTION]).decode(errors="replace")
         return f"<bdi>{escaped(text, _CAPTION)}</bdi>"
     except Exception as error:  # noqa: BLE001  # a page shows whatever a sample holds

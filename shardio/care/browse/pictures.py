@@ -1,6 +1,5 @@
 """Pictures of values for a page: small ones for the grid, images as they are, and numbers as grey levels."""
 
-import base64
 import io
 from typing import Any
 
@@ -11,13 +10,13 @@ from PIL import Image
 from ...engines.image_decoding import decode_mask
 from ...errors import BadSample
 from ...format import images
-from ...format.fields import Field, describe, present_column
+from ...format.fields import Field, describe
 from ...format.mask_colors import colored
 from ...system import helper_process
 from ...system.html import escaped
 from ...views.readable import ReadableDataset
-from ...views.thumbnail import MOST_PIXELS, thumbnail
 from ..show import stretched
+from ..values import MOST_PIXELS, inline, missing, stored_value, thumbnail
 from .arrays import read, usual_cut
 
 SIDE = 160  # pixels of a small picture's longer side
@@ -53,27 +52,19 @@ def image(dataset: ReadableDataset, name: str, index: int, number: int = 0) -> A
     """
     field = dataset.field(name)
     with helper_process.time_limit(SECONDS):
-        selection = dataset.selection(np.array([index]), MOST_PIXELS)
         if missing(dataset, name, index):
             raise BadSample("no value")
-        if field.fixed:
-            if field.row_bytes > 3 * MOST_PIXELS:
-                raise BadSample(f"its pixels take {field.row_bytes} bytes, too many to show")
-            return selection.column(name)[0]
-        (stored,) = selection.values(name)
+        if field.fixed and field.row_bytes > 3 * MOST_PIXELS:
+            raise BadSample(f"its pixels take {field.row_bytes} bytes, too many to show")
+        stored = stored_value(dataset, name, index, MOST_PIXELS)
+    if field.fixed:
+        return stored
     if field.kind == "images":
         listed = field.decode(stored)
         if not 0 <= number < len(listed):
             raise BadSample(f"no image {number} in a list of {len(listed)}")
         return listed[number]
     return bytes(stored)
-
-
-def missing(dataset: ReadableDataset, name: str, index: int) -> bool:
-    """Return whether a sample lacks the value of an optional field."""
-    if not dataset.field(name).optional:
-        return False
-    return not dataset.selection(np.array([index])).column(present_column(name))[0]
 
 
 def whole(value: Any, field: Field) -> tuple[bytes, str]:
@@ -107,14 +98,10 @@ def png(pixels: NDArray[Any]) -> bytes:
     return encoded.getvalue()
 
 
-def inline(pixels: NDArray[Any], label: str, kind: str = "") -> str:
+def inline_png(pixels: NDArray[Any], label: str, kind: str = "") -> str:
     """Return pixels as an `img` whose data are within the HTML."""
-    data = base64.b64encode(png(pixels)).decode()
     height, width = pixels.shape[:2]
-    return (
-        f'<img class="{kind}" width="{width}" height="{height}" alt="{escaped(label, 200)}" '
-        f'src="data:image/png;base64,{data}">'
-    )
+    return inline("png", png(pixels), f' class="{kind}" width="{width}" height="{height}" alt="{escaped(label, 200)}"')
 
 
 def as_error(text: str) -> bytes:

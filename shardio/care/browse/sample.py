@@ -19,11 +19,12 @@ from ...system.html import WIDTH, escaped, histogram
 from ...system.units import format_size
 from ...views.classes import names_by_field
 from ...views.readable import ReadableDataset, decoded
+from ..values import class_name, missing, number_text, stored_value
 from . import arrays
 from .arrays import Cut, Empty, Part, asked_cut, is_tokens, usual_cut
 from .grid import Samples, progress
 from .page import error, framed, hidden, link
-from .pictures import SECONDS, grey, image, inline, missing
+from .pictures import SECONDS, grey, image, inline_png
 from .scan import Scans
 
 _MOST_TEXT = 20_000  # characters
@@ -105,15 +106,14 @@ def _value(
         if field.is_image:
             return _image(dataset, name, field, number)
         with helper_process.time_limit(SECONDS):
-            selection = dataset.selection(np.array([number]), _MOST_STORED)
+            stored = stored_value(dataset, name, number, _MOST_STORED)
             if field.fixed:
-                return _scalar(dataset, name, field, selection.column(name)[0].item())
-            stored = selection.values(name)
+                return _scalar(dataset, name, field, stored.item())
             if field.kind == "bytes":
-                return _bytes(bytes(stored[0][:_MOST_HEX]), len(stored[0]))
-            if field.kind == "json" and len(stored[0]) > _MOST_PARSED:
-                return _text(bytes(stored[0][: 4 * _MOST_TEXT]).decode(errors="replace"), f"{len(stored[0]):,} bytes")
-            (value,) = decoded(dataset, name, stored, np.array([number]))
+                return _bytes(bytes(stored[:_MOST_HEX]), len(stored))
+            if field.kind == "json" and len(stored) > _MOST_PARSED:
+                return _text(bytes(stored[: 4 * _MOST_TEXT]).decode(errors="replace"), f"{len(stored):,} bytes")
+            (value,) = decoded(dataset, name, [stored], np.array([number]))
         if field.kind == "images":
             shown = "".join(
                 f'<figure><img loading="lazy" alt="" src="{link(f"/image/{name}/{number}", n=place)}">'
@@ -124,7 +124,7 @@ def _value(
             return f'<p class="soft">{len(value)} images</p><div class="images">{shown}</div>{more}'
         if field.kind == "text":
             return _text(value, f"{len(value):,} characters")
-        return _text(_indented(value), f"{len(stored[0]):,} bytes")
+        return _text(_indented(value), f"{len(stored):,} bytes")
     except Empty as empty:
         return f'<p class="soft">{escaped(empty)}</p>'
     except Exception as failed:  # noqa: BLE001  # a page shows whatever a sample holds
@@ -163,8 +163,8 @@ def _header(file: bytes) -> str:
 
 def _scalar(dataset: ReadableDataset, name: str, field: Field, value: Any) -> str:
     classes = names_by_field(dataset.metadata, dataset.fields).get(name, ())
-    known = isinstance(value, int) and 0 <= value < len(classes)
-    words = f": <b><bdi>{escaped(classes[value], 400)}</bdi></b>" if known else ""
+    known = class_name(value, classes)
+    words = "" if known is None else f": <b><bdi>{escaped(known, 400)}</bdi></b>"
     units = (field.attributes or {}).get("units")
     unit = f' <span class="soft">{escaped(units, 80)}</span>' if isinstance(units, str) else ""
     return f'<p class="scalar">{escaped(value)}{unit}{words}</p>'
@@ -259,12 +259,12 @@ def _drawn(name: str, field: Field, part: Part) -> str:
         )
         size = "small" if max(values.shape) < 320 else ""
         label = f"{name}[{part.cut}]"
-        return f'{inline(pixels, label, f"numbers {size}")}<p class="soft">{escaped(label)}{fewer}</p>'
+        return f'{inline_png(pixels, label, f"numbers {size}")}<p class="soft">{escaped(label)}{fewer}</p>'
     if values.ndim == 0:
         return f'<p class="scalar">{escaped(values.item())}</p>'
     listed = values[:_MOST_NUMBERS].tolist()
     more = f" … ({values.size - len(listed):,} more)" if values.size > len(listed) else ""
-    numbers = " ".join(f"{v:.6g}" if isinstance(v, float) else f"{v}" for v in listed)
+    numbers = " ".join(map(number_text, listed))
     drawn = "" if is_tokens(field) or values.size < 2 else _line(values, f"{name}[{part.cut}]")
     return f'{drawn}<pre class="wrapped">{escaped(numbers)}{more}</pre>'
 
@@ -304,8 +304,7 @@ def _figures(values: NDArray[Any], of: str) -> str:
     drawn = ""
     if finite.size:
         low, high = flat[np.isfinite(numbers)].min().item(), flat[np.isfinite(numbers)].max().item()
-        facts |= {"min": f"{low:.6g}" if isinstance(low, float) else f"{low}"}
-        facts |= {"max": f"{high:.6g}" if isinstance(high, float) else f"{high}"}
+        facts |= {"min": number_text(low), "max": number_text(high)}
         with np.errstate(all="ignore"):
             facts |= {"mean": f"{finite.mean():.6g}"}
             if np.isfinite(finite.max() - finite.min()):

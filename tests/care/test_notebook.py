@@ -17,7 +17,7 @@ from PIL import Image
 
 import shardio
 from shardio import Field
-from shardio.views import notebook
+from shardio.care import notebook
 
 PICTURE = re.compile(r'<img src="data:image/jpeg;base64,([^"]*)"')
 

@@ -1,0 +1,80 @@
+"""Stored values as people see them: read one by one, numbers as text, labels by name, images as small pictures.
+
+The cost is bounded, whatever a file claims.
+"""
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..format import images
+from ..format.fields import Field, present_column
+from ..format.mask_colors import colored
+from ..views.readable import ReadableDataset
+
+MOST_PIXELS = 1 << 25
+"""The most pixels of an image that is decoded, and the most bytes of a stored one."""
+
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+
+
+def stored_value(dataset: ReadableDataset, name: str, index: int, most: int) -> Any:
+    """Return a sample's value in stored form: a number or an array of one shape, else bytes, of at most `most`.
+
+    Raises what reading raises.
+    """
+    selection = dataset.selection(np.array([index]), most)
+    return selection.stored(name)[0]
+
+
+def missing(dataset: ReadableDataset, name: str, index: int) -> bool:
+    """Return whether a sample lacks the value of an optional field."""
+    if not dataset.field(name).optional:
+        return False
+    return not dataset.selection(np.array([index])).column(present_column(name))[0]
+
+
+def class_name(label: Any, classes: Sequence[str]) -> str | None:
+    """Return the name of the class that an integer is; None if it names none."""
+    known = isinstance(label, (int, np.integer)) and 0 <= label < len(classes)
+    return classes[int(label)] if known else None
+
+
+def number_text(value: Any, digits: int = 6) -> str:
+    """Return a number as text: floats with so many digits, others as they are."""
+    return f"{value:.{digits}g}" if isinstance(value, float | complex) else f"{value}"
+
+
+def inline(kind: str, file: bytes, attributes: str = "") -> str:
+    """Return an image file as an `img` whose data are within the HTML."""
+    return f'<img{attributes} src="data:image/{kind};base64,{base64.b64encode(file).decode()}">'
+
+
+def thumbnail(value: Any, field: Field, side: int) -> bytes:
+    """Return an image, a file or pixels [height, width, channels], as a JPEG; a mask in colours.
+
+    Args:
+        value: the image.
+        field: the field that holds it.
+        side: the most pixels of the longer side.
+
+    Raises BadSample for a file of more pixels than `MOST_PIXELS`; what Pillow raises for one that it cannot decode.
+    """
+    mode = "L" if field.channels == 1 and field.role is None else "RGB"
+    if isinstance(value, np.ndarray):
+        image = Image.fromarray(value if field.channels == 3 else value[..., 0])
+    else:
+        images.check_pixels(value, MOST_PIXELS)
+        image = Image.open(io.BytesIO(value), formats=_FORMATS)
+        image.draft(mode, (side, side))  # has libjpeg decode fewer pixels; other formats ignore it
+    if field.role == "mask":
+        image = Image.fromarray(colored(np.asarray(image).astype(np.uint16)))
+    image = image.convert(mode)
+    image.thumbnail((side, side), Image.Resampling.BICUBIC if field.role is None else Image.Resampling.NEAREST)
+    encoded = io.BytesIO()
+    image.save(encoded, "JPEG", quality=90)
+    return encoded.getvalue()
