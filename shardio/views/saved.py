@@ -1,7 +1,7 @@
 """Views kept in files: a description in JSON, and beside it the arrays that were given, such as those of `select`.
 
 ```text
-views/rare.json                      format, version, digest, samples, view
+views/rare.json                      format, version, digest, samples, view; requires, where it needs what is new
 views/rare.<checksum>.npy            one array, named by the XXH3-128 of its numbers
 ```
 
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, ManifestError, Message
 from ..format.file_table import Table, TableFile, checksum_of
 from ..format.manifest import FILE_NAME
+from ..format.requires import check_requires
 from ..system import npy, strict_json
 from ..system.directory import Directory
 from ..system.local_path import local_path
@@ -139,10 +140,14 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     digest: str
     samples: int
     view: dict[str, Any]
+    requires: list[str] = []
 
 
-class _Version(msgspec.Struct):
+class _Head(msgspec.Struct):
+    """What is looked at before the rest, which another release may have changed."""
+
     version: int
+    requires: Any = msgspec.field(default_factory=list)
 
 
 @final
@@ -226,8 +231,10 @@ def load(path: str | os.PathLike[str]) -> SavedView:
     data = Directory(place.parent).read(place.name, _MOST_BYTES)
     try:
         content = strict_json.parse(data)
-        if (version := msgspec.convert(content, _Version).version) != VERSION:
-            raise ManifestError(f"version {version} was written by another release; this one reads {VERSION}")
+        head = msgspec.convert(content, _Head)
+        if head.version != VERSION:
+            raise ManifestError(f"version {head.version} was written by another release; this one reads {VERSION}")
+        check_requires(head.requires, "this view", ManifestError)
         file = msgspec.convert(content, _File)
         datasets = {name: msgspec.convert(node, DatasetNode) for name, node in _datasets(file.view)}
     except (ValueError, msgspec.ValidationError, ManifestError) as error:

@@ -105,6 +105,20 @@ def test_sources_are_given_by_name(tmp_path: Path) -> None:
         shardio.open(tmp_path / "one", of=one)
 
 
+def test_a_view_that_needs_what_is_unknown_is_refused(folder: Path) -> None:
+    """A file names features that its reader must know; an empty list is as none."""
+    view = shardio.open(folder / "data" / "train").where("label == 1")
+    view.save(folder / "new.json")
+    content = json.loads((folder / "new.json").read_text())
+    assert "requires" not in content
+    (folder / "new.json").write_text(json.dumps(content | {"requires": []}))
+    assert shardio.open(folder / "new.json").digest == view.digest
+    for requires, told in ((["joins", "far"], "needs 'far', 'joins', which this version of shardio"), (1, "a list of")):
+        (folder / "new.json").write_text(json.dumps(content | {"requires": requires, "unknown": 1}))
+        with pytest.raises(ManifestError, match=rf"new\.json: this view: .*{told}"):
+            shardio.open(folder / "new.json")
+
+
 def test_a_path_of_a_view_is_taken_as_a_dataset(folder: Path) -> None:
     """A Loader, `concat` and `stats` open a saved view."""
     shardio.open(folder / "data" / "train").where("label == 2").save(folder / "two.json")
