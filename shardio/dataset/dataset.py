@@ -7,7 +7,7 @@ import copy
 import json
 import os
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -38,10 +38,10 @@ from ..output.remote_manifest import load_remote
 from ..output.shard_writer import ShardWriter, WrittenShard, describe
 from ..stores import open_folder, open_store
 from ..stores.url import Url, as_url
-from ..system.types import Buffer, Column, Indices, Sample
+from ..system.types import Indices, Sample
 from ..system.units import counted
 from ..views import saved
-from ..views.readable import Location
+from ..views.readable import Location, Stored
 from ..views.view import BaseDataset
 from .remote_shards import RemoteShards
 from .selection import Selection
@@ -203,12 +203,7 @@ class Dataset(BaseDataset):
         """Return the open reader of shard number `shard`."""
         return self.shards[shard]
 
-    def check(
-        self,
-        indices: Indices,
-        stored: Mapping[str, Column | Sequence[Buffer]],
-        max_value_bytes: int = MAX_VALUE_BYTES,
-    ) -> None:
+    def check(self, indices: Indices, stored: Stored, max_value_bytes: int = MAX_VALUE_BYTES) -> None:
         """Compare the checksums of some samples with the checksums that were stored with them.
 
         Args:

@@ -6,7 +6,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import xxhash
@@ -16,15 +16,17 @@ from ..errors import ShardCorrupt
 from ..format.fields import Field
 from ..format.limits import MAX_VALUE_BYTES
 from ..system.shared_memory import is_sharing
-from ..system.types import Buffer, Column, Indices
+from ..system.types import Indices
 from . import saved
 from .choice import Choice
-from .readable import Part, ReadableDataset, SelectedSamples
+from .readable import Part, ReadableDataset, SelectedSamples, Stored
 
 _MOST_SHOWN = 100  # characters of a description in repr
 
+M = TypeVar("M")
 
-class Derived(ReadableDataset):
+
+class Derived(ReadableDataset, Generic[M]):
     """A dataset that reads another one.
 
     Attributes:
@@ -33,15 +35,16 @@ class Derived(ReadableDataset):
         path: the path of the dataset at the bottom.
     """
 
-    def __init__(self, base: ReadableDataset, choice: Choice, made: Any = None) -> None:
+    def __init__(self, base: ReadableDataset, choice: Choice, made: M | None = None) -> None:
         self.base, self.choice, self.path = base, choice, base.path
         self._chosen_from = base  # with the labels of which a choice is
-        self._made = choice.made(base) if made is None else made
+        self._made: M | None = choice.made(base) if made is None else made
 
-    def _decided(self) -> Any:
+    def _decided(self) -> M:
         """Return what the choice makes of the dataset, in which samples are looked up."""
         if self._made is None:  # the view was unpickled elsewhere
-            self._made = self.choice.made(self._chosen_from)
+            made: M = self.choice.made(self._chosen_from)
+            self._made = made
         return self._made
 
     @property
@@ -128,7 +131,7 @@ class Derived(ReadableDataset):
         return self.__dict__ if is_sharing() else self.__dict__ | {"_made": None}
 
 
-class Grouped(Derived):
+class Grouped(Derived[M]):
     """Samples that are made of several samples of another dataset each, and have fields of their own."""
 
     word: ClassVar[str]
@@ -149,18 +152,11 @@ class Grouped(Derived):
     def needed(self, indices: Indices) -> Iterable[tuple[int, Indices]]:
         return ((0, self.members(indices)),)
 
-    def known_members(
-        self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]
-    ) -> Mapping[str, Column | Sequence[Buffer]]:
+    def known_members(self, indices: Indices, stored: Stored) -> Stored:
         """Return the stored values of `members` that are known from those of samples."""
         return {}
 
-    def check(
-        self,
-        indices: Indices,
-        stored: Mapping[str, Column | Sequence[Buffer]],
-        max_value_bytes: int = MAX_VALUE_BYTES,
-    ) -> None:
+    def check(self, indices: Indices, stored: Stored, max_value_bytes: int = MAX_VALUE_BYTES) -> None:
         """Compare the checksums of all that samples are made of, each once; the error names the sample, too."""
         try:
             self.base.check(self.members(indices), self.known_members(indices, stored), max_value_bytes)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self, final
+from typing import Any, Protocol, Self, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from ..order.plan import Order, Plan, Shuffle
 from ..stores.url import Url
 from ..system import npy
 from ..system.types import Buffer, Column, Indices
+
+Stored: TypeAlias = Mapping[str, Column | Sequence[Buffer]]
+"""Values of some samples in stored form, by field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +284,7 @@ class ReadableDataset(ABC):
                 result[name] = decoded(self, name, selection.values(name), rows, present)
         return result
 
-    def check(
-        self,
-        indices: Indices,
-        stored: Mapping[str, Column | Sequence[Buffer]],
-        max_value_bytes: int = MAX_VALUE_BYTES,
-    ) -> None:
+    def check(self, indices: Indices, stored: Stored, max_value_bytes: int = MAX_VALUE_BYTES) -> None:
         """Compare the checksums of samples with the stored ones; raise ShardCorrupt for the first that differs.
 
         `stored` holds the fields that the caller has read already.

@@ -207,7 +207,7 @@ class RowSelection:
         return np.full(self._count, field.row_bytes, np.int64)
 
 
-class DocumentRows(Grouped):
+class DocumentRows(Grouped[RowLayout]):
     """Rows of one length, made of documents.
 
     Attributes:
@@ -223,31 +223,26 @@ class DocumentRows(Grouped):
         super().__init__(base, choice, row_fields(choice, base))
         self.orders_itself = isinstance(choice, Cut)  # each epoch cuts rows anew
 
-    @property
-    def _layout(self) -> RowLayout:
-        layout: RowLayout = self._decided()
-        return layout
-
     def _in_base(self, indices: Indices) -> Indices:
         """Return the first document of each row."""
-        pieces = self._layout.pieces(indices)
+        pieces = self._decided().pieces(indices)
         return pieces.documents[np.searchsorted(pieces.rows, np.arange(len(indices)))]
 
     def members(self, indices: Indices) -> Indices:
-        return np.unique(self._layout.pieces(indices).documents)
+        return np.unique(self._decided().pieces(indices).documents)
 
     def __len__(self) -> int:
-        return len(self._layout)
+        return len(self._decided())
 
     @property
     def numbers(self) -> int:
         """The number of rows that have numbers: of cut ones, as many as there are entries."""
-        return self._layout.numbers
+        return self._decided().numbers
 
     @property
     def padding(self) -> float:
         """The share of the entries of all rows that are padding."""
-        return self._layout.padding
+        return self._decided().padding
 
     def field(self, name: str) -> Field:
         if (found := self._fields.get(name)) is not None:
@@ -281,7 +276,7 @@ class DocumentRows(Grouped):
         Raises IndexError for a number outside.
         """
         rows = self._checked(whole_numbers(indices))
-        pieces, found = self._layout.pieces(rows), np.full((len(rows), self.choice.length), -1)
+        pieces, found = self._decided().pieces(rows), np.full((len(rows), self.choice.length), -1)
         within = np.arange(self.choice.length) < pieces.lengths(len(rows))[:, None]
         found[within] = np.repeat(self.base.origin(pieces.documents), pieces.sizes)
         return found
@@ -292,7 +287,7 @@ class DocumentRows(Grouped):
 
     def selection(self, indices: Indices, max_value_bytes: int = MAX_VALUE_BYTES) -> SelectedSamples:
         """Locate the pieces of documents in rows, as `Dataset.selection` does."""
-        pieces = self._layout.pieces(self._checked(indices))
+        pieces = self._decided().pieces(self._checked(indices))
         return RowSelection(self.base, self.choice, self._fields, pieces, len(indices), max_value_bytes)
 
     def read_ahead(self, run: range, fields: Iterable[str]) -> None:

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, SplitWarning
 from ..format.fields import presence
 from ..order.plan import Order, Shuffle
-from ..order.weighted import WeightedPlan
+from ..order.weighted import Points, WeightedPlan
 from ..system.rules import whole_number
 from ..system.types import Indices
 from . import saved
 from .choice import Part, Select, Slice, Where
 from .classes import KEY, names_in
 from .derived import Derived
+from .index_map import IndexMap
 from .readable import ReadableDataset, whole_numbers
 from .row_choice import Cut, Packed
 from .sequence_rows import DocumentRows
@@ -315,7 +316,7 @@ class BaseDataset(ReadableDataset):
 
 
 @final
-class View(Derived, BaseDataset):
+class View(Derived[IndexMap], BaseDataset):
     """Rows of another dataset: sample i of the view is the i-th that its choice makes.
 
     Attributes:
@@ -325,8 +326,7 @@ class View(Derived, BaseDataset):
     """
 
     def _in_base(self, indices: Indices) -> Indices:
-        numbers: Indices = self._decided()(indices)
-        return numbers
+        return self._decided()(indices)
 
     def __len__(self) -> int:
         return len(self._decided())
@@ -358,7 +358,7 @@ class SequenceRows(DocumentRows, BaseDataset):
 
 
 @final
-class Weighted(Derived, BaseDataset):
+class Weighted(Derived[Points], BaseDataset):
     """Samples of another dataset, which its order draws by weight; `BaseDataset.weighted` and `balanced` return it.
 
     The numbers of samples, as in `batch["index"]`, are those of the dataset that is weighed.

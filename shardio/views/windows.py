@@ -18,9 +18,10 @@ from ..containers.packed_values import Scratch
 from ..errors import ConfigError
 from ..format.fields import CHECKSUM, Field, content_columns, describe, present_column
 from ..format.limits import MAX_VALUE_BYTES
-from ..system.types import Buffer, Column, Indices
+from ..system.types import Buffer, Indices
 from .derived import Grouped
-from .readable import ReadableDataset, SelectedSamples, whole_numbers
+from .index_map import IndexMap
+from .readable import ReadableDataset, SelectedSamples, Stored, whole_numbers
 from .window_starts import Starts
 
 
@@ -175,7 +176,7 @@ class WindowSelection:
         return [*listed, *set(content_columns(self._base.fields)).difference(listed)] if CHECKSUM in listed else listed
 
 
-class WindowRows(Grouped):
+class WindowRows(Grouped[IndexMap]):
     """Windows of a dataset: each sample is several neighbouring rows of it.
 
     Attributes:
@@ -192,8 +193,7 @@ class WindowRows(Grouped):
 
     def _in_base(self, indices: Indices) -> Indices:
         """Return the first row of each window."""
-        firsts: Indices = self._decided()(indices)
-        return firsts
+        return self._decided()(indices)
 
     def _rows(self, indices: Indices) -> Indices:
         """Return the rows of windows, int64 [n, length]."""
@@ -202,9 +202,7 @@ class WindowRows(Grouped):
     def members(self, indices: Indices) -> Indices:
         return np.unique(self._rows(indices))
 
-    def known_members(
-        self, indices: Indices, stored: Mapping[str, Column | Sequence[Buffer]]
-    ) -> Mapping[str, Column | Sequence[Buffer]]:
+    def known_members(self, indices: Indices, stored: Stored) -> Stored:
         rows = self._rows(indices)
         places = np.unique(rows, return_index=True)[1]
         # Where a window lacks an optional value it has zeros, even for the rows that have theirs.
