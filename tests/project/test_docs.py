@@ -47,6 +47,7 @@ LONG = (
     "install.md",
     "laptop.md",
     "months.md",
+    "netcdf-zarr.md",
     "remote.md",
     "resuming.md",
     "segmentation.md",
