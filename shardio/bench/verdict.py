@@ -1,7 +1,8 @@
 """The verdict: what limits a loader's rate, from the time that ranks and workers spend, and the setting to change.
 
 `diagnose` is a pure function of a few figures. Where workers are the limit, it ranks the causes by how much faster the
-workers would be without them. docs/bench.md explains its rules, and shows how often they are right.
+workers would be without them. docs/bench.md explains its rules, and docs/benchmarks.md shows
+how often they are right.
 """
 
 from collections.abc import Mapping
