@@ -30,11 +30,11 @@ _CONVERTERS = ("webdataset", "tfrecord", "lmdb", "hdf5")
 
 
 def index_name(described: manifest.Manifest, shard: str) -> str | None:
-    """Return the name of a shard's index; None if it has none."""
-    if described.container == "hdf5":
-        return hdf5_index.path_of(Path(shard)).name if described.adopted else None
-    has_one = containers.get(described.container).index_suffix == side_index.SUFFIX
-    return side_index.path_of(Path(shard)).name if has_one else None
+    """Return the name of the index beside a shard; None if it has none."""
+    if described.container == "zarr":
+        return None  # the store has no other file, and opening it says what is wrong with this one
+    names = containers.get(described.container).companions(shard, adopted=described.adopted)
+    return names[0] if names else None
 
 
 def is_readable(path: Path, described: manifest.Manifest) -> bool:

@@ -295,7 +295,7 @@ def _described(folder: Directory, described: manifest.Manifest, number: int, rea
     told = bool(described.digest)
     changed = not told or size != sum(file.stat().st_size for file in kind.files(path))
     lost = _lost_rows(path, described) if changed and not rebuilt else np.empty(0, np.int64)
-    stay = len(lost) > 0 and kind.index_suffix != side_index.SUFFIX
+    stay = len(lost) > 0 and described.container not in side_index.CONTAINERS
     if stay:
         advice = "`shardio reshard IN OUT --on-error skip` leaves that out"
         reasons.append(f"changed in {_listed(lost)}, as checksums tell, and stays as it is; {advice}")

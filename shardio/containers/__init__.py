@@ -46,8 +46,3 @@ def names() -> tuple[str, ...]:
 def with_option(option: str) -> dict[str, str]:
     """Return the containers whose writers have an option: its line of help by the container's name."""
     return {name: CONTAINERS[name].options[option] for name in names() if option in CONTAINERS[name].options}
-
-
-def index_suffixes() -> tuple[str, ...]:
-    """Return the suffixes of the indexes that containers may keep beside a shard."""
-    return tuple(sorted({container.index_suffix for container in CONTAINERS.values()} - {""}))

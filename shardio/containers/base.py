@@ -107,7 +107,6 @@ class Container:
     Attributes:
         name: what users call it.
         suffix: the suffix of the shards that its writer makes; "" if it has none.
-        index_suffix: the suffix of the index that may lie beside a shard, `.idx.` and more; "" if there never is one.
         on_disk: whether its shards are files.
         read_where_it_lies: whether its shards are more files than `files` names, or one that it does not name: a cache
             joins them to one file.
@@ -117,7 +116,6 @@ class Container:
 
     name = ""
     suffix = ""
-    index_suffix = ""
     on_disk = True
     read_where_it_lies = False
     options: Mapping[str, str] = MappingProxyType({})

@@ -15,7 +15,7 @@ from ..format.file_table import Table
 from ..system import allocation
 from ..system.types import Rows
 from .extents import NO_BYTES, Blocks, Extent, FileSpans
-from .row_locator import RowLocator
+from .row_locator import MemoryRows, RowLocator
 
 
 @final
@@ -91,10 +91,13 @@ class ColumnRows(FieldReader):
         return len(self.column)
 
     def read(self, rows: Rows, out: NDArray[Any], most: int) -> None:
-        out[...] = self.column.take(rows)
+        out[...] = self.column.take(rows, axis=0)
 
     def spans(self, rows: Rows, extent: Extent | None) -> FileSpans:
         return NO_BYTES
+
+    def locator(self) -> RowLocator:
+        return MemoryRows.of(self.column) if isinstance(self.column, np.ndarray) else MemoryRows.in_file(self.column)
 
 
 @final

@@ -13,14 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import ShardCorrupt, StoreError
 from ..format.fields import Field, fields_to_json
-from ..format.limits import MAX_VALUE_BYTES
+from ..format.file_table import Table
 from ..format.pieces import piece_count
-from . import hdf5_index
+from . import array_index, hdf5_index
 from ._hdf5_writer import Hdf5Writer
 from ._writing import parse_fields
 from .array_shard import ArrayReader, ArrayShard
@@ -34,9 +31,6 @@ from .stacked_rows import stacks_among, with_variables
 
 _MOST_ROUNDS = 256
 """Times that opening an adopted file may ask for more pieces; if it takes more, the file comes whole."""
-
-ROW_NUMBERS = Field("scalar", dtype="int64")
-"""The field of an index's `ROWS`, which an index may lack."""
 
 
 @final
@@ -62,19 +56,16 @@ class Hdf5Reader(ArrayReader):
         super().__init__(path, fields)
 
     def _open(self) -> ArrayShard:
-        given, joined = self._layout, self._joined
-        if given is None:
-            if not hdf5_index.path_of(self._path).exists():
+        layout, joined, columns, inside = self._layout, self._joined, None, self._fields
+        if layout is None:
+            if not array_index.path_of(self._path).exists():
                 return open_shard(self._path, self._fields, Layout({}))
-            joined = joined_files(self._path)
+            layout, columns = hdf5_index.read(self._path)
+            joined, inside = joined_files(self._path), layout.in_file(self._fields)
         # Another program wrote the file, and damage in it may hold libhdf5: the helper process opens it first.
-        described = {
-            "fields": fields_to_json(self._fields),
-            "layout": None if given is None else asdict(given),
-            "joined": list(map(str, joined)),
-        }
-        layout = Layout(**json.loads(_in_helper(self._path, "open_adopted", **described) or '{"names": {}}'))
-        return open_shard(self._path, self._fields, layout, joined, indexed=given is None)
+        described = {"fields": fields_to_json(inside), "layout": asdict(layout), "joined": list(map(str, joined))}
+        _in_helper(self._path, "open_adopted", **described)
+        return open_shard(self._path, self._fields, layout, joined, columns)
 
 
 @final
@@ -83,14 +74,13 @@ class Hdf5Container(Container):
 
     name = "hdf5"
     suffix = ".h5"
-    index_suffix = hdf5_index.SUFFIX
     options = MappingProxyType(
         {"compression": "for arrays of one shape: gzip, lzf, zstd (read by h5py with hdf5plugin) or none"}
     )
     writer_type, reader_type = Hdf5Writer, Hdf5Reader
 
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
-        return (hdf5_index.path_of(Path(name)).name,) if adopted else ()
+        return (array_index.path_of(Path(name)).name,) if adopted else ()
 
     def touch(self, shard: OpenedShard) -> bool:
         if shard.adopted:
@@ -103,25 +93,32 @@ class Hdf5Container(Container):
             return False  # opening the file itself says what is wrong with it
 
     def read_fields(self, path: Path) -> Mapping[str, Field] | None:
-        if hdf5_index.path_of(path).exists():
+        if array_index.path_of(path).exists():
             return None  # another program wrote the file
         text = _in_helper(path, "fields_text")
         return None if text is None else parse_fields(text, path)
 
     def files(self, path: Path) -> tuple[Path, ...]:
-        index = hdf5_index.path_of(path)
+        index = array_index.path_of(path)
         return (path, *joined_files(path), index) if index.exists() else (path,)
 
 
 def _touch_adopted(shard: OpenedShard) -> bool:
     """Do as `Hdf5Container.touch`: the helper process reads the cache's file, and says which pieces that lacks."""
     known, size = set[int](), shard.file.seek(0, os.SEEK_END)
+    try:
+        layout, _ = hdf5_index.read(shard.path)
+    except ShardCorrupt:
+        return False  # opening the file itself says what is wrong with it
+    if layout.files:
+        return False
+    described = {"fields": fields_to_json(layout.in_file(shard.fields)), "layout": asdict(layout)}
     for _ in range(_MOST_ROUNDS):
-        described = {"fields": fields_to_json(shard.fields), "pieces": sorted(known)}
         try:
-            by_spans, missing = json.loads(_in_helper(shard.path, "touch", **described) or "[false, []]")
+            found = _in_helper(shard.path, "touch", **described, pieces=sorted(known))
         except ShardCorrupt:
-            return False  # opening the file itself says what is wrong with it
+            return False
+        by_spans, missing = json.loads(found or "[false, []]")
         if not missing:
             return bool(by_spans)
         known.update(missing)
@@ -144,7 +141,11 @@ def _in_helper(path: Path, function: str, **arguments: Any) -> str | None:
 
 
 def open_shard(
-    path: Path, fields: Mapping[str, Field], layout: Layout, joined: Sequence[Path] = (), *, indexed: bool = False
+    path: Path,
+    fields: Mapping[str, Field],
+    layout: Layout,
+    joined: Sequence[Path] = (),
+    columns: Mapping[str, Table] | None = None,
 ) -> ArrayShard:
     """Open a shard.
 
@@ -153,18 +154,17 @@ def open_shard(
         fields: its fields.
         layout: where they are, unless they are datasets of their own names.
         joined: the files that are joined to this one.
-        indexed: whether the index beside the file holds the fields that are not in the layout.
+        columns: what the index beside the file holds: the fields that are not in the layout, and rows left out; None
+            if all fields are in files.
     """
-    beside: dict[str, FieldReader] = {}
-    taken: NDArray[np.int64] | None = None
-    stacks = stacks_among(fields, layout.names)
-    if indexed:
-        others = {name: field for name, field in fields.items() if name not in layout.names and name not in stacks}
-        beside = open_fields(hdf5_index.path_of(path), {**others, hdf5_index.ROWS: ROW_NUMBERS}, Layout({}))
-        if (reader := beside.pop(hdf5_index.ROWS, None)) is not None:
-            taken = np.empty(len(reader), np.int64)
-            reader.read(np.arange(len(taken)), taken, MAX_VALUE_BYTES)
-    stored = with_variables(path, {name: field for name, field in fields.items() if name not in beside}, stacks)
+    beside: Mapping[str, FieldReader] = {}
+    inside, taken = fields, None
+    if columns is not None:
+        inside, taken = layout.in_file(fields), columns.get(array_index.ROWS)
+        others = {name: field for name, field in fields.items() if name not in inside}
+        beside = array_index.columns_of(path, columns, others)
+    stacks = stacks_among(inside, layout.names)
+    stored = with_variables(path, inside, stacks)
     readers: dict[str, FieldReader] = {}
     for number, place in enumerate((path, *joined)):
         there = {name: field for name, field in stored.items() if layout.files.get(name, 0) == number}
@@ -172,5 +172,5 @@ def open_shard(
     if lost := sorted(stored.keys() - readers.keys()):
         number = layout.files[lost[0]]
         place = path.with_name(joined_name(path.name, number))
-        raise ShardCorrupt(f"{place}: there is no such file, which is to have {layout.names[lost[0]]!r}")
-    return ArrayShard.of(path, fields, stacks, readers, beside, taken)
+        raise ShardCorrupt(f"{place}: there is no such file, which is to have {layout.names.get(lost[0])!r}")
+    return ArrayShard.of(path, inside, stacks, readers, beside, taken)

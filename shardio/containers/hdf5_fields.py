@@ -13,7 +13,6 @@ from ..errors import ShardCorrupt
 from ..format import cf
 from ..format.fields import Field
 from ..format.file_table import FileTable
-from . import hdf5_index
 from .contiguous_rows import ContiguousRows, ContiguousValues
 from .field_reader import DecodedRows, FieldReader, decoding_of
 from .files import RawFile, open_hdf5, open_hdf5_stream
@@ -37,8 +36,6 @@ def open_fields(path: Path, fields: Mapping[str, Field], layout: Layout) -> dict
             for name, field in fields.items():
                 dataset_name = layout.names.get(name, name)
                 dataset = resolve(opened, dataset_name, path)
-                if dataset is None and name == hdf5_index.ROWS:
-                    continue  # no row is left out
                 if dataset is None:
                     raise ShardCorrupt(f"{path}: has no field {dataset_name!r}")
                 if field.fixed:

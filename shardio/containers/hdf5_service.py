@@ -10,7 +10,7 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast, final
 
@@ -20,10 +20,11 @@ from ..errors import ShardCorrupt
 from ..format.fields import as_field
 from ..format.pieces import pieces_of
 from ..system.seekable import Seekable
-from . import files, hdf5_index
+from . import files
 from ._hdf5_writer import FIELDS_ATTRIBUTE
 from .hdf5 import open_shard
 from .hdf5_fields import have_spans
+from .hdf5_index import Layout
 from .hdf5_library import DAMAGE, check_filters, resolve
 from .out_arrays import check_value_bytes
 from .row_locator import within
@@ -81,26 +82,20 @@ def _close(key: tuple[int, ...]) -> None:
 
 
 def open_adopted(
-    path: str,
-    inode: Sequence[int],
-    fields: Mapping[str, Any],
-    layout: Mapping[str, Any] | None,
-    joined: Sequence[str],
+    path: str, inode: Sequence[int], fields: Mapping[str, Any], layout: Mapping[str, Any], joined: Sequence[str]
 ) -> Iterator[bytes]:
-    """Open a file that another program wrote, to see that it comes to an end; yield its layout as JSON.
+    """Open a file that another program wrote, to see that it comes to an end; yield nothing.
 
     Args:
         path, inode: the file.
-        fields: its fields, as JSON stores them.
-        layout: where they are; None to take that from the index beside the file.
+        fields: the fields in it, as JSON stores them.
+        layout: where they are.
         joined: the files that are joined to it.
     """
-    place, others = Path(path), [Path(other) for other in joined]
     _close(tuple(inode))
-    found = hdf5_index.read(place) if layout is None else hdf5_index.Layout(**layout)
     described = {name: as_field(field) for name, field in fields.items()}
-    open_shard(place, described, found, others, indexed=layout is None)
-    yield json.dumps(asdict(found)).encode()
+    open_shard(Path(path), described, Layout(**layout), [Path(other) for other in joined])
+    yield from ()
 
 
 @final
@@ -140,18 +135,24 @@ class _KnownPieces(Seekable):
             self._ahead.update(pieces_of(inside, np.full(len(inside), len(node))).tolist())
 
 
-def touch(path: str, inode: Sequence[int], fields: Mapping[str, Any], pieces: Sequence[int]) -> Iterator[bytes]:
+def touch(
+    path: str, inode: Sequence[int], fields: Mapping[str, Any], layout: Mapping[str, Any], pieces: Sequence[int]
+) -> Iterator[bytes]:
     """Read what opening a file that another program wrote reads, of a file that has some pieces of it.
+
+    Args:
+        path, inode: the file.
+        fields: the fields in it, as JSON stores them.
+        layout: where they are; no file is joined.
+        pieces: the numbers of the pieces that are there.
 
     Yields as JSON whether the readers of all fields then know where their rows are, and the pieces that are missing:
     some of them at a time.
     """
     file, by_spans = _KnownPieces(path, pieces), False
     try:
-        layout = hdf5_index.read(Path(path))
-        known = {name.partition("/")[0] for name in layout.names}
-        inside = {name: as_field(field) for name, field in fields.items() if name in known}
-        by_spans = not layout.files and have_spans(cast(BinaryIO, file), Path(path), inside, layout)
+        described = {name: as_field(field) for name, field in fields.items()}
+        by_spans = have_spans(cast(BinaryIO, file), Path(path), described, Layout(**layout))
     except (*DAMAGE, ShardCorrupt):
         by_spans = False  # opening the file itself says what is wrong with it
     yield json.dumps([by_spans, sorted(file.missing)]).encode()

@@ -105,7 +105,6 @@ class IndexedContainer(Container):
     """Files that other programs wrote, read in place. It has no writer: `shardio index` writes the side indexes."""
 
     name = "indexed"
-    index_suffix = side_index.SUFFIX
     reader_type = IndexedReader
 
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:

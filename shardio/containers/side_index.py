@@ -22,6 +22,8 @@ from ..system.types import Stored
 from . import files
 
 SUFFIX = ".idx.npy"
+CONTAINERS = ("tar", "indexed")
+"""The containers whose shards have one."""
 _LARGEST_HEADER = 1 << 20  # bytes
 
 

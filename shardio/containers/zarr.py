@@ -17,11 +17,11 @@ from ..format import cf
 from ..format.fields import CHECKSUM, Field
 from ..stores.base import Store
 from ..stores.url import Url
-from . import zarr_index
+from . import array_index, zarr_index
 from .array_shard import ArrayReader, ArrayShard
 from .base import Container, OpenedShard
 from .chunked_rows import ChunkedRows
-from .field_reader import ColumnRows, DecodedRows, FieldReader, decoding_of
+from .field_reader import DecodedRows, FieldReader, decoding_of
 from .files import RawFile
 from .joined import joined_files, joined_name
 from .stacked_rows import stacks_among, with_variables
@@ -85,15 +85,12 @@ class ZarrReader(ArrayReader):
             states = zip((self._path, *joined), (index.zipped, *index.joined), strict=True)
             stores = [(place, _opened_zip(place, state)) for place, state in states]
         fields = {name: field for name, field in self._fields.items() if name != CHECKSUM}
-        beside: dict[str, FieldReader] = {}
-        if CHECKSUM in self._fields:
-            if (column := index.columns.get(CHECKSUM)) is None:
-                raise ShardCorrupt(f"{self._path}: its index has no checksums of samples")
-            beside[CHECKSUM] = ColumnRows(column)
+        others = {name: field for name, field in self._fields.items() if name == CHECKSUM}
+        beside = array_index.columns_of(self._path, index.columns, others)
         stacks = stacks_among(fields, index.arrays)
         stored = with_variables(self._path, fields, stacks)
         readers = {name: self._open_field(name, field, index, stores) for name, field in stored.items()}
-        return ArrayShard.of(self._path, fields, stacks, readers, beside, index.columns.get(zarr_index.ROWS))
+        return ArrayShard.of(self._path, fields, stacks, readers, beside, index.columns.get(array_index.ROWS))
 
     def _open_field(
         self, name: str, field: Field, index: ZarrIndex, stores: Sequence[tuple[Path, RawFile | None]]
@@ -132,15 +129,14 @@ class ZarrContainer(Container):
     """Zarr stores. It has no writer: `shardio index` writes the indexes."""
 
     name = "zarr"
-    index_suffix = zarr_index.SUFFIX
     read_where_it_lies = True
     reader_type = ZarrReader
 
     def files(self, path: Path) -> tuple[Path, ...]:
-        return (zarr_index.path_of(path),)  # the store may have any number of files
+        return (array_index.path_of(path),)  # the store may have any number of files
 
     def companions(self, name: str, *, adopted: bool) -> tuple[str, ...]:
-        return (zarr_index.path_of(Path(name)).name,)
+        return (array_index.path_of(Path(name)).name,)
 
     def joined(self, path: Path, url: Url) -> JoinedObjects:
         objects = ChunkObjects(url, zarr_index.read(path))

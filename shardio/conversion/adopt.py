@@ -16,7 +16,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from .. import containers
-from ..containers import hdf5, hdf5_index, piece_sums, side_index, zarr_index
+from ..containers import array_index, hdf5, hdf5_index, piece_sums, side_index, zarr_index
 from ..containers.base import Reader
 from ..containers.joined import joined_name
 from ..containers.zarr import ZarrReader
@@ -172,9 +172,12 @@ def _is_beside(files: Sequence[Path], out: Path) -> bool:
 
 
 def _check_indexes(container: str, files: Sequence[AdoptTask]) -> None:
-    """Raise ConfigError if an array that is no side index lies where one belongs: it would be replaced."""
-    for path in (path for file in files for path in containers.get(container).files(file.path)[1:]):
-        if path.name.endswith(side_index.SUFFIX) and os.path.lexists(path) and not is_index(path):
+    """Raise ConfigError if an array that is no index lies where one belongs: it would be replaced."""
+    kind = containers.get(container)
+    for file in files:
+        (name,) = kind.companions(file.path.name, adopted=True)
+        path = file.path.with_name(name)
+        if os.path.lexists(path) and not is_index(path):
             raise ConfigError(f"{path}: not an index that shardio wrote, and it would be replaced: take another OUT")
     for file in files:
         table = piece_sums.path_of(file.path)
@@ -183,12 +186,12 @@ def _check_indexes(container: str, files: Sequence[AdoptTask]) -> None:
 
 
 def is_index(path: Path) -> bool:
-    """Return whether a file called as a side index is one."""
-    try:
-        index = side_index.load(path.with_name(path.name.removesuffix(side_index.SUFFIX)))
-    except ShardCorrupt:
-        return False
-    return CHECKSUM in (index.dtype.names or ())
+    """Return whether a file called as an index is one."""
+    shard = path.with_name(path.name.removesuffix(side_index.SUFFIX))
+    with contextlib.suppress(ShardCorrupt):
+        if CHECKSUM in (side_index.load(shard).dtype.names or ()):
+            return True
+    return array_index.is_index(shard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +216,8 @@ class FileIndex:
 def write_index(
     source: Source, file: AdoptTask, folder: Directory, *, skip: bool, advance: Advance, unchecked: bool = False
 ) -> FileIndex:
-    """Write the index of a file to a folder: see `containers.side_index`, of HDF5 files `hdf5_index`, of Zarr stores
-    `zarr_index`. With `unchecked`, no sample of such a store is read.
+    """Write the index of a file to a folder: see `containers.side_index`, of HDF5 files and Zarr stores
+    `array_index`. With `unchecked`, no sample of a store is read.
 
     Raises SourceError or BadSample if the file cannot be read in place, or has changed since the work began.
     """
@@ -393,12 +396,7 @@ def _index_of_hdf5(
         blocks, skipped = _read_all(file, reader, scalars, fields, skip, advance)
         if blocks:
             _check_row(source, file, reader, fields, blocks[0][0][:1])
-    if not blocks:
-        return layout, {CHECKSUM: np.empty(0, np.uint64)}, skipped
-    taken = np.concatenate([rows for rows, _ in blocks])
-    columns = {name: column[taken] for name, column in scalars.items()}
-    columns |= {name: np.concatenate([one[name] for _, one in blocks]) for name in blocks[0][1]}
-    return layout, columns | ({hdf5_index.ROWS: taken} if skipped else {}), skipped
+    return layout, _columns_of(blocks, scalars, skipped), skipped
 
 
 def _index_of_zarr(
@@ -411,14 +409,22 @@ def _index_of_zarr(
         return index, []
     with contextlib.closing(ZarrReader(file.path, source.fields, index, file.joined)) as reader:
         blocks, skipped = _read_all(file, reader, {}, source.fields, skip, advance)
-    columns = {CHECKSUM: np.concatenate([np.empty(0, np.uint64), *(one[CHECKSUM] for _, one in blocks)])}
-    if skipped:
-        columns[zarr_index.ROWS] = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in blocks)])
-    return replace(index, columns=columns), skipped
+    return replace(index, columns=_columns_of(blocks, {}, skipped)), skipped
 
 
 _Described: TypeAlias = tuple[NDArray[np.int64], dict[str, NDArray[Any]]]
 """Rows, and their hidden columns."""
+
+
+def _columns_of(
+    blocks: Sequence[_Described], scalars: Mapping[str, NDArray[Any]], skipped: Sequence[Skipped]
+) -> dict[str, NDArray[Any]]:
+    """Return what an index holds of a file's samples: scalars, hidden columns, and their rows if some are left out."""
+    taken = np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in blocks)])
+    hidden = blocks[0][1] if blocks else {CHECKSUM: np.empty(0, np.uint64)}
+    columns = {name: column[taken] for name, column in scalars.items()}
+    columns |= {name: np.concatenate([one[name] for _, one in blocks] or [hidden[name]]) for name in hidden}
+    return columns | ({array_index.ROWS: taken} if skipped else {})
 
 
 def _read_all(

@@ -17,7 +17,6 @@ from typing import Any, final
 
 import xxhash
 
-from .. import containers
 from ..containers import piece_sums, side_index
 from ..errors import BadSample, ConfigError, ManifestError, ObjectChanged, ObjectNotFound, SourceError
 from ..foreign.files import Sort, expanded, order_key
@@ -116,7 +115,7 @@ class ObjectAdoption:
             raise ConfigError(f"format must be webdataset or tfrecord for objects in a store, got {kind!r}")
         check_places(given, folder)
         there = listing.direct
-        self._indexes = {name for name in there if name.endswith(containers.index_suffixes())}
+        self._indexes = {name for name in there if name.endswith(side_index.SUFFIX)}
         candidates = [n for n in there if n not in {*self._indexes, manifest.FILE_NAME, manifest.TABLE_NAME}]
         self.names: list[str] = []
         self.remarks: list[str] = []
@@ -137,6 +136,7 @@ class ObjectAdoption:
         if sort != "name":
             self.names.sort(key=order_key(sort))
         self._check_names()
+        check_indexes(folder, self.names, side_index.path_of)
         self._objects = [there[name] for name in self.names]
         self._replaces = condition_of(store, folder, overwrite=overwrite)
         self._ends = [self._download(number) for number in sorted({0, len(self.names) - 1})]
@@ -181,7 +181,6 @@ class ObjectAdoption:
 
     def _check_names(self) -> None:
         """Raise ConfigError for objects that cannot be shards under their names, SourceError if one is given twice."""
-        beside: dict[str, str] = {}
         for name, count in Counter(self.names).items():
             if count > 1:
                 raise SourceError(f"{self._folder / name} is given twice")
@@ -192,11 +191,6 @@ class ObjectAdoption:
                     f"{self._folder / name}: shardio calls the shards so that it writes to a store itself, and shardio "
                     "clean removes those that no manifest names: copy it to another name"
                 )
-            for path in (side_index.path_of(Path(name)), piece_sums.path_of(Path(name))):
-                if (other := beside.setdefault(path.name, name)) != name:
-                    raise ConfigError(
-                        f"{self._folder}: {other} and {name} would have the same index, {path.name}: rename one"
-                    )
 
     def _index(self, context: TaskContext, task: _ObjectTask, folder: Directory, advance: Advance) -> Record:
         """Make the index of an object in a folder; numbers of left-out samples count from its first one."""
@@ -261,6 +255,21 @@ def check_places(given: Sequence[Url], folder: Url) -> None:
                 f"out must be the URL that the objects are directly in, {one.parent}, because their indexes and "
                 f"their manifest lie beside them; got {folder}"
             )
+
+
+def check_indexes(folder: Url, names: Sequence[str], path_of: Callable[[Path], Path]) -> None:
+    """Raise ConfigError if two objects, or stores of them, would have the same file beside them.
+
+    Args:
+        folder: the folder that they are in.
+        names: their names there.
+        path_of: returns the path of the index of one of them.
+    """
+    beside: dict[str, str] = {}
+    for name in names:
+        for path in (path_of(Path(name)), piece_sums.path_of(Path(name))):
+            if (other := beside.setdefault(path.name, name)) != name:
+                raise ConfigError(f"{folder}: {other} and {name} would have the same index, {path.name}: rename one")
 
 
 def condition_of(store: Store, folder: Url, *, overwrite: bool) -> Condition:

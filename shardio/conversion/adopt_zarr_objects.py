@@ -14,9 +14,9 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import xxhash
 
-from ..containers import zarr_index
+from ..containers import array_index, zarr_index
 from ..containers.zarr_metadata import ArrayLayout, of_array, of_chunks
-from ..errors import ConfigError, ObjectNotFound, ShardCorrupt, SourceError
+from ..errors import ConfigError, ObjectNotFound, SourceError
 from ..foreign.files import Sort, expanded, order_key
 from ..foreign.formats import FoundFiles
 from ..foreign.zarr import DESCRIBING, METADATA, SIGNS, entries_of
@@ -32,7 +32,7 @@ from ..system import strict_json
 from ..system.directory import Directory
 from ..system.threads import in_order
 from .adopt import PLAIN, AdoptTask, FileIndex, shard_of
-from .adopt_objects import Listing, condition_of, naming
+from .adopt_objects import Listing, check_indexes, condition_of, naming
 from .masks import plan_of
 from .pack import PackOptions, WrittenDataset, pack
 from .runners import Advance
@@ -108,12 +108,11 @@ class ZarrAdoption:
                 raise ConfigError(f"{folder}: a shard's name is letters, digits, '_', '-' and '.', got {name!r}")
             if stem_of(name) is not None:
                 raise ConfigError(f"{folder / name}: shardio calls its own shards so: copy the store to another name")
-            if name.endswith(".zarr") and name.removesuffix(".zarr") in stores:
-                raise ConfigError(f"{folder}: {name} and {name[:-5]} would have the same index: rename one")
+        check_indexes(folder, self.names, array_index.path_of)
         self._replaces = condition_of(store, folder, overwrite=overwrite)
         for name in self.names:
             if self._replaces == "new":
-                self._check_index(zarr_index.path_of(Path(name)).name)
+                self._check_index(name)
             self._copy_metadata(name)
         with naming(temporary, folder):
             self.source = make_source(FoundFiles("zarr", tuple(temporary / name for name in self.names), ()))
@@ -153,18 +152,16 @@ class ZarrAdoption:
         ]
         return pack(StoreOutput(self._folder, self._store, expects=self._replaces), context, tasks, plan, options)
 
-    def _check_index(self, name: str) -> None:
-        """Raise ConfigError if there is an object where an index belongs, and shardio did not write it."""
-        path = self._temporary / name
+    def _check_index(self, store: str) -> None:
+        """Raise ConfigError if there is an object where the index of a store belongs, and shardio did not write it."""
+        path = array_index.path_of(self._temporary / store)
+        place = self._folder / path.name
         try:
-            download(self._store, self._store.info((self._folder / name).path), path)
-            zarr_index.read(path.with_name(name.replace(zarr_index.SUFFIX, ".zarr")))
+            download(self._store, self._store.info(place.path), path)
         except ObjectNotFound:
             return
-        except ShardCorrupt as error:
-            raise ConfigError(
-                f"{self._folder / name}: not an index that shardio wrote, and it would be replaced: remove it first"
-            ) from error
+        if not array_index.is_index(self._temporary / store):
+            raise ConfigError(f"{place}: not an index that shardio wrote, and it would be replaced: remove it first")
         path.unlink()
 
     def _copy_metadata(self, store: str) -> None:

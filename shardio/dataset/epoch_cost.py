@@ -76,7 +76,7 @@ def epoch_cost(
         )
     shards, samples = described.shards, described.samples
     total, indexes, files = int(shards.bytes.sum()), 0, max(1, len(shards))
-    if described.container in ("tar", "indexed"):  # whose indexes are objects of their own, read whole
+    if described.container in side_index.CONTAINERS:  # whose indexes are objects of their own, read whole
         indexes = min(total, samples * side_index.dtype_of(with_hidden(described.fields)).itemsize)
     data = total - indexes
     pieces = data // PIECE + files if data else 0

@@ -16,7 +16,7 @@ from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias, final, get_args
 
-from .. import containers
+from ..containers import side_index
 from ..errors import BadSample, ConfigError, Message, MissingDependency, Option, SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import optional as _optional
@@ -332,10 +332,8 @@ def _in_folder(folder: Path, accepts: Callable[[str], bool]) -> list[Path]:
     """Return what a directory holds but folders and hidden files, sorted, as far as `accepts` takes the names."""
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if not entry.is_dir())
-    indexes = containers.index_suffixes()  # shardio's own, which may lie beside the files
-    return [
-        folder / name for name in names if not name.startswith(".") and not name.endswith(indexes) and accepts(name)
-    ]
+    own = side_index.SUFFIX  # indexes, which may lie beside the files
+    return [folder / name for name in names if not name.startswith(".") and not name.endswith(own) and accepts(name)]
 
 
 def _find(src: str | os.PathLike[str], accepts: Callable[[str], bool], description: str) -> list[Path]:
@@ -347,7 +345,7 @@ def _find(src: str | os.PathLike[str], accepts: Callable[[str], bool], descripti
             paths = [path]
         else:
             paths = [Path(name) for text in expanded(str(path)) for name in _globbed(text)]
-        paths = [found for found in paths if not found.name.endswith(containers.index_suffixes())]
+        paths = [found for found in paths if not found.name.endswith(side_index.SUFFIX)]
         if missing := next((found for found in paths if not found.is_file()), None):
             raise SourceError(
                 f"{printable(missing)} is not a file"

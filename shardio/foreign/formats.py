@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from pathlib import Path
 
-from ..containers import index_suffixes
+from ..containers.side_index import SUFFIX as INDEX_SUFFIX
 from ..errors import Message, SourceError
 from ..format.manifest import FILE_NAME, TABLE_NAME
 from ..system import did_you_mean
@@ -63,7 +63,7 @@ def find_by_content(given: Sequence[str], kind: str | None = None, on_error: str
     Raises SourceError if no file is of a known format, if their formats differ, or if they are compressed.
     """
     # A shell's pattern names shardio's own indexes as well, which may lie beside the files.
-    given = [one for one in given if not one.endswith(index_suffixes())] or given
+    given = [one for one in given if not one.endswith(INDEX_SUFFIX)] or given
     if kind in (None, "zarr") and (stores := zarr.find_stores(given)):
         return FoundFiles("zarr", tuple(stores), part_remarks(given, stores))
     taken: list[tuple[Path, _Content]] = []

@@ -8,8 +8,7 @@ photos/.converting/run-1a2b3c4d/        an unfinished conversion, or the sign of
   writing           written anew with each shard of a writer of `create`
   plan.json         describes the conversion; a conversion with another plan does not resume this one
   000012.done       the record of shard 12, written on the condition that there is none, after its objects
-  000012.idx.npy    the index of object 12, where objects are adopted, until all have one; and 000012.sums.idx.npy;
-                    of a Zarr store 000012.idx.zarr
+  000012.idx.npy    the index of object 12, where objects are adopted, until all have one; and 000012.sums.idx.npy
   rank-00003        written anew every few seconds as long as that rank works
   rank-00003.over   written when it has finished its part
   rank-00003.failed the error that ended it
@@ -23,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from .. import containers
-from ..containers import hdf5_index, side_index, zarr_index
+from ..containers import array_index, side_index
 from ..containers import tar as tar_layout
 from ..containers.joined import shard_of_joined
 from ..errors import ConfigError, DatasetError
@@ -56,10 +55,10 @@ SHARD = r"shard-[0-9]{6,}(?:-[0-9a-f]{8})?"
 _NUMBER = re.compile(r"shard-([0-9]{6,18})[-.]")
 
 _SHARD_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)*")
-_INDEX_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)?(\.sums)?\.idx\.[a-z0-9]+")
+_INDEX_FILE = re.compile(rf"{SHARD}(\.[a-z0-9]+)?(\.sums)?\.idx\.npy")
 _OWN_TAR = re.compile(rf"{SHARD}\.tar")
 _OWN_MEMBER = re.compile(rb"[0-9]{%d}\." % tar_layout.KEY_DIGITS)
-_OTHERS_INDEX = re.compile(rf"{SHARD}(\.idx\.h5|(\.[a-z0-9]+)?\.idx\.zarr|\.[a-z0-9]+\.idx\.npy)")
+_OTHERS_INDEX = re.compile(rf"{SHARD}\.[a-z0-9]+\.idx\.npy")
 _PACKED = r"shardio\.packed-[0-9a-f]{32}\.bin"
 _MANIFEST = rf"{re.escape(manifest.FILE_NAME)}|{manifest.TABLE_PATTERN.pattern}"
 HIDDEN = re.compile(rf"{re.escape(JOURNAL)}|{re.escape(WORKPLACE)}[0-9a-f]+-([0-9]+|new)")
@@ -124,7 +123,7 @@ def _is_indexed_link(name: str, kinds: Mapping[str, Kind | None]) -> bool:
     """Return whether a file is a link to an adopted file, or to one that is joined to it, with its index beside it."""
     if kinds[name] != "link" or not _SHARD_FILE.fullmatch(name):
         return False
-    indexes = (side_index.path_of, hdf5_index.path_of, zarr_index.path_of)
+    indexes = (side_index.path_of, array_index.path_of)
     return any(kinds.get(path_of(Path(shard_of_joined(name))).name) == "file" for path_of in indexes)
 
 
@@ -171,7 +170,7 @@ def _adopts(directory: Directory) -> bool:
 
 WRITING = "writing"
 RANK_NAME = re.compile(r"rank-[0-9]{5,9}(\.over|\.failed)?")
-_OF_A_RUN = (RECORD_NAME, RANK_NAME, re.compile(r"[0-9]{6,18}((\.sums)?\.idx\.npy|\.idx\.zarr)"))
+_OF_A_RUN = (RECORD_NAME, RANK_NAME, re.compile(r"[0-9]{6,18}(\.sums)?\.idx\.npy"))
 _SHARD_OBJECT = re.compile(r"(shard-[0-9]{6,}-[0-9a-f]{8})(\.[a-z0-9]+)+")
 
 

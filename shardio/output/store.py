@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, final
 
 from .. import containers
-from ..containers import piece_sums
+from ..containers import piece_sums, side_index
 from ..errors import ConfigError, NotADataset, ObjectChanged, ObjectNotFound, ShardioError, StoreError
 from ..format import manifest
 from ..format.manifest import Manifest
@@ -433,7 +433,7 @@ class StoreRun:
         """Return the files that are written beside an adopted object, by what their names in the journal end with."""
         kind = containers.get(self.container)
         (index,) = kind.companions(name, adopted=True)
-        return {kind.index_suffix: index, piece_sums.SUFFIX: piece_sums.path_of(Path(name)).name}
+        return {side_index.SUFFIX: index, piece_sums.SUFFIX: piece_sums.path_of(Path(name)).name}
 
     def copy_index(self, one: tuple[int, str]) -> None:
         """Copy what was put of an adopted object, by its number and name, to where loaders look for it."""

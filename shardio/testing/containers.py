@@ -22,6 +22,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ..containers.base import Container, Reader
+from ..containers.side_index import SUFFIX as INDEX_SUFFIX
 from ..errors import BadSample, ConfigError, ShardCorrupt
 from ..format.fields import CHECKSUM, Field, shape_column, with_hidden
 from ..system.types import Stored
@@ -282,9 +283,7 @@ class ContainerContract(ReaderContract):
         if files:
             assert files[0] == path
             assert all(file.is_file() for file in files)
-        index_suffix = self.container.index_suffix
-        assert all(index_suffix and file.name.endswith(index_suffix) for file in files[1:])
-        assert not index_suffix or index_suffix.startswith(".idx.")
+        assert all(file.name.endswith(INDEX_SUFFIX) for file in files[1:])
         assert self.container.read_fields(path) in (None, FIELDS)
 
     def test_refused_samples(self, path: Path) -> None:

@@ -276,6 +276,56 @@ def any_npy(path: Path, random: Random) -> None:
     np.save(path, array, allow_pickle=False)
 
 
+def array_index(content: bytes) -> tuple[Any, list[Any]]:
+    """The JSON value and the tables of an index of `containers/array_index.py`."""
+    stream, arrays = io.BytesIO(content), list[Any]()
+    while stream.tell() < len(content):
+        arrays.append(np.lib.format.read_array(stream, allow_pickle=False))
+        stream.seek(-stream.tell() % 64, io.SEEK_CUR)
+    return json.loads(arrays[0].tobytes()), arrays[1:-1]
+
+
+def sealed_array_index(text: bytes, tables: list[Any]) -> bytes:
+    """The content of such an index, with its checksum."""
+    stream = io.BytesIO()
+    for array in (np.frombuffer(text, np.uint8), *tables):
+        np.save(stream, array, allow_pickle=False)
+        stream.write(bytes(-stream.tell() % 64))
+    np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": (16,)})
+    return stream.getvalue() + xxhash.xxh3_128_digest(stream.getvalue())
+
+
+def any_array_index(path: Path, random: Random) -> None:
+    """Change the JSON, or a table, of an index of arrays, and its checksum with it; of any other index elements."""
+    try:
+        parsed, tables = array_index(path.read_bytes())
+    except ValueError:
+        any_npy(path, random)
+        return
+    kind, place = random.randrange(8), random.randrange(len(tables)) if tables else None
+    if kind < 4 or place is None:
+        for _ in range(random.choice([1, 1, 2])):
+            parsed = in_json(parsed, random)
+    elif kind < 6 and tables[place].size:
+        column = tables[place].reshape(-1)
+        column = column[random.choice(column.dtype.names)] if column.dtype.names else column
+        row = random.randrange(len(column))
+        with contextlib.suppress(OverflowError, ValueError):
+            column[row] = random.choice([number(random, 4096), column[random.randrange(len(column))]])
+    else:
+        table = tables[place]
+        other = [table[:-1], table[::-1], table[:0], table[:, None], np.concatenate([table, table]), table[None]]
+        other += [table.view(np.uint8), np.zeros(len(table), ">i8"), np.zeros(len(table), "V8"), np.zeros(3, "U2")]
+        other += [random.choice(tables), np.zeros((len(table), 2**20), "V0"), np.asfortranarray(np.ones((3, 2)))]
+        tables[place] = random.choice(other)
+        if random.random() < 0.2:
+            del tables[place]
+    text = json.dumps(parsed).encode(errors="surrogatepass")
+    if random.random() < 0.05:
+        text = random.choice([b"[" * 100_000, b"", text.replace(b"1", b"1e999"), text + b" " * 2**20, text.upper()])
+    path.write_bytes(sealed_array_index(text, tables))
+
+
 def any_hdf5(path: Path, random: Random) -> None:
     """Change links, storage, attributes and numbers with h5py."""
     with h5py.File(path, "r+") as file:
@@ -407,6 +457,7 @@ def any_gzip(path: Path, random: Random) -> None:
 FORMATS: tuple[tuple[str, Callable[[Path, Random], None]], ...] = (
     (r"\.json$|zarray$|zattrs$|zgroup$", any_json),
     (r"\.done$", any_msgpack),
+    (r"\.idx\.npy$", any_array_index),
     (r"\.npy$", any_npy),
     (r"\.(h5|hdf5)$", any_hdf5),
     (r"\.lmdb$|data\.mdb$", any_lmdb),

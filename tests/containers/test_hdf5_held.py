@@ -34,6 +34,16 @@ def write(path: Path) -> Path:
     return path
 
 
+def hold_opening(path: Path) -> None:
+    """Damage a file's structure so that libhdf5 reads it for ever."""
+    data = bytearray(path.read_bytes())
+    heap = data.index(b"HEAP")
+    size, _, names = struct.unpack_from("<QQQ", data, heap + 8)
+    struct.pack_into("<Q", data, heap + 16, size - 16)  # the list of free blocks begins with the last one,
+    struct.pack_into("<QQ", data, names + size - 16, size - 16, 16)  # which is followed by itself
+    path.write_bytes(data)
+
+
 def test_values(tmp_path: Path) -> None:
     """A value that holds libhdf5 is named as a time-out, at once if it is asked for again; the others are read."""
     path = write(tmp_path / "a.h5")
@@ -54,13 +64,12 @@ def test_values(tmp_path: Path) -> None:
 
 
 def test_opening_an_adopted_file(tmp_path: Path) -> None:
-    """A file of another program whose index holds libhdf5 while it is opened is refused as a time-out."""
+    """A file of another program that holds libhdf5 while it is opened is refused as a time-out."""
     path = write(tmp_path / "a.h5")
     hdf5_index.write(
         Directory(path.parent), path.name, hdf5_index.Layout({"x": "x"}), {"number": np.arange(len(TEXTS))}
     )
-    index = hdf5_index.path_of(path)
-    hold_at(index, index.read_bytes().index(b"GCOL"))
+    hold_opening(path)
     with helper_process.time_limit(0.5):
         for _ in range(2):
             with pytest.raises(ShardCorrupt, match=r"a.h5: cannot be opened: timed out: libhdf5 .* 0.5 s"):
@@ -156,11 +165,6 @@ def test_numbers_need_no_helper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 def test_a_source_that_cannot_be_opened(tmp_path: Path) -> None:
     """A source whose structure takes libhdf5 for ever, and memory without end, is refused."""
     path = write(tmp_path / "a.h5")
-    data = bytearray(path.read_bytes())
-    heap = data.index(b"HEAP")
-    size, _, names = struct.unpack_from("<QQQ", data, heap + 8)
-    struct.pack_into("<Q", data, heap + 16, size - 16)  # the list of free blocks begins with the last one,
-    struct.pack_into("<QQ", data, names + size - 16, size - 16, 16)  # which is followed by itself
-    path.write_bytes(data)
+    hold_opening(path)
     with pytest.raises(SourceError, match=r"a.h5 cannot be read.*: timed out: libhdf5 took longer than 1 s"):
         find("hdf5")(path, read_timeout=1.0)

@@ -45,7 +45,6 @@ def test_facts() -> None:
     assert containers.get("added").name == "added"
     assert containers.names() == ("tar", "hdf5", "lmdb", "added")
     assert containers.with_option("compression").keys() == {"hdf5", "added"}
-    assert containers.index_suffixes() == (".idx.h5", ".idx.npy", ".idx.zarr")
     with pytest.raises(ConfigError, match="container must be one of tar, hdf5, lmdb, added, got 'zip'"):
         containers.get("zip")
 

@@ -241,8 +241,8 @@ class TestCommand:
         """Indexes that lie beside the files, which a shell's pattern names too, are left out."""
         folder = tables(tmp_path / "in")
         made = shardio.index(folder, folder, fields="label=labels")
-        named = sorted(folder.glob("*.h5"))
-        assert any(path.name.endswith(".idx.h5") for path in named)
+        named = sorted(folder.glob("*.h5*"))
+        assert any(path.name.endswith(".h5.idx.npy") for path in named)
         assert shardio.index(named, tmp_path / "out", fields="label=labels").manifest.digest == made.manifest.digest
 
 

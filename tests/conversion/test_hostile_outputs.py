@@ -98,19 +98,20 @@ def test_links_in_a_journal(photos: Path, out: Path, tmp_path: Path, name: str, 
     assert state(tmp_path / "victim") == before
 
 
-@pytest.mark.parametrize("name", [".converting", "RUN", "RUN/shards", "RUN/shards/shard-000000.idx.npy", ".idx.h5"])
+@pytest.mark.parametrize("name", [".converting", "RUN", "RUN/shards", "RUN/shards/shard-000000.idx.npy", ".h5.idx.npy"])
 @pytest.mark.parametrize("beside", [False, True])
 def test_links_in_the_journal_of_an_index(tmp_path: Path, name: str, beside: bool) -> None:
     """Indexing writes and removes nothing through a link, beside the files as elsewhere."""
     (tmp_path / "in").mkdir()
-    if name == ".idx.h5":
+    if name == ".h5.idx.npy":
         with h5py.File(tmp_path / "in" / "a.h5", "w") as file:
             file["label"] = np.arange(5)
     else:
         write_tar(tmp_path / "in" / "a.tar", [(f"{n}.jpg", jpeg(seed=n)) for n in range(3)])
 
     def source() -> Any:
-        return hdf5(tmp_path / "in" / "a.h5") if name == ".idx.h5" else webdataset(tmp_path / "in" / "a.tar", key=False)
+        found = tmp_path / "in" / "a.h5"
+        return hdf5(found) if found.exists() else webdataset(tmp_path / "in" / "a.tar", key=False)
 
     out = tmp_path / "in" if beside else tmp_path / "out"
     with pytest.MonkeyPatch.context() as patched:  # killed before the record is written

@@ -1,6 +1,5 @@
 """Several variables stacked in one field: of any layout, packed or not, equal to np.stack of what each is."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ from numpy.typing import NDArray
 import shardio
 from shardio import native
 from shardio.care.repair import repair
-from shardio.containers import hdf5_index
+from shardio.containers import array_index, hdf5_index
 from shardio.containers.extents import Blocks
 from shardio.containers.stacked_rows import StackedRows
 from shardio.conversion.stacks import listed_stacks
 from shardio.errors import ConfigError, ShardCorrupt
+from shardio.system.directory import Directory
 
 SHAPE = (3, 7, 9)
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -115,7 +115,7 @@ def test_a_lost_index_is_rebuilt(tmp_path: Path) -> None:
     months(tmp_path / "in", {"a": "packed", "b": "packed", "c": "contiguous"})
     shardio.index(tmp_path / "in", out := tmp_path / "out", fields="time", stack="x=c,b,a", decode_cf=True)
     before = shardio.open(out).read(range(19))["x"]
-    hdf5_index.path_of(out / "shard-000001.nc").unlink()
+    array_index.path_of(out / "shard-000001.nc").unlink()
     assert repair(out).same
     assert np.array_equal(shardio.open(out).read(range(19))["x"], before)
 
@@ -147,11 +147,9 @@ def test_an_index_that_names_other_stacks(tmp_path: Path, names: list[str], mess
     """An index whose stacks are not those of the manifest is damage, which names the file."""
     months(tmp_path / "in", {"a": "contiguous", "b": "contiguous"}, rows=(4,))
     shardio.index(tmp_path / "in", tmp_path / "out", fields="time", stack="x=a,b")
-    with h5py.File(hdf5_index.path_of(tmp_path / "out" / "shard-000000.nc"), "a") as file:
-        for name in list(file.attrs):
-            del file.attrs[name]
-        for name in names:
-            file.attrs[name] = np.bytes_(json.dumps({"dataset": "a"}))
+    shard = tmp_path / "out" / "shard-000000.nc"
+    _, columns = hdf5_index.read(shard)
+    hdf5_index.write(Directory(shard.parent), shard.name, hdf5_index.Layout(dict.fromkeys(names, "a")), columns)
     with pytest.raises(ShardCorrupt, match=message):
         shardio.open(tmp_path / "out")[0]
 

@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from numpy.typing import NDArray
 import shardio
 from shardio.care.repair import repair
 from shardio.care.verify import verify
-from shardio.containers import hdf5_index
+from shardio.containers import array_index, hdf5_index
 from shardio.errors import ConfigError, ShardCorrupt, SourceError, SourceWarning
 from shardio.format import cf
+from shardio.system.directory import Directory
 from shardio.testing.sources import check_source
 from shardio_converters.hdf5 import hdf5
 from shardio_converters.zarr import zarr
@@ -325,7 +327,7 @@ class TestInPlace:
             write(tmp_path / "in" / f"{number}.h5", {"scale_factor": f4(number + 1)}, rows)
         shardio.index(tmp_path / "in", out := tmp_path / "out", decode_cf=True)
         before = values_of(out)
-        hdf5_index.path_of(out / "shard-000001.h5").unlink()
+        array_index.path_of(out / "shard-000001.h5").unlink()
         assert repair(out).same
         np.testing.assert_equal(values_of(out), before)
 
@@ -333,7 +335,8 @@ class TestInPlace:
         """An index that holds other packing than netCDF's, or that gives another dtype, is damage with its file."""
         path = write(tmp_path / "a.h5", {"scale_factor": 0.5}, np.zeros((3, 2), "i2"))
         shardio.index(path, tmp_path / "out", decode_cf=True)
-        index = hdf5_index.path_of(tmp_path / "out" / "shard-000000.h5")
+        shard = tmp_path / "out" / "shard-000000.h5"
+        layout, columns = hdf5_index.read(shard)
         for attributes in (
             {"scale_factor": ["float32", [0.5]]},  # float32 where the manifest says float64
             {"scale_factor": ["object", [0.5]]},
@@ -342,9 +345,9 @@ class TestInPlace:
             [],
             7,
         ):
-            with h5py.File(index, "a") as file:
-                file.attrs["x"] = np.bytes_(json.dumps({"dataset": "x", "attributes": attributes}))
-            with pytest.raises(ShardCorrupt, match=r"shard-000000\.(idx\.)?h5"):
+            other: Any = {"x": attributes}
+            hdf5_index.write(Directory(shard.parent), shard.name, replace(layout, packing=other), columns)
+            with pytest.raises(ShardCorrupt, match=r"shard-000000\.h5"):
                 shardio.open(tmp_path / "out")[0]
 
     def test_what_holds_no_netcdf(self, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import shardio
 from shardio.care.repair import repair
-from shardio.containers import hdf5_index
+from shardio.containers import array_index
 from shardio.containers.joined import joined_files
 from shardio.errors import ConfigError, ShardCorrupt, SourceError
 
@@ -132,7 +132,7 @@ def test_join_from_the_command_line(tmp_path: Path) -> None:
     options: dict[str, Any] = {"converter_options": {"join": True}, "decode_cf": True}
     shardio.convert(tmp_path / "in", tmp_path / "copy", converter="hdf5", tell=lambda note: None, **options)
     assert shardio.open(tmp_path / "copy").digest == made.digest
-    hdf5_index.path_of(out / "shard-000001.nc").unlink()
+    array_index.path_of(out / "shard-000001.nc").unlink()
     assert repair(out).same
     assert shardio.open(out).digest == made.digest
     again, _ = index(tmp_path / "in", out, join=True, stack="x=v10,u10", overwrite=True)

@@ -78,7 +78,7 @@ def store(folder: Path) -> tuple[Path, Path]:
             array[row] = row
     with pytest.warns(shardio.SourceWarning):
         shardio.index(folder / "s.zarr", folder / "d")
-    (index,) = (folder / "d").glob("*.idx.zarr")
+    (index,) = (folder / "d").glob("*.zarr.idx.npy")
     return folder / "d", index
 
 

@@ -134,7 +134,7 @@ def test_one_module_opens_the_files_of_datasets() -> None:
         calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         names = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
         found |= {path.stem} if names & openers else set()
-    writers = {"_writing", "_hdf5_writer", "hdf5_index", "lmdb"}
+    writers = {"_writing", "_hdf5_writer", "lmdb"}
     assert found == {"files", *writers}
 
 

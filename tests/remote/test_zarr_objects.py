@@ -274,15 +274,15 @@ def test_what_is_refused(s3: S3Server, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="out must be the URL that the objects are directly in"):
         shardio.index(f"{url}/a.zarr", "s3://zarrs/other", **given)
     store = open_store(as_url(url), s3.options)
-    store.write("refused/a/zarr.json", b"{}")
-    with pytest.raises(ConfigError, match=r"a.zarr and a would have the same index"):
-        shardio.index([f"{url}/a.zarr", f"{url}/a"], url, **given)
-    store.write("refused/a.idx.zarr", b"mine")
-    with pytest.raises(ConfigError, match=r"a.idx.zarr: not an index that shardio wrote"):
+    store.write("refused/a.zarr.sums/zarr.json", b"{}")
+    with pytest.raises(ConfigError, match=r"a.zarr and a.zarr.sums would have the same index"):
+        shardio.index([f"{url}/a.zarr", f"{url}/a.zarr.sums"], url, **given)
+    store.write("refused/a.zarr.idx.npy", b"mine")
+    with pytest.raises(ConfigError, match=r"a.zarr.idx.npy: not an index that shardio wrote"):
         shardio.index(f"{url}/a.zarr", url, **given)
-    store.delete(["refused/a.idx.zarr"])
+    store.delete(["refused/a.zarr.idx.npy"])
     shardio.index(f"{url}/a.zarr", url, **given)
-    for name in ("shardio.json", "a.idx.zarr", "a.zarr.sums.idx.npy"):
+    for name in ("shardio.json", "a.zarr.idx.npy", "a.zarr.sums.idx.npy"):
         (tmp_path / "d" / name).write_bytes(store.read(f"refused/{name}").data)
     with pytest.raises(ShardCorrupt, match="was indexed in a bucket, and is on a disk"):
         column(shardio.open(tmp_path / "d"), [0])
