@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
 from ..dataset.opening import Place, as_dataset
-from ..dataset.store_access import StoreAccess, load_manifest
+from ..dataset.store_access import DEFAULTS, StoreAccess, load_manifest
 from ..errors import ConfigError
 from ..order.plan import Assign, Schedule, Shuffle, Tail
 from ..order.world import World
@@ -94,7 +94,7 @@ def read_plan(
     assign: Assign = "rank",
     seed: int = 0,
     epoch: int = 0,
-    access: StoreAccess | None = None,
+    access: StoreAccess = DEFAULTS,
 ) -> ReadPlan:
     """Return what each rank would read in an epoch. With more than 17 million samples, some ranks stand for all.
 
@@ -114,7 +114,7 @@ def read_plan(
 
     Raises ConfigError for an argument that breaks a rule, and what `shardio.open` raises.
     """
-    read = _described(dataset, access or StoreAccess())
+    read = _described(dataset, access)
     samples, means = len(read), read.shard_means
     plan = read.plan(seed, shuffle, block, window).at_epoch(epoch)
     if world < 1:

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from ..dataset.opening import Place, as_dataset, at_bottom
-from ..dataset.store_access import StoreAccess
+from ..dataset.store_access import DEFAULTS
 from ..errors import ConfigError
 from ..system import portable
 
@@ -51,7 +51,7 @@ def storage_rates(dataset: Place, *, threads: int = 8, seconds: float = SECONDS)
 
     Raises ConfigError if the dataset has no files, and what `shardio.open` raises.
     """
-    stored = {f"{one.path}": one for one in at_bottom(as_dataset(dataset, StoreAccess()))}
+    stored = {f"{one.path}": one for one in at_bottom(as_dataset(dataset, DEFAULTS))}
     samples = sum(map(len, stored.values()))
     found = sorted(path for folder in stored for path in Path(folder).rglob("*") if path.is_file())
     if not any(path.stat().st_size >= _ALIGNED for path in found):

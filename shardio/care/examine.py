@@ -29,12 +29,11 @@ ReadBlock: TypeAlias = tuple[Indices, Mapping[str, Any] | Exception]
 
 def opened(dataset: str | os.PathLike[str] | Dataset, access: StoreAccess) -> AbstractContextManager[Dataset]:
     """Open a dataset given as a path or URL, and close it at the end of the `with` block; leave a Dataset open."""
-    access.check_needed(dataset)
     if isinstance(dataset, Dataset):
         return nullcontext(dataset)
     if isinstance(dataset, BaseDataset):
         raise ConfigError(f"the files of a stored dataset are verified, got {dataset!r}: give the dataset it is of")
-    return closing(open_dataset(dataset, **access.keywords_for(dataset)))
+    return closing(open_dataset(dataset, access))
 
 
 def blocks(dataset: BaseDataset, indices: Indices, most: int = BLOCK_SAMPLES) -> Iterator[Indices]:

@@ -69,9 +69,10 @@ def stage(
     Raises ConfigError for a path without `cache`, CacheError if the cache or its disk is too small, which is found out
     before anything is fetched, and what `shardio.open` raises.
     """
-    access, begun = StoreAccess(cache, cache_size, store_options), time.monotonic()
+    begun = time.monotonic()
+    access = StoreAccess.of(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
     with ExitStack() as opened:
-        source = as_dataset(dataset, access.check_needed(dataset) if access.given else access)
+        source = as_dataset(dataset, access)
         found: dict[str, tuple[Dataset, RemoteShards]] = {}
         for one in at_bottom(source):
             if not isinstance(dataset, BaseDataset):

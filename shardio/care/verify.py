@@ -116,7 +116,8 @@ def verify(
     """
     if most < 0:
         raise ConfigError("{most} must be at least 0, got {}", most)
-    with opened(dataset, StoreAccess(cache, cache_size, store_options)) as source:
+    access = StoreAccess.of(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
+    with opened(dataset, access) as source:
         shards = source.manifest.shards
         digest = checksums.Digest(source.fields)
         found: list[Problem] = []

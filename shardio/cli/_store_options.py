@@ -21,17 +21,19 @@ _OPTIONS = options_of(
 )
 
 
-def _access(*, store_options: Sequence[str] | None, **cache: Any) -> StoreAccess:
+def _keywords(*, store_options: Sequence[str] | None, **cache: Any) -> dict[str, Any]:
+    """Return the keywords of `shardio.open` that a command has."""
     options = {}
     for text in store_options or ():
         name, equals, value = text.partition("=")
         if not (name and equals):  # the text may be a key, so it is not repeated
             raise ConfigError("--store-option must be KEY=VALUE, such as region=eu-west-1")
         options[name] = value
-    return StoreAccess(**cache, store_options=options or None)
+    texts = {name: None if value is None else str(value) for name, value in cache.items()}
+    return {**texts, "store_options": options or None}
 
 
-with_store_options = with_options("stores", _OPTIONS, _access)
-"""Turns `command(..., stores: StoreAccess)` into a command with the options of a store and of a cache."""
-with_store_option = with_options("stores", _OPTIONS[-1:], _access)
-"""Turns `command(..., stores: StoreAccess)` into a command with `--store-option`, but no cache."""
+with_store_options = with_options("stores", _OPTIONS, _keywords)
+"""Turns `command(..., stores: dict[str, Any])` into a command with the options of a store and of a cache."""
+with_store_option = with_options("stores", _OPTIONS[-1:], _keywords)
+"""Turns `command(..., stores: dict[str, Any])` into a command with `--store-option`, but no cache."""

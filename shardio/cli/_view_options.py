@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from ..dataset.opening import open as open_dataset
+from ..dataset.opening import as_dataset
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Message, Option
 from ..stores.url import as_url
@@ -46,23 +46,23 @@ class ViewChoice:
             if value is not None:
                 raise ConfigError("{} goes with {split}", Option(name))
 
-    def opened(self, place: str, stores: StoreAccess, *others: Any) -> BaseDataset:
+    def opened(self, place: str, stores: dict[str, Any], *others: Any) -> BaseDataset:
         """Open a dataset or a view, and choose from it. Raises what `shardio.open`, `where` and `split` raise.
 
         Args:
             place: its path or URL.
-            stores: how data at URLs and on slow file systems is reached.
+            stores: the options of `shardio.open` for data at URLs and on slow file systems.
             others: what else `stores` may be for.
         """
         if self.split is not None and self.part is None:
             raise ConfigError(Message("{split} goes with {part}, the name of the part to take"))
         return self._part(self._parts(place, stores, others), self.part)
 
-    def place(self, path: str, stores: StoreAccess, *others: Any) -> str | BaseDataset:
+    def place(self, path: str, stores: dict[str, Any], *others: Any) -> str | BaseDataset:
         """Return a path as it is, or what is chosen from the dataset there, as `opened` does."""
         return path if self == ViewChoice() else self.opened(path, stores, *others)
 
-    def to_train(self, path: str, stores: StoreAccess, *others: Any) -> tuple[str | BaseDataset, BaseDataset | None]:
+    def to_train(self, path: str, stores: dict[str, Any], *others: Any) -> tuple[str | BaseDataset, BaseDataset | None]:
         """Return what to train on, as `place` does, and what to validate on if nothing else is given.
 
         Of a split these are `part`, by default `train`, and the part `val` if there is one.
@@ -79,13 +79,11 @@ class ViewChoice:
             raise ConfigError("{part} must be one of {}, got {!r}", ", ".join(parts), name)
         return parts[name or ""]
 
-    def _parts(self, place: str, stores: StoreAccess, others: Sequence[Any]) -> Mapping[str, BaseDataset]:
+    def _parts(self, place: str, stores: dict[str, Any], others: Sequence[Any]) -> Mapping[str, BaseDataset]:
         """Return the parts of the split; without one, what is chosen, as ""."""
         of = self._given
         read = [place, *(of.values() if isinstance(of, Mapping) else [of] if of else [])]
-        stores.check_needed(*read, *others)
-        remote = [one for one in read if as_url(one) is not None]
-        view = open_dataset(place, of=of, **stores.keywords_for((remote or read)[0]))
+        view = as_dataset(place, StoreAccess.of(*read, *others, **stores), of)
         view = view if self.where is None else view.where(self.where)
         if self.split is None:
             return {"": view}

@@ -47,7 +47,7 @@ SLOWER = 3
 @with_view_options
 @with_options("options", OPTIONS)
 def bench(
-    stores: StoreAccess,
+    stores: dict[str, Any],
     choice: ViewChoice,
     options: dict[str, Any],
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
@@ -105,8 +105,7 @@ def bench(
     check_place(json_file, "--json")
     check_place(html, "--html")
     place = choice.place(dataset, stores, versus)
-    access = stores.check_needed(place, versus)
-    if storage and access.goes_by_cache(place):
+    if storage and StoreAccess.of(place, versus, **stores).goes_by_cache(place):
         raise ConfigError(f"--storage reads local files without a cache, got {dataset}")
     given = {"--versus": versus, "--find-limit": find_limit, "--html": html, "--storage": storage}
     names = [name for name, value in given.items() if value]
@@ -114,10 +113,7 @@ def bench(
         raise ConfigError(f"{names[0]} takes no {names[1]}: run the command once with each")
     options |= {name: count_or_auto(options[name], name) for name in ("threads", "prefetch")}
     options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
-    cache = None if access.cache is None else str(access.cache)
-    config = BenchConfig(
-        place, cache=cache, cache_size=access.cache_size, store_options=access.store_options, **options
-    )
+    config = BenchConfig(place, **stores, **options)
     if versus is not None:
         _versus(config, versus, rounds, json_file)
     elif find_limit:

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ._batch_options import as_in_training, batch_options
 from ._options import with_options
@@ -19,7 +18,7 @@ _HEADING = "The batch that is shown first"
 @with_view_options
 @with_options("options", batch_options(_HEADING))
 def browse(
-    stores: StoreAccess,
+    stores: dict[str, Any],
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     choice: ViewChoice,
     options: dict[str, Any],

@@ -1,13 +1,12 @@
 """`shardio clean`: remove what killed and replaced writers left at a dataset's place."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..care.clean import DEFAULT_AGE
 from ..care.clean import clean as run
-from ..dataset.store_access import StoreAccess
 from ..stores.url import as_url
 from ..system.units import counted, format_size
 from ._store_options import with_store_option
@@ -15,7 +14,7 @@ from ._store_options import with_store_option
 
 @with_store_option
 def clean(
-    stores: StoreAccess,
+    stores: dict[str, Any],
     dataset: Annotated[
         Path, typer.Argument(help="The dataset's directory, or its URL: s3://bucket/photos.", metavar="DATASET")
     ],
@@ -55,7 +54,7 @@ def clean(
         dry_run=dry_run,
         older_than=older_than,
         everything=everything,
-        store_options=stores.store_options,
+        **stores,
     )
     for info in result.removed:
         print(f"{info.name}  {format_size(info.size)}")

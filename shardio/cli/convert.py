@@ -9,7 +9,6 @@ import typer
 
 from ..conversion import source as sources
 from ..conversion.stacks import listed_stacks, with_variables
-from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ._command import Command, Group
 from ._conversion import OPTIONS, OUTPUT, with_append_options, with_conversion_options
@@ -116,12 +115,12 @@ def _command(name: str, converter: sources.Converter, *, appends: bool) -> Any:
     shared = {option.name for option in OPTIONS}
     both = [name for name in keywords if name in shared]
 
-    def command(src: str, out: Path, stores: StoreAccess, conversion: dict[str, Any], **options: Any) -> None:
+    def command(src: str, out: Path, stores: dict[str, Any], conversion: dict[str, Any], **options: Any) -> None:
         options |= {name: conversion[name] for name in both}
         if "fields" in options:
             options["fields"] = with_variables(options["fields"], listed_stacks(conversion["stack"]))
         source = converter(src, **{k: v for k, v in options.items() if v is not None})
-        convert_and_print(source, out, conversion, stores.store_options, append=appends)
+        convert_and_print(source, out, conversion, stores["store_options"], append=appends)
 
     arguments = [
         parameter(
@@ -138,7 +137,7 @@ def _command(name: str, converter: sources.Converter, *, appends: bool) -> Any:
         *options_of(
             converter, {"": " ".join(name for name in keywords if name not in shared)}, {name: Shown() for name in both}
         ),
-        parameter("stores", StoreAccess),
+        parameter("stores", dict[str, Any]),
         parameter("conversion", dict[str, Any]),
     ]
     described: Any = command

@@ -17,7 +17,7 @@ _MARKS = {"ok": "ok", "note": "note", "none": "none", "optional": "optional", "m
 
 @with_store_options
 def doctor(
-    stores: StoreAccess,
+    stores: dict[str, Any],
     dataset: Annotated[str | None, typer.Argument(help=DATASET, metavar="DATASET")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -43,7 +43,7 @@ def doctor(
 
       srun --ntasks 2 shardio doctor
     """
-    access = stores.check_needed(*([] if dataset is None else [dataset]))
+    access = StoreAccess.of(*([] if dataset is None else [dataset]), **stores)
     groups = {"software": diagnosis.software(), "machine": diagnosis.machine(), "job": diagnosis.job()}
     if dataset is not None:
         groups["storage"] = diagnosis.storage(dataset, access)

@@ -7,7 +7,6 @@ import typer
 
 from ..conversion.api import convert
 from ..conversion.indexing import index as adopt_files
-from ..dataset.store_access import StoreAccess
 from ..order.world import World
 from ..stores.url import Url
 from ._conversion import WORKERS, advising, print_dataset, print_note, print_skipped
@@ -31,7 +30,7 @@ OPTIONS = options_of(
 @with_store_option
 @with_options("options", OPTIONS)
 def index(
-    stores: StoreAccess,
+    stores: dict[str, Any],
     paths: Annotated[
         list[str],
         typer.Argument(
@@ -84,7 +83,7 @@ def index(
             world=world,
             progress=report_progress,
             tell=lambda note: None if world.rank else print_note(note),
-            store_options=stores.store_options,
+            **stores,
             **options,
         )
     if not world.rank:

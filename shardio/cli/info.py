@@ -29,7 +29,7 @@ def _cost_option(text: str, *flags: str) -> Any:
 @with_store_option
 @with_view_options
 def info(
-    stores: StoreAccess,
+    stores: dict[str, Any],
     choice: ViewChoice,
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -71,7 +71,7 @@ def info(
             raise ConfigError("{} is for whole datasets", Option("cost", True))
         _show_view(dataset, choice.opened(dataset, stores), as_json)
         return
-    loaded = load_manifest(dataset, stores.check_needed(dataset))
+    loaded = load_manifest(dataset, StoreAccess.of(dataset, **stores))
     room = None if cache_size is None else parse_size(cache_size, "cache_size")
     given: dict[str, int] = {"nodes": 1 if nodes is None else nodes, "block": 64 if block is None else block}
     costs = epoch_cost(loaded, cache_bytes=room, **given) if cost else ()

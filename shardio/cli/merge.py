@@ -25,7 +25,7 @@ def merge(
         ),
     ],
     conversion: dict[str, Any],
-    stores: StoreAccess,
+    stores: dict[str, Any],
     merging: dict[str, Any],
 ) -> None:
     """Merge datasets: write their samples, one dataset after the other, as one. Their fields must be the same.
@@ -43,5 +43,5 @@ def merge(
     if len(paths) < 3:
         raise ConfigError(f"merge takes at least two datasets and OUT, got {' '.join(paths)}")
     *datasets, out = paths
-    source = DatasetSource(datasets, stores.check_needed(*datasets, out), **merging)
-    convert(source, Path(out), conversion, stores.store_options)
+    source = DatasetSource(datasets, StoreAccess.of(*datasets, out, **stores), **merging)
+    convert(source, Path(out), conversion, stores["store_options"])

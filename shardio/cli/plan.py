@@ -23,7 +23,7 @@ OPTIONS = options_of(
 @with_view_options
 @with_options("options", OPTIONS)
 def plan(
-    stores: StoreAccess,
+    stores: dict[str, Any],
     choice: ViewChoice,
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     options: dict[str, Any],
@@ -49,7 +49,7 @@ def plan(
     """
     options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
     place = choice.place(dataset, stores)
-    found = read_plan(place, **options, access=stores.check_needed(place))
+    found = read_plan(place, **options, access=StoreAccess.of(place, **stores))
     if not write_json(json_file, found.to_json()):
         print(text(found))
 

@@ -21,7 +21,7 @@ def reshard(
     out: Annotated[str, typer.Argument(help=OUTPUT, metavar="OUT")],
     conversion: dict[str, Any],
     choice: dict[str, Any],
-    stores: StoreAccess,
+    stores: dict[str, Any],
 ) -> None:
     """Rewrite a dataset in another container, in shards of another size, or in another order.
 
@@ -46,5 +46,5 @@ def reshard(
     if choice["part"] is not None:
         choice |= {name: conversion.pop(name) for name in ("where", "split")}
     place = ViewChoice(**choice).place(dataset, stores, out)
-    source = DatasetSource([place], stores.check_needed(place, out))
-    convert(source, Path(out), conversion, stores.store_options)
+    source = DatasetSource([place], StoreAccess.of(place, out, **stores))
+    convert(source, Path(out), conversion, stores["store_options"])

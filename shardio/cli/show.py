@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Option
 from ._batch_options import as_in_training, batch_options
 from ._options import with_options
@@ -20,7 +19,7 @@ _OF_BATCHES = {option.name: option.default for option in OPTIONS} | {"step": 0, 
 @with_view_options
 @with_options("options", OPTIONS)
 def show(
-    stores: StoreAccess,
+    stores: dict[str, Any],
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     choice: ViewChoice,
     options: dict[str, Any],

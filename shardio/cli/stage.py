@@ -1,11 +1,10 @@
 """`shardio stage`: fetch a dataset into the cache of the node beforehand."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..care.stage import stage as run
-from ..dataset.store_access import StoreAccess
 from ..errors import StoreError
 from ..system.units import counted, format_size
 from ._output import JsonFile, check_place, write_json
@@ -16,7 +15,7 @@ from ._store_options import DATASET, with_store_options
 @with_store_options
 def stage(
     dataset: Annotated[str, typer.Argument(help=f"{DATASET} Or the file of a view.", metavar="DATASET")],
-    stores: StoreAccess,
+    stores: dict[str, Any],
     json_file: JsonFile = None,
 ) -> None:
     """Fetch a dataset into the cache of this node, so that no epoch waits for its slow file system or bucket.
@@ -37,9 +36,7 @@ def stage(
     with progress("MB") as show:
         done = run(
             dataset,
-            cache=stores.cache,
-            cache_size=stores.cache_size,
-            store_options=stores.store_options,
+            **stores,
             progress=lambda done, total: show("staging", -(-done // 1_000_000), -(-total // 1_000_000)),
         )
     only_json = write_json(json_file, {"dataset": dataset, **done.to_dict()})

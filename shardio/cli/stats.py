@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
 from ._output import JsonFile, write_json
 from ._progress import progress
@@ -17,7 +16,7 @@ from ._view_options import DATASET, ViewChoice, with_view_options
 @with_view_options
 def stats(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
-    stores: StoreAccess,
+    stores: dict[str, Any],
     choice: ViewChoice,
     sample: Annotated[
         str, typer.Option(help="Number of random samples to decode images, texts and arrays of, or all.")

@@ -61,7 +61,7 @@ OPTIONS = options_of(
 @with_view_options
 @with_options("options", OPTIONS)
 def train(
-    stores: StoreAccess,
+    stores: dict[str, Any],
     choice: ViewChoice,
     dataset: Annotated[
         str,
@@ -112,18 +112,17 @@ def train(
     options["val"] = options["val"] and _dataset_of(options["val"], stores, options)
     training_set, held_out = choice.to_train(place, stores, options["val"])
     options["val"] = held_out if options["val"] is None else options["val"]
-    access = stores.check_needed(training_set, options["val"] or "")
-    cache = None if access.cache is None else str(access.cache)
-    options |= {"threads": count_or_auto(options["threads"]), "cache": cache, "cache_size": access.cache_size}
+    StoreAccess.of(training_set, options["val"] or "", **stores)
+    options["threads"] = count_or_auto(options["threads"])
     try:
         # Nothing gives the handlers back: a signal that comes while a stopped run ends must not change the exit code.
-        run_with(TrainConfig(train=training_set, store_options=access.store_options, **options), ExitStack())
+        run_with(TrainConfig(train=training_set, **stores, **options), ExitStack())
     except Preempted as stopped:
         print(worded(stopped.wording), file=sys.stderr)
         raise typer.Exit(REQUEUE) from stopped
 
 
-def _dataset_of(place: str, stores: StoreAccess, options: dict[str, Any]) -> str:
+def _dataset_of(place: str, stores: dict[str, Any], options: dict[str, Any]) -> str:
     """Return the dataset of a folder of class folders of photos, in the cache; any other place as it is."""
     alone = World.detect().size == 1  # ranks would have to wait for the one that converts
     if not (alone and as_url(place) is None and did_you_mean.has_class_folders(Path(place))):
@@ -131,7 +130,7 @@ def _dataset_of(place: str, stores: StoreAccess, options: dict[str, Any]) -> str
     with progress("photos") as report:
         made, side = kept_dataset(
             Path(place),
-            stores.cache,
+            stores["cache"],
             image_size=options["image_size"],
             on_error="skip" if options["on_bad_sample"] == "replace" else "raise",
             max_bad=options["max_bad"],

@@ -1,11 +1,10 @@
 """`shardio verify`: compare a dataset with its manifest."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ..care.verify import verify as run
-from ..dataset.store_access import StoreAccess
 from ..errors import ShardCorrupt
 from ..system.units import counted
 from ._output import JsonFile, write_json
@@ -16,7 +15,7 @@ from ._store_options import DATASET, with_store_options
 @with_store_options
 def verify(
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
-    stores: StoreAccess,
+    stores: dict[str, Any],
     deep: Annotated[bool, typer.Option("--deep", help="Also read and decode every sample.")] = False,
     workers: Annotated[int | None, typer.Option(help="Number of threads; by default one per core.")] = None,
     most: Annotated[int, typer.Option(help="Number of bad samples to list per shard; further ones are counted.")] = 20,
@@ -39,7 +38,7 @@ def verify(
             progress=lambda done, total: show("verifying", done, total),
             workers=workers,
             most=most,
-            **stores.check_needed(dataset).keywords_for(dataset),
+            **stores,
         )
     only_json = write_json(json_file, {"dataset": dataset, "deep": deep, **result.to_dict()})
     for problem in () if only_json else result.problems:

@@ -1,11 +1,10 @@
 """`shardio view`: keep samples that are chosen from a dataset as a file, without writing them again."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Message
 from ._store_options import with_store_options
 from ._view_options import DATASET, ViewChoice, with_view_options
@@ -14,7 +13,7 @@ from ._view_options import DATASET, ViewChoice, with_view_options
 @with_store_options
 @with_view_options
 def view(
-    stores: StoreAccess,
+    stores: dict[str, Any],
     choice: ViewChoice,
     dataset: Annotated[str, typer.Argument(help=DATASET, metavar="DATASET")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File of the view, such as rare.json.")],

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..dataset.dataset import Dataset
 from ..dataset.opening import Place, as_dataset, at_bottom
-from ..dataset.store_access import StoreAccess
+from ..dataset.store_access import DEFAULTS, StoreAccess
 from ..errors import BadSample, ConfigError, DatasetError, ShardCorrupt
 from ..format import cf, checksums
 from ..format.fields import CHECKSUM, Field, content_columns, describe_fields, present_column, shape_column, with_hidden
@@ -45,14 +45,14 @@ class DatasetSource(Source):
     def __init__(
         self,
         places: Sequence[Place],
-        access: StoreAccess | None = None,
+        access: StoreAccess = DEFAULTS,
         classes: Classes | None = None,
     ) -> None:
         self._places = [
             place if isinstance(place, BaseDataset) else as_url(place) or local_path(place).absolute()
             for place in places
         ]
-        self._access, self._classes = access or StoreAccess(), classes
+        self._access, self._classes = access, classes
         self._open()
 
     def _open(self) -> None:

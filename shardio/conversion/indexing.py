@@ -150,8 +150,7 @@ def index(
         "overwrite": overwrite,
         "progress": progress or silent,
     }
-    access = StoreAccess(store_options=store_options)
-    access.check_needed(out, *given)
+    access = StoreAccess.of(out, *given, store_options=store_options)
     folder, objects = as_url(out), [url for path in given if (url := as_url(path)) is not None]
     if folder is not None and len(objects) == len(given):
         if dask is not None or (world or World.detect()).size > 1:

@@ -46,7 +46,7 @@ from ..views.view import BaseDataset
 from .remote_shards import RemoteShards
 from .selection import Selection
 from .shards import LocalShards, Shards
-from .store_access import StoreAccess, folder_of
+from .store_access import DEFAULTS, StoreAccess, folder_of
 
 
 @final
@@ -254,27 +254,20 @@ class Dataset(BaseDataset):
         self.shards.close()
 
 
-def open(
-    path: str | os.PathLike[str],
-    *,
-    cache: str | os.PathLike[str] | None = None,
-    cache_size: int | str | None = None,
-    store_options: Mapping[str, str] | None = None,
-) -> Dataset:
-    """Open a dataset, but no view, as `shardio.open` does (`dataset/opening.py`)."""
-    StoreAccess(cache, cache_size, store_options).check_needed(path)
+def open(path: str | os.PathLike[str], access: StoreAccess = DEFAULTS) -> Dataset:
+    """Open a dataset, but no view, as `shardio.open` does (`dataset/opening.py`). A path takes no store's options."""
     place: Path | Url
     fetcher: Fetcher | None = None
     if (url := as_url(path)) is not None:
-        place, store, in_store = folder_of(url), open_store(folder_of(url), store_options or {}), folder_of(url)
-        fetcher = Fetcher(open_cache(cache, cache_size))
+        place, store, in_store = folder_of(url), open_store(folder_of(url), access.store_options or {}), folder_of(url)
+        fetcher = Fetcher(open_cache(access.cache, access.cache_size))
         described = load_remote(store, place, fetcher.cache.place)
     else:
         described = manifest.load(path)
         place = Path(path).absolute() if os.path.isdir(path) else Path(path).absolute().parent
-        if cache is not None:
+        if access.cache is not None:
             store, in_store = open_folder(place), Url(f"{place}", "")
-            fetcher = Fetcher(open_cache(cache, cache_size))
+            fetcher = Fetcher(open_cache(access.cache, access.cache_size))
     if not (container := containers.CONTAINERS.get(described.container)) or not container.on_disk:
         raise ManifestError(f"{place / manifest.FILE_NAME}: no container on disk is called {described.container!r}")
     if fetcher is None:

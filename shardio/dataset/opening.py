@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from ..errors import ConfigError, Option, StateWarning
 from ..order.interleave import Stages, Weights, rounded_shares, whole_stages
@@ -59,15 +59,27 @@ def open(
     what it was saved of; ConfigError for a view whose datasets must be given; for a URL or with a cache, StoreError and
     CacheError as well.
     """
-    access = StoreAccess(cache, cache_size, store_options)
-    if as_url(path) is None and holds_view(path):
-        return _view(load(path), of, access)
-    if of is not None:
-        raise ConfigError("{} goes with the file of a view, got {!r}", Option("of"), os.fspath(path))
-    return open_dataset(path, cache=cache, cache_size=cache_size, store_options=store_options)
+    view, places = _places(path, of)
+    access = StoreAccess.of(*places.values(), cache=cache, cache_size=cache_size, store_options=store_options)
+    return _opened(view, places, access)
 
 
-def _view(saved: SavedView, of: Place | Mapping[str, Place] | None, access: StoreAccess) -> BaseDataset:
+def as_dataset(
+    place: _D | str | os.PathLike[str], access: StoreAccess, of: Place | Mapping[str, Place] | None = None
+) -> _D | BaseDataset:
+    """Return a dataset or a view; of a path or a URL, open it. Raises what `shardio.open` raises."""
+    return _opened(*_places(place, of), access) if isinstance(place, (str, os.PathLike)) else place
+
+
+def _places(
+    path: str | os.PathLike[str], of: Place | Mapping[str, Place] | None
+) -> tuple[SavedView | None, Mapping[str, Place]]:
+    """Return the view that is kept at a path and its datasets by name; of the path of a dataset, None and the path."""
+    if as_url(path) is not None or not holds_view(path):
+        if of is not None:
+            raise ConfigError("{} goes with the file of a view, got {!r}", Option("of"), os.fspath(path))
+        return None, {"": path}
+    saved = load(path)
     names = [*saved.datasets]
     given: Mapping[str, Place] = {}
     if isinstance(of, Mapping):
@@ -82,16 +94,14 @@ def _view(saved: SavedView, of: Place | Mapping[str, Place] | None, access: Stor
         if len({node.digest for node in saved.datasets.values()}) > 1:
             raise ConfigError("{of} must give datasets by name, for {} is of {}", saved.path, ", ".join(names))
         given = dict.fromkeys(names, of)
-    places = {name: given[name] if name in given else saved.place_of(name) for name in names}
-    access.check_needed(*places.values())
-    opened = dict[str, BaseDataset]()  # each path once
-    for place in places.values():
-        if isinstance(place, (str, os.PathLike)) and (path := os.fspath(place)) not in opened:
-            opened[path] = open_dataset(path, **access.keywords_for(path))
-    return restored(
-        saved,
-        {name: at if isinstance(at, BaseDataset) else opened[os.fspath(at)] for name, at in places.items()},
-    )
+    return saved, {name: given[name] if name in given else saved.place_of(name) for name in names}
+
+
+def _opened(view: SavedView | None, places: Mapping[str, Place], access: StoreAccess) -> BaseDataset:
+    paths = dict.fromkeys(os.fspath(place) for place in places.values() if not isinstance(place, BaseDataset))
+    opened = {path: open_dataset(path, access) for path in paths}
+    found = {name: at if isinstance(at, BaseDataset) else opened[os.fspath(at)] for name, at in places.items()}
+    return found[""] if view is None else restored(view, found)
 
 
 def concat(
@@ -112,7 +122,7 @@ def concat(
 
     Raises what `mix` raises.
     """
-    return Concat(_opened(sources, StoreAccess(cache, cache_size, store_options)), classes)
+    return Concat(_sources(sources, cache=cache, cache_size=cache_size, store_options=store_options), classes)
 
 
 def mix(
@@ -148,7 +158,7 @@ def mix(
     raises. Warns (StateWarning) of a source whose share of the turns, which are whole numbers, is more than a quarter
     off the one that its weight asks for.
     """
-    opened = _opened(sources, StoreAccess(cache, cache_size, store_options))
+    opened = _sources(sources, cache=cache, cache_size=cache_size, store_options=store_options)
     if weights is None:
         if samples is not None:
             raise ConfigError("samples= needs weights=: without weights an epoch holds every sample once")
@@ -160,8 +170,8 @@ def mix(
     return mixture
 
 
-def _opened(
-    sources: Mapping[str, ReadableDataset | str | os.PathLike[str]], access: StoreAccess
+def _sources(
+    sources: Mapping[str, ReadableDataset | str | os.PathLike[str]], **options: Any
 ) -> dict[str, ReadableDataset]:
     if not isinstance(sources, Mapping):
         raise ConfigError(
@@ -173,13 +183,8 @@ def _opened(
             raise ConfigError(f"the name of a source must be text, got {name!r}")
         if not isinstance(source, (BaseDataset, str, os.PathLike)):
             raise ConfigError(f"source {name!r} must be a path or a dataset, got {source!r}")
-    access.check_needed(*sources.values())
+    access = StoreAccess.of(*sources.values(), **options)
     return {name: as_dataset(source, access) for name, source in sources.items()}
-
-
-def as_dataset(place: _D | str | os.PathLike[str], access: StoreAccess) -> _D | BaseDataset:
-    """Return a dataset or a view; of a path or a URL, open it. Raises what `shardio.open` raises."""
-    return open(place, **access.keywords_for(place)) if isinstance(place, (str, os.PathLike)) else place
 
 
 def at_bottom(dataset: ReadableDataset) -> Iterator[Dataset]:

@@ -35,37 +35,36 @@ class StoreAccess:
     cache_size: int | str | None = None
     store_options: Mapping[str, str] | None = field(default=None, repr=False)
 
-    @property
-    def given(self) -> list[str]:
-        """The names of the arguments that are not None."""
-        return [name for name in KEYWORDS if getattr(self, name) is not None]
+    @classmethod
+    def of(
+        cls,
+        *places: Any,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = None,
+        store_options: Mapping[str, str] | None = None,
+    ) -> "StoreAccess":
+        """Return the access to some places; raise ConfigError if an option is given that is for none of them."""
+        access = cls(cache, cache_size, store_options)
+        if store_options is not None and not any(map(_is_remote, places)):
+            raise ConfigError("{store_options} goes with the URL of a dataset, got {}", _told(places))
+        if (cache is not None or cache_size is not None) and not any(map(access.goes_by_cache, places)):
+            if cache is not None:
+                raise ConfigError("{cache} goes with the path or URL of a dataset, got {}", _told(places))
+            raise ConfigError("{cache_size} goes with {cache} or the URL of a dataset, got {}", _told(places))
+        return access
 
     def goes_by_cache(self, place: Any) -> bool:
         """Whether what is read of a place goes by a cache: of a URL, of a path with `cache`, or opened like that."""
-        if isinstance(place, str | os.PathLike):
-            return self.cache is not None or as_url(place) is not None
-        return isinstance(place, BaseDataset) and place.in_store
+        return _is_remote(place) or (self.cache is not None and isinstance(place, str | os.PathLike))
 
-    def keywords_for(self, place: str | os.PathLike[str]) -> dict[str, Any]:
-        """Return the keyword arguments of `shardio.open` for a dataset: for a path, those of a cache if it has one."""
-        names = [name for name in self.given if as_url(place) is not None or name != "store_options"]
-        return {name: getattr(self, name) for name in names} if self.goes_by_cache(place) else {}
 
-    def check_needed(self, *places: Any) -> "StoreAccess":
-        """Return this; raise ConfigError if an argument is given, and it is for none of the places."""
-        has_url = any(map(_is_remote, places))
-        if self.store_options is not None and not has_url:
-            raise ConfigError("{store_options} goes with the URL of a dataset, got {}", _told(places))
-        if self.given and not any(map(self.goes_by_cache, places)):
-            if self.cache is not None:
-                raise ConfigError("{cache} goes with the path or URL of a dataset, got {}", _told(places))
-            raise ConfigError("{cache_size} goes with {cache} or the URL of a dataset, got {}", _told(places))
-        return self
+DEFAULTS = StoreAccess()
 
 
 def _is_remote(place: Any) -> bool:
-    is_url = isinstance(place, str | os.PathLike) and as_url(place) is not None
-    return is_url or (isinstance(place, BaseDataset) and place.in_store)
+    if isinstance(place, str | os.PathLike):
+        return as_url(place) is not None
+    return isinstance(place, BaseDataset) and place.in_store
 
 
 def _told(places: Iterable[Any]) -> str:

@@ -12,7 +12,7 @@ from ..cache.location import given_folder, usual_limit
 from ..cache.node_cache import NO_HOLES
 from ..cache.private_folder import private_place
 from ..containers import CONTAINERS
-from ..dataset.store_access import StoreAccess, folder_of, load_manifest
+from ..dataset.store_access import DEFAULTS, StoreAccess, folder_of, load_manifest
 from ..errors import ShardioError
 from ..format import manifest
 from ..stores import open_store
@@ -22,7 +22,6 @@ from ..system.file_systems import file_system
 from ..system.units import counted, format_size, parse_size
 from .machine import Finding, memory
 
-_DEFAULTS = StoreAccess()
 _SMALL_REQUESTS = 5
 _LARGE_REQUEST = 16_000_000  # bytes
 _LEAST = 1_000_000  # bytes that tell a rate
@@ -31,7 +30,7 @@ _WRITTEN = 128_000_000  # bytes, to the folder of a cache
 _WORTH = 1.5  # times as fast
 
 
-def storage(dataset: str, access: StoreAccess = _DEFAULTS) -> list[Finding]:
+def storage(dataset: str, access: StoreAccess = DEFAULTS) -> list[Finding]:
     """Return a dataset's size, and its file system or store; and whether a cache of the node pays.
 
     Its manifest is read, and some of its shards to time it: the beginning of one in a store, random parts of a few in a

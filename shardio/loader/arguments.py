@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
-from ..dataset.opening import open as open_dataset
+from ..dataset.opening import as_dataset
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError, Option
 from ..format.manifest import FILE_NAME
@@ -132,14 +132,12 @@ def readable(dataset: ReadableDataset | str | os.PathLike[str], access: StoreAcc
 
     Raises ConfigError for anything else, which says what to use for it, and whatever `shardio.open` raises.
     """
-    access.check_needed(dataset)
-    if isinstance(dataset, (str, os.PathLike)):
-        return open_dataset(dataset, **access.keywords_for(dataset))
-    if not _is_readable(dataset):
+    found = as_dataset(dataset, access)
+    if not _is_readable(found):
         given = repr(dataset) if dataset is None or isinstance(dataset, (int, float)) else type(dataset).__name__
         advice = _advice(dataset)
         raise ConfigError(f"dataset must be a path, a dataset or a view, got {given}{advice and f': {advice}'}")
-    return dataset
+    return found
 
 
 def _is_readable(dataset: Any) -> bool:

@@ -197,7 +197,8 @@ class Loader:
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self" and name not in KEYWORDS}
         check_switches(self._arguments, "orient", "channels_last", "verify", "isolate")
-        self.dataset = readable(dataset, StoreAccess(cache, cache_size, store_options))
+        access = StoreAccess.of(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
+        self.dataset = readable(dataset, access)
         self.world = rank_and_size(world)
         self._world_detected = world is None
         order = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)

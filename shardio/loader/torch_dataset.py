@@ -80,7 +80,8 @@ class TorchDataset(torch.utils.data.Dataset[dict[str, Any]]):
         self._arguments = {name: value for name, value in locals().items() if name != "self" and name not in KEYWORDS}
         if on_bad_sample not in ("raise", "replace"):
             raise ConfigError(f"on_bad_sample of a TorchDataset must be 'raise' or 'replace', got {on_bad_sample!r}")
-        self.dataset = readable(dataset, StoreAccess(cache, cache_size, store_options))
+        access = StoreAccess.of(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
+        self.dataset = readable(dataset, access)
         if self.dataset.orders_itself:
             raise ConfigError(
                 "TorchDataset takes no mixture and no weighted view, nor rows that are cut, which have an order of "

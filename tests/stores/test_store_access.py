@@ -7,6 +7,7 @@ from _time_limit import within
 
 import shardio
 from shardio.bench.config import BenchConfig
+from shardio.dataset.opening import as_dataset
 from shardio.dataset.store_access import StoreAccess, without_secrets
 from shardio.stores import open_store
 from shardio.stores.url import Url, as_url
@@ -56,23 +57,23 @@ def test_endpoints_that_are_no_urls(name: str, value: str, monkeypatch: pytest.M
     assert SECRET not in str(found.value)
 
 
-def test_arguments_go_where_they_mean_something() -> None:
+def test_arguments_go_where_they_mean_something(tmp_path: Path) -> None:
     """A cache goes to URLs and paths, options of a store and a size alone to URLs; for nothing they are refused."""
-    access = StoreAccess(cache="c", cache_size="1GB")
-    access.check_needed("local", "s3://bucket/d")
-    assert access.keywords_for("s3://bucket/d") == {"cache": "c", "cache_size": "1GB"}
-    assert access.keywords_for(as_url("s3://bucket/d") or "") == {"cache": "c", "cache_size": "1GB"}
-    assert access.keywords_for(Path("local")) == {"cache": "c", "cache_size": "1GB"}
-    both = StoreAccess(cache="c", store_options=OPTIONS)
-    both.check_needed("local", "s3://bucket/d")
-    assert both.keywords_for("local") == {"cache": "c"}
-    size = StoreAccess(cache_size="1GB")
-    size.check_needed("local", "s3://bucket/d")
-    assert size.keywords_for("local") == {}
-    StoreAccess().check_needed(3)
+    url = as_url("s3://bucket/d")
+    cached = StoreAccess.of("local", url, cache="c", cache_size="1GB")
+    assert cached == StoreAccess("c", "1GB")
+    assert all(map(cached.goes_by_cache, ("s3://bucket/d", url, Path("local"))))
+    assert not cached.goes_by_cache(3)
+    size = StoreAccess.of("local", url, cache_size="1GB", store_options=OPTIONS)
+    assert size.goes_by_cache(url)
+    assert not size.goes_by_cache("local")
+    assert StoreAccess.of(3) == StoreAccess()
     with pytest.raises(shardio.ConfigError, match="cache goes with the path or URL of a dataset, got int"):
-        access.check_needed(3)
+        StoreAccess.of(3, cache="c", cache_size="1GB")
     with pytest.raises(shardio.ConfigError, match="store_options goes with the URL of a dataset, got 'local', int"):
-        both.check_needed("local", 3)
+        StoreAccess.of("local", 3, cache="c", store_options=OPTIONS)
     with pytest.raises(shardio.ConfigError, match="cache_size goes with cache or the URL of a dataset, got 'local'"):
-        size.check_needed("local")
+        StoreAccess.of("local", cache_size="1GB")
+    # A path among others takes neither.
+    shardio.convert(shardio.from_samples([{"n": 1}]), tmp_path / "local")
+    assert not as_dataset(tmp_path / "local", size).in_store

@@ -77,8 +77,8 @@ def stats(
     if sample != "all" and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 0):
         raise ConfigError("{sample} must be a whole number of at least 0, or 'all', got {!r}", sample)
     thread_count, report_progress = threads(workers), progress or (lambda *_: None)
-    access = StoreAccess(cache, cache_size, store_options)
-    source = as_dataset(dataset, access.check_needed(dataset))
+    access = StoreAccess.of(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
+    source = as_dataset(dataset, access)
     seen = views(source.fields, fill_values or {}, channel_axis or {})
     counters = {name: FieldCounter(name, field, len(source), seen[name]) for name, field in source.fields.items()}
     label = source.fields.get("label")
