@@ -1,20 +1,17 @@
 """Checks of the arguments of a loader, and of where it runs; what to use for data in the forms of PyTorch."""
 
 import inspect
-import operator
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any, Literal, ParamSpec, get_args
+from typing import Any, ParamSpec, get_args
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from ..dataset.opening import as_dataset
 from ..dataset.store_access import StoreAccess
-from ..errors import ConfigError, Option
+from ..errors import ConfigError
 from ..format.manifest import FILE_NAME
 from ..order.world import World, rank_in_torch_distributed
 from ..system.did_you_mean import did_you_mean, for_paths
@@ -69,26 +66,6 @@ def torch_device(device: torch.device | str | None, to: To) -> torch.device:
     return chosen
 
 
-def check_switches(arguments: Mapping[str, Any], *names: str) -> None:
-    """Raise ConfigError unless each of the named arguments is True or False, as a text such as "no" counts as true."""
-    for name in names:
-        if not isinstance(arguments[name], (int, np.bool_)) or arguments[name] not in (0, 1):
-            raise ConfigError(f"{name} must be True or False, got {arguments[name]!r}")
-
-
-def count_or_auto(value: int | Literal["auto"], name: str) -> int | None:
-    """Return None for "auto", else `value` as an int; raise ConfigError unless that is at least 1."""
-    if value == "auto":
-        return None
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = 0
-    if count < 1:
-        raise ConfigError("{} must be 'auto' or a whole number of at least 1, got {!r}", Option(name), value)
-    return count
-
-
 def rank_and_size(world: World | None) -> World:
     """Return `world`, or what `World.detect()` finds for None; raise ConfigError for anything else."""
     if world is None:
@@ -97,13 +74,6 @@ def rank_and_size(world: World | None) -> World:
         how = f", as in shardio.World{world}" if isinstance(world, tuple) and 1 < len(world) <= 4 else ""
         raise ConfigError(f"world must be a shardio.World(rank, size){how}, got {world!r}")
     return world
-
-
-def time_limit(value: float, name: str) -> float:
-    """Return `value`, a time limit in seconds; raise ConfigError unless it is above 0."""
-    if not isinstance(value, (int, float)) or not 0 < value <= threading.TIMEOUT_MAX:
-        raise ConfigError("{} must be a number of seconds above 0, got {!r}", Option(name), value)
-    return value
 
 
 def check_world_is_current(world: World) -> None:

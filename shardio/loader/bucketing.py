@@ -1,7 +1,8 @@
 """The order that a loader cuts into batches: one of samples, or of buckets, which are batches of similar lengths."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,60 +34,64 @@ class Batching(NamedTuple):
     largest: int
 
 
-def batching(
-    order: Order,
-    spec: BatchSpec,
-    world: World,
-    *,
-    batch_size: int | None,
-    bucket_by: str | None,
-    max_tokens: int | None,
-    tail: Tail,
-    assign: Assign,
-    window: int | None,
-) -> Batching:
-    """Return the batches that a loader's arguments ask for, see `Loader`.
+@final
+@dataclass(frozen=True, slots=True)
+class BatchingOptions:
+    """The options that cut an order into batches; `shardio.Loader` explains each.
 
-    Args:
-        order: the order of the samples.
-        spec: what the batches hold.
-        window: the positions that block shuffle keeps together; None for other orders.
-
-    Raises ConfigError for arguments that exclude each other, a field of no lengths, and a sample longer than
-    `max_tokens`.
+    Raises ConfigError for options that exclude each other, and sizes below 1.
     """
-    if max_tokens is not None and bucket_by is None:
-        raise ConfigError("max_tokens needs bucket_by, the field of the samples' lengths, got {!r}", bucket_by)
-    if (batch_size is None) == (max_tokens is None):
-        raise ConfigError(
-            "give {batch_size}, the samples per rank and step, or max_tokens (with bucket_by), the most tokens of a "
-            "batch with its padding; got {}",
-            "neither" if batch_size is None else "both",
-        )
-    size = 1 if batch_size is None else _positive(batch_size, "batch_size")
-    if bucket_by is None:
-        return Batching(order, Schedule(order.n, world, size, tail, assign=assign), size, size)
-    if not isinstance(bucket_by, str):
-        raise ConfigError("bucket_by must be the name of a field, got {!r}", bucket_by)
-    if assign != "rank":
-        raise ConfigError("{assign} must be 'rank' with bucket_by: ranks take whole batches, got {!r}", assign)
-    tokens = None if max_tokens is None else _positive(max_tokens, "max_tokens")
-    found, words = _delivered(lengths(spec.dataset, bucket_by), bucket_by, spec)
-    if tokens is not None and int(found.max()) > tokens:
-        raise _longer(found, bucket_by, words, tokens, spec.dataset)
-    rule = BucketRule(words, size if tokens is None else None, tokens, window)
-    buckets = Buckets(order, found, rule)
-    mean = size if tokens is None else max(1, round(order.n / buckets.n))
-    return Batching(buckets, Schedule(buckets.n, world, 1, tail, unit="batch"), mean, buckets.largest)
 
+    batch_size: int | None
+    bucket_by: str | None
+    max_tokens: int | None
+    tail: Tail
+    assign: Assign
 
-def _positive(value: int, name: str) -> int:
-    number = whole_number(value, name)
-    if number < 1:
-        raise ConfigError("{} must be at least 1, got {}", Option(name), number)
-    if number >= 1 << 62:
-        raise ConfigError("{} must be below 2^62, got {}", Option(name), number)
-    return number
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.bucket_by is None:
+            raise ConfigError("max_tokens needs bucket_by, the field of the samples' lengths, got {!r}", self.bucket_by)
+        if (self.batch_size is None) == (self.max_tokens is None):
+            raise ConfigError(
+                "give {batch_size}, the samples per rank and step, or max_tokens (with bucket_by), the most tokens of "
+                "a batch with its padding; got {}",
+                "neither" if self.batch_size is None else "both",
+            )
+        for name in ("batch_size", "max_tokens"):
+            if (value := getattr(self, name)) is not None:
+                number = whole_number(value, name)
+                if number < 1:
+                    raise ConfigError("{} must be at least 1, got {}", Option(name), number)
+                if number >= 1 << 62:
+                    raise ConfigError("{} must be below 2^62, got {}", Option(name), number)
+                object.__setattr__(self, name, number)
+        if self.bucket_by is None:
+            return
+        if not isinstance(self.bucket_by, str):
+            raise ConfigError("bucket_by must be the name of a field, got {!r}", self.bucket_by)
+        if self.assign != "rank":
+            raise ConfigError("{assign} must be 'rank' with bucket_by: ranks take whole batches, got {!r}", self.assign)
+
+    def batches(self, order: Order, spec: BatchSpec, world: World, window: int | None) -> Batching:
+        """Return the batches of an order.
+
+        Args:
+            order: the order of the samples.
+            spec: what the batches hold.
+            world: the place of this rank, and the number of ranks.
+            window: the positions that block shuffle keeps together; None for other orders.
+
+        Raises ConfigError for a field of no lengths, and a sample longer than `max_tokens`.
+        """
+        size, by, tokens = self.batch_size or 1, self.bucket_by, self.max_tokens
+        if by is None:
+            return Batching(order, Schedule(order.n, world, size, self.tail, assign=self.assign), size, size)
+        found, words = _delivered(lengths(spec.dataset, by), by, spec)
+        if tokens is not None and int(found.max()) > tokens:
+            raise _longer(found, by, words, tokens, spec.dataset)
+        buckets = Buckets(order, found, BucketRule(words, self.batch_size, tokens, window))
+        mean = size if tokens is None else max(1, round(order.n / buckets.n))
+        return Batching(buckets, Schedule(buckets.n, world, 1, self.tail, unit="batch"), mean, buckets.largest)
 
 
 def _delivered(stored: NDArray[Any], by: str, spec: BatchSpec) -> tuple[NDArray[Any], str]:

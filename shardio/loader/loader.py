@@ -18,20 +18,16 @@ from ..engines.fused_images import Decode, EngineName
 from ..format.limits import MAX_IMAGE_PIXELS, MAX_VALUE_BYTES, Limits
 from ..order.plan import Assign, Order, Schedule, Shuffle, Tail
 from ..order.world import World
-from ..system import cpus
 from ..system.rules import whole_number
 from ..transforms import Mixer
 from ..views.readable import ReadableDataset
 from .agreement import Agreement
 from .arguments import (
     check_not_in_a_dataloader,
-    check_switches,
     check_world_is_current,
-    count_or_auto,
     rank_and_size,
     readable,
     refuses_foreign_keywords,
-    time_limit,
     torch_device,
 )
 from .batch.as_numpy import To
@@ -39,21 +35,122 @@ from .batch.field_names import Fields
 from .batch.field_warnings import FirstBatch
 from .batch.map_function import MapBy, UserFunction, map_function
 from .batch.quarantine import BadSampleRecord, OnBadSample, Quarantine
-from .batch.spec import BatchOptions, DeviceOptions, batch_spec
+from .batch.spec import BatchOptions, BatchSpec, DeviceOptions, batch_spec
 from .batch.transforms_by_field import Transforms
-from .bucketing import batching
+from .bucketing import BatchingOptions
 from .device.prefetcher import MOST_HELD, DevicePrefetcher
 from .epoch import EpochIterator, RunningEpoch
 from .lightning_epochs import BatchSampler
 from .state import EpochProgress, LoaderState
 from .stats import LoaderStats, Meters
 from .workers.tuning import Setting
-from .workers.workers import Workers
+from .workers.workers import WorkerOptions, Workers
 
 
 @final
 class Loader:
     """Batches of a dataset for one rank of a data-parallel job.
+
+    Examples:
+        >>> import shardio
+        >>> shardio.convert("photos", "data/photos", converter="imagefolder")
+        <Conversion: 40 samples in 1 shard; fields image, label, key...>
+        >>> loader = shardio.Loader("data/photos", batch_size=32, transforms=[shardio.RandomResizedCrop(224)], seed=1)
+        >>> for batch in loader:
+        ...     print(batch["image"].shape, batch["label"].shape)
+        torch.Size([32, 224, 224, 3]) torch.Size([32])
+
+    Args:
+        dataset: a Dataset or a view of one, or what `shardio.open` takes: a path, a URL, the file of a view.
+        batch_size: samples per rank and step; None with `max_tokens`.
+        transforms: a list for the one image field (if there is none, for the one field of arrays), or
+            {field: list}; see the transforms in `shardio`.
+        fields: the fields to deliver, a list; None delivers all. A dict {name: stored field} delivers them under other
+            names, and one under several names with transforms of their own. The n-th name of any stored field takes the
+            n-th set of random draws: with `{"a": "image", "a_mask": "mask", "b": "image", "b_mask": "mask"}` `a` and
+            `a_mask` get the same crops, and `b` and `b_mask` others. See docs/loading.md.
+        shuffle: `"global"`; `"block"`, which reads `block` neighbouring samples at a time, for disks and networks that
+            favour long reads (see docs/order.md); or None for the stored order.
+        seed: determines, with the epoch, the order and all random choices. It must be the same on all ranks.
+        tail: the treatment of an epoch's last samples if they fill no global batch. `"drop"` leaves them out; `"pad"`
+            repeats samples from the epoch's beginning, marked False in `valid`. With `bucket_by` it is about the last
+            batches, if they are fewer than the ranks.
+        world: this process's place in the job; None asks `World.detect()`, and a loop ends with an error if
+            torch.distributed was initialised since, with another rank or size.
+        threads: the number of workers. `"auto"` starts with this rank's share of the processors that its affinity and
+            control group allow, and uses fewer if that is faster. `"dali"` and `"nvimgcodec"` decode with so many
+            threads, and a quarter as many workers, two at least, read for them.
+        device: the torch device, or its name, that batches go to; None leaves them in host memory.
+        map: a function of your own that workers apply last, to each batch (a dict, see below) or, with
+            `map_by="sample"`, to each sample (a dict of its values). It returns a dict of the same kind; a field that
+            this lacks is not delivered. `index`, `source` and `valid` are then set to their original values.
+            A function with parameters called `rng`, `seed`, `epoch` or `position`, without a default or with None, gets
+            these by keyword; any other default stays. `rng` is a `numpy.random.Generator` that depends on seed, epoch
+            and sample alone (on a batch's first sample), so what it draws is the same on any worker and after any
+            resume. `position` is the position in the epoch at which the global batch begins, the same on all ranks: the
+            number of samples that were delivered before it, or with `bucket_by` of batches. See docs/loading.md.
+        on_bad_sample: the treatment of a sample that cannot be read or decoded, or on which a `map` for samples fails.
+            `"raise"` ends the loop with its error; `"replace"` delivers another sample, chosen by the seed, under its
+            own `index`; `"mask"` delivers zeros, marked False in `valid`. The number of steps stays the same.
+
+    Args: Order and batches
+        block, window: with `shuffle="block"`: how many samples stay together, and how many such blocks are mixed.
+        assign: how the ranks share out the samples of a global batch, which are the same either way. `"rank"`: by their
+            positions. `"node"`: each rank takes samples that are stored side by side, so that with `shuffle="block"`
+            and data in a store a node fetches little that other nodes fetch, too. See docs/remote.md.
+        bucket_by: a field of arrays whose first axis has any length, or of whole numbers that are lengths: samples of
+            like length make a batch, so that little is padded. Batches come in random order, and ranks take the same
+            number of them. See docs/sequences.md.
+        max_tokens: with `bucket_by` in place of `batch_size`, the most tokens of a batch with its padding: a batch has
+            as many samples as fit, each counted with the greatest length.
+
+    Args: Images
+        decode: how images are decoded. `"exact"` gives, on the CPU engine, the pixels that Pillow gives, and so those
+            of torchvision's transforms of PIL images; other engines come near. `"fast"` repeats chroma samples, and
+            has the CPU engine's decoder shrink a JPEG where its crop is at least twice as large as its target. See
+            docs/engines.md.
+        orient: turn image files upright by their EXIF orientation, as `PIL.ImageOps.exif_transpose` does. Crops are
+            drawn for the upright image.
+        engine: the software that decodes and transforms images: `"cpu"`; or `"dali"` or `"nvimgcodec"`, which process
+            whole batches, on the GPU that `device` names or else on the CPU. For a GPU, `"auto"` takes DALI, or
+            nvImageCodec if only that is installed, and warns that the pixels are not exact. All engines apply the
+            same crops and colours. See docs/engines.md.
+        engine_options: options of the engine: `hw_decoder_load`, the share of images for a GPU's JPEG decoder, 0 to 1.
+        channels_last: store float images pixel by pixel (`torch.channels_last`) instead of channel by channel.
+        mixing: `MixUp`, `CutMix`, or a list of them, one of which is chosen for each batch. It mixes the images of a
+            batch with one another, and the field `label` becomes float32 [B, num_classes].
+
+    Args: Delivery
+        to: `"numpy"` delivers NumPy arrays instead of tensors, in the same memory, for JAX and whatever else takes
+            arrays; `map` gets arrays, too. Batches then stay in host memory. Arrays of bfloat16 need ml_dtypes.
+        map_by: what `map` takes at a time: `"batch"` or `"sample"`.
+
+    Args: Workers
+        prefetch: the number of batches made ahead of the consumer. `"auto"` starts with two. It makes more, up to 1
+            GiB, if workers wait for room while the consumer waits for them, and fewer if that is faster. Threads make
+            small batches several at a time, up to 32, so that more may be ahead than you asked for. Neither `threads`
+            nor `prefetch` changes samples or their order.
+        isolate: make batches in `threads` processes instead of threads, for a `map` that holds the GIL. The dataset,
+            the transforms and `map` are pickled for them, and a script must guard its start with
+            `if __name__ == "__main__":`.
+        timeout: seconds to wait for a batch before PipelineStalled. A stored value that keeps libhdf5 for a quarter of
+            it, or a JPEG whose decoding takes so much processor time, is a bad sample. When the script ends, it waits
+            so long for a call of `map` that is in progress.
+
+    Args: Bad samples
+        max_bad: the number of bad samples that this rank tolerates in an epoch before it raises TooManyBad: a count, or
+            below 1 a share of its samples.
+        quarantine_file: a file to which each bad sample adds a line of JSON. In a job of several ranks each rank writes
+            its own file, such as `bad-00003.jsonl` for `bad.jsonl`. See also `quarantine`.
+        verify: compare each sample's checksum with the stored one. This reads all of the sample's fields.
+        max_image_pixels: the most pixels that decoding one image may hold at once: those of its crop, if it is a JPEG
+            of one scan with Huffman codes, else those of the whole image. An image whose header claims more is a bad
+            sample.
+        max_value_bytes: the most bytes of one stored value whose size is its own (an image file, a text, ...), and of
+            the HDF5 chunk that is decompressed for a value. A value that claims more is a bad sample.
+
+    Args: Datasets at URLs or on slow file systems
+        cache, cache_size, store_options: for a `dataset` given as a path or URL, see `shardio.open`.
 
     One `for` loop is one epoch; the next loop is the next epoch, in another order. All ranks take the same number of
     steps, and together they deliver every sample once (except for the tail that `tail="drop"` leaves out). A loop that
@@ -69,87 +166,6 @@ class Loader:
     `[B, C, H, W]` after ToFloat or Normalize, masks int64 `[B, H, W]`; arrays have the stored dtype, float32 after
     these, or int64 after ToInt64. You may keep a batch without copying it: its memory is reused only when nothing
     refers to the batch, or to a tensor or view of it, any more.
-
-    Args:
-        dataset: a Dataset or a view of one, or what `shardio.open` takes: a path, a URL, the file of a view.
-        batch_size: samples per rank and step; None with `max_tokens`.
-        bucket_by: a field of arrays whose first axis has any length, or of whole numbers that are lengths: samples of
-            like length make a batch, so that little is padded. Batches come in random order, and ranks take the same
-            number of them. See docs/sequences.md.
-        max_tokens: with `bucket_by` in place of `batch_size`, the most tokens of a batch with its padding: a batch has
-            as many samples as fit, each counted with the greatest length.
-        transforms: a list for the one image field (if there is none, for the one field of arrays), or
-            {field: list}; see the transforms in `shardio`.
-        shuffle: `"global"`; `"block"`, which reads `block` neighbouring samples at a time, for disks and networks that
-            favour long reads (see docs/order.md); or None for the stored order.
-        block, window: for `"block"`: how many samples stay together, and how many such blocks are mixed.
-        seed: determines, with the epoch, the order and all random choices. It must be the same on all ranks.
-        world: this process's place in the job; None asks `World.detect()`, and a loop ends with an error if
-            torch.distributed was initialised since, with another rank or size.
-        tail: the treatment of an epoch's last samples if they fill no global batch. `"drop"` leaves them out; `"pad"`
-            repeats samples from the epoch's beginning, marked False in `valid`. With `bucket_by` it is about the last
-            batches, if they are fewer than the ranks.
-        assign: how the ranks share out the samples of a global batch, which are the same either way. `"rank"`: by their
-            positions. `"node"`: each rank takes samples that are stored side by side, so that with `shuffle="block"`
-            and data in a store a node fetches little that other nodes fetch, too. See docs/remote.md.
-        threads: the number of workers. `"auto"` starts with this rank's share of the processors that its affinity and
-            control group allow, and uses fewer if that is faster. `"dali"` and `"nvimgcodec"` decode with so many
-            threads, and a quarter as many workers, two at least, read for them.
-        prefetch: the number of batches made ahead of the consumer. `"auto"` starts with two. It makes more, up to 1
-            GiB, if workers wait for room while the consumer waits for them, and fewer if that is faster. Threads make
-            small batches several at a time, up to 32, so that more may be ahead than you asked for. Neither `threads`
-            nor `prefetch` changes samples or their order.
-        device: the torch device, or its name, that batches go to; None leaves them in host memory.
-        to: `"numpy"` delivers NumPy arrays in place of tensors, in the same memory and under the same rule, for JAX
-            and whatever else takes arrays; `map` gets arrays, too. Batches then stay in host memory. Arrays of bfloat16
-            need ml_dtypes.
-        decode: how images are decoded. `"exact"` gives, on the CPU engine, the pixels that Pillow gives, and so those
-            of torchvision's transforms of PIL images; other engines come near. `"fast"` repeats chroma samples, and
-            has the CPU engine's decoder shrink a JPEG where its crop is at least twice as large as its target. See
-            docs/engines.md.
-        orient: turn image files upright by their EXIF orientation, as `PIL.ImageOps.exif_transpose` does. Crops are
-            drawn for the upright image.
-        engine: the software that decodes and transforms images: `"cpu"`; or `"dali"` or `"nvimgcodec"`, which process
-            whole batches, on the GPU that `device` names or else on the CPU. For a GPU, `"auto"` takes DALI, or
-            nvImageCodec if only that is installed, and warns that the pixels are not exact. All engines apply the
-            same crops and colours. See docs/engines.md.
-        engine_options: options of the engine: `hw_decoder_load`, the share of images for a GPU's JPEG decoder, 0 to 1.
-        channels_last: store float images pixel by pixel (`torch.channels_last`) instead of channel by channel.
-        mixing: `MixUp`, `CutMix`, or a list of them, one of which is chosen for each batch. It mixes the images of a
-            batch with one another, and the field `label` becomes float32 [B, num_classes].
-        fields: the fields to deliver, a list; None delivers all. A dict {name: stored field} delivers them under other
-            names, and one under several names with transforms of their own. The n-th name of any stored field takes the
-            n-th set of random draws: with `{"a": "image", "a_mask": "mask", "b": "image", "b_mask": "mask"}` `a` and
-            `a_mask` get the same crops, and `b` and `b_mask` others. See docs/loading.md.
-        map: a function of your own that workers apply last, to each batch (a dict, as above) or, with
-            `map_by="sample"`, to each sample (a dict of its values). It returns a dict of the same kind; a field that
-            this lacks is not delivered. `index`, `source` and `valid` are then set to their original values.
-            A function with parameters called `rng`, `seed`, `epoch` or `position`, without a default or with None, gets
-            these by keyword; any other default stays. `rng` is a `numpy.random.Generator` that depends on seed, epoch
-            and sample alone (on a batch's first sample), so what it draws is the same on any worker and after any
-            resume. `position` is the position in the epoch at which the global batch begins, the same on all ranks: the
-            number of samples that were delivered before it, or with `bucket_by` of batches. See docs/loading.md.
-        on_bad_sample: the treatment of a sample that cannot be read or decoded, or on which a `map` for samples fails.
-            `"raise"` ends the loop with its error; `"replace"` delivers another sample, chosen by the seed, under its
-            own `index`; `"mask"` delivers zeros, marked False in `valid`. The number of steps stays the same.
-        max_bad: the number of bad samples that this rank tolerates in an epoch before it raises TooManyBad: a count, or
-            below 1 a share of its samples.
-        quarantine_file: a file to which each bad sample adds a line of JSON. In a job of several ranks each rank writes
-            its own file, such as `bad-00003.jsonl` for `bad.jsonl`. See also `quarantine`.
-        verify: compare each sample's checksum with the stored one. This reads all of the sample's fields.
-        max_image_pixels: the most pixels that decoding one image may hold at once: those of its crop, if it is a JPEG
-            of one scan with Huffman codes, else those of the whole image. An image whose header claims more is a bad
-            sample.
-        max_value_bytes: the most bytes of one stored value whose size is its own (an image file, a text, ...), and of
-            the HDF5 chunk that is decompressed for a value. A value that claims more is a bad sample.
-        isolate: make batches in `threads` processes instead of threads, for a `map` that holds the GIL. The dataset,
-            the transforms and `map` are pickled for them, and a script must guard its start with
-            `if __name__ == "__main__":`.
-        timeout: seconds to wait for a batch before PipelineStalled. A stored value that keeps libhdf5 for a quarter of
-            it, or a JPEG whose decoding takes so much processor time, is a bad sample. When the script ends, it waits
-            so long for a call of `map` that is in progress.
-
-        cache, cache_size, store_options: for a `dataset` given as a path or URL, see `shardio.open`.
 
     Raises ConfigError for an argument that breaks a rule, and whatever `shardio.open` raises.
     """
@@ -196,90 +212,82 @@ class Loader:
         store_options: Mapping[str, str] | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self" and name not in KEYWORDS}
-        check_switches(self._arguments, "orient", "channels_last", "verify", "isolate")
         access = StoreAccess.of(dataset, cache=cache, cache_size=cache_size, store_options=store_options)
         self.dataset = readable(dataset, access)
-        self.world = rank_and_size(world)
-        self._world_detected = world is None
+        self.world, self._world_detected = rank_and_size(world), world is None
+        span = block * window if shuffle == "block" else None
         order = self.dataset.plan(whole_number(seed, "seed"), shuffle, block, window)
         self._to: To = to
-        target = DeviceOptions(
-            device=torch_device(device, to),
-            engine=engine,
-            engine_options=dict(engine_options or {}),
-            channels_last=channels_last,
+
+        # The options by group, each of which checks its own.
+        target = DeviceOptions(torch_device(device, to), engine, dict(engine_options or {}), channels_last)
+        working = WorkerOptions(threads, prefetch, isolate, timeout)
+        content = BatchOptions(
+            fields=fields,
+            transforms=transforms,
+            decode=decode,
+            orient=orient,
+            mixing=mixing,
+            map_function=map_function(map, map_by, to, timeout, on_threads=not isolate),
+            on_bad_sample=on_bad_sample,
+            verify=verify,
+            limits=Limits(max_image_pixels, max_value_bytes),
+            # A value is read again alone, and its replacement after it: all of that within the time for a batch.
+            read_limit=timeout / 4,
+            to=to,
         )
+        sizes = BatchingOptions(batch_size, bucket_by, max_tokens, tail, assign)
         self._quarantine = Quarantine(on_bad_sample, max_bad, quarantine_file, self.world)
-        build_spec = partial(
-            batch_spec,
-            self.dataset,
-            BatchOptions(
-                fields=fields,
-                transforms=transforms,
-                decode=decode,
-                orient=orient,
-                mixing=mixing,
-                map_function=map_function(map, map_by, to, timeout, on_threads=not isolate),
-                on_bad_sample=on_bad_sample,
-                verify=verify,
-                limits=Limits(max_image_pixels, max_value_bytes),
-                # A value is read again alone, and its replacement after it: all of that within the time for a batch.
-                read_limit=time_limit(timeout, "timeout") / 4,
-                to=to,
-            ),
-            target,
-            isolate=isolate,
-        )
+
+        # What all batches have in common, and which samples each one has.
+        build_spec = partial(batch_spec, self.dataset, content, target, isolate=isolate)
         spec = build_spec()
-        order, schedule, self._batch_size, largest = batching(
-            order,
+        order, schedule, self._batch_size, largest = sizes.batches(order, spec, self.world, span)
+        self._begin_state(spec, order, schedule)
+
+        # Who makes them, and what brings them to the device.
+        self._threads = working.count(self.world.local_size)
+        self._workers = Workers(
             spec,
-            self.world,
-            batch_size=batch_size,
-            bucket_by=bucket_by,
-            max_tokens=max_tokens,
-            tail=tail,
-            assign=assign,
-            window=block * window if shuffle == "block" else None,
+            build_spec,
+            working,
+            batch_size=self._batch_size,
+            threads=self._threads,
+            pin=target.device.type == "cuda",
+            held=0 if target.device.type == "cpu" else MOST_HELD + 1,
+            name=f"shardio rank {self.world.rank}",
         )
+        # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
+        self._prefetcher = DevicePrefetcher(spec, target, threads=self._threads, largest=largest)
+        self._watch(spec)
+        if span is not None and self.world.local_rank == 0:
+            self.dataset.warn_of_small_cache(span)
+        schedule.check_steps()
+
+    def _begin_state(self, spec: BatchSpec, order: Order, schedule: Schedule) -> None:
+        self._sources = self.dataset.id_columns.get("source", ())
+        roles = {name: field.role for name, field in spec.fields.items()}
+        self._state = LoaderState(order, schedule, self.dataset.digest, self._sources, self.dataset.earlier, roles)
+        self._running: RunningEpoch | None = None
+        self._loop: weakref.ref[EpochIterator] | None = None
+
+    def _watch(self, spec: BatchSpec) -> None:
+        """Prepare what is measured, compared and warned of while batches are delivered."""
         self._normalized = {
             name: image.recipe.normalization
             for name, image in spec.images.items()
             if image.recipe.normalization is not None
         }
-        self._threads = count_or_auto(threads, "threads") or cpus.share(self.world.local_size)
-        self._workers = Workers(
-            spec,
-            build_spec,
-            batch_size=self._batch_size,
-            threads=self._threads,
-            prefetch=count_or_auto(prefetch, "prefetch"),
-            tune_threads=threads == "auto",
-            isolate=isolate,
-            pin=target.device.type == "cuda",
-            held=0 if target.device.type == "cpu" else MOST_HELD + 1,
-            timeout=timeout,
-            name=f"shardio rank {self.world.rank}",
-        )
-        # The prefetcher outlives an epoch: copies of the last batches may still be in progress when the epoch ends.
-        self._prefetcher = DevicePrefetcher(spec, target, threads=self._threads, largest=largest)
-        self._sources = self.dataset.id_columns.get("source", ())
-        roles = {name: field.role for name, field in spec.fields.items()}
-        self._state = LoaderState(order, schedule, self.dataset.digest, self._sources, self.dataset.earlier, roles)
         self._meters = Meters()
-        arrays = [name for name, kind in spec.fields.items() if kind.kind == "array" and to == "torch"]
+        arrays = [name for name, kind in spec.fields.items() if kind.kind == "array" and self._to == "torch"]
         first_of_node = self.world.local_rank == 0
         self._first_batch = FirstBatch(
             self.dataset, spec.drawn_alike, spec.names, spec.options.limits, arrays if first_of_node else ()
         )
-        self._agreement = Agreement(self.world, {"transforms": transforms, "mixing": mixing})
-        self._running: RunningEpoch | None = None
-        self._loop: weakref.ref[EpochIterator] | None = None
+        options = spec.options
+        self._agreement = Agreement(self.world, {"transforms": options.transforms, "mixing": options.mixing})
         if first_of_node:
             native.warn_if_missing()
-            if shuffle == "block":
-                self.dataset.warn_of_small_cache(block * window)
-        schedule.check_steps()
 
     def __repr__(self) -> str:
         world, schedule = f"rank {self.world.rank} of {self.world.size}", self._state.schedule

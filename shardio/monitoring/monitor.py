@@ -16,13 +16,12 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, final
 
 from ..errors import ConfigError
-from ..loader.arguments import time_limit
 from ..loader.batch.quarantine import report_path
 from ..loader.loader import Loader
 from ..loader.stats import LoaderStats
 from ..system.optional import load
 from ..system.os_errors import naming
-from ..system.rules import whole_number
+from ..system.rules import time_limit, whole_number
 
 _LOG = logging.getLogger("shardio")
 _GAUGES = ("samples_per_second", "bytes_per_second", "starved", "threads", "prefetch")

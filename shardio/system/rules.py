@@ -2,9 +2,12 @@
 
 import math
 import operator
+import threading
 import types
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from ..errors import ConfigError, Option
 
@@ -46,6 +49,20 @@ def whole_number(value: int, name: str) -> int:
     if (bits := number.bit_length()) > _MOST_BITS:  # Python writes no number of 4300 digits into a state
         raise ConfigError("{} must have at most {} bits, got a number of {}", Option(name), _MOST_BITS, bits)
     return number
+
+
+def time_limit(value: float, name: str) -> float:
+    """Return `value`, a time limit in seconds; raise ConfigError unless it is above 0."""
+    if not isinstance(value, (int, float)) or not 0 < value <= threading.TIMEOUT_MAX:
+        raise ConfigError("{} must be a number of seconds above 0, got {!r}", Option(name), value)
+    return value
+
+
+def check_switches(**switches: bool) -> None:
+    """Raise ConfigError unless each argument is True or False, as a text such as "no" counts as true."""
+    for name, value in switches.items():
+        if not isinstance(value, (int, np.bool_)) or value not in (0, 1):
+            raise ConfigError(f"{name} must be True or False, got {value!r}")
 
 
 def check_fields(config: Any) -> None:

@@ -24,6 +24,7 @@ from ...foreign.tokenizer import TextEncoder
 from ...format.fields import CHECKSUM, Field, length_column, presence, present_column, shape_column
 from ...format.limits import Limits
 from ...system.helper_process import READ_SECONDS
+from ...system.rules import check_switches
 from ...transforms import (
     ArrayRecipe,
     Collation,
@@ -69,6 +70,9 @@ class BatchOptions:
     read_limit: float = READ_SECONDS
     to: To = "torch"
 
+    def __post_init__(self) -> None:
+        check_switches(orient=self.orient, verify=self.verify)
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceOptions:
@@ -80,6 +84,7 @@ class DeviceOptions:
     channels_last: bool = False
 
     def __post_init__(self) -> None:
+        check_switches(channels_last=self.channels_last)
         if self.engine_options and self.engine == "cpu":
             raise ConfigError(f"the engine 'cpu' takes no engine_options, got {self.engine_options}")
 

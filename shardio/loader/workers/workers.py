@@ -1,9 +1,11 @@
 """The workers of a loader: threads or processes, with the number of workers and of prefetched batches."""
 
+import operator
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, final
+from typing import Literal, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,10 @@ from numpy.typing import NDArray
 from ...cache.fetcher import FetchCounts
 from ...containers.extents import Extent
 from ...dataset.fetch_ahead import FetchAhead
+from ...errors import ConfigError, Option
 from ...order.plan import Order, Schedule
+from ...system import cpus
+from ...system.rules import check_switches, time_limit
 from ...system.timing import StageClock
 from ...views.readable import SelectedSamples
 from ..batch.extents import extents
@@ -34,21 +39,50 @@ BatchPipeline: TypeAlias = Pipeline[list[BatchResult]] | ProcessPipeline
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """The options of workers, which `shardio.Loader` explains.
+
+    Raises ConfigError unless `threads` and `prefetch` are at least 1 or `"auto"`, and `timeout` is above 0.
+    """
+
+    threads: int | Literal["auto"] = "auto"
+    prefetch: int | Literal["auto"] = "auto"
+    isolate: bool = False
+    timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        check_switches(isolate=self.isolate)
+        time_limit(self.timeout, "timeout")
+        for name in ("threads", "prefetch"):
+            if (value := getattr(self, name)) == "auto":
+                continue
+            try:
+                count = operator.index(value)
+            except TypeError:
+                count = 0
+            if count < 1:
+                raise ConfigError("{} must be 'auto' or a whole number of at least 1, got {!r}", Option(name), value)
+            object.__setattr__(self, name, count)
+
+    def count(self, local_size: int) -> int:
+        """Return the number of workers of one of `local_size` ranks on this node; of `"auto"` the most."""
+        return cpus.share(local_size) if self.threads == "auto" else self.threads
+
+
+@final
 class Workers:
     """The workers of one loader. The tuned setting carries over from epoch to epoch.
 
     Args:
         spec: the batches to make.
         build_spec: builds the same specification in a worker process; used with `isolate`.
+        options: the tuner may try other numbers of threads and of batches made ahead where these are `"auto"`.
         batch_size: samples per batch, on average.
         threads: the number of threads of this rank, or of processes with `isolate`. An engine for whole batches has as
-            many of its own, and few workers here read its files.
-        prefetch: the number of batches made ahead; None lets the tuner choose it.
-        tune_threads: whether the tuner may try other numbers of threads; it always may try more of these few.
-        isolate: whether to use processes instead of threads.
+            many of its own, and few workers here read its files; the tuner may always try more of these.
         pin: whether to page-lock the memory of batches.
         held: the number of batches whose memory the prefetcher may still use after they left the pipeline.
-        timeout: seconds to wait for a batch.
         name: the name of the loader, in the names of threads and in messages.
     """
 
@@ -56,23 +90,21 @@ class Workers:
         self,
         spec: BatchSpec,
         build_spec: Callable[[], BatchSpec],
+        options: WorkerOptions,
         *,
         batch_size: int,
         threads: int,
-        prefetch: int | None,
-        tune_threads: bool,
-        isolate: bool,
         pin: bool,
         held: int,
-        timeout: float,
         name: str,
     ) -> None:
         self._threads = most_threads = threads
         if spec.has_batch_engine:
             threads = min(threads, max(LEAST_READERS, threads // THREADS_PER_READER))
-            self._threads = threads if isolate else most_threads
+            self._threads = threads if options.isolate else most_threads
         self._spec, self._build_spec = spec, build_spec
-        self._isolate, self._held, self._timeout, self._name = isolate, held, timeout, name
+        self._isolate, self._held, self._timeout, self._name = options.isolate, held, options.timeout, name
+        prefetch = None if options.prefetch == "auto" else options.prefetch
         self._size = size = job_size(spec, batch_size, threads, prefetch=prefetch)
         self._memory = BatchMemory(spec.array_layout(batch_size * size.batches), pin=pin)
         self._processes: WorkerProcesses | None = None
@@ -86,8 +118,8 @@ class Workers:
             Setting(threads, first),
             most_threads=most_threads,
             most_prefetch=max(first, min(MOST_PREFETCH * size.batches, most_in_memory)),
-            threads=(tune_threads or spec.has_batch_engine) and not isolate,
-            prefetch=prefetch is None and not isolate,
+            threads=(options.threads == "auto" or spec.has_batch_engine) and not options.isolate,
+            prefetch=prefetch is None and not options.isolate,
         )
 
     @property
