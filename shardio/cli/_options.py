@@ -17,6 +17,8 @@ from docstring_parser import ParseError, google
 
 from ..errors import ConfigError
 
+_GROUP = re.compile(r"^Args: .*\n", re.MULTILINE)
+"""The heading of a group of arguments: the section `Args:` goes on with them."""
 _CODE = re.compile(r"`\"(?P<word>[^\"`]+)\"`|`(?P<name>\w+)(?:=\"?(?P<value>[\w.-]+)\"?)?`")
 
 
@@ -50,7 +52,7 @@ class Documentation:
 
 def read(function: Callable[..., Any]) -> Documentation:
     """Parse the docstring of a function or a class; of a malformed one only the first line is used."""
-    docstring = inspect.getdoc(function) or ""
+    docstring = _GROUP.sub("", inspect.getdoc(function) or "")
     try:
         parsed = google.parse(docstring)
     except ParseError:
@@ -76,6 +78,7 @@ class Shown:
         help: the text on it.
         show_default: what the help says of the default.
         metavar: what the help calls the value.
+        convert: what the command gets for the value.
     """
 
     flag: str | None = None
@@ -84,6 +87,7 @@ class Shown:
     help: str | None = None
     show_default: str | None = None
     metavar: str | None = None
+    convert: Callable[[Any], Any] | None = None
 
 
 def options_of(
@@ -119,6 +123,7 @@ def options_of(
                 rich_help_panel=group or None,
                 metavar=own.metavar,
                 show_default=own.show_default or True,
+                callback=own.convert,
             )
             made.append(parameter(name, Annotated[kind, option], None if default == () else default))
     return made

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from .. import containers
 from ..dataset.opening import Place
 from ..dataset.writer import DEFAULT_SHARD_SIZE, on_disk
@@ -23,6 +21,7 @@ from ..format.limits import MAX_IMAGE_PIXELS
 from ..format.manifest import Manifest
 from ..order.world import World
 from ..output import open_output
+from ..output.base import Output
 from ..output.records import Skipped
 from ..stores.url import Url, as_url
 from ..system import cpus
@@ -30,7 +29,6 @@ from ..system.did_you_mean import did_you_mean
 from ..system.types import Indices
 from ..system.units import counted, format_size, parse_size
 from ..views.classes import Classes
-from ..views.split import parse_split
 from ..views.view import BaseDataset
 from . import source as sources
 from .container_choice import choose_container, kept_container
@@ -39,19 +37,17 @@ from .growing import Growing
 from .image_counts import deep_notes, pair_remarks, rotated_notes, total
 from .notes import check_strict, hints, remarks_of, unwritten_chunks
 from .pack import OnError, PackOptions, WrittenDataset, pack
-from .reencode import DAMAGED, FRAMES, FROM, OTHER_CODING, Recompress, ReencodeOptions
+from .reencode import DAMAGED, FRAMES, FROM, OTHER_CODING, Recompress
 from .restart_hint import restart_hint
 from .runners import Progress, silent
 from .skipped import open_report, write_report
 from .source import Converter, Source
 from .stacks import Stacks, listed_stacks, stacked, with_variables
-from .subset import choose
-from .tasks import Estimate, TaskContext, plan
-from .transformed_source import RawImages, TransformedSource
+from .subset import SampleChoice, choose
+from .tasks import Estimate, ShardTask, TaskContext, plan
+from .transformed_source import ImageOptions, TransformedSource
 
 PathLike: TypeAlias = str | os.PathLike[str]
-
-DEFAULT_QUALITY = 92
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +156,13 @@ def convert(
 
     The same source and options give the same bytes, whatever `workers`, `dask` and `world` are.
 
+    Examples:
+        >>> import shardio
+        >>> shardio.convert("photos", "data/photos", converter="imagefolder", container="hdf5", resize_shorter=256)
+        <Conversion: 40 samples in 1 shard; fields image, label, key...>
+        >>> shardio.convert("data/photos", "data/cats", where="label == 'cat'")
+        <Conversion: 20 samples in 1 shard; fields image, label, key...>
+
     Args:
         source: one of
 
@@ -171,22 +174,35 @@ def convert(
             shard is uploaded once it is finished. With `split` it holds a directory for each split.
         converter: the name of an installed converter, such as `"imagefolder"` (`shardio.source.names()` lists them),
             or a converter itself: `(source, **options) -> Source`.
+        container: the container of the shards: tar, hdf5 or lmdb. By default, that of the datasets, else tar; of arrays
+            and numbers from numpy, hdf5, and of small strings, lmdb.
+        shard_size: the estimated size at which a shard ends: 64MB, 1GiB. The default is 64MB.
+        where: take only samples for which this condition on scalar and text fields holds: 'label < 10 and not hidden',
+            'label == "cat" or "val/" in key'.
+        shuffle: store the samples in a random order with this seed.
+        split: write several datasets of random shares, each in its own directory: train=0.9,val=0.1. The seed is that
+            of `shuffle`, or 0.
+        resize_shorter: shrink images whose shorter side has more pixels than this.
+        workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
+            the machine.
+        on_error: what to do at a bad sample. raise: stop. skip: leave it out, and name it.
+        resume: continue this conversion where it was interrupted, if it was. Finished shards are checked and kept; so
+            is a finished dataset. You can always pass `resume`.
+
+    Args: Source
         converter_options: the converter's own options, as `shardio convert NAME --help` documents them.
         classes: what labels mean where merged datasets name different classes. `"union"`: number classes by name; those
             of the first dataset keep their numbers, the others follow. `"ignore"`: take labels as they are, and the
             first dataset's names. By default, such datasets are refused.
-        container: the container of the shards: tar, hdf5 or lmdb. By default, that of the datasets, else tar; of arrays
-            and numbers from numpy, hdf5, and of small strings, lmdb.
-        shard_size: the estimated size at which a shard ends: 64MB, 1GiB. The default is 64MB.
-        numbers: the numbers of the samples to take, [n], in this order; None takes all. The next four arguments
-            choose among these samples.
-        where: take only samples for which this condition on scalar and text fields holds: 'label < 10 and not hidden',
-            'label == "cat" or "val/" in key'.
-        shuffle: store the samples in a random order with this seed.
+        decode_cf: with the converters `"hdf5"` and `"zarr"`, apply the attributes of netCDF that each file has, such as
+            `scale_factor`, and turn times into seconds since 1970: an option of these converters, which say how.
+
+    Args: Choice of samples
+        numbers: the numbers of the samples to take, [n], in this order; None takes all. `where`, `shuffle`, `limit`
+            and `split` choose among these samples.
         limit: take at most this many samples: the first ones, in their order.
-        split: write several datasets of random shares, each in its own directory: train=0.9,val=0.1. The seed is that
-            of `shuffle`, or 0.
-        resize_shorter: shrink images whose shorter side has more pixels than this.
+
+    Args: Images
         max_pixels: shrink images that have more pixels than this.
         quality: the quality of re-encoded JPEGs, 1 to 100. The default is 92.
         recompress: the images to re-encode. never: only those that shrink. foreign: also those of formats that aren't
@@ -203,47 +219,50 @@ def convert(
         keep_alpha: with `store_pixels`: store red, green, blue and alpha as arrays, uint8 [4, H, W], not as images.
             Images without transparency get an alpha of 255.
         resize: with `store_pixels`: resize all images to this height and width, such as 64,64.
+        mask: fields of images that are masks, whose numbers stay: palette indices, or grey levels of up to 16 bits. A
+            JPEG, or a PNG of RGB colours, is a bad sample.
         max_image_pixels: re-encoding holds at most this many pixels of an image at once; an image that claims more is a
             bad sample.
+
+    Args: Arrays
         dtype: cast all arrays to this dtype, or single fields: float16, or image=float16,mask=uint8. Floats are
             rounded. A number that overflows makes a bad sample, and so does an integer that would change.
         as_image: store these fields of uint8 arrays, [h, w], [h, w, 1 or 3] or [1 or 3, h, w], as images.
         squeeze: store these fields of arrays of one element, [n, 1], as numbers without a shape.
-        optional: fields that samples may lack, such as caption,score: a value that is missing or null is then None.
-        decode_cf: with the converters `"hdf5"` and `"zarr"`, apply the attributes of netCDF that each file has, such as
-            `scale_factor`, and turn times into seconds since 1970: an option of these converters, which say how.
-        stack: fields that are several variables of one shape and dtype, as in x=t2m,u10,v10: arrays [3, ...]. These
-            variables are then no fields of their own, unless the converter's option `fields` names them.
-        mask: fields of images that are masks, whose numbers stay: palette indices, or grey levels of up to 16 bits. A
-            JPEG, or a PNG of RGB colours, is a bad sample.
         allow_rounding: let `dtype` round integers to what a float holds, as float16 makes 2048 of 2049.
         ragged: store these fields of arrays with any length along the first axis, where the first samples share one:
             tokens; or, as in scans=all, with any shape.
-        workers: the number of processes; 1 works in this process, None starts one per core of this process's share of
-            the machine.
-        dask: a Dask scheduler whose workers do the work instead: tcp://HOST:8786; or local, for `workers` Dask
-            processes on this machine.
-        world: this process's place among several that call this function with the same arguments and write a part
-            each, such as `World.detect()`; without it, this process works alone.
-        on_error: what to do at a bad sample. raise: stop. skip: leave it out, and name it.
+        stack: fields that are several variables of one shape and dtype, as in x=t2m,u10,v10: arrays [3, ...]. These
+            variables are then no fields of their own, unless the converter's option `fields` names them.
+
+    Args: Bad samples
+        optional: fields that samples may lack, such as caption,score: a value that is missing or null is then None.
         max_bad: with `on_error="skip"`: how many samples may be bad, a count, or below 1 a share of all.
         report: with `on_error="skip"`: write the bad samples to this file, a JSON object per line.
         strict: fail at what would be a remark: data that is left out, a column that is renamed, images and masks that
             differ in size or orientation.
-        resume: continue this conversion where it was interrupted, if it was. Finished shards are checked and kept; so
-            is a finished dataset. You can always pass `resume`.
+
+    Args: Output
         overwrite: replace the dataset at the output once the new one is complete.
         append: add the samples to the dataset at the output, in new shards. Its container, `shard_size` and options
             that re-encode images hold; its fields and classes must be those of the source. `resume` then continues
             this append, or leaves the dataset alone if this was the last one; `overwrite` starts an unfinished one
             over. `split` does not go with it.
         dry_run: write nothing; estimate the number of samples, shards and bytes.
+        container_options: options of the container: `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
         store_options: for a URL: options of its store, see `shardio.open`.
+
+    Args: Parallelism
+        dask: a Dask scheduler whose workers do the work instead: tcp://HOST:8786; or local, for `workers` Dask
+            processes on this machine.
+        world: this process's place among several that call this function with the same arguments and write a part
+            each, such as `World.detect()`; without it, this process works alone.
+
+    Args: Messages
         progress: called from time to time with a word for the work, the number of samples done, and the total.
         tell: called with each note (see `Conversion`) before anything is written. Without it, notes on data that is
             left out or renamed, and on images that an EXIF tag rotates, are warnings (SourceWarning), on the first
             rank. The notes on these images, on what `dtype` has rounded and `jpeg_restarts` left come at the end.
-        container_options: options of the container: `hdf5` has `compression="gzip"`, `"lzf"` or `"zstd"`.
 
     Returns:
         The datasets with their manifests and the samples that were left out, or the estimates of a dry run. Only
@@ -261,35 +280,30 @@ def convert(
 
     An interrupted conversion never passes for a dataset: `out` has no `shardio.json` until all shards are finished.
     """
-    re_encodes = resize_shorter or max_pixels or recompress != "never"
     for broken, rule in (
         (report is not None and on_error == "raise", "{report} goes with {on_error:skip}"),
-        (quality is not None and not re_encodes, "{quality} goes with {resize_shorter}, {max_pixels} or {recompress}"),
-        (
-            store_pixels and re_encodes,
-            "{store_pixels} stores no image files: use {resize}, not {resize_shorter}, {max_pixels} or {recompress}",
-        ),
-        (store_pixels and jpeg_restarts, "{store_pixels} stores no image files, which {jpeg_restarts} transcodes"),
-        (keep_alpha and not store_pixels, "{keep_alpha} goes with {store_pixels}"),
         (allow_rounding and not dtype, "{allow_rounding} goes with {dtype}"),
-        (
-            resize is not None and not store_pixels,
-            "{resize} goes with {store_pixels}; {resize_shorter} and {max_pixels} shrink image files",
-        ),
         (append and split is not None, "{split} makes several datasets: append to the directory of each"),
     ):
         if broken:
             raise ConfigError(Message(rule))
     _check_options(container_options, converter)
-    if decode_cf:
-        if converter is None:
-            raise ConfigError(
-                Message("{decode_cf} goes with converter, 'hdf5' or 'zarr': a dataset has its values already")
-            )
-        converter_options = {**(converter_options or {}), "decode_cf": True}
+    images = ImageOptions.of(
+        resize_shorter=resize_shorter,
+        max_pixels=max_pixels,
+        quality=quality,
+        recompress=recompress,
+        orient=orient,
+        jpeg_restarts=jpeg_restarts,
+        strip=strip,
+        store_pixels=store_pixels,
+        keep_alpha=keep_alpha,
+        resize=resize,
+        max_image_pixels=max_image_pixels,
+    )
+    choice = SampleChoice(numbers, where, shuffle, limit, split)
     stacks = listed_stacks(stack)
-    if converter is not None and (chosen := (converter_options or {}).get("fields")) is not None:
-        converter_options = {**(converter_options or {}), "fields": with_variables(chosen, stacks)}
+    own_options = _converter_options(converter, converter_options, stacks, decode_cf=decode_cf)
     place, world = open_output(out, store_options, also_read=_may_be_remote(source)), world or World()
     grows = None
     if append:
@@ -309,39 +323,26 @@ def convert(
     shard_bytes = parse_size(DEFAULT_SHARD_SIZE if shard_size is None else shard_size, "shard_size")
     if container is not None:
         on_disk(container)
-    shares = None if split is None else parse_split(split)
-    images = ReencodeOptions(
-        resize_shorter=resize_shorter,
-        max_pixels=max_pixels,
-        quality=DEFAULT_QUALITY if quality is None else quality,
-        recompress=recompress,
-        orient=orient,
-        jpeg_restarts=jpeg_restarts,
-        strip=strip,
-        max_image_pixels=max_image_pixels,
-    )
     if grows is not None:
         container, container_options = grows.container_options(container, container_options)
         shard_bytes = grows.shard_bytes(None if shard_size is None else shard_bytes, shard_bytes)
-        images = grows.images(images)
-    if classes is not None and (converter is not None or not isinstance(source, list | tuple)):
-        raise ConfigError(
-            Message("{classes} goes with a list of datasets; a converter's own option goes in converter_options")
-        )
+        images = replace(images, files=grows.images(images.files))
+
+    # The source, and the changes to its fields.
     optional_fields, masks, ragged_fields = listed_names(optional), listed_names(mask), listed_ragged(ragged)
     shared = {"on_error": on_error, "optional": optional_fields, "ragged": listed_names(ragged)}
-    samples = stacked(_source(source, converter, converter_options, shared, classes), stacks)
+    samples = stacked(_source(source, converter, own_options, shared, classes), stacks)
     image_fields, squeezed_fields = listed_names(as_image), listed_names(squeeze)
     lacking, sparse = unwritten_chunks(samples.unwritten(tables=True), samples.missing_chunks)
     remarks = remarks_of(samples, lacking, strict=strict)
     found_notes = (*remarks, *sparse, *hints(samples, image_fields, squeezed_fields))
     follows = samples.plain_values
     wanted_container = container or kept_container(samples)
-    raw = RawImages(resize, keep_alpha) if store_pixels else None
-    changes = (dtype, image_fields, squeezed_fields, raw, optional_fields, masks, ragged_fields, not images.idle)
+    files, raw = images.files, images.raw
+    changes = (dtype, image_fields, squeezed_fields, raw, optional_fields, masks, ragged_fields, not files.idle)
     if any(changes):
         samples = TransformedSource(
-            samples, images, _dtypes(dtype), image_fields, squeezed_fields, raw, optional_fields, masks,
+            samples, files, _dtypes(dtype), image_fields, squeezed_fields, raw, optional_fields, masks,
             ragged_fields, allow_rounding=allow_rounding,
         )  # fmt: skip
     if grows is not None:
@@ -351,15 +352,16 @@ def convert(
         container, container_note = choose_container(samples, wanted_container, follows=follows)
         found_notes += () if container_note is None else (container_note,)
     announce(found_notes, (*remarks, *sparse), tell, world)
-    folder = place.path if isinstance(place.path, Path) else None
-    skip_report = None if report is None or world.rank or dry_run else Path(report)
-    if skip_report is not None:
-        open_report(skip_report, folder).close()  # fails now rather than after the work
-    parts, left_out = choose(samples, _numbers(numbers), where, shuffle, limit, shares, job.runner(), job.progress)
+    bad_samples = None if report is None or world.rank or dry_run else Path(report)
+    if bad_samples is not None:
+        open_report(bad_samples, _folder(place)).close()  # fails now rather than after the work
+
+    # The samples of each dataset, and its shards.
+    parts, left_out = choose(samples, choice, job.runner(), job.progress)
     check_strict(left_out, strict=strict)
     announce(left_out, left_out, tell, world)
     found_notes += (*left_out,)
-    if grows is None and raw is None and not images.jpeg_restarts:  # else nobody could take the advice
+    if grows is None and raw is None and not files.jpeg_restarts:  # else nobody could take the advice
         hint = restart_hint(samples, next(iter(parts.values())))
         announce(hint, (), tell, world)
         found_notes += (*hint,)
@@ -370,14 +372,33 @@ def convert(
     if dry_run:
         return Conversion({}, samples.fields, found_notes, {name: estimate for name, (estimate, _, _) in plans.items()})
     context = TaskContext(samples, container, container_options, skip=on_error == "skip")
-    datasets = {}
+    datasets = _packed(place, plans, context, job, grows, bad_samples)
+    counts = total(made.counts for made in datasets.values())
+    advice, pixels = Message("{orient:True} stores them upright, "), raw is not None
+    turned = rotated_notes(counts, samples.metadata.get("source", ""), advice, pixels=pixels)
+    of_images = [*pair_remarks(counts), *turned]
+    last_notes = [*_last_notes(datasets.values(), samples.fields), *deep_notes(counts), *of_images]
+    announce(last_notes, of_images, tell, world)
+    return Conversion(datasets, samples.fields, (*found_notes, *last_notes))
+
+
+def _packed(
+    place: Output,
+    plans: Mapping[str, tuple[Estimate, Sequence[ShardTask], Mapping[str, Any]]],
+    context: TaskContext,
+    job: PackOptions,
+    grows: Growing | None,
+    report: Path | None,
+) -> dict[str, WrittenDataset]:
+    """Write the dataset of each split, and the report of bad samples; say how much room a full disk lacks."""
+    folder, datasets = _folder(place), dict[str, WrittenDataset]()
     try:
         for name, (_, tasks, written_plan) in plans.items():
             of_split = replace(job, progress=_named(job.progress, name))
             datasets[name] = pack(place.part(name), context, tasks, written_plan, of_split, grows=grows)
     except TooManyBad as error:
-        if skip_report is not None:
-            write_report(skip_report, folder, [("", sample) for sample in error.skipped])
+        if report is not None:
+            write_report(report, folder, [("", sample) for sample in error.skipped])
         raise
     except OSError as error:
         if error.errno != errno.ENOSPC or folder is None:
@@ -387,17 +408,13 @@ def convert(
         free = format_size(shutil.disk_usage(there).free)
         told = f"{error.strerror}: all shards take about {needed}, and {free} are free"
         raise OSError(error.errno, told, error.filename) from error
-    if skip_report is not None:
-        write_report(
-            skip_report, folder, [(name, sample) for name, dataset in datasets.items() for sample in dataset.skipped]
-        )
-    counts = total(made.counts for made in datasets.values())
-    advice, pixels = Message("{orient:True} stores them upright, "), raw is not None
-    turned = rotated_notes(counts, samples.metadata.get("source", ""), advice, pixels=pixels)
-    of_images = [*pair_remarks(counts), *turned]
-    last_notes = [*_last_notes(datasets.values(), samples.fields), *deep_notes(counts), *of_images]
-    announce(last_notes, of_images, tell, world)
-    return Conversion(datasets, samples.fields, (*found_notes, *last_notes))
+    if report is not None:
+        write_report(report, folder, [(name, sample) for name, made in datasets.items() for sample in made.skipped])
+    return datasets
+
+
+def _folder(place: Output) -> Path | None:
+    return place.path if isinstance(place.path, Path) else None
 
 
 def _last_notes(datasets: Collection[WrittenDataset], fields: Mapping[str, Field]) -> list[str]:
@@ -448,13 +465,17 @@ def _named(progress: Progress, split: str) -> Progress:
 def _source(
     source: Any,
     converter: str | Converter | None,
-    options: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
     shared: Mapping[str, Any],
     classes: Classes | None,
 ) -> Source:
     """Return the `Source` that the first arguments of `convert` describe."""
+    if classes is not None and (converter is not None or not isinstance(source, list | tuple)):
+        raise ConfigError(
+            Message("{classes} goes with a list of datasets; a converter's own option goes in converter_options")
+        )
     if converter is not None:
-        return _converted(source, converter, options or {}, shared)
+        return _converted(source, converter, options, shared)
     if options:
         raise ConfigError(f"converter_options go with a converter, got {dict(options)}")
     if isinstance(source, (str, os.PathLike, BaseDataset)):
@@ -467,6 +488,20 @@ def _source(
             f"got {type(source).__name__}{_advice(source)}"
         )
     return known
+
+
+def _converter_options(
+    converter: str | Converter | None, given: Mapping[str, Any] | None, stacks: Stacks, *, decode_cf: bool
+) -> dict[str, Any]:
+    """Return the converter's own options, with those that other arguments of `convert` mean for it."""
+    if decode_cf and converter is None:
+        raise ConfigError(
+            Message("{decode_cf} goes with converter, 'hdf5' or 'zarr': a dataset has its values already")
+        )
+    options = {**(given or {}), **({"decode_cf": True} if decode_cf else {})}
+    if converter is not None and options.get("fields") is not None:
+        options["fields"] = with_variables(options["fields"], stacks)
+    return options
 
 
 def _advice(samples: Any) -> str:
@@ -516,15 +551,6 @@ def _check_options(given: Mapping[str, Any], converter: str | Converter | None) 
             near = did_you_mean(name, "argument of convert", [*known, "compression"])
             advice = f"; did you mean {near}=?" if near else ""
         raise ConfigError(f"convert has no option {name!r}{advice}")
-
-
-def _numbers(numbers: Sequence[int] | Indices | None) -> Indices | None:
-    if numbers is None:
-        return None
-    array = np.asarray(numbers)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ConfigError(f"numbers must be a list of whole numbers, got {numbers!r}")
-    return array.astype(np.int64)
 
 
 def _dtypes(dtype: str | Mapping[str, str] | None) -> Mapping[str, str]:

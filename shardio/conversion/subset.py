@@ -1,7 +1,8 @@
 """The subset of a source that is converted, and its order: sample numbers, chosen before anything is written."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from ..order.permutation import Permutation, derive
 from ..system.types import Indices
 from ..system.units import counted
 from ..views.expression import Condition, Expression
-from ..views.split import split
+from ..views.split import parse_split, split
 from .runners import Advance, Progress, Runner, silent
 from .source import Source
 from .tasks import BLOCK_SAMPLES
@@ -22,39 +23,57 @@ _ROWS_AT_ONCE = 1 << 20  # values of columns that a condition looks at together
 _FIELDS_AT_ONCE = 1 << 13  # samples of which one task reads the fields that a condition names
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleChoice:
+    """The options that choose samples; `shardio.convert` explains each, and in which order they apply.
+
+    Raises ConfigError for an option that breaks a rule.
+    """
+
+    numbers: Sequence[int] | Indices | None
+    where: str | None
+    shuffle: int | None
+    limit: int | None
+    split: Mapping[str, float] | str | None
+    chosen: Indices | None = field(init=False)
+    shares: Mapping[str, float] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        chosen = None if self.numbers is None else np.asarray(self.numbers)
+        if chosen is not None and (chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu")):
+            raise ConfigError(f"numbers must be a list of whole numbers, got {self.numbers!r}")
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError("{limit} must be at least 1, got {}", self.limit)
+        object.__setattr__(self, "chosen", None if chosen is None else chosen.astype(np.int64))
+        object.__setattr__(self, "shares", None if self.split is None else parse_split(self.split))
+
+
 def choose(
-    source: Source,
-    numbers: Indices | None,
-    where: str | None,
-    shuffle: int | None,
-    limit: int | None,
-    shares: Mapping[str, float] | None,
-    runner: Runner,
-    progress: Progress = silent,
+    source: Source, by: SampleChoice, runner: Runner, progress: Progress = silent
 ) -> tuple[dict[str, Indices | None], list[str]]:
-    """Choose the samples of each split, by the arguments of `shardio.convert`, in their order.
+    """Choose the samples of each split, in their order.
 
     Returns:
         The sample numbers of each split by its name (`""` without splits), None for the whole source; and a remark if
         the splits leave samples out.
 
-    Raises ConfigError for a limit below 1, a condition that does not fit the fields, and if a split comes out empty.
+    Raises ConfigError for a condition that does not fit the fields, and if a split comes out empty.
     """
-    if limit is not None and limit < 1:
-        raise ConfigError("{limit} must be at least 1, got {}", limit)
-    if all(value is None for value in (numbers, where, shuffle, limit, shares)):
+    numbers = by.chosen
+    if all(value is None for value in (numbers, by.where, by.shuffle, by.limit, by.shares)):
         return {"": None}, []
-    if where is not None:
-        found = matching(source, where, runner, progress)
+    if by.where is not None:
+        found = matching(source, by.where, runner, progress)
         numbers = found if numbers is None else numbers[np.isin(numbers, found)]
     elif numbers is None:
         numbers = np.arange(len(source.sizes()))
-    if shuffle is not None:
-        numbers = shuffled(numbers, shuffle)
-    numbers = numbers[:limit]
-    if shares is None:
+    if by.shuffle is not None:
+        numbers = shuffled(numbers, by.shuffle)
+    numbers = numbers[: by.limit]
+    if by.shares is None:
         return {"": numbers}, []
-    parts = {name: numbers[chosen] for name, chosen in split(len(numbers), shares, shuffle or 0).items()}
+    parts = {name: numbers[chosen] for name, chosen in split(len(numbers), by.shares, by.shuffle or 0).items()}
     if empty := [name for name, part in parts.items() if not len(part)]:
         raise ConfigError(
             "{split}: {} cannot fill all parts: none is left for {}", counted(len(numbers), "sample"), ", ".join(empty)

@@ -1,15 +1,17 @@
 """The documents are true: every command and snippet in them runs in order, and every link and path exists."""
 
 import doctest
+import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import _forked
 import pytest
@@ -71,13 +73,17 @@ def test_snippets_run(document: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
     A block that is directly followed by a text block prints that text, in which `...` may be anything.
     """
-    for number in range(40):
-        path = tmp_path / "photos" / ("cat", "dog")[number % 2] / f"{number}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_photo(number))
+    _photos(tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     with _bucket(tmp_path, monkeypatch) if document.name == "remote.md" else nullcontext({}) as environment:
         _run_snippets(document, tmp_path, environment)
+
+
+def _photos(folder: Path) -> None:
+    for number in range(40):
+        path = folder / "photos" / ("cat", "dog")[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(_photo(number))
 
 
 def _run_snippets(document: Path, tmp_path: Path, environment: dict[str, str]) -> None:
@@ -127,6 +133,44 @@ def _core() -> list[int]:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     cores = sorted(os.sched_getaffinity(0))
     return [cores[int(worker) % len(cores)]] if worker else cores
+
+
+@pytest.mark.parametrize("name", ["Loader", "convert"])
+def test_examples_in_docstrings_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example with which a docstring begins runs in a folder with some photos, and prints what it shows."""
+    _photos(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (example,) = doctest.DocTestFinder(recurse=False).find(getattr(shardio, name), name)
+    assert len(example.examples) > 2
+    told: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=told.append)
+    assert not told, "".join(told)
+
+
+@pytest.mark.parametrize(
+    ("function", "first"),
+    [
+        (
+            shardio.Loader,
+            "dataset batch_size transforms fields shuffle seed tail world threads device map on_bad_sample",
+        ),
+        (
+            shardio.convert,
+            "source out converter container shard_size where shuffle split resize_shorter workers on_error resume",
+        ),
+    ],
+)
+def test_help_begins_with_the_arguments_that_most_people_need(function: Callable[..., Any], first: str) -> None:
+    """A docstring has every argument once: the twelve that most people need, and then the others by group."""
+    text = inspect.getdoc(function) or ""
+    first_group, *groups = re.findall(r"^Args:(?: (?P<heading>.+))?\n((?:(?: {4}.*)?\n)+)", text, re.MULTILINE)
+    assert first_group[0] == ""
+    assert text.index("Args:") < 1000
+    assert [heading for heading, _ in groups if not heading] == []
+    names = [re.findall(r"^ {4}(\w[\w, ]*):", entries, re.MULTILINE) for _, entries in (first_group, *groups)]
+    assert names[0] == first.split()
+    listed = ", ".join(name for group in names for name in group).split(", ")
+    assert sorted(listed) == sorted(inspect.signature(function).parameters)
 
 
 def test_every_command_is_documented() -> None:
