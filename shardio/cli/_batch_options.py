@@ -10,6 +10,8 @@ from ..format.fields import Field
 from ..transforms import Transform
 from ._options import Shown, options_of
 
+SHUFFLE = Shown(kind=Literal["global", "block", "none"], convert=lambda word: None if word == "none" else word)
+
 
 def batch_options(heading: str) -> list[inspect.Parameter]:
     """Return the options of the order of a job and of its ranks, under a heading of the help."""
@@ -19,7 +21,7 @@ def batch_options(heading: str) -> list[inspect.Parameter]:
         {
             "world": Shown(default=(1,)),
             "batch_size": Shown(default=(32,)),
-            "shuffle": Shown(kind=Literal["global", "block", "none"]),
+            "shuffle": SHUFFLE,
         },
     )
 

@@ -13,6 +13,7 @@ from ..bench.accelerators import ACCELERATORS
 from ..bench.config import BenchConfig
 from ..dataset.store_access import StoreAccess
 from ..errors import ConfigError
+from ._batch_options import SHUFFLE
 from ._options import Shown, count_or_auto, options_of, with_options
 from ._output import JsonFile, check_place, write_json, write_text
 from ._progress import progress
@@ -33,7 +34,7 @@ OPTIONS = options_of(
         "Training step": "emulate step_time barrier",
     },
     {
-        "shuffle": Shown(kind=Literal["global", "block", "none"]),
+        "shuffle": SHUFFLE,
         "emulate": Shown(kind=Literal[tuple(ACCELERATORS)] | None),
     },
 )
@@ -112,7 +113,6 @@ def bench(
     if len(names) > 1 and (versus or find_limit):
         raise ConfigError(f"{names[0]} takes no {names[1]}: run the command once with each")
     options |= {name: count_or_auto(options[name], name) for name in ("threads", "prefetch")}
-    options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
     config = BenchConfig(place, **stores, **options)
     if versus is not None:
         _versus(config, versus, rounds, json_file)

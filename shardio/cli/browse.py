@@ -64,6 +64,7 @@ def browse(
     from ..care.browse.server import serve
     from ..foreign.tokenizer import TextEncoder
 
+    options["shuffle"] = options["shuffle"] or "none"
     job = Job(**options, seed=seed, rank=rank, step=step, augment=augment)
     opened = choice.opened(dataset, stores)
     can_augment = augment or any(field.is_image for field in opened.fields.values())

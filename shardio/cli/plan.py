@@ -1,13 +1,14 @@
 """`shardio plan`: what each rank would read."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from ..bench.read_plan import ReadPlan, read_plan
 from ..dataset.store_access import StoreAccess
 from ..system.units import counted, format_size
-from ._options import Shown, options_of, with_options
+from ._batch_options import SHUFFLE
+from ._options import options_of, with_options
 from ._output import JsonFile, write_json
 from ._store_options import with_store_option
 from ._view_options import DATASET, ViewChoice, with_view_options
@@ -15,7 +16,7 @@ from ._view_options import DATASET, ViewChoice, with_view_options
 OPTIONS = options_of(
     read_plan,
     {"": "world batch_size shuffle block window tail assign seed epoch"},
-    {"shuffle": Shown(kind=Literal["global", "block", "none"])},
+    {"shuffle": SHUFFLE},
 )
 
 
@@ -47,7 +48,6 @@ def plan(
 
       shardio plan s3://bucket/photos --world 8 --store-option region=eu-west-1
     """
-    options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
     place = choice.place(dataset, stores)
     found = read_plan(place, **options, access=StoreAccess.of(place, **stores))
     if not write_json(json_file, found.to_json()):

@@ -72,7 +72,6 @@ def show(
         count = contact_sheet(opened, output, samples=samples, columns=columns, transforms=transforms, seed=seed)
         print(f"{output}: {count} samples of {dataset}")
         return
-    options["shuffle"] = None if options["shuffle"] == "none" else options["shuffle"]
     loaders = ranks_at(opened, step=step, transforms=transforms, seed=seed, **options)
     count = show_batches(loaders, output, steps=steps, samples=samples, columns=columns)
     print(f"{output}: {count} samples of {dataset}, as ranks get them")
